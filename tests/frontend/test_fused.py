@@ -80,6 +80,21 @@ def test_spelling(tmp_path: Path, proto: onnx.ModelProto, expected: str | None) 
     assert {source for node in loaded.graph.nodes for source in node.sources} == {"n"}
 
 
+@pytest.mark.parametrize("points", ["middle", "between"])
+def test_weights_in_blocks_of_half_precision(points: str, tmp_path: Path) -> None:
+    """What they stand for has the type of what they are multiplied with. points: whole ones, and those that are added behind."""
+    rng, kind = np.random.default_rng(4), onnx.TensorProto.FLOAT16
+    held = {"w": rng.integers(0, 256, (8, 2, 16), np.uint8), "s": rng.uniform(0.01, 0.02, 16).astype(np.float16)}
+    held |= {"z": np.full(16, 7.5, np.float16)} if points == "between" else {}
+    ports = [helper.make_tensor_value_info(n, kind, [3, width]) for n, width in (("x", 64), ("y", 8))]
+    attributes: dict[str, Any] = {"K": 64, "N": 8, "bits": 4, "block_size": 32}
+    node = helper.make_node("MatMulNBits", ["x", *held], ["y"], "n", domain="com.microsoft", **attributes)
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(v, n) for n, v in held.items()])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    check_same(save(proto, tmp_path), tolerance=2e-3)
+
+
 def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     proto = model("FusedConv", "x w", MAP, activation="Erf", kernel_shape=[3, 3])
     with pytest.raises(CompileError, match="has the activation Erf"):

@@ -172,14 +172,15 @@ def _blocked(w: Written, codes: np.ndarray, scales: np.ndarray, points: np.ndarr
     scale = np.where(nothing, np.where(row > 0, row, 1), np.abs(scales)).astype(np.float32)
     names = [
         w.constant("codes", np.ascontiguousarray(found.reshape(len(found), -1)[:, :k].T.astype(np.uint8))),
-        w.constant("scales", np.ascontiguousarray(scale.T)),
+        w.constant("scales", np.ascontiguousarray(scale.T.astype(w.types[w.node.inputs[0]].dtype))),
         w.constant("points", np.ascontiguousarray(zero.T.astype(np.uint8))),
     ]
     real = w.add("real", "DequantizeLinear", names, attributes={"axis": 0, "block_size": size})
     minima = np.where(whole | nothing, 0, -points * scales).astype(np.float32)
     if not minima.any():
         return real
-    return w.add("minima", "Add", [real, w.constant("least", np.ascontiguousarray(np.repeat(minima.T, size, 0)[:k]))])
+    least = np.ascontiguousarray(np.repeat(minima.T, size, 0)[:k].astype(w.types[w.node.inputs[0]].dtype))
+    return w.add("minima", "Add", [real, w.constant("least", least)])
 
 
 def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
