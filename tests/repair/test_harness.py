@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import convolutions, nothing, plain, samples
+from unequal_networks import convolutions, network, nothing, plain, samples
 
 from quant.data import Samples
 from quant.observe import Range
@@ -22,7 +22,7 @@ from toolchain.judging import data_of
 from toolchain.repair.equalize import equalize
 from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, folds
 from toolchain.repair.harness import OBSERVERS_STEP, SWEEPS, NamedStep, repaired
-from toolchain.repair.judge import Verdict
+from toolchain.repair.judge import Judge, Verdict
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import prepared, steps_of
 from toolchain.report.fidelity import Part
@@ -85,6 +85,20 @@ def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
     steady = np.add(BEFORE, (0.7, 0.3, 0.4, 0.6, 0.5, 0.5, 0.2, 0.8))
     assert verdict(*steady).objection(verdict(*BEFORE)) is None
     assert verdict(*np.add(BEFORE, 0.04)).objection(verdict(*BEFORE)) == "the outputs gain 0.04 dB"
+
+
+def test_probabilities_of_the_host_are_judged_by_their_logarithms(tmp_path: Path) -> None:
+    text = "g (float[1,6] x) => (float[1,5] y) {{ {} = MatMul(x, w) {} }}"
+    weights = {"w": np.random.default_rng(0).standard_normal((6, 5))}
+    for column in weights["w"]:
+        column -= column.mean()  # as the logarithms are taken
+    drawn, found = samples((1, 6), 8), list[float]()
+    for made in (("l", "y = Softmax <axis=-1> (l)"), ("y", "")):
+        net = network(text.format(*made), weights, tmp_path)
+        ranges = {n: Range(2 * r.low, 2 * r.high) for n, r in plain(net, drawn).ranges.items() if isinstance(r, Range)}
+        found.append(Judge(drawn).verdict(net, Quantization(ranges)).decibels)
+    probabilities, logits = found
+    assert probabilities == pytest.approx(logits, abs=1) and 20 < logits < 45
 
 
 def test_few_samples_keep_nothing() -> None:
