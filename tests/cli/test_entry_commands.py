@@ -160,7 +160,7 @@ def test_the_image_has_a_folder_for_each_entry_and_constants_once(in_shop: Path)
         ),
         (
             "npu-build m.onnx --hw edge16 --entry a:x=1,4,8,8 --entry a:x=1,4,9,9",
-            "--entry a:x=1,4,9,9: input 'x' is given twice",
+            "--entry a:x=1,4,9,9: input 'x' of entry 'a' is given twice",
         ),
         (
             "npu-build m.onnx --hw edge16 --entry ../a:x=1,4,8,8",

@@ -13,8 +13,10 @@ from bad_files import model
 
 from simulator import prepare
 from toolchain.api import BuildOptions, build
+from toolchain.codegen import IoType
 from toolchain.errors import CompileError, ProgramError
 from toolchain.runtime import Session, builtin, random_feeds
+from toolchain.runtime.feeds import check_feeds
 
 GRAPH = (
     "(float[1,3,8,8] x, int64[2] i, bool[2] c) => (float[1,4,8,8] y, float[1,2,8,8] g, bool[2] n) "
@@ -239,3 +241,11 @@ def test_arrays_that_are_bound_once(compiled: Path) -> None:
         bound.bind_output("y", "cuda")
     with pytest.raises(CompileError, match=r"^io_binding: is of another session"):
         Session(compiled).run_with_iobinding(bound)
+
+
+def test_states_are_told_apart_from_inputs() -> None:
+    inputs, states = [IoType("x", (1, 2), "float32")], [IoType("h", (1, 2), "float32")]
+    given = {"x": np.zeros((1, 2), np.float32), "z": np.zeros(1)}
+    with pytest.raises(CompileError) as caught:
+        check_feeds(inputs, given, states)
+    assert str(caught.value) == "there is no input 'z'; the model's inputs are x; its states, h, may be given too"

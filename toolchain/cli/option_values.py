@@ -120,7 +120,8 @@ def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, Sh
         if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
             raise CompileError(f"{option}{text}: must be NAME=D0,D1,..., for example {option}x=1,3,640,640")
         if name in shapes:
-            raise CompileError(f"{option}{text}: input {name!r} is given twice")
+            of = "" if option == "--shape " else f" of entry {option.removeprefix('--entry ').rstrip(':')!r}"
+            raise CompileError(f"{option}{text}: input {name!r}{of} is given twice")
         shapes[name] = tuple(int(d) for d in dims.split(","))
     return shapes
 

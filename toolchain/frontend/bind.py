@@ -100,7 +100,7 @@ def bind_dims(
         bound[0] = 1
     elif open_axes:
         axis = next(a for a in open_axes if a > 0)
-        example = ",".join(str(d) if isinstance(d, int) else "1" if a == 0 else "N" for a, d in enumerate(bound))
+        example = ",".join("N" if d == "?" else "1" if a == 0 and isinstance(d, str) else str(d) for a, d in enumerate(bound))
         raise refuse(
             f'input "{name}"',
             f'dimension {axis} ("{bound[axis]}") is dynamic: {show(dims)}',

@@ -129,7 +129,7 @@ def without(chip: Chip, terms: Sequence[str]) -> Chip:
     """A copy with these terms ideal; all else, what it computes among it, is the same. Raises CompileError for unknown ones."""
     for name in terms:
         if name not in TERMS:
-            raise CompileError(f"--without {name}: no such term{suggest(name, TERMS)}; there are {', '.join(TERMS)}")
+            raise CompileError(f"without {name}: no such term{suggest(name, TERMS)}")
     data = chip.model_dump(mode="json")
     for name in terms:
         TERMS[name].ideal(data)

@@ -12,10 +12,10 @@ from toolchain.errors import CompileError
 
 def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray], states: Sequence[IoType] = ()) -> None:
     """states: inputs that need not be given. Raises CompileError with every fault of the feeds."""
-    _require_mapping("feeds", "input", feeds, (*inputs, *states))
+    _require_mapping("feeds", "input", feeds, inputs)
     missing = [t for t in inputs if t.name not in feeds]
     faults = [f"input {t.name!r} is missing; give an array of {t.dtype} {list(t.shape)}" for t in missing]
-    _raise_all([*faults, *_misfits("input", feeds, (*inputs, *states))])
+    _raise_all([*faults, *_misfits("input", feeds, inputs, states)])
 
 
 def check_states(states: Sequence[IoType], values: Mapping[str, np.ndarray]) -> None:
@@ -35,13 +35,15 @@ def _raise_all(faults: Sequence[str]) -> None:
         raise CompileError("\n".join(faults))
 
 
-def _misfits(kind: str, values: Mapping[str, np.ndarray], types: Sequence[IoType]) -> list[str]:
-    """kind: what they are called."""
-    known, faults = {t.name: t for t in types}, list[str]()
+def _misfits(kind: str, values: Mapping[str, np.ndarray], types: Sequence[IoType], states: Sequence[IoType] = ()) -> list[str]:
+    """kind: what `types` are called; states: what else may be given."""
+    known, faults = {t.name: t for t in (*types, *states)}, list[str]()
+    named = ", ".join(sorted(t.name for t in types)) or "none"
+    named += f"; its states, {', '.join(sorted(t.name for t in states))}, may be given too" if states else ""
     for name, value in values.items():
         value = np.asarray(value)
         if name not in known:
-            faults.append(f"there is no {kind} {name!r}; the model's {kind}s are {', '.join(sorted(known)) or 'none'}")
+            faults.append(f"there is no {kind} {name!r}; the model's {kind}s are {named}")
         elif value.shape != known[name].shape:
             faults.append(f"{kind} {name!r} {_misshapen(name, value.shape, known[name].shape)}")
         elif value.dtype != known[name].dtype:
