@@ -13,13 +13,14 @@ class Area:
     written: operations that made what lies there. used: the last to touch it, by queue. group: the tile that touched it last.
     """
 
-    __slots__ = ("_older", "_waited", "end", "group", "space", "start", "used", "written")
+    __slots__ = ("_older", "_parts", "_waited", "end", "group", "space", "start", "used", "written")
 
     def __init__(self, space: int, start: int, end: int, older: list[Area]):
         self.space, self.start, self.end = space, start, end
         self.written: tuple[int, ...] = ()
         self.used: dict[int, int] = {}
         self.group = -1
+        self._parts: list[tuple[int, int, int]] | None = []  # bytes [first, end) and what touched them; None: not all are known
         self._older = older  # those that had bytes of this one before, until it is first written whole
         self._waited: set[int] = set()  # queues that have written a part of it, behind those
 
@@ -27,11 +28,28 @@ class Area:
         """Whether the tile touches bytes of the area."""
         return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
 
+    def use(self, number: int, queue: int, part: tuple[int, int] | None) -> None:
+        """part: bytes of it, [first, end), of what lies there for all of its time; None: not known."""
+        self.used[queue] = number
+        if part is None:
+            self._parts = None
+        elif self._parts is not None:
+            self._parts.append((*part, number))
+
     def inherited(self) -> list[int]:
         """The operations that had its bytes before it did, until it is first written."""
-        found = [n for area in self._older for n in (*area.used.values(), *area.written)]
+        found = self._earlier()
         self._older = []
         return found
+
+    def _earlier(self) -> list[int]:
+        return [n for area in self._older for n in area.touching(self.start, self.end)]
+
+    def touching(self, start: int, end: int) -> list[int]:
+        """The last operations that touched bytes [start, end) of the memory, or any, where it is not known which each did."""
+        if not self._parts:
+            return [*self.used.values(), *self.written]
+        return [n for first, last, n in self._parts if first < end and start < last]
 
     def before(self) -> list[int]:
         """The operations that must be over before the area is written whole."""
@@ -42,7 +60,7 @@ class Area:
         if queue in self._waited:
             return []
         self._waited.add(queue)
-        return [n for area in self._older for n in (*area.used.values(), *area.written)]
+        return self._earlier()
 
     def write(self, number: int) -> None:
         """What lay there is gone."""

@@ -10,13 +10,15 @@ from toolchain.schedule.places import View
 
 
 class Touched:
-    """Operations by their numbers. roots: where resident roots lie, as far as it matters."""
+    """Operations by their numbers. roots: where resident roots lie, as far as it matters. every: all works of what runs are
+    looked at, and none stands for others."""
 
     def __init__(self, views: Mapping[str, View]):
         self._views = views
         self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
         self._rows: dict[str, Rows] = {}
         self.roots: dict[str, Area] = {}
+        self.every = False
 
     def move_rows(self, root: str, top: int) -> None:
         """That row is now the first of those that its buffer holds."""
@@ -57,9 +59,19 @@ class Touched:
         root = self.root(box.tensor)
         area = self.roots.get(root)
         if area is not None:
-            area.used[queue] = number
+            area.use(number, queue, self._part(box, area))
         if self.view(box).rows:
             self._rows.setdefault(root, Rows()).use(box, number)
+
+    def _part(self, box: Box, area: Area) -> tuple[int, int] | None:
+        """Bytes of an area from the first to the last of a box."""
+        view = self.view(box)
+        if not box.size:
+            return area.start, area.end
+        if not self.every or view.rows or view.strides.maps is not None:
+            return None
+        last = [first + size - 1 for first, size in zip(box.start, box.size)]
+        return area.start + view.at(box.start), area.start + view.at(last) + view.item_bytes
 
     def before(self, box: Box, queue: int) -> list[int]:
         """The operations that must be over before the queue writes the box to its place: no element is written twice."""

@@ -87,6 +87,7 @@ class Walk:
         where constants lie that are fetched before, by their blocks' keys. fetched: constants of other layers.
         """
         self._enter(Stage.of(layer, slots, units, areas, ahead))
+        self._touched.every = not any(isinstance(works, int) for works in visited)
         self._fetched = (fetched.areas, fetched.seen(visited)) if fetched is not None else ((), iter(()))
         self.units = []
         marks: list[tuple[Now, float]] = []
@@ -120,6 +121,7 @@ class Walk:
         what is repeated as in `visits`."""
         marks: list[Now] = []
         found: dict[int, list[Unit]] = {index: [] for index in stages}
+        self._touched.every = False
         for calls in visited:
             if not isinstance(calls, int):
                 for call in calls:
