@@ -35,7 +35,7 @@ def network(path: Path, shape: tuple[int, ...], axis: int) -> Path:
 
 
 def samples(path: Path, shape: tuple[int, ...]) -> Path:
-    np.savez(path, x=np.random.default_rng(4).normal(0, 3, (20, *shape[1:])).astype(np.float32))
+    np.savez(path, x=np.random.default_rng(4).normal(0, 3, (16, *shape[1:])).astype(np.float32))
     return path
 
 

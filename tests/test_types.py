@@ -351,7 +351,7 @@ def test_the_report_tells_the_range_of_the_codes_that_a_tensor_has(model: Path, 
 
 def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
-    np.savez(data, x=np.random.default_rng(0).normal(0, 1, (20, 4, 6, 6)).astype(np.float32))
+    np.savez(data, x=np.random.default_rng(0).normal(0, 1, (16, 4, 6, 6)).astype(np.float32))
     before = build(model, BuildOptions(mixed_machine(), calibration=str(data))).figures
     named = [part for worst in before["worst_layers"] for part in worst["remedy"].split(", or ") if part.startswith("--type ")]
     assert named
