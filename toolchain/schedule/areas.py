@@ -28,7 +28,7 @@ class Area:
         """Whether the tile touches bytes of the area."""
         return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
 
-    def use(self, number: int, queue: int, part: tuple[int, int] | None) -> None:
+    def use(self, number: int, queue: int, part: tuple[int, int] | None = None) -> None:
         """part: bytes of it, [first, end), of what lies there for all of its time; None: not known."""
         self.used[queue] = number
         if part is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.places import View
@@ -45,13 +45,16 @@ class InPlace:
     def rights(self, roots: Collection[str], cascades: Iterable[Cascade]) -> dict[str, str]:
         """Those of these roots that may take the place of others of them, and whose."""
         turns = {i: c.stripes for c in cascades for i in c.layers}
-        found = ((out, at, old) for out, (at, old) in self._pairs.items() if out in roots and old in roots)
+        found = self._among(roots)
         return {out: old for out, at, old in found if at not in turns or self.leaves_nothing(turns[at], at, old)}
 
     def within(self, first: int, end: int, roots: Collection[str]) -> list[tuple[int, str]]:
         """Of these roots those in whose place layers [first, end) may make others of them, and the layers that do."""
-        pairs = ((out, at, old) for out, (at, old) in self._pairs.items() if first <= at < end)
-        return [(at, old) for out, at, old in pairs if out in roots and old in roots]
+        return [(at, old) for _, at, old in self._among(roots) if first <= at < end]
+
+    def _among(self, roots: Collection[str]) -> Iterator[tuple[str, int, str]]:
+        """What may be made in whose place, both of these, with the layer that makes it."""
+        return ((out, at, old) for out, (at, old) in self._pairs.items() if out in roots and old in roots)
 
     def leaves_nothing(self, stripes: Stripes, index: int, root: str) -> bool:
         """Whether layers in turns have read each row of a root before layer `index` makes the same row of its output there."""

@@ -232,14 +232,14 @@ class Walk:
         else:
             queue, number = self._emit(unit, run, run.emit, after, freed, write is not None)
         for slot in slots:
-            slot.used[unit.queue] = number
+            slot.use(number, unit.queue)
         for box in in_place:
             self._touched.use(box, number, queue)
         if out is not None and write is not None:
             out.write(number)
             stored = self._model.store(write, self._touched.view(write))
             queue, number = self._store, self._queues.ask(self._store, stored, [number])
-            out.used[queue] = number
+            out.use(number, queue)
         if write is not None:
             self._touched.make(write, number, queue)
         self._kept.begun()
