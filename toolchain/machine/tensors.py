@@ -39,6 +39,10 @@ class Strides:
         """Of every steps[d]-th element along dimension d; of a map in granules, all along the last."""
         return Strides(tuple(s * k for s, k in zip(self.along, steps)), self.maps, self.surface_bytes)
 
+    def permuted(self, perm: Sequence[int]) -> Strides:
+        """Of the tensor whose dimension i is dimension perm[i] of this one, in its place; not of a map in granules."""
+        return Strides(tuple(self.along[p] for p in perm))
+
     def granules(self, count: int) -> int:
         """That hold so many elements of the last dimension."""
         return -(-count // self.maps.granule) if self.maps is not None else 1
@@ -80,20 +84,20 @@ def _merged(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] | Non
     return tuple(found)
 
 
-def dense(shape: Sequence[int], item_bytes: int) -> Strides:
-    """Of a tensor without gaps."""
-    found: list[int] = []
+def dense(shape: Sequence[int], item_bytes: int, order: Sequence[int] = ()) -> Strides:
+    """Of a tensor without gaps. order: its dimensions, that of neighbours last; as they are where it is empty."""
+    found = [0] * len(shape)
     step = item_bytes
-    for n in reversed(shape):
-        found.append(step)
-        step *= n
-    return Strides(tuple(reversed(found)))
+    for dimension in reversed(order or range(len(shape))):
+        found[dimension] = step
+        step *= shape[dimension]
+    return Strides(tuple(found))
 
 
-def laid(shape: Shape, item_bytes: int, maps: FeatureMaps | None) -> Strides:
-    """Of a tensor without gaps, or of a feature map [n, h, w, c] in granules, whole ones."""
+def laid(shape: Shape, item_bytes: int, maps: FeatureMaps | None, order: Sequence[int] = ()) -> Strides:
+    """Of a tensor without gaps, or of a feature map [n, h, w, c] in granules, whole ones. order: as of `dense`."""
     if maps is None:
-        return dense(shape, item_bytes)
+        return dense(shape, item_bytes, order)
     _, height, width, channels = shape
     surfaces, pixel = -(-channels // maps.granule), maps.granule * item_bytes
     if maps.order == "surface":

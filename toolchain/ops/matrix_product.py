@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,10 @@ class IntegerMatrixProduct(TiledOp):
             return None
         counted = (a,) if shared else (a, b)
         return None if any(n in layer.constants for n in counted) else PerSample(self, counted)
+
+    def any_order(self, node: Node) -> Mapping[str, int]:
+        a, b = node.inputs
+        return {b: 0, a: 1, node.outputs[0]: 1}
 
     def tiling_key(self) -> Hashable:
         return ()

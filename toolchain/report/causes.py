@@ -30,7 +30,7 @@ from toolchain.machine import (
 )
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.kit.operator import Layer, operator_of
+from toolchain.ops.kit.operator import Layer, MoveOp, operator_of
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.unary import Lookup
 from toolchain.report.cuts import convolution_cuts, pair, product_cuts
@@ -70,6 +70,8 @@ def _by_layer(region: Region, flow: Flow) -> list[list[MachineOp]]:
 
 
 def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+    if isinstance(node.op, MoveOp) and not ops:
+        return ["nothing to move: what is beside it reads or writes it where it lies"]
     deep = [op for op in ops if isinstance(op, Depthwise)]
     dense = [op for op in ops if isinstance(op, Convolution)]
     products = [op for op in ops if isinstance(op, MatrixProduct)]

@@ -1,4 +1,4 @@
-"""Which tensors share storage: views by Reshape and Slice, parts written straight into their Concat."""
+"""Which tensors share storage: views by Reshape, Slice and Transpose, parts written straight into their Concat."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Node, TensorType
 from toolchain.machine.tensors import Strides, laid, laid_bytes
+from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import Box
 from toolchain.ops.movement import Join, Slice
-from toolchain.ops.permutation import Reshape
+from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.rows import PutRows
 
 
@@ -45,9 +48,18 @@ class View:
         """Bytes from the start of the storage to an element."""
         return self.offset_bytes + self.strides.offset_bytes(element)
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The tensor's dimensions from that of the longest stride to that of the shortest, where its last is not the dimension
+        of neighbours; empty where it is."""
+        along = self.strides.along
+        if self.strides.maps is not None or not along or along[-1] == self.item_bytes:
+            return ()
+        return tuple(sorted(range(len(along)), key=lambda d: -along[d]))
+
     def box_alone(self, box: Box) -> Strides:
-        """Of a box of the tensor by itself, as it passes through a memory of the chip."""
-        return laid(box.size, self.item_bytes, self.strides.maps)
+        """Of a box of the tensor by itself, as it passes through a memory of the chip: what are neighbours stay neighbours."""
+        return laid(box.size, self.item_bytes, self.strides.maps, self.order)
 
     def stored_bytes(self, shape: tuple[int, ...]) -> int:
         """Of a tensor of this shape that lies as this one does."""
@@ -57,13 +69,15 @@ class View:
 
 
 class Activations(NamedTuple):
-    """What views are made of. ports: inputs and outputs, which own their storage. feature_maps: those that lie as `maps` says."""
+    """What views are made of. ports: inputs and outputs, which own their storage. feature_maps: those that lie as `maps` says.
+    moved: outputs of Transposes that have a storage of their own whatever reads them."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     ports: Collection[str]
     feature_maps: Collection[str] = ()
     maps: FeatureMaps | None = None
+    moved: frozenset[str] = frozenset()
 
     def whole(self, name: str) -> View:
         """A storage of its own."""
@@ -82,7 +96,8 @@ def find_views(region: Activations, *, in_place: bool) -> dict[str, View]:
     """A view for every activation.
 
     Reshapes alias where both shapes lie alike. With `in_place`, slices are views of their source and concat parts are made in
-    place; of feature maps in granules, those that are whole granules.
+    place; of feature maps in granules, those that are whole granules. Transposes are views where what reads them does it in any
+    order, or where what makes their source writes it so.
     """
     uses = region.uses()
     placed = _in_place_parts(region, uses) if in_place else {}
@@ -110,7 +125,22 @@ def _view(node: Node, views: Mapping[str, View], region: Activations, uses: Mapp
         if _is_run(node.op, source, own):
             strides = source.strides.stepped(node.op.steps)
             return View(source.root, source.at(node.op.starts), strides, source.item_bytes)
+    if isinstance(node.op, Transpose) and in_place and out not in region.ports and out not in region.moved:
+        view = _permuted(views[node.inputs[0]], node.op.perm)
+        if view is not None and own.strides.maps is None and all(_takes(n, out, view) for n in uses.get(out, [])):
+            return view
     return own
+
+
+def _permuted(view: View, perm: Sequence[int]) -> View | None:
+    """Of the tensor whose dimension i is dimension perm[i] of this one, in its place; None of maps in granules."""
+    return None if view.strides.maps is not None else replace(view, strides=view.strides.permuted(perm))
+
+
+def _takes(node: Node, name: str, view: View) -> bool:
+    """Whether the operator reads or writes the tensor as it lies there."""
+    neighbours = node.op.any_order(node).get(name) if isinstance(node.op, TiledOp) else None
+    return neighbours is not None and (neighbours == 0 or view.strides.along[-1] == view.item_bytes)
 
 
 def _alike(node: Node, source: View, own: View, region: Activations) -> bool:
@@ -128,13 +158,20 @@ def _is_run(op: Slice, source: View, own: View) -> bool:
 
 
 def _in_place_parts(region: Activations, uses: Mapping[str, list[Node]]) -> dict[str, View]:
-    """Views of concat parts, outermost Concat first. A part that is itself a view, a port, or reshaped stays apart."""
+    """Views of concat parts, outermost Concat first, and of what is transposed. A part that is itself a view, a port, or reshaped
+    stays apart."""
     placed: dict[str, View] = {}
     made = {n.outputs[0]: n for n in region.nodes}
     for node in reversed(region.nodes):
+        out = node.outputs[0]
+        if isinstance(node.op, Transpose):
+            name = node.inputs[0]
+            view = _permuted(placed.get(out) or region.whole(out), np.argsort(node.op.perm).tolist())
+            alone = uses[name] == [node] and name not in region.ports and region.whole(name).strides.maps is None
+            if alone and view is not None and name in made and _takes(made[name], name, view):
+                placed[name] = view
         if not isinstance(node.op, Join):
             continue
-        out = node.outputs[0]
         whole, shape = placed.get(out) or region.whole(out), region.types[out].shape
         at = 0
         for name in node.inputs:

@@ -29,6 +29,7 @@ from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.sizes import grid
 from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.turned import orders, views_in_place
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes
@@ -52,9 +53,11 @@ class Planner:
         ports = {*planning.inputs, *planning.outputs}
         maps = feature_maps(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.made)})
         activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
-        self.views = find_views(activations, in_place=options.in_place)
+        layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes]
+        in_place = options.in_place
+        self.views = views_in_place(activations, layers, chip) if in_place else find_views(activations, in_place=False)
         self.free = [n for n in nodes if self._is_free(n)]
-        self.layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes if not self._is_free(n)]
+        self.layers = [replace(layer, orders=orders(self.views)) for layer in layers if not self._is_free(layer.node)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.settled = frozenset(self.port_roots)  # roots of which it is not open whether they lie in SRAM
         self.storages = self._storages()

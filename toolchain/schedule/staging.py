@@ -209,7 +209,7 @@ def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
     loops = [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
     maps = source.maps
     if maps is None:
-        return loops
+        return sorted(loops, key=lambda loop: -loop.target)
     surfaces = Stride(source.granules(box.size[-1]), source.surface_bytes, target.surface_bytes)
     inner = replace(loops[-1], count=maps.granule)
     image, line, pixel = loops[:-1]

@@ -44,6 +44,7 @@ class Layer:
     constants: Mapping[str, Array]
     chip: Chip
     feature_maps: frozenset[str] = frozenset()  # those of its tensors that lie in granules of channels
+    orders: Mapping[str, tuple[int, ...]] | None = None  # of those of its tensors that have a `View.order`
 
     @property
     def tiled(self) -> TiledOp:
@@ -62,7 +63,7 @@ class Layer:
 
     def strides(self, box: Box) -> Strides:
         """Of a box of a tensor by itself, as it passes through a memory of the chip."""
-        return laid(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor))
+        return laid(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor), (self.orders or {}).get(box.tensor, ()))
 
     def box_bytes(self, box: Box) -> int:
         """That it takes there."""
@@ -150,6 +151,11 @@ class TiledOp(NpuOp):
     def row_windows(self, layer: Layer) -> RowWindows | None:
         """How rows of an output [1, h, w, c] are made of rows of the activations; None where parts of it cannot be made apart."""
         return None
+
+    def any_order(self, node: Node) -> Mapping[str, int]:
+        """Of its tensors those that its operations read or write whatever the strides of their dimensions are, each with how many
+        of the last must be neighbours: a Transpose beside such a tensor need not move it."""
+        return {}
 
     def overwritable(self, layer: Layer) -> tuple[str, ...]:
         """The activations of which each element is read last where that of the output is made: this may lie in their place."""
