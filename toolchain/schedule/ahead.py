@@ -1,8 +1,9 @@
 """Constants that are fetched while layers before theirs run, so that the channel that loads works where it would wait.
 
 Layer by layer the cycles in which the loads have nothing to do are filled with constants of the layers behind it, in the order of
-their first use, as far as there is room from then to the end of their layer. What a layer fetches so for others is cut into equal
-pieces, one behind the loads of each of its works. A plan is taken only where it takes fewer cycles as a whole.
+their first use, as far as there is room from then to the end of their layer. Where all of a layer's constants have room, none of
+them passes through a ring; else the first may have. What a layer fetches so for others is cut into equal pieces, one behind the
+loads of each of its works. A plan is taken only where it takes fewer cycles as a whole.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby, islice, product
 
-from toolchain.machine import Space
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.schedule.areas import Area
 from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.parts import constants_of, parts_of
+from toolchain.schedule.parts import Constants, constants_of, parts_of
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, Slot, staging_bytes
 from toolchain.schedule.units import turn
@@ -35,9 +35,9 @@ Place = Callable[[Sequence[PlannedLayer]], RegionPlan | None]
 @dataclass(frozen=True)
 class _Layer:
     """What a layer asks for with its constants there: cycles from its first work to its last, of the busiest queue alone, and of
-    the loads and stores that remain. constants: as `constants_of` has them; slots: of what else passes through."""
+    the loads and stores that remain. slots: of what else passes through."""
 
-    constants: Mapping[Block, int]
+    constants: Constants
     slots: tuple[Slot, ...]
     cycles: int
     busy_cycles: float
@@ -47,8 +47,8 @@ class _Layer:
 class Ahead:
     """For one plan, layer by layer or with layers in turns, which keep their constants as they are."""
 
-    def __init__(self, plan: RegionPlan, taken: Sequence[int], model: CostModel, place: Place):
-        """taken: bytes of the SRAM in use while each layer runs. place: gives addresses to the layers of the plan, changed."""
+    def __init__(self, plan: RegionPlan, taken: Callable[[int], Sequence[int]], model: CostModel, place: Place):
+        """taken: bytes of a memory in use while each layer runs. place: gives addresses to the layers of the plan, changed."""
         self._plan, self._taken, self._model, self._chip, self._place = plan, taken, model, model.chip, place
         self._pitch = dram_alignment(model.chip)
 
@@ -58,9 +58,11 @@ class Ahead:
         if not self._worth_while():
             return best
         most = (1 - _LEAST_GAIN) * best.cycles
-        for filled in _FILLED:
+        for some, filled in product((False, True), _FILLED):
+            if some and not self._cut_short:
+                break
             for share in _USABLE:
-                found = self._place(self._dealt(filled, int(share * self._chip.sram.size)))
+                found = self._place(self._dealt(filled, share, some))
                 if found is not None:
                     best = found if found.cycles < (most if best is self._plan else best.cycles) else best
                     break
@@ -83,57 +85,85 @@ class Ahead:
 
     def _layer(self, planned: PlannedLayer) -> _Layer | None:
         plan, layer = planned.plan, planned.layer
-        if plan is None or plan.ahead or self._pitch % self._chip.sram.alignment_bytes:
+        if plan is None or plan.ahead:
             return None
         constants = constants_of(layer, plan.tiling, plan.units)
-        if constants is None:
+        if constants is None or self._pitch % self._chip.spaces[constants.space].memory.alignment_bytes:
             return None
         slots = tuple(s for s in plan.slots if not s.of_constants)
-        here = Area(Space.SRAM, 0, 0, [])
+        here = Area(constants.space, 0, 0, [])
         walk = Walk(self._model, self._plan.views, self._plan.residents)
         works = list(visited_works(layer.tiled.nest(layer, plan.tiling), turn(plan.units)))
-        walk.works(layer, slots, plan.units, works, turn(plan.units), None, {block.key: here for block in constants})
+        walk.works(layer, slots, plan.units, works, turn(plan.units), None, {block.key: here for block in constants.blocks})
         return _Layer(constants, slots, walk.cycles, walk.busy_cycles, walk.moved_cycles)
 
-    def _dealt(self, filled: float, usable: int) -> list[PlannedLayer]:
-        """The layers with their constants fetched ahead, as far as there is room in so many bytes of the SRAM. What is not there
-        when a layer begins that others have fetched for, it fetches itself, behind the loads of its works."""
-        free = [usable - taken for taken in self._taken]
-        fitting = [i for i in sorted(self._known) if self._grows(i) <= free[i]]
-        waiting = deque((i, block) for i in fitting for block in self._known[i].constants)
+    def _room(self, share: float) -> dict[int, list[int]]:
+        """By memory, the bytes of so much of it that are free while each layer runs."""
+        spaces = sorted({known.constants.space for known in self._known.values()})
+        return {s: [int(share * self._chip.spaces[s].memory.size) - n for n in self._taken(s)] for s in spaces}
+
+    def _whole(self, room: Mapping[int, Sequence[int]]) -> set[int]:
+        """The layers for all of whose constants there is room while they run."""
+        return {i for i, known in self._known.items() if self._grows(i) <= room[known.constants.space][i]}
+
+    @cached_property
+    def _cut_short(self) -> bool:
+        """Whether some layer has more constants than that."""
+        return len(self._whole(self._room(1.0))) < len(self._known)
+
+    def _dealt(self, filled: float, share: float, some: bool) -> list[PlannedLayer]:
+        """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
+        when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. some: of layers that
+        have no room for all, the first constants, while the others pass through their rings."""
+        room = self._room(share)
+        whole = self._whole(room)
+        owners = sorted(self._known if some else whole)
+        waiting = deque((i, block) for i in owners for block in self._known[i].constants.blocks)
         fetched: dict[int, list[int]] = {}  # behind which layer each of the first constants of one is
         for at in sorted(self._known):
             while waiting and waiting[0][0] <= at:
                 owner, _ = waiting.popleft()
-                if owner in fetched:
+                if owner in fetched and owner in whole:
                     fetched[owner].append(at)
             idle = filled * self._idle_cycles(at, fetched.get(at, ()))
-            while waiting and idle > 0:
-                owner, block = waiting[0]
-                size = aligned(block.size_bytes, self._pitch)
-                idle -= self._block_cycles(block)
-                more = 0 if owner in fetched else self._grows(owner)
-                if idle < 0 or free[owner] < more or any(free[step] < size for step in range(at, owner)):
+            full: set[int] = set()  # owners whose next constant finds no room
+            for owner, block in list(waiting):
+                if idle <= 0:
                     break
-                for step in range(at, owner):
+                if owner in full:
+                    continue
+                size, free = aligned(block.size_bytes, self._pitch), room[self._known[owner].constants.space]
+                more = self._grows(owner) if owner in whole and owner not in fetched else 0
+                steps = range(at, owner if owner in whole else owner + 1)
+                idle -= self._block_cycles(block)
+                if idle < 0:
+                    break
+                if free[owner] < more or any(free[step] < size for step in steps):
+                    if owner in whole:
+                        break
+                    full.add(owner)
+                    idle += self._block_cycles(block)
+                    continue
+                for step in steps:
                     free[step] -= size
                 free[owner] -= more
                 fetched.setdefault(owner, []).append(at)
-                waiting.popleft()
+                waiting.remove((owner, block))
         return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
     def _grows(self, index: int) -> int:
-        """Bytes of the SRAM that a layer takes more with all its constants there."""
+        """Bytes of their memory that a layer takes more with all its constants there."""
         known, plan = self._known[index], self._plan.layers[index].plan
         assert plan is not None
-        rings = plan.staging_bytes.get(Space.SRAM, 0) - staging_bytes(known.slots, self._chip).get(Space.SRAM, 0)
-        return sum(aligned(b.size_bytes, self._pitch) for b in known.constants) - rings
+        space = known.constants.space
+        rings = plan.staging_bytes.get(space, 0) - staging_bytes(known.slots, self._chip).get(space, 0)
+        return sum(aligned(b.size_bytes, self._pitch) for b in known.constants.blocks) - rings
 
     def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:
         """In which the channel that loads has nothing to do. fetched: behind which layer each of its first constants is."""
         known = self._known[index]
         there = sum(since < index for since in fetched)
-        asked = sum(self._block_cycles(b) for b in islice(known.constants, there, None))
+        asked = sum(self._block_cycles(b) for b in islice(known.constants.blocks, there, None))
         return max(known.cycles, known.moved_cycles + asked) - known.moved_cycles - asked
 
     def _block_cycles(self, block: Block) -> float:
@@ -144,5 +174,7 @@ class Ahead:
             return planned
         known = self._known[index]
         parts = parts_of(known.constants, ((len(list(own)), since) for since, own in groupby(fetched)), self._pitch)
+        if len(fetched) < len(known.constants.blocks):
+            return replace(planned, plan=replace(planned.plan, ahead=parts))
         plan = replace(planned.plan, slots=known.slots, staging_bytes=staging_bytes(known.slots, self._chip), ahead=parts)
         return replace(planned, plan=replace(plan, cycles=known.cycles, busy_cycles=known.busy_cycles))

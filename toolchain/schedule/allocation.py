@@ -42,7 +42,7 @@ class Allocation:
 
     def in_memories(self) -> dict[int, Placement] | None:
         """By memory; None where something has no place."""
-        used = {slot.space for p in self.planned if p.plan is not None for slot in p.plan.slots}
+        used = {item.space for p in self.planned if p.plan is not None for item in (*p.plan.slots, *p.plan.ahead)}
         placements: dict[int, Placement] = {}
         for space in sorted({int(Space.SRAM), *used}):
             placement = self._in(space)
@@ -51,14 +51,14 @@ class Allocation:
             placements[space] = placement
         return placements
 
-    def taken_bytes(self) -> list[int]:
-        """Of the SRAM while each layer runs."""
-        align, found = self.chip.sram.alignment_bytes, [0] * len(self.planned)
-        buffers = {b.name: b for b in self.buffers(Space.SRAM)}
+    def taken_bytes(self, space: int) -> list[int]:
+        """Of a memory while each layer runs."""
+        align, found = self.chip.spaces[space].memory.alignment_bytes, [0] * len(self.planned)
+        buffers = {b.name: b for b in self.buffers(space)}
         for buffer in buffers.values():
             for step in range(buffer.start, min(buffer.end, len(found))):
                 found[step] += aligned(buffer.size_bytes, align)
-        for out, old in self.in_place.items():
+        for out, old in self.in_place.items() if space == Space.SRAM else ():
             for step in range(buffers[out].start, buffers[old].end):
                 found[step] -= aligned(buffers[out].size_bytes, align)
         return found
@@ -102,7 +102,8 @@ class Allocation:
         ahead = [
             Buffer(slot_name(step, part.role, 0), part.since, step + 1 + late, part.size_bytes, align)
             for step, p in enumerate(self.planned)
-            for part in (p.plan.ahead if p.plan is not None and space == Space.SRAM else ())
+            for part in (p.plan.ahead if p.plan is not None else ())
+            if part.space == space
         ]
         return [*homes, *slots, *ahead]
 

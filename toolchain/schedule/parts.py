@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from toolchain.hw.units import Unit
 from toolchain.machine import Space
@@ -12,22 +13,27 @@ from toolchain.ops.kit.tile import Block, Tiling, aligned
 from toolchain.schedule.staging import Part
 
 
-def constants_of(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> Mapping[Block, int] | None:
-    """In the order of their first use, each with the work that uses it first. None where a unit has some elsewhere than in SRAM:
-    they are not fetched ahead."""
+class Constants(NamedTuple):
+    """In the order of their first use, each with the work that uses it first; the memory in which units read them."""
+
+    blocks: Mapping[Block, int]
+    space: int
+
+
+def constants_of(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> Constants | None:
+    """None where units read some of them in one memory and some in another: they are not fetched ahead."""
     found: dict[Hashable, tuple[Block, int]] = {}
     for number, work in enumerate(layer.tiled.nest(layer, tiling).works()):
         for block in work.blocks:
             found.setdefault(block.key, (block, number))
-    if any(unit.roles[block.role] != Space.SRAM for block, _ in found.values() for unit in units):
-        return None
-    return dict(found.values())
+    spaces = {unit.roles[block.role] for block, _ in found.values() for unit in units}
+    return Constants(dict(found.values()), spaces.pop() if spaces else Space.SRAM) if len(spaces) < 2 else None
 
 
-def parts_of(constants: Mapping[Block, int], cuts: Iterable[tuple[int, int]], pitch: int) -> tuple[Part, ...]:
-    """cuts: how many of the constants, in order, and behind the loads of which layer they are fetched. pitch: bytes of which each
-    begins at a multiple."""
-    left = iter(constants.items())
+def parts_of(constants: Constants, cuts: Iterable[tuple[int, int]], pitch: int) -> tuple[Part, ...]:
+    """cuts: how many of the constants, in order, and behind the loads of which layer they are fetched; all of them, or only the
+    first. pitch: bytes of which each begins at a multiple."""
+    left = iter(constants.blocks.items())
     found: list[Part] = []
     for count, since in cuts:
         places: dict[Hashable, int] = {}
@@ -37,5 +43,5 @@ def parts_of(constants: Mapping[Block, int], cuts: Iterable[tuple[int, int]], pi
         for block, work in own:
             places[block.key] = aligned(end, pitch)
             needed[work] = end = places[block.key] + block.size_bytes
-        found.append(Part(f"c{len(found)}", tuple(b for b, _ in own), places, needed, end, since))
+        found.append(Part(f"c{len(found)}", tuple(b for b, _ in own), places, needed, end, since, constants.space))
     return tuple(found)

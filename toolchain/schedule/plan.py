@@ -108,7 +108,7 @@ class RegionPlan:
 
     def part(self, layer: int, part: Part) -> Location:
         """Where constants of a layer are fetched to."""
-        return self.slot(layer, part.role, Space.SRAM, 0)
+        return self.slot(layer, part.role, part.space, 0)
 
     def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
         """Where a slot of a layer's ring begins."""

@@ -187,7 +187,7 @@ class Planner:
         def place(planned: Sequence[PlannedLayer]) -> RegionPlan | None:
             return self.place(planned, plan.resident, plan.views, plan.cascades)
 
-        taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes()
+        taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
         return Ahead(plan, taken, self.model, place).best()
 
     def cascaded(self, plan: RegionPlan, size: int, most: float) -> RegionPlan | None:

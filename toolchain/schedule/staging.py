@@ -43,7 +43,7 @@ class Slot:
 class Part:
     """Constants of a layer that lie one behind the other, in DRAM and in a slot of their own, and are brought in pieces behind
     the loads of layer `since` of the region, which may be itself. places: of each block by its key, in bytes from the first.
-    needed: (work of the layer, bytes that it and those before it need)."""
+    needed: (work of the layer, bytes that it and those before it need). space: the memory of the slot."""
 
     role: str
     blocks: tuple[Block, ...] = field(repr=False)
@@ -51,13 +51,14 @@ class Part:
     needed: Mapping[int, int] = field(repr=False)
     size_bytes: int
     since: int
+    space: int  # a code of `chip.spaces`
 
 
 @dataclass(frozen=True)
 class LayerPlan:
     """A tiling with its slots and their bytes in each memory, how many works it has, and what they are expected to cost.
     units: that may run them. moved_bytes: between DRAM and the chip, where tilings are compared by that. ahead: constants that
-    pass through no ring."""
+    pass through no ring, all or the first of them."""
 
     tiling: Tiling
     slots: tuple[Slot, ...]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quant.suggestion import suggestion
 from toolchain.errors import counted
 from toolchain.ops.kit.operator import TiledOp
 from toolchain.schedule.copies import dram_alignment
-from toolchain.schedule.parts import constants_of, parts_of
+from toolchain.schedule.parts import Constants, constants_of, parts_of
 from toolchain.schedule.staging import Part
 from toolchain.schedule.tree.asked import Asked
 from toolchain.schedule.tree.faults import Faults
@@ -32,12 +34,8 @@ def fetched_parts(index: int, asked: Asked, given: Given, facts: Facts, faults: 
             faults.of(asked.layer, alloc.line, f"fetch {ahead.constants} behind {quoted(ahead.behind)}: {behind}")
             return None
         found.append((ahead.constants, behind))
-    fault = _fault(found, asked, facts)
     constants = constants_of(asked.layer, asked.tiling, asked.units)
-    if fault is None and constants is None:
-        fault = "its unit reads constants of a memory of its own, into which nothing is fetched ahead; leave it out"
-    elif fault is None and constants is not None and sum(n for n, _ in found) != len(constants):
-        fault = f"{counted(sum(n for n, _ in found), 'constant')} in all; with these loops it has {len(constants)}"
+    fault = _fault([since for _, since in found], sum(n for n, _ in found), constants, asked, facts)
     if fault is not None:
         faults.of(asked.layer, fetches[0][1].line, f"fetch: {fault}")
         return None
@@ -62,12 +60,24 @@ def _behind(name: str, own: int, given: Given, facts: Facts) -> int | str:
     return at
 
 
-def _fault(found: list[tuple[int, int]], asked: Asked, facts: Facts) -> str | None:
-    order = [since for _, since in found]
+def _fault(order: list[int], count: int, constants: Constants | None, asked: Asked, facts: Facts) -> str | None:
+    """order: behind which layers. count: of the constants that are fetched so."""
     if order != sorted(order):
         return "constants come in the order of their use; name the layers in their order"
-    if dram_alignment(facts.chip) % facts.chip.sram.alignment_bytes:
-        return "memories.sram.alignment_bytes does not divide that of DRAM, so that nothing is fetched ahead; leave it out"
-    if any(isinstance(r.buffer, Ring) and r.buffer.role == "constant" for r in asked.said.rings):
+    if constants is None:
+        return "its units read constants in more than one memory, so that nothing is fetched ahead; leave it out"
+    memory = facts.chip.spaces[constants.space]
+    if dram_alignment(facts.chip) % memory.memory.alignment_bytes:
+        return f"{memory.key}.alignment_bytes does not divide that of DRAM, so that nothing is fetched ahead; leave it out"
+    if count > len(constants.blocks):
+        return f"{counted(count, 'constant')} in all; with these loops it has {len(constants.blocks)}"
+    rings = [r for r in asked.said.rings if isinstance(r.buffer, Ring) and r.buffer.role == "constant"]
+    if rings and count == len(constants.blocks):
         return "its constants pass through no ring then; leave out the rings of constants"
     return None
+
+
+def fetches_all(asked: Asked, parts: Sequence[Part]) -> bool:
+    """Whether no constant of the layer is left that would pass through a ring."""
+    constants = constants_of(asked.layer, asked.tiling, asked.units) if parts else None
+    return constants is not None and sum(len(part.blocks) for part in parts) == len(constants.blocks)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from itertools import chain
 
 from toolchain.errors import counted
-from toolchain.machine import Space
 from toolchain.ops.kit.tile import Work
 from toolchain.schedule.areas import Area
 from toolchain.schedule.cascade import Cascades
@@ -17,7 +16,7 @@ from toolchain.schedule.stripes import Call, Step
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.tree.asked import Asked, require_able
 from toolchain.schedule.tree.faults import Faults
-from toolchain.schedule.tree.fetches import fetched_parts, said_fetches
+from toolchain.schedule.tree.fetches import fetched_parts, fetches_all, said_fetches
 from toolchain.schedule.tree.nodes import CHANNELS, ROWS
 from toolchain.schedule.tree.rings import ring_slots
 from toolchain.schedule.tree.text import quoted
@@ -130,12 +129,13 @@ def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, 
         for work in works if not isinstance(works, int) else ():
             sizes.add(work, resident)
     ahead = fetched_parts(index, asked, given, facts, faults)
-    known = tuple(s for s in sizes.slots(facts.depth, units) if not (ahead and s.of_constants))
+    no_rings = ahead is not None and fetches_all(asked, ahead)
+    known = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
     slots = ring_slots(asked, known, nest.works(), resident, faults, units)
     if slots is None or ahead is None:
         return None
-    walk, here = Walk(model, facts.views, resident), Area(Space.SRAM, 0, 0, [])
-    there: dict[Hashable, Area] = {key: here for part in ahead for key in part.places}
+    walk = Walk(model, facts.views, resident)
+    there: dict[Hashable, Area] = {key: Area(part.space, 0, 0, []) for part in ahead for key in part.places}
     works = walk.works(layer, slots, units, visited, turn(every), None, there)
     needed = staging_bytes(slots, model.chip)
     return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, ahead=ahead)

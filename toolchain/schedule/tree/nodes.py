@@ -74,7 +74,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Alloc:
-    """The body, while this lies in a memory. slots: of a ring."""
+    """The body, while this lies in a memory ("": where units read it, of constants that are fetched ahead). slots: of a ring."""
 
     buffer: Tensor | Ring | Ahead
     memory: str

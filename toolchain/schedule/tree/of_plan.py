@@ -128,7 +128,7 @@ def _ring(slot: Slot, step: int, plan: RegionPlan, chip: Chip, works: Sequence[W
 
 def _ahead(part: Part, step: int, plan: RegionPlan) -> Alloc:
     note = f"constants: {counted(part.size_bytes, 'byte')} at {plan.part(step, part).address}"
-    return Alloc(Ahead(len(part.blocks), plan.layers[part.since].layer.node.name), "sram", Seq(()), note=note)
+    return Alloc(Ahead(len(part.blocks), plan.layers[part.since].layer.node.name), "", Seq(()), note=note)
 
 
 def _operand(role: str, works: Sequence[Work]) -> str:

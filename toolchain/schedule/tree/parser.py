@@ -175,7 +175,7 @@ class _Parser:
         said.expect("behind")
         behind = said.name("layer")
         self._ended(said)
-        return Alloc(Ahead(constants, behind), "sram", Seq(()), line=said.line)
+        return Alloc(Ahead(constants, behind), "", Seq(()), line=said.line)
 
     def _call(self, layer: str, line: int, said: Statement) -> Call:
         """line: of the layer, at which faults of it are told."""
