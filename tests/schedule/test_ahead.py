@@ -24,6 +24,7 @@ from toolchain.runtime import Session, random_feeds, verify
 from toolchain.schedule import ahead
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
+from toolchain.schedule.tree.text import print_schedule
 
 CASES = int(os.environ.get("RANDOM_CASES", "30"))
 
@@ -62,7 +63,7 @@ def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPla
     return figures, plans[-1]
 
 
-@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "transformer64"])
 def test_late_weights_come_while_early_layers_run(name: str, tmp_path: Path) -> None:
     machine = _slow_dram(name)
     with pytest.MonkeyPatch.context() as patch:
@@ -74,6 +75,43 @@ def test_late_weights_come_while_early_layers_run(name: str, tmp_path: Path) -> 
     assert plan.cycles == pytest.approx(figures["cycles"], rel=0.03)
     fetched = {index for parts in plan.fetched.values() for index, _ in parts}
     assert fetched and all(since <= min(i for i, _ in parts) for since, parts in plan.fetched.items())
+    weights = {unit.roles["weights"] for unit in machine.chip.workers("mac_array")}
+    assert {part.space for parts in plan.fetched.values() for _, part in parts} == weights
+
+
+def _many_weights_behind_much_work() -> onnx.ModelProto:
+    """Two convolutions of a map, and a product of its mean with more weights than a small memory holds."""
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (16, 8, 3, 3), "w1": (16, 16, 3, 3), "w2": (4096, 16, 1, 1)}
+    weights = [numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], "conv0", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "w1"], ["b"], "conv1", pads=[1] * 4),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"], "mean"),
+        helper.make_node("Conv", ["c", "w2"], ["y"], "late"),
+    ]
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 64, 64])]
+    ends.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4096, 1, 1]))
+    graph = helper.make_graph(nodes, "late", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> None:
+    """The others pass through their ring; what is dumped and given back is the same file."""
+    base = _slow_dram("transformer64")
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["weights"]["size"] = 48 * 1024
+    machine, path = with_keys(base, memories=memories), tmp_path / "model.onnx"
+    onnx.save(_many_weights_behind_much_work(), path)
+    with noted_plans() as plans:
+        built = build(path, BuildOptions(machine))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead.Ahead, "_cut_short", False)
+        assert built.figures["cycles"] < 0.95 * build(path, BuildOptions(machine)).figures["cycles"]
+    (late,) = (p.plan for p in plans[-1].layers if p.layer.node.name == "late" and p.plan is not None)
+    assert late.ahead and any(slot.of_constants for slot in late.slots)
+    (tmp_path / "net.sched").write_text(print_schedule(built.schedule))
+    assert build(path, BuildOptions(machine, schedule=str(tmp_path / "net.sched"))).data == built.data
 
 
 def test_nothing_is_fetched_ahead_where_nothing_waits(tmp_path: Path) -> None:
