@@ -32,7 +32,8 @@ from toolchain.schedule.staging import PlannedLayer
 from toolchain.schedule.turned import orders, views_in_place
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
-_NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes
+_NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes; where plans are simulated, or little was looked at
+_LITTLE = 200  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 _PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
@@ -134,28 +135,40 @@ class Planner:
         return min(self.fast(), key=lambda plan: plan.cycles)
 
     def fast(self) -> list[RegionPlan]:
-        """Plans for all of the SRAM and for smaller sizes, as long as layers by themselves could take as few cycles with these:
-        what is chosen layer by layer for more room need not be better in the end. Raises CompileError."""
-        found, seen, most = list[RegionPlan](), list[RegionPlan](), math.inf
-        near = _NEAR_SIMULATED if self.options.simulated else _NEAR
-        for size in (self.size, *self._smaller()):
-            plan = self._best(size, most)
-            if plan is None:
+        """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
+        end. Where little was looked at, all sizes are; else as long as layers by themselves could take as few cycles with them,
+        and no less than half where plans are not simulated as well. Raises CompileError."""
+        found, seen, least, unlike = list[RegionPlan](), list[RegionPlan](), math.inf, self.size
+        for number, size in enumerate((self.size, *self._smaller())):
+            much = self._looked_at(number) > _LITTLE
+            if much and not self.options.simulated and size < self.size // 2:
                 break
-            if not any(plan is known for known in seen):
+            if size > unlike:
+                continue
+            near = _NEAR if much and not self.options.simulated else _NEAR_SIMULATED
+            plan = self._best(size, near * least)
+            if plan is None and much:
+                break
+            if plan is not None and not any(plan is known for known in seen):
                 self.require_few(plan)
                 found.append(place_works(self.ahead(plan), self.model))
                 seen.append(plan)
-                most = min(most, near * plan.alone_cycles)
+                least = min(least, plan.alone_cycles)
+                if not plan.spilled:  # with less, but enough for it, nothing else would come
+                    unlike = min(unlike, plan.placements[Space.SRAM].peak_bytes - 1)
         return found or [self._in_all()]
 
+    def _looked_at(self, sizes: int) -> int:
+        """Layers that were planned for so many sizes, and cascades."""
+        cascades = sum(len(by_room) for turns in self.turns.values() for by_room in turns.values())
+        return sizes * len(self.layers) + cascades
+
     def _smaller(self) -> list[int]:
-        """Sizes, falling, in which each layer fits; where plans are not simulated as well, no less than half."""
+        """Sizes, falling, in which each layer fits."""
         if not self.options.residency:
             return []
-        least = max((0 if self.options.simulated else self.size // 2, *self._least))
         sizes = grid(self.size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
-        return [size for size in reversed(sizes) if least <= size < self.size]
+        return [size for size in reversed(sizes) if max(self._least) <= size < self.size]
 
     def _in_all(self) -> RegionPlan:
         """With nothing resident and tiles as large as they can be."""
