@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,8 +13,8 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, Index, MachineOp, Space, accesses, anywhere, overlap
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work, aligned
-from toolchain.schedule.copies import Location, Mover, Stride, copies, dram_alignment
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work
+from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
@@ -88,14 +87,10 @@ def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mappi
 
 def _fetched(step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], chip: Chip) -> Iterator[Sequence[MachineOp]]:
     """What a layer fetches for others behind the loads of each of its works."""
-    parts = [(lowerings[index], part) for index, part in plan.fetched.get(step, ())]
-    begins = list(accumulate((aligned(p.size_bytes, dram_alignment(chip)) for _, p in parts), initial=0))
-    first = 0
-    for size in plan.pieces(step, chip) if parts else ():
-        end = first + size
-        met = [(x, p, max(first, b) - b, min(end, b + p.size_bytes) - b) for (x, p), b in zip(parts, begins)]
-        yield [op for lowering, part, start, stop in met if start < stop for op in lowering.fetch(part, start, stop)]
-        first = end
+    parts = plan.fetched.get(step, ())
+    for cuts in plan.cuts(step, chip) if parts else ():
+        owners = ((lowerings[parts[cut.part][0]], parts[cut.part][1], cut) for cut in cuts)
+        yield [op for owner, part, cut in owners for op in owner.fetch(part, cut.start, cut.stop)]
 
 
 class Top(NamedTuple):

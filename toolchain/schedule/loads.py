@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from toolchain.hw.units import Unit
 from toolchain.machine import Space
@@ -10,6 +10,7 @@ from toolchain.ops.kit.tile import Block, Box
 from toolchain.schedule.areas import Area
 from toolchain.schedule.cost import Brought, CostModel
 from toolchain.schedule.queues import Queues
+from toolchain.schedule.stages import Piece
 from toolchain.schedule.touched import Touched
 from toolchain.schedule.wanted import Wanted
 
@@ -36,9 +37,9 @@ class Loads:
             after += self._touched.makers(box, channel.queue)
         slot.write(self._queues.ask(channel.queue, cost, after))
 
-    def fetch(self, areas: Sequence[Area], size_bytes: int) -> None:
-        """Some of the constants that go there."""
-        if size_bytes:
+    def fetch(self, piece: Piece) -> None:
+        """Constants of layers behind."""
+        for areas, size_bytes in piece:
             channel, cost = self._channel(self._model.block(size_bytes, areas[0].space))
             number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.inherited()])
             for area in areas:

@@ -85,7 +85,8 @@ def _walked(
         else:
             tiled = planned.plan
             visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
-            fetched = Fetched(there, plan.pieces(run, model.chip)) if there else None
+            pieces = [[([there[c.part]], c.stop - c.start) for c in cuts] for cuts in plan.cuts(run, model.chip)] if there else []
+            fetched = Fetched(there, pieces) if there else None
             walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), fetched)
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)

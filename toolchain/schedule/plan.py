@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
@@ -17,6 +18,15 @@ from toolchain.schedule.staging import Part, PlannedLayer
 from toolchain.schedule.stripes import Anew, Shift, Step, Stripes
 
 _LATENCIES = 4  # in what is brought in one go at least
+
+
+class PartCut(NamedTuple):
+    """Bytes [start, stop) of a part, by its place among those that a layer fetches."""
+
+    part: int
+    start: int
+    stop: int
+
 
 VisitedStripes = Sequence[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int]
 
@@ -84,22 +94,28 @@ class RegionPlan:
         for run in self.runs:
             yield from (run,) if isinstance(run, int) else chain.from_iterable(run.stripes.steps)
 
-    def pieces(self, layer: int, chip: Chip) -> list[int]:
-        """Bytes of the constants that are fetched ahead behind the loads of each of the layer's works: as even as can be, of
+    def cuts(self, layer: int, chip: Chip) -> list[list[PartCut]]:
+        """What of the constants that are fetched ahead comes behind the loads of each of the layer's works: as even as can be, of
         pieces that are worth their latency; its own, which come first, when they are needed."""
         tiled, dram, pitch = self.layers[layer].plan, chip.dram, dram_alignment(chip)
         assert tiled is not None
         parts = self.fetched[layer]
+        begins = list(accumulate((aligned(part.size_bytes, pitch) for _, part in parts), initial=0))
         total = sum(aligned(part.size_bytes, pitch) for _, part in parts)
         needed = {work: end for index, part in parts if index == layer for work, end in part.needed.items()}
         least = _LATENCIES * int(dram.latency_cycles * dram.read_bytes_per_cycle)
-        found, done = [0] * tiled.works, 0
+        found: list[list[PartCut]] = [[] for _ in range(tiled.works)]
+        done = 0
         for work in range(tiled.works):
             need = needed.get(work, 0)
             even = total if work == tiled.works - 1 else total * (work + 1) // tiled.works
             if need > done or even - done >= least or even == total:
                 end = min(total, aligned(max(need, even), pitch))
-                found[work], done = end - done, end
+                met = (
+                    PartCut(at, max(done, begin) - begin, min(end, begin + part.size_bytes) - begin)
+                    for at, ((_, part), begin) in enumerate(zip(parts, begins))
+                )
+                found[work], done = [cut for cut in met if cut.start < cut.stop], end
         return found
 
     def root(self, name: str) -> Location:

@@ -39,17 +39,22 @@ class Stage(NamedTuple):
         return cls(layer, units, {key: (ring, areas[key]) for key, ring in rings(slots).items()}, ahead or {})
 
 
+Piece = Sequence[tuple[Sequence[Area], int]]  # where constants go, and how many bytes of them in one copy
+
+
 class Fetched(NamedTuple):
-    """Constants of other layers that one fetches for them: where they go, and the bytes that come behind the loads of each of
-    its works."""
+    """Constants of other layers that one fetches for them: all places, and what comes behind the loads of each of its works."""
 
     areas: Sequence[Area]
-    pieces: Sequence[int]
+    pieces: Sequence[Piece]
 
-    def seen(self, visited: Sequence[Sequence[Work] | int]) -> Iterator[int]:
-        """Bytes behind each of the works that stand for all: as it is where these are the first ones, else in the mean."""
+    def seen(self, visited: Sequence[Sequence[Work] | int]) -> Iterator[Piece]:
+        """Behind each of the works that stand for all: as it is where these are the first ones, else in the mean."""
         first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
-        return repeat(sum(self.pieces) // len(self.pieces)) if any(self.pieces[first:]) else iter(self.pieces)
+        if not any(self.pieces[first:]):
+            return iter(self.pieces)
+        mean = sum(size for piece in self.pieces for _, size in piece) // len(self.pieces)
+        return repeat([(self.areas, mean)])
 
 
 class Tile(NamedTuple):

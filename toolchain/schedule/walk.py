@@ -22,7 +22,7 @@ from toolchain.schedule.loads import Loads
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
-from toolchain.schedule.stages import Fetched, SlotAreas, Stage, Tile, passing
+from toolchain.schedule.stages import Fetched, Piece, SlotAreas, Stage, Tile, passing
 from toolchain.schedule.staging import Slot, staged
 from toolchain.schedule.stripes import Anew, Shift
 from toolchain.schedule.touched import Touched
@@ -45,7 +45,7 @@ class Walk:
         self._tile: Tile | None = None
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
-        self._fetched: tuple[Sequence[Area], Iterator[int]] = (), iter(())  # for other layers: where to, bytes for each work
+        self._fetched: Iterator[Piece] = iter(())  # for other layers, with each work
         self._touched = Touched(views)
         self._loads = Loads(model, self._queues, self._touched, resident)
         self._kept = KeptRows(model, self._queues, self._touched)
@@ -88,7 +88,7 @@ class Walk:
         """
         self._enter(Stage.of(layer, slots, units, areas, ahead))
         self._touched.every = not any(isinstance(works, int) for works in visited)
-        self._fetched = (fetched.areas, fetched.seen(visited)) if fetched is not None else ((), iter(()))
+        self._fetched = fetched.seen(visited) if fetched is not None else iter(())
         self.units = []
         marks: list[tuple[Now, float]] = []
         count, unit, begun = 0.0, units[0], False
@@ -183,15 +183,15 @@ class Walk:
                 late.append(load)
             else:
                 self._loads.load(*load)
-        areas, piece = self._fetched[0], next(self._fetched[1], 0)
-        behind = self._tile is not None and any(area.touched_in(before) for area in areas)
+        piece = next(self._fetched, ())
+        behind = self._tile is not None and any(area.touched_in(before) for areas, _ in piece for area in areas)
         if not behind:
-            self._loads.fetch(areas, piece)
+            self._loads.fetch(piece)
         self._finish()
         for load in late:
             self._loads.load(*load)
         if behind:
-            self._loads.fetch(areas, piece)
+            self._loads.fetch(piece)
         out = None
         if work.write is not None and work.write.tensor not in self._resident:
             out, _ = self._slot("w", unit.roles["output"], work.write)
