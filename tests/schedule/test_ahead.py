@@ -63,7 +63,7 @@ def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPla
     return figures, plans[-1]
 
 
-@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "transformer64"])
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
 def test_late_weights_come_while_early_layers_run(name: str, tmp_path: Path) -> None:
     machine = _slow_dram(name)
     with pytest.MonkeyPatch.context() as patch:
@@ -75,8 +75,6 @@ def test_late_weights_come_while_early_layers_run(name: str, tmp_path: Path) -> 
     assert plan.cycles == pytest.approx(figures["cycles"], rel=0.03)
     fetched = {index for parts in plan.fetched.values() for index, _ in parts}
     assert fetched and all(since <= min(i for i, _ in parts) for since, parts in plan.fetched.items())
-    weights = {unit.roles["weights"] for unit in machine.chip.workers("mac_array")}
-    assert {part.space for parts in plan.fetched.values() for _, part in parts} == weights
 
 
 def _many_weights_behind_much_work() -> onnx.ModelProto:
@@ -109,7 +107,9 @@ def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> 
         patch.setattr(ahead.Ahead, "_cut_short", False)
         assert built.figures["cycles"] < 0.95 * build(path, BuildOptions(machine)).figures["cycles"]
     (late,) = (p.plan for p in plans[-1].layers if p.layer.node.name == "late" and p.plan is not None)
-    assert late.ahead and any(slot.of_constants for slot in late.slots)
+    assert any(slot.of_constants for slot in late.slots)
+    assert {machine.chip.spaces[part.space].name for part in late.ahead} == {"weights"}
+    assert plans[-1].cycles == pytest.approx(built.figures["cycles"], rel=0.03)
     (tmp_path / "net.sched").write_text(print_schedule(built.schedule))
     assert build(path, BuildOptions(machine, schedule=str(tmp_path / "net.sched"))).data == built.data
 

@@ -38,7 +38,9 @@ class PlanCosts:
         return walk.cycles
 
     def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
-        """The works that stand for all."""
+        """The works that stand for all: where only the first have their constants there, none does."""
+        if plan.ahead and any(slot.of_constants for slot in plan.slots):
+            return [_all_works(layer, plan)]
         key = layer.node.name, plan.tiling
         if key not in self._visited:
             nest = layer.tiled.nest(layer, plan.tiling)
