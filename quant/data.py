@@ -15,7 +15,7 @@ from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
 from quant.sample import NoArray, Sample, fit_array, fit_sample
 from quant.suggestion import suggestion
-from toolchain.errors import CompileError
+from toolchain.errors import NO_FILE, CompileError
 from toolchain.ir.graph import TensorType
 
 Types = Mapping[str, TensorType]
@@ -69,7 +69,7 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
         return Samples(spec, None, lambda: generator_samples(*generator, inputs))
     path = Path(spec)
     if not path.exists():
-        raise CompileError(f"{path}: no such file or directory; give an .npz, a directory of .npy or images, or file.py:function")
+        raise CompileError(f"{path}: {NO_FILE}; give an .npz, a directory of .npy or images, or file.py:function")
     if path.is_dir():
         return _open_directory(path, inputs, preprocess)
     if path.suffix in (".npz", ".npy"):

@@ -13,7 +13,7 @@ import numpy as np
 
 from quant.sample import Sample, fit_sample
 from quant.suggestion import suggestion
-from toolchain.errors import CompileError
+from toolchain.errors import NO_FILE, CompileError
 from toolchain.ir.graph import TensorType
 
 USERS_FAULTS = (Exception, SystemExit)  # a user's sys.exit() must not end the build as if all were well
@@ -50,7 +50,7 @@ def _iterable(given: Any) -> Any:
 def load_function(path: Path, function: str) -> Any:
     """Runs the file. A function, a class, or an object with `get_next`. Raises CompileError: no import, or nothing so called."""
     if not path.is_file():
-        raise CompileError(f"{path}: no such file; it was given as file.py:function")
+        raise CompileError(f"{path}: {NO_FILE}; it was given as file.py:function")
     spec = importlib.util.spec_from_file_location(f"users_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise CompileError(f"{path}: cannot be imported as Python")

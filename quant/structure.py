@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -13,11 +13,13 @@ from quant.links import Links
 from quant.masks import bound_masks
 from quant.observe import Range
 from quant.parameters import activation_quant
+from toolchain.errors import counted
 
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
 SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values
 _TRUTHS = frozenset(("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"))
 FEW_STEPS = 32  # fewer codes than this: a part of a Concat has lost three of eight bits
+_NAMED = 4  # with a line of their own
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,13 @@ def joined_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: 
             alone = min(own.span / activation_quant(own, numerics).scale, last - first) + 1
             found.append(JoinedPart(node.name or node.output[0], operand, own, joined, own.span / scale + 1, alone))
     return found
+
+
+def poor_warnings(parts: Sequence[JoinedPart]) -> list[str]:
+    """Of those that the joined range leaves too few codes, worst first: a line for a few, and how many more there are."""
+    ranked = sorted((p for p in parts if p.poor), key=lambda p: p.steps)
+    said, more = [str(p) for p in ranked[:_NAMED]], len(ranked) - _NAMED
+    return [*said, f"{counted(more, 'more operand')} of Concats with fewer than {FEW_STEPS} codes"] if more > 0 else said
 
 
 def _constants(graph: onnx.GraphProto) -> frozenset[str]:

@@ -28,7 +28,7 @@ from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.parameters import with_room
-from quant.structure import JoinedPart, adjust_ranges, joined_parts
+from quant.structure import JoinedPart, adjust_ranges, joined_parts, poor_warnings
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import TYPE, add_states, add_types, add_values, input_shapes, input_values
@@ -46,7 +46,7 @@ from toolchain.repair.network import Network
 from toolchain.repair.prepare import AUTO, effort_of, prepared
 from toolchain.stepping import open_samples
 
-Found = tuple[Parameters, Sequence[str], Sequence[JoinedPart]]  # with notes, and operands of Concats with too few codes
+Found = tuple[Parameters, Sequence[str], Sequence[JoinedPart]]  # with notes, and operands of Concats
 
 
 def arguments() -> argparse.Namespace:
@@ -83,9 +83,9 @@ def run(options: argparse.Namespace) -> None:
     data = to_calibrate_on(given)
     started = time.process_time()
     if options.repair != "none" or options.observer == AUTO:
-        parameters, notes, poor = _repaired(options, model, data)
+        parameters, notes, parts = _repaired(options, model, data)
     else:
-        parameters, notes, poor = _calibrated(options, model, data, load_machine(options.hw) if options.hw else None)
+        parameters, notes, parts = _calibrated(options, model, data, load_machine(options.hw) if options.hw else None)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if options.output.suffix in SUFFIXES:
@@ -99,8 +99,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"note: {note}")
     for warning in model.warnings:
         print(f"warning: {warning}")
-    for part in poor:
-        print(f"warning: {part}")
+    for line in poor_warnings(parts):
+        print(f"warning: {line}")
     print(
         f"{options.output}: {len(parameters.tensors)} tensors from {parameters.samples} samples, observer {parameters.observer}, "
         f"{time.process_time() - started:.1f} CPU s"
@@ -152,8 +152,8 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
     told, hardware = _of(options, model, network, adjusted.ranges), chip.name if chip else ""
     parameters = Parameters(observer=label, samples=samples, **told, hardware=hardware)
-    poor = [p for p in joined_parts(model.proto, adjusted.ranges, numerics) if p.poor] if numerics else []
-    return parameters, adjusted.notes, poor
+    parts = joined_parts(model.proto, adjusted.ranges, numerics) if numerics else []
+    return parameters, adjusted.notes, parts
 
 
 def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
@@ -169,7 +169,7 @@ def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) ->
     parameters = Parameters(**_of(options, model, network, ranges), **of)
     kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
     said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
-    return parameters, (*found.notes, *said), [p for p in joined_parts(found.network.model.proto, kept, numerics) if p.poor]
+    return parameters, (*found.notes, *said), joined_parts(found.network.model.proto, kept, numerics)
 
 
 def _of(

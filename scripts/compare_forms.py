@@ -6,11 +6,13 @@
 A line a form: how many products stay on the host; whether a copy of edge16 with float32 scales, rounded to nearest even, gives
 onnxruntime's bits, else how many dB it is from them. Where that is below 50, how far the file is from onnxruntime when it is
 computed exactly (scripts/exact_forms.py: in float64, with weights of 8 bits where it has floats, and static ranges for dynamic
-ones), which no machine of such weights can better; how far the copy is from that; and how far onnxruntime is from itself without
-its optimizations. Of each machine of --hw, by how many dB the file stands above (below) the float model that this toolchain
-quantizes with the file's scales, both against float, where its weights have 8 bits; in brackets, above that model with the file's
-weights, each with its standard error over the samples. The copy has codes of the file's 8 bits, of 16 too, and of 32 for what the
-file leaves in float (--int8: neither). Only the integer reference runs.
+ones), which no machine of such weights can better; how far the copy is from that; and how far onnxruntime is from itself
+without its optimizations. Where no numbers at all could be 40 dB from two of these answers to the file, how near to both they
+could be; and where weights have to be rounded, the bits that 40 dB ask of them. Of each machine of --hw, by how many dB the
+file stands above (below) the float model that this toolchain quantizes with the file's scales, both against float, where its
+weights have 8 bits; in brackets, above that model with the file's weights, each with its standard error over the samples. The
+copy has codes of the file's 8 bits, of 16 too, and of 32 for what the file leaves in float (--int8: neither). Only the integer
+reference runs.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from exact_forms import exact, ranges_of_runs, with_rounded_weights
+from exact_forms import exact, has_unrounded_weights, ranges_of_runs, with_rounded_weights
 from form_machines import float32_machine, with_uint8, with_wide
 from levels import Above, above
 from make_quantized import FORMS, STATIC, bound, quantized, with_weights_of
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from quant.data import open_data
+from quant.data import Samples, open_data
 from quant.error import sqnr_db
 from quant.exact_weights import saturates, with_exact_weights
 from quant.fixed_point.core.codes import CodeType
@@ -49,12 +51,15 @@ from toolchain.ir.graph import OnnxGraph, OnnxOp, Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import prepared
+from toolchain.repair.prepare import effort_of, prepared
 from toolchain.report import agreed
 
 Array = NDArray[np.float32]
 EXACT_DB = 200.0
 NEAR_DB = 50.0  # below it the file is computed exactly as well
+ASKED_DB = 40.0
+HALVED_DB = float(20 * np.log10(2))
+MOST_BITS = 16
 ROUNDED = ("_DequantizeLinear_Output", "_QuantizeLinear_Output/real")  # of a tensor's name, behind its rounding
 PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
 
@@ -77,11 +82,21 @@ def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: boo
 
 @dataclass(frozen=True)
 class Exactly:
-    """Of a file computed exactly, in dB: onnxruntime and the chip against it; and onnxruntime against itself, unoptimized."""
+    """Of a file computed exactly, in dB: onnxruntime and the chip against it, as a machine holds it; onnxruntime against itself,
+    unoptimized, and against the file as it is, where no weights have to be rounded; bits: of weights with which exactly is
+    ASKED_DB from onnxruntime, where they have."""
 
     onnxruntime_db: float
     chip_db: float
     unfused_db: float
+    file_db: float
+    bits: int | None
+
+    @property
+    def both_db(self) -> float:
+        """What no numbers at all can be better than from two of the answers that the file has: |a - b| <= |a - z| + |z - b|, so
+        one of both is at least half as far from z as they are from each other."""
+        return min(self.unfused_db, self.file_db) + HALVED_DB
 
 
 @dataclass(frozen=True)
@@ -111,10 +126,10 @@ class Given:
 
 
 class Judge:
-    """calibrated: samples to calibrate on; judged: others."""
+    """calibrated: samples to calibrate on; judged: others; repaired: files as npu-build repairs them by default."""
 
-    def __init__(self, path: Path, calibrated: Sequence[Sample], judged: Sequence[Sample]) -> None:
-        self.calibrated, self.judged = calibrated, judged
+    def __init__(self, path: Path, calibrated: Sequence[Sample], judged: Sequence[Sample], *, repaired: bool = False) -> None:
+        self.calibrated, self.judged, self.repaired = calibrated, judged, repaired
         self._path = path
         session = open_session(path)
         self._names = [o.name for o in session.get_outputs()]
@@ -128,7 +143,9 @@ class Judge:
             agreed(model, self.calibrated[:1])
             if CodeType.INT32 in machine.chip.code_types:
                 network = replace(network, types=dict.fromkeys(network.selection.left, CodeType.INT32))
-        found = prepared(network, self.calibrated, None, "none", lambda *_: None)
+        samples = Samples("", len(self.calibrated), lambda: iter(self.calibrated))
+        effort = effort_of(None, network, samples, real=True) if self.repaired and given is None else "none"
+        found = prepared(network, samples, None, effort, lambda *_: None)
         quantization = found.quantization if given is None else given.within(found.quantization, network)
         session = network.session(quantization)
         return network, [session.run(self._names, s) for s in self.judged]
@@ -206,9 +223,19 @@ def compared(judge: Judge, model: onnx.ModelProto, form: str, machine: Machine, 
 
 def exactly(judge: Judge, made: onnx.ModelProto, wanted: Sequence[Sequence[Array]], ours: Sequence[Sequence[Array]]) -> Exactly:
     rounded = with_rounded_weights(made)
-    found = exact(rounded, judge.judged, ranges_of_runs(rounded, judge.calibrated))
+    ranges = ranges_of_runs(rounded, judge.calibrated)
+    found = exact(rounded, judge.judged, ranges)
+    near_db, unrounded = _db(found, wanted), has_unrounded_weights(made)
+    file_db = EXACT_DB if unrounded else _db(exact(made, judge.judged), wanted) if ranges else near_db
     unfused = [on_kernels(made, s, fused=False) for s in judge.judged]
-    return Exactly(_db(found, wanted), _db(found, ours), _db(wanted, unfused))
+    bits = _bits(made, judge.judged, wanted) if unrounded and near_db < ASKED_DB else None
+    return Exactly(near_db, _db(found, ours), _db(wanted, unfused), file_db, bits)
+
+
+def _bits(made: onnx.ModelProto, judged: Sequence[Sample], wanted: Sequence[Sequence[Array]]) -> int | None:
+    """The fewest with which weights, rounded to nearest, leave ASKED_DB."""
+    rounded = ((bits, exact(with_rounded_weights(made, bits), judged)) for bits in range(9, MOST_BITS + 1))
+    return next((bits for bits, found in rounded if _db(wanted, found) >= ASKED_DB), None)
 
 
 def text(row: Row) -> str:
@@ -219,6 +246,8 @@ def text(row: Row) -> str:
     if row.exactly is not None:
         e = row.exactly
         line += f"  exact: onnxruntime {level(e.onnxruntime_db)}, chip {level(e.chip_db)}; unoptimized {level(e.unfused_db)}"
+        line += f"; from both at most {e.both_db:.1f} dB" if e.both_db < ASKED_DB else ""
+        line += f"; {ASKED_DB:g} dB with weights of {e.bits} bits" if e.bits else ""
     return "  ".join((line, *(f"{name} {db} ({own}) dB" for name, (db, own) in row.above_db.items())))
 
 
@@ -240,6 +269,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="as npu-build --calib")
     parser.add_argument("--form", nargs="+", default=list(FORMS), help=f"of {', '.join(FORMS)}; default all")
     parser.add_argument("--int8", action="store_true", help="no codes of 16 and 32 bits")
+    parser.add_argument("--repaired", action="store_true", help="files as npu-build repairs them, the float model is not")
     parser.add_argument("--hw", nargs="*", default=[], help="machines to hold against the float model")
     parser.add_argument("--samples", type=int, default=16, help="to calibrate on (default 16)")
     parser.add_argument("--judged", type=int, default=16, help="samples behind these (default 16)")
@@ -255,7 +285,7 @@ def run(given: argparse.Namespace) -> None:
         path = Path(folder) / given.model.name
         model = to_scores(bound(onnx.load(given.model), {n: kind.shape for n, kind in shapes.items()}))
         onnx.save(model, path)
-        judge = Judge(path, samples[: given.samples], samples[given.samples :])
+        judge = Judge(path, samples[: given.samples], samples[given.samples :], repaired=given.repaired)
         edge, others = float32_machine(load_machine("edge16")), {name: load_machine(name) for name in given.hw}
         machine = edge if given.int8 else with_wide(edge)
         for form in given.form:

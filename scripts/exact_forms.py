@@ -136,17 +136,23 @@ def _in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     return done
 
 
-def with_rounded_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """What of its weights the model has in float, or in blocks, in the 8 bits of a machine: to nearest, a scale a channel."""
+def with_rounded_weights(model: onnx.ModelProto, bits: int = 8) -> onnx.ModelProto:
+    """What of its weights the model has in float, or in blocks, in the bits of a machine: to nearest, a scale a channel."""
     edit = Editor(model)
-    nodes = [_rounded(node, edit) for node in edit.graph.node]
+    nodes = [_rounded(node, bits, edit) for node in edit.graph.node]
     return edit.replaced(nodes)
 
 
-def _rounded(node: onnx.NodeProto, edit: Editor) -> onnx.NodeProto:
+def has_unrounded_weights(model: onnx.ModelProto) -> bool:
+    """Whether the model has weights in float, or in blocks."""
+    edit = Editor(model)
+    return any(_rounded(node, 8, edit) is not node for node in model.graph.node)
+
+
+def _rounded(node: onnx.NodeProto, bits: int, edit: Editor) -> onnx.NodeProto:
     if node.op_type == "MatMulNBits":
         w = _of_nbits(node, edit)
-        name = edit.constant(f"{node.output[0]}_rounded", to_int8(w, 0).T)
+        name = edit.constant(f"{node.output[0]}_rounded", rounded_to(bits, w, 0).T)
         return onnx.helper.make_node("MatMul", [node.input[0], name], node.output, node.name)
     if node.op_type not in PRODUCTS:
         return node
@@ -158,12 +164,13 @@ def _rounded(node: onnx.NodeProto, edit: Editor) -> onnx.NodeProto:
     else:
         return node
     rows = node.op_type == "Conv" or any(a.name == "transB" and a.i for a in node.attribute)
-    return renamed(node, {weights: edit.constant(f"{node.output[0]}_rounded", to_int8(w, 0 if rows else w.ndim - 1))})
+    held = rounded_to(bits, w, 0 if rows else w.ndim - 1)
+    return renamed(node, {weights: edit.constant(f"{node.output[0]}_rounded", held)})
 
 
-def to_int8(w: Array, axis: int) -> Array:
+def rounded_to(bits: int, w: Array, axis: int) -> Array:
     others = tuple(i for i in range(w.ndim) if i != axis)
-    scale = np.abs(w).max(others, keepdims=True).astype(np.float64) / 127
+    scale = np.abs(w).max(others, keepdims=True).astype(np.float64) / (2 ** (bits - 1) - 1)
     scale[scale == 0] = 1
     return (np.rint(w / scale) * scale).astype(np.float32)
 

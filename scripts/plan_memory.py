@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from toolchain.cli.application import reported, require_writable
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, system_cause
 from toolchain.files import write_whole
 from toolchain.memory import Buffer, DoesNotFit, InvalidCsv, Placement, draw, live_at_peak, place, read_csv, validate
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CompileError, InvalidCsv) as fault:
         return _refuse(str(fault))
     except OSError as fault:
-        return _refuse(f"{options.file}: {fault.strerror}")
+        return _refuse(f"{options.file}: {system_cause(fault)}")
     fault = _impossible(buffers, options.capacity)
     if fault:
         return _refuse(f"{options.file}: {fault}")

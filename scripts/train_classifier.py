@@ -100,7 +100,7 @@ def load_fashion(path: Path) -> Fashion:
             raise SystemExit(f"{path}: lacks {', '.join(missing)}; see the head of {Path(__file__).name} for the data")
         return Fashion(*(read_idx(file) for file in files))
     if not path.is_file():
-        raise SystemExit(f"{path}: no such file; see the head of {Path(__file__).name} for how to get the data")
+        raise SystemExit(f"{path}: no such file or directory; see the head of {Path(__file__).name} for how to get the data")
     with np.load(path) as data:
         return Fashion(data["x_train"], data["y_train"], data["x_test"], data["y_test"])
 

@@ -6,6 +6,7 @@ import re
 
 from toolchain.bounds import FAULTS, MESSAGE_LINE
 
+NO_FILE = "no such file or directory"  # as the system has it
 MAX_QUOTED = 300  # characters of what another library says
 # What onnxruntime puts before the reason: its code, the node at work, then the place in its source with the function's signature.
 RUNTIME_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
@@ -19,6 +20,12 @@ def first_line(fault: BaseException) -> str:
     for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
         said = noise.sub("", said, count=1)
     return said[:MAX_QUOTED].strip() or type(fault).__name__
+
+
+def system_cause(fault: OSError) -> str:
+    """What the system says of a file, behind its name and a colon: 'no such file or directory'."""
+    said = fault.strerror or str(fault)
+    return said[:1].lower() + said[1:]
 
 
 def counted(number: int, noun: str) -> str:

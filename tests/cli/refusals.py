@@ -2,7 +2,7 @@
 
 BUILD = [
     ("npu-build good.onnx", "--hw is missing: the machine to build for, one of MACHINES, or a YAML file"),
-    ("npu-build missing.onnx --hw edge16", "missing.onnx: cannot be read: No such file or directory"),
+    ("npu-build missing.onnx --hw edge16", "missing.onnx: no such file or directory"),
     (
         "npu-build cut.onnx --hw edge16",
         ("cut.onnx: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
@@ -124,7 +124,7 @@ BUILD = [
         "npu-build good.onnx --hw edge16 --calib feed.py:fails",
         "feed.py:fails: sample 0: RuntimeError: no disk (line 6); mend the generator",
     ),
-    ("npu-build good.onnx --hw edge16 --quant missing.yaml", "missing.yaml: No such file or directory"),
+    ("npu-build good.onnx --hw edge16 --quant missing.yaml", "missing.yaml: no such file or directory"),
     ("npu-build good.onnx --hw edge16 --quant good.onnx", "good.onnx:1: not YAML: not UTF-8 text"),
     (
         "npu-build good.onnx --hw edge16 --quant parameters_absent.yaml",
@@ -228,7 +228,7 @@ BUILD = [
 MACHINES = [
     ("npu-build good.onnx --hw edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
     ("npu-build good.onnx --hw mine", "no machine named 'mine'; known: MACHINES (or give the path of a YAML file)"),
-    ("npu-build good.onnx --hw mine.yaml", "mine.yaml: No such file or directory"),
+    ("npu-build good.onnx --hw mine.yaml", "mine.yaml: no such file or directory"),
     ("npu-build good.onnx --hw good.onnx", "good.onnx:1: not YAML: not UTF-8 text"),
     (
         "npu-build good.onnx --hw units.yaml",
@@ -270,7 +270,7 @@ MACHINES = [
     ),
     (
         "npu-hw check edge16.yaml",
-        "edge16.yaml: No such file or directory; the shipped machine is written without .yaml: edge16",
+        "edge16.yaml: no such file or directory; the shipped machine is written without .yaml: edge16",
     ),
     ("npu-hw manual edge16 --c-header --verilog", "--c-header and --verilog: give one of them"),
     ("npu-hw manual edge16 --html --verilog", "--verilog and --html: give one of them"),
@@ -289,8 +289,8 @@ MACHINES = [
 ]
 
 RUN = [
-    ("npu-sim missing.npu", "missing.npu: No such file or directory"),
-    ("npu-sim folder", "folder: Is a directory"),
+    ("npu-sim missing.npu", "missing.npu: no such file or directory"),
+    ("npu-sim folder", "folder: is a directory"),
     ("npu-sim good.onnx", "good.onnx: not a compiled model (no NPUMODEL at its start); build one with npu-build"),
     (
         "npu-sim good.npu --hw ws8_pow2",
@@ -311,7 +311,10 @@ RUN = [
         "--base constants=0x10000: programs of edge16 hold absolute addresses; build for a machine with control.host_bases, "
         "base registers that the host sets",
     ),
-    ("npu-sim good.npu --input missing.npz", "missing.npz: no such file; --input takes an .npz with an array for each input"),
+    (
+        "npu-sim good.npu --input missing.npz",
+        "missing.npz: no such file or directory; --input takes an .npz with an array for each input",
+    ),
     ("npu-sim good.npu --input folder", "folder: is a directory; --input takes an .npz with an array for each input"),
     ("npu-sim good.npu --input shape.npz", "shape.npz: input 'x' has shape [1, 3, 4, 8]; the model takes [1, 3, 8, 8]"),
     (
@@ -410,7 +413,7 @@ RUN = [
     ("npu-dis good.npu -o none/listing.txt", "-o none/listing.txt: there is no directory none; make it first"),
     ("npu-dis good.npu --assemble plain_file", "--assemble writes a compiled model; name it with -o OUT.npu"),
     ("npu-dis good.npu --assemble plain_file -o z.npu", "the listing has 0 programs (lines 'isa NAME'), the model 1"),
-    ("npu-dis good.npu --assemble missing.txt -o z.npu", "missing.txt: No such file or directory"),
+    ("npu-dis good.npu --assemble missing.txt -o z.npu", "missing.txt: no such file or directory"),
     ("npu-dis good.npu --assemble good.npz -o z.npu", "good.npz: is no listing, not UTF-8 text"),
 ]
 
@@ -433,7 +436,7 @@ REFERENCE = [
         ),
     ),
     ("reference good.npu --output none/z.npz", "--output none/z.npz: there is no directory none; make it first"),
-    ("reference text.onnx.npu --output z.npz", "text.onnx.npu: No such file or directory"),
+    ("reference text.onnx.npu --output z.npz", "text.onnx.npu: no such file or directory"),
     (
         "reference plain_file --output z.npz",
         "plain_file: not a compiled model (no NPUMODEL at its start); build one with npu-build",

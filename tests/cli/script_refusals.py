@@ -20,7 +20,10 @@ SCRIPTS = [
         "scripts/plan_memory.py buffers.csv --capacity 16384 --plot buffers.csv",
         "plan_memory: --plot buffers.csv: is the same file as the buffers; it would be overwritten",
     ),
-    (f"{EVALUATE} --npz missing.npz", "missing.npz: no such file; --npz takes an .npz with arrays x [n, ...] and y [n]"),
+    (
+        f"{EVALUATE} --npz missing.npz",
+        "missing.npz: no such file or directory; --npz takes an .npz with arrays x [n, ...] and y [n]",
+    ),
     (
         f"{EVALUATE} --npz good.npz",
         "good.npz: no array y (arrays: x); --npz takes samples x [n, ...] and labels y [n]",
@@ -49,7 +52,7 @@ SCRIPTS = [
         "scripts/evaluate.py good.onnx --hw edge16 --npz labelled.npz",
         "--npz needs --calib DATA: random inputs say nothing about accuracy",
     ),
-    ("scripts/check_matrix.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    ("scripts/check_matrix.py missing.onnx", "missing.onnx: no such file or directory"),
     ("scripts/check_matrix.py cut.onnx", CUT),
     (
         "scripts/check_matrix.py good.onnx --hw edge61",
@@ -63,17 +66,17 @@ SCRIPTS = [
         "scripts/check_matrix.py good.onnx --hw own.yaml --json own.yaml",
         "--json own.yaml: is the same file as --hw; it would be overwritten",
     ),
-    ("scripts/time_terms.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    ("scripts/time_terms.py missing.onnx", "missing.onnx: no such file or directory"),
     (
         "scripts/time_terms.py good.onnx --hw edge61",
         "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
     ),
-    ("scripts/bound_tables.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    ("scripts/bound_tables.py missing.onnx", "missing.onnx: no such file or directory"),
     (
         "scripts/bound_tables.py good.onnx --sram 64kib",
         "--sram 64kib: '64kib' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, GiB, kB, MB, GB)",
     ),
-    ("scripts/bench_build.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    ("scripts/bench_build.py missing.onnx", "missing.onnx: no such file or directory"),
     ("scripts/bench_build.py good.onnx --json folder", "--json folder: is a directory, give the name of a file"),
     (
         "scripts/bench_memory.py missing",
@@ -94,7 +97,7 @@ SCRIPTS = [
         "examples/networks/fill_weights.py good.onnx",
         "good.onnx: is a file; DEST is the folder to write 8 networks to",
     ),
-    ("examples/compare_machines.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    ("examples/compare_machines.py missing.onnx", "missing.onnx: no such file or directory"),
     (
         "examples/compare_machines.py good.onnx --calib missing.npz",
         "missing.npz: no such file or directory; give an .npz, a directory of .npy or images, or file.py:function",

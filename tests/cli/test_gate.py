@@ -121,7 +121,7 @@ REFUSED = {
     "--calib data.npz --eval e.py:wosrt": "e.py: no function 'wosrt' (functions: worst, broken, alone); did you mean \"worst\"?",
     "--calib data.npz --eval e.py:broken": "e.py:broken: ValueError: no labels (line 10); mend the function",
     "--calib data.npz --eval e.py:alone": "e.py:alone: gave 0.5; it must give (number, True or False)",
-    "--calib data.npz --eval no.py:f": "no.py: no such file; it was given as file.py:function",
+    "--calib data.npz --eval no.py:f": "no.py: no such file or directory; it was given as file.py:function",
     "--calib data.npz --force": (
         "--force: goes with --min-cosine, --min-sqnr or --eval; nothing else keeps a file from being written"
     ),

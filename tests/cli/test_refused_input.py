@@ -96,7 +96,7 @@ def script(name: str) -> list[str]:
             "cut.onnx: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again",
         ),
         ("npu-sim", "good.npu --input shape.npz", "shape.npz: input 'x' has shape [1, 3, 4, 8]; the model takes [1, 3, 8, 8]"),
-        ("npu-dis", "missing.npu", "missing.npu: No such file or directory"),
+        ("npu-dis", "missing.npu", "missing.npu: no such file or directory"),
         ("npu-hw", "check banks.yaml", "banks.yaml:25: memories.sram.banks: must be at least 1, got 0"),
     ],
 )

@@ -62,7 +62,7 @@ def test_the_schedule_is_not_overwritten(
     assert _build(monkeypatch, model, "--hw", "edge16", "--schedule", schedule, "--dump-schedule", schedule) == 2
     assert "is the same file as --schedule; it would be overwritten" in capsys.readouterr().err
     assert _build(monkeypatch, model, "--hw", "edge16", "--schedule", tmp_path / "none.sched") == 2
-    assert "none.sched: No such file or directory" in capsys.readouterr().err
+    assert "none.sched: no such file or directory" in capsys.readouterr().err
 
 
 def test_of_several_entries_each_has_its_own(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_sessions_that_are_not(options, reason: str, compiled: Path) -> None:
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ProgramError) as fault:
         Session("nothere.npu")
-    assert str(fault.value) == "nothere.npu: No such file or directory"
+    assert str(fault.value) == "nothere.npu: no such file or directory"
 
 
 def test_feeds_without_names(compiled: Path) -> None:

@@ -27,7 +27,7 @@ def test_no_room_for_what_is_printed(command: str, arguments: list[str], in_work
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full, started(command, *arguments, stdout=full, env=buffered) as process:
         assert process.stderr
-        assert process.stderr.read() == b"standard output: No space left on device\n"
+        assert process.stderr.read() == b"standard output: no space left on device\n"
     assert process.returncode == 2
 
 

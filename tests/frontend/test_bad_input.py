@@ -29,7 +29,7 @@ DAMAGED = "is not an ONNX model, or is damaged or cut short\n  help: export or c
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "no.onnx") == "no.onnx: cannot be read: No such file or directory"
+    assert refusal(tmp_path / "no.onnx") == "no.onnx: no such file or directory"
 
 
 def test_directory(tmp_path: Path) -> None:

@@ -550,7 +550,7 @@ def test_bytes_that_are_no_text(tmp_path):
 
 
 def test_no_such_file():
-    assert faults_of("none.yaml") == ["none.yaml: No such file or directory"]
+    assert faults_of("none.yaml") == ["none.yaml: no such file or directory"]
 
 
 def test_no_such_name():

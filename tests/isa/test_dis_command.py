@@ -60,7 +60,7 @@ def test_faults(tmp_path):
     (tmp_path / "odd.txt").write_text(text.replace("value=-7", "value=x"))
     (tmp_path / "flipped.npu").write_bytes(model("edge16")[:-1] + b"\1")
     line = text.splitlines().index("00000: fill wait=1 signal=3  ; op 0-2") + 1
-    assert run("none.npu") == (2, "", "none.npu: No such file or directory\n")
+    assert run("none.npu") == (2, "", "none.npu: no such file or directory\n")
     assert run("flipped.npu")[0] == 2
     assert run("a.npu", "--assemble", "a.npu") == (2, "", "--assemble writes a compiled model; name it with -o OUT.npu\n")
     assert run("a.npu", "--assemble", "one.txt", "-o", "b.npu") == (

@@ -92,7 +92,7 @@ def test_a_spreadsheet_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 def test_no_file() -> None:
     done = run("nowhere.csv", "--capacity", "100")
-    assert (done.returncode, done.stderr) == (2, "plan_memory: nowhere.csv: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, "plan_memory: nowhere.csv: no such file or directory\n")
 
 
 def test_binary_file(tmp_path: Path) -> None:

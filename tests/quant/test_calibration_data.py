@@ -261,7 +261,7 @@ BAD_DATA = [
     ),
     ("images", TWO, "{d}/images: images feed one input, the model has 2 (x, ids); give an .npz"),
     ("g.py", ONE, "{d}/g.py: which function yields the samples? Write {d}/g.py:FUNCTION"),
-    ("absent.py:make", ONE, "{d}/absent.py: no such file; it was given as file.py:function"),
+    ("absent.py:make", ONE, "{d}/absent.py: no such file or directory; it was given as file.py:function"),
     (
         "g.py:nothin",
         ONE,

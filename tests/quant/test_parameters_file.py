@@ -227,7 +227,7 @@ def test_a_code_that_does_not_exist(codes: str, known: int, absent: int, ends: s
 def test_unreadable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_parameters(tmp_path / "absent.yaml")
-    assert caught.value.faults == [f"{tmp_path}/absent.yaml: No such file or directory"]
+    assert caught.value.faults == [f"{tmp_path}/absent.yaml: no such file or directory"]
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not YAML: not UTF-8 text"):
         read_parameters(tmp_path / "binary.yaml")

@@ -7,7 +7,7 @@ from edge_numerics import EDGE
 from models import model, node
 
 from quant.observe import Range
-from quant.structure import adjust_ranges, joined_parts
+from quant.structure import adjust_ranges, joined_parts, poor_warnings
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -84,6 +84,16 @@ def test_a_concat_holds_its_operands_and_its_poor_parts_are_named() -> None:
     assert not boxes.poor and boxes.steps == 256
     assert scores.poor
     assert str(scores) == "y_node: scores in [0, 1] gets 1.4 codes of the joined range [0, 640], alone it would get 256"
+
+
+def test_of_many_poor_parts_the_worst_have_a_line() -> None:
+    names = [f"p{i}" for i in range(6)]
+    proto = model([node("Concat", " ".join(["boxes", *names]), "y", axis=0)], {n: [4] for n in ["boxes", *names]}, ["y"])
+    ranges = {"boxes": Range(0, 640), "y": Range(0, 640), **{n: Range(0, 40 - 5 * i) for i, n in enumerate(names)}}
+    said = poor_warnings(joined_parts(proto, ranges, EDGE))
+    assert [line.split()[1] for line in said[:4]] == ["p5", "p4", "p3", "p2"]
+    assert said[4:] == ["2 more operands of Concats with fewer than 32 codes"]
+    assert len(poor_warnings(joined_parts(proto, {n: r for n, r in ranges.items() if n not in names[:2]}, EDGE))) == 4
 
 
 def test_a_tensor_of_zeros_takes_the_range_of_its_source() -> None:

@@ -10,6 +10,7 @@ import pytest
 from unequal_networks import network, nothing, plain, samples
 
 from toolchain.ir.stored import stored
+from toolchain.isa import load_machine
 from toolchain.repair import places as places_of
 from toolchain.repair.places import FloatRows, places
 from toolchain.repair.rounding import rounded_weights
@@ -50,9 +51,12 @@ def test_rows_of_float_are_those_of_the_integers(tmp_path: Path, monkeypatch: py
 def test_layers_whose_codes_the_file_holds_are_left_alone(tmp_path: Path) -> None:
     net = network("g (float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w) }", {"w": np.ones((4, 3, 1, 1))}, tmp_path)
     given, node = plain(net, samples(SHAPE, 4)), net.graph.nodes[-1]
-    held = {node.sources[0]: stored(np.ones((4, 1)), np.ones(1), 0)}
+    held = {node.sources[0]: replace(stored(np.ones((4, 1)), np.ones(1), 0), product=True)}
     assert list(places(net, given, 4)) == [node.name]
     assert not places(net, replace(given, held=held), 4)
+    anew = replace(net, machine=load_machine("ws8_pow2"))  # its scales are powers of two
+    third = {node.sources[0]: replace(held[node.sources[0]], scales=np.full(1, 1 / 3))}
+    assert list(places(anew, replace(given, held=third), 4)) == [node.name]
 
 
 def test_weights_that_several_layers_read_are_left_alone(tmp_path: Path) -> None:

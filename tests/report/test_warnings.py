@@ -100,23 +100,6 @@ def test_how_many_values_beyond_the_codes_say_something(clipped: int, count: int
     assert is_saturated(clipped, count) is said
 
 
-@pytest.mark.parametrize(("scales", "said"), [(1, 0), (2, 1)])
-def test_a_constant_of_a_product_that_is_rounded_anew(scales: int, said: int, tmp_path: Path) -> None:
-    """With matrices of its own along a batch dimension it has the one scale of an activation."""
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,4] x) => (float[2,3,5] y)
-      <float s = {0.02}, int8 z = {0}> { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
-      e = DequantizeLinear<axis = 0>(w, t) m = MatMul(d, e) r = QuantizeLinear(m, s, z) y = DequantizeLinear(r, s, z) }"""
-    proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
-    steps = np.array([0.01, 0.03], np.float32)
-    held = {"w": rng.integers(-127, 128, (2, 4, 5)).astype(np.int8), "t": steps if scales > 1 else steps[0]}
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), n) for n, v in held.items())
-    onnx.save(proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "data.npz", x=rng.normal(size=(16, 2, 3, 4)).astype(np.float32))
-    notes = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"))).notes
-    why = "weights of 1 layer are rounded anew, edge16 has one scale for a constant that has matrices of its own along a batch"
-    assert sum(why in n for n in notes) == said
-
-
 def test_what_a_recurrent_layer_cuts_is_not_lost(tmp_path: Path) -> None:
     """A sigmoid of 10 and of 40 is one."""
     onnx.save(recurrent("LSTM", batch=1, length=3, units=4, inputs=4), tmp_path / "m.onnx")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from toolchain.cli import interruptible
-from toolchain.errors import CompileError, ToolchainError
+from toolchain.errors import CompileError, ToolchainError, system_cause
 from toolchain.files import is_stream
 
 Paths = str | Path | Sequence[str | Path] | None
@@ -57,7 +57,7 @@ def reported() -> Iterator[None]:
     except OSError as fault:
         if fault.filename is None:  # all files are read and written by name
             _drop_output()
-        _end(f"{fault.filename or 'standard output'}: {fault.strerror or fault}")
+        _end(f"{fault.filename or 'standard output'}: {system_cause(fault)}")
 
 
 def _end(message: str, code: int = 2) -> NoReturn:

@@ -11,7 +11,7 @@ import numpy as np
 
 from quant.arrays import StoredArray, stored_arrays
 from toolchain.codegen import IoType
-from toolchain.errors import CompileError
+from toolchain.errors import NO_FILE, CompileError
 from toolchain.runtime import check_feeds, random_feeds
 
 
@@ -37,7 +37,7 @@ def _check(path: Path, inputs: Sequence[IoType], states: Sequence[IoType], feeds
 def npz_arrays(path: Path, wanted: str) -> dict[str, StoredArray]:
     """The arrays of an .npz, not yet read. wanted: which option takes what, for where there is no file. Raises CompileError."""
     if not path.exists():
-        raise CompileError(f"{path}: no such file; {wanted}")
+        raise CompileError(f"{path}: {NO_FILE}; {wanted}")
     if path.is_dir():
         raise CompileError(f"{path}: is a directory; {wanted}")
     return stored_arrays(path, lone=False)

@@ -19,7 +19,7 @@ from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, Por
 from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result, State
 from toolchain.codegen.serial import graph_from_text
 from toolchain.codegen.soundness import check_soundness
-from toolchain.errors import CompileError, NewerFileError, ProgramError
+from toolchain.errors import CompileError, NewerFileError, ProgramError, system_cause
 from toolchain.files import read_limited
 from toolchain.isa import Machine, machine_digest, machine_from_json
 
@@ -186,4 +186,4 @@ def _read(path: str | Path) -> bytes:
     try:
         return read_limited(path, PROGRAM_FILE_BYTES)
     except OSError as fault:
-        raise ProgramError(f"{path}: {fault.strerror or fault}") from None
+        raise ProgramError(f"{path}: {system_cause(fault)}") from None

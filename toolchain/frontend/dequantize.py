@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from toolchain.errors import counted
+from toolchain.frontend.batch_scales import products_apart
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.held import Held, held_blocks
@@ -29,15 +31,17 @@ MOVES = frozenset(
     )
 )
 WEIGHTED: Mapping[str, int] = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}  # the output channels' axis of input 1
+_LOST = "are rounded anew, no machine has scales along what products sum over, nor in blocks of kernels"
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 
 
 @dataclass(frozen=True)
 class Dequantized:
-    """`stored`: by node, how the file holds its constants."""
+    """`stored`: by node, how the file holds its constants. `notes`: of those that no machine can hold so."""
 
     graph: OnnxGraph
     stored: Mapping[str, Stored]
+    notes: tuple[str, ...] = ()
 
 
 def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantized:
@@ -49,18 +53,22 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
     if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
         return Dequantized(graph, {})
     for node in graph.nodes:
-        rule = None if node.op.domain else _RULES.get(node.op.op_type)
-        if rule is not None and rule(node, walk):
-            continue
-        if not _moved(node, walk):
-            _plain(node, walk)
+        _take(node, walk)
     for name in graph.outputs:
         make_codes(name, walk)
         if name in walk.same:
             walk.emit(Node(f"{name}/identity", OnnxOp("Identity"), (name,), (name,), ()))
             del walk.same[name]
     done = replace(graph, nodes=tuple(walk.nodes), types=walk.types, constants=walk.constants)
-    return Dequantized(done, walk.stored)
+    return Dequantized(done, walk.stored, (f"weights of {counted(walk.lost, 'layer')} {_LOST}",) if walk.lost else ())
+
+
+def _take(node: OnnxNode, walk: Walk) -> None:
+    rule = None if node.op.domain else _RULES.get(node.op.op_type)
+    if rule is not None and rule(node, walk):
+        return
+    if not _moved(node, walk):
+        _plain(node, walk)
 
 
 def _parameters(node: OnnxNode, walk: Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
@@ -218,6 +226,13 @@ def _plain(node: OnnxNode, walk: Walk) -> None:
     walk.emit(node)
 
 
+def _product(node: OnnxNode, walk: Walk) -> bool:
+    parts = products_apart(node, walk)
+    for part in parts:
+        _take(part, walk)
+    return bool(parts)
+
+
 def _how(node: OnnxNode, walk: Walk) -> Stored | None:
     """How the file holds the constants of a node."""
     weights = walk.held.get(operand(node, 1))
@@ -227,6 +242,7 @@ def _how(node: OnnxNode, walk: Walk) -> Stored | None:
     if weights is None:
         left = walk.held.get(operand(node, 0)) if node.op.op_type == "MatMul" else None
         how = None if left is None else left.stored(0)
+        walk.lost += left is not None and how is None
         return None if how is None else replace(how, product=True)
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
     several = node.op.op_type == "MatMul" and isinstance(weights, Held) and weights.scale.size > 1
@@ -234,6 +250,7 @@ def _how(node: OnnxNode, walk: Walk) -> Stored | None:
     how = weights.stored(weights.axis if along_batch else 0 if transposed else WEIGHTED[node.op.op_type])
     bias = walk.held.get(operand(node, 2))
     if how is None:
+        walk.lost += 1
         return None
     own = isinstance(bias, Held) and bias.dtype == "int32"
     return replace(how, product=True, bias=bias.real() if own and isinstance(bias, Held) else None)
@@ -244,6 +261,7 @@ _RULES = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic,
     "ConvInteger": integer_product,
+    "MatMul": _product,
     "MatMulInteger": integer_product,
     "Add": biased,
     "Cast": cast_codes,

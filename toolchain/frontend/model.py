@@ -186,7 +186,7 @@ def load_model(
     taken = made | normal.types.keys()
     steps = {n: fresh_name(one, taken) for n, one in static.repeated.items() if n in normal.types}
     own |= {n: one for n, one in steps.items() if n not in made}
-    told = (*bound.notes, *notes), tuple(warnings)
+    told = (*bound.notes, *notes, *real.notes), tuple(warnings)
     return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps)
 
 

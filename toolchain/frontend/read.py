@@ -12,7 +12,7 @@ import onnx
 from onnx import external_data_helper
 
 from toolchain.bounds import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
-from toolchain.errors import first_line
+from toolchain.errors import first_line, system_cause
 from toolchain.files import read_limited
 from toolchain.frontend.contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.errors import NodeFault, refuse
@@ -61,7 +61,7 @@ def parse(path: Path) -> onnx.ModelProto:
     try:
         data = read_limited(path, ONNX_BYTES)
     except OSError as fault:
-        raise refuse(str(path), f"cannot be read: {fault.strerror}") from fault
+        raise refuse(str(path), system_cause(fault)) from fault
     if not data:
         raise refuse(str(path), "the file is empty")
     proto = onnx.ModelProto()

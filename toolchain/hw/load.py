@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from toolchain.errors import ConfigError
+from toolchain.errors import NO_FILE, ConfigError
 from toolchain.hw.chip import Chip
 from toolchain.hw.rules import broken_rules
 from toolchain.hw.source import Source, read_yaml
@@ -55,7 +53,7 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
     table: as of `load_chip`."""
     label, file = _locate(name_or_path)
     if not file.is_file() and (hint := _shipped_hint(label)):
-        raise ConfigError([f"{label}: {os.strerror(errno.ENOENT)}{hint}"])
+        raise ConfigError([f"{label}: {NO_FILE}{hint}"])
     source = read_yaml(file, label)
     if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])

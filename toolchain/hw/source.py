@@ -14,7 +14,7 @@ from yaml.composer import Composer
 from yaml.resolver import Resolver
 
 from toolchain.bounds import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
-from toolchain.errors import ConfigError
+from toolchain.errors import ConfigError, system_cause
 from toolchain.files import read_limited
 
 KeyPath = tuple[str | int, ...]
@@ -51,7 +51,7 @@ def read_yaml(file: Path | Traversable, label: str) -> Source:
     try:
         text = read_limited(file, YAML_BYTES).decode() if isinstance(file, Path) else file.read_text(encoding="utf-8")
     except OSError as fault:
-        raise ConfigError([f"{label}: {fault.strerror or fault}"]) from None
+        raise ConfigError([f"{label}: {system_cause(fault)}"]) from None
     except UnicodeDecodeError:
         raise ConfigError([f"{label}:1: not YAML: not UTF-8 text"]) from None
     return read_source(text, label)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.ir.graph import Quant
+from toolchain.ir.graph import Node, Quant
 
 Array = NDArray[Any]
 BITS = {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
@@ -96,3 +97,9 @@ def stored_groups(groups: StoredGroups) -> Stored:
     """Of weights in groups."""
     least, largest = groups.codes.min(1, initial=0), groups.codes.max(1, initial=0)
     return Stored(groups.scales.astype(np.float64).max(1), least, largest, groups=groups)
+
+
+def stored_of(node: Node[Any], stored: Mapping[str, Stored]) -> list[Stored]:
+    """What is known of a node's constants. stored: by node of the model, or by name of one of several that stand for it."""
+    own = node.name in stored and node.name not in node.sources
+    return [stored[n] for n in ((node.name,) if own else node.sources) if n in stored]

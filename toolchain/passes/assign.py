@@ -176,7 +176,8 @@ def _any_scale(op: Operator) -> bool:
 
 
 def adopted_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
-    """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale."""
+    """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale; where they are moved on
+    their way there, all that they are until then."""
     consumers = graph.consumers()
     made = {n.outputs[0]: n for n in nodes}
     found: dict[str, str] = {}
@@ -184,7 +185,14 @@ def adopted_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
         if not isinstance(node.op, Concat):
             continue
         for name in node.inputs:
-            free = name in made and _any_scale(made[name].op)
-            if free and graph.read_once(name, consumers):
-                found[name] = node.outputs[0]
+            way = [name]
+            while graph.read_once(way[-1], consumers) and way[-1] in made and _only_moves(made[way[-1]].op):
+                way.append(made[way[-1]].inputs[0])
+            free = way[-1] in made and _any_scale(made[way[-1]].op)
+            if free and graph.read_once(way[-1], consumers):
+                found.update(dict.fromkeys(way, node.outputs[0]))
     return found
+
+
+def _only_moves(op: Operator) -> bool:
+    return same_scale(op) and not brought(op)

@@ -20,7 +20,7 @@ from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offse
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, fresh_name
-from toolchain.ir.stored import Stored
+from toolchain.ir.stored import Stored, stored_of
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.rescale import rescaled
 
@@ -94,8 +94,7 @@ class Scope:
         return activation_quant(Range.of(value), self.numerics(like))
 
     def stored(self, node: Node, *, product: bool = False) -> Stored | None:
-        held = (self.held[s] for s in node.sources or (node.name,) if s in self.held)
-        found = [s for s in held if s.product is product]
+        found = [s for s in stored_of(node, self.held) if s.product is product]
         return found[0] if len(found) == 1 else None
 
     def constant(self, name: str, value: np.ndarray) -> str:

@@ -20,6 +20,7 @@ from toolchain.ops.kit.operator import Array
 from toolchain.ops.movement import Pad, Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.repair.network import Network
+from toolchain.report.kept import has_file_codes
 
 HELD_BYTES = 192 << 20  # of float rows at once
 _FEWEST_ROWS = 8192
@@ -45,12 +46,13 @@ class Place:
 
 
 def places(network: Network, given: Quantization, samples: int) -> dict[str, Place]:
-    """By convolution, in the graph's order. Those whose codes the model's file holds have none: they are taken as they are. So it
-    is with weights that several layers read, as the steps of a recurrent one do: the chip holds them once."""
+    """By convolution, in the graph's order. Those that have the codes of the model's file have none, they are taken as they are;
+    nor have weights that several layers read, as the steps of a recurrent one do: the chip holds them once."""
     graph, found, shared = network.graph, dict[str, Place](), _shared(network)
     for seed, node in enumerate(graph.nodes):
-        stored = given.held.keys() & set(node.sources or (node.name,))
-        if isinstance(node.op, Convolution) and not stored and node.name not in shared:
+        if not isinstance(node.op, Convolution) or node.name in shared:
+            continue
+        if not has_file_codes(node, graph, given.held, given.weight_types, network.chip):
             found[node.name] = _place(node, node.op, seed, network, samples)
     return found
 

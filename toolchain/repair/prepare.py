@@ -27,6 +27,7 @@ from toolchain.passes.decompose import decomposed_everywhere
 from toolchain.repair.folds import LEAST_JUDGES, STRETCH, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
 from toolchain.repair.network import Network, Progress
+from toolchain.repair.places import places
 from toolchain.report import agreed
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
@@ -64,11 +65,13 @@ class Prepared:
         return {"effort": self.effort, "held_out": self.held_out, "steps": [t.as_json() for t in self.tried]}
 
 
-def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None) -> list[NamedStep]:
-    """observer: asked for; where it is one of the three, none other is tried."""
+def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None, *, quantized: bool = False) -> list[NamedStep]:
+    """observer: asked for; where it is one of the three, none other is tried. quantized: the model is so already, and only layers
+    whose codes are not its own are repaired."""
     if effort == "none":
         return [OBSERVERS_STEP] if observer == AUTO else []
-    return [s for s in STEPS if effort in s.efforts and (s is not OBSERVERS_STEP or observer in (None, AUTO))]
+    steps = [s for s in STEPS if effort in s.efforts and (s is not OBSERVERS_STEP or observer in (None, AUTO))]
+    return [s for s in steps if s.by_layer or not quantized]
 
 
 def effort_of(asked: Effort | None, network: Network, samples: Iterable[Sample], *, real: bool) -> Effort:
@@ -91,9 +94,14 @@ def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str |
     """Why a network cannot be repaired."""
     if not real:
         return "random inputs say nothing of accuracy; give --calib DATA, or --repair none"
-    if network.selection.given.keys() - network.selection.fixed or network.model.stored:
+    as_given = Quantization({}, held=network.model.stored, weight_types=network.weight_types)
+    if _is_quantized(network) and not places(network, as_given, 1):
         return "the model is quantized already, and its codes are taken as they are; leave it out"
     return _too_few(samples)
+
+
+def _is_quantized(network: Network) -> bool:
+    return bool(network.selection.given.keys() - network.selection.fixed or network.model.stored)
 
 
 def _too_few(samples: Iterable[Sample]) -> str | None:
@@ -112,7 +120,7 @@ def prepared(
     """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all steps."""
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
-    steps = steps_of(effort, observer)
+    steps = steps_of(effort, observer, quantized=_is_quantized(network))
     if not steps:
         return _calibrated(network, samples, observer, progress)
     reason = _too_few(samples) if observer == AUTO else None

@@ -9,7 +9,7 @@ from quant.given import narrowest_weight, rounded_anew, scales_now, stored_codes
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ir.stored import Stored
+from toolchain.ir.stored import Stored, stored_of
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.matrix_product import MatrixProduct
 
@@ -21,18 +21,31 @@ def rounded_anew_notes(
     A sentence for each reason for which codes of weights are not the file's."""
     reasons: dict[str, int] = {}
     for node in (*layers, *(n for n in graph.nodes if isinstance(n.op, MatrixProduct))):
-        found = [stored[s] for s in node.sources or (node.name,) if s in stored and stored[s].product]
-        if len(found) != 1:
-            continue
-        why = _of_product(node, graph, found[0], chip)
-        if isinstance(node.op, Convolution):
-            weights = graph.constants[node.inputs[1]]
-            groups = node.op.can_be_grouped(weights.shape)
-            codes = asked.get(node.name) or narrowest_weight(found[0], chip.numerics, groups=groups)
-            why = rounded_anew(found[0], chip.numerics.with_weights(codes), scales_now(weights, 0, found[0]))
+        how = _file_codes(node, stored)
+        why = None if how is None else _why_anew(node, graph, how, asked, chip)
         if why is not None:
             reasons[why] = reasons.get(why, 0) + 1
     return [f"weights of {counted(n, 'layer')} are rounded anew, {chip.name} has {why}" for why, n in sorted(reasons.items())]
+
+
+def has_file_codes(node: Node, graph: Graph, stored: Mapping[str, Stored], asked: Mapping[str, CodeType], chip: Chip) -> bool:
+    """Whether a layer's weights are the file's own codes, all as of `rounded_anew_notes`."""
+    how = _file_codes(node, stored)
+    return how is not None and _why_anew(node, graph, how, asked, chip) is None
+
+
+def _file_codes(node: Node, stored: Mapping[str, Stored]) -> Stored | None:
+    found = [s for s in stored_of(node, stored) if s.product]
+    return found[0] if len(found) == 1 else None
+
+
+def _why_anew(node: Node, graph: Graph, how: Stored, asked: Mapping[str, CodeType], chip: Chip) -> str | None:
+    if not isinstance(node.op, Convolution):
+        return _of_product(node, graph, how, chip)
+    weights = graph.constants[node.inputs[1]]
+    groups = node.op.can_be_grouped(weights.shape)
+    codes = asked.get(node.name) or narrowest_weight(how, chip.numerics, groups=groups)
+    return rounded_anew(how, chip.numerics.with_weights(codes), scales_now(weights, 0, how))
 
 
 def _of_product(node: Node, graph: Graph, how: Stored, chip: Chip) -> str | None:
