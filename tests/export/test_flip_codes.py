@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,28 @@ def test_what_it_cannot_do_is_said(case: str, fault: str, tmp_path: Path) -> Non
         np.savez(tmp_path / "data.npz", x=np.load(tmp_path / "data.npz")["x"][:8])
     found = said(str(path), "--data", str(tmp_path / "data.npz"))
     assert found.returncode == 2 and fault in found.stderr
+
+
+def float32_file(folder: Path) -> Path:
+    """edge16 with onnxruntime's arithmetic, as a machine's file."""
+    shipped, copy = ROOT / "hw_configs", folder / "once.yaml"
+    shutil.copytree(shipped / "isa", folder / "isa")
+    text = (shipped / "edge16.yaml").read_text()
+    scale = "scale: {kind: multiplier, multiplier_bits: 31, shift_min: 0, shift_max: 62}"
+    for old, new in ((scale, "scale: {kind: float32}"), ("rounding: double_round", "rounding: fp32_rne")):
+        assert old in text
+        text = text.replace(old, new)
+    copy.write_text(text)
+    return copy
+
+
+def test_a_machine_that_rounds_once_in_float32_differs_in_nothing(tmp_path: Path) -> None:
+    """edge16 rounds twice, and is off by a step now and then; half a step of the sums more is never worse by itself."""
+    path = saved(CASES["chain"], tmp_path)
+    for machine, equal in (("edge16", False), (str(float32_file(tmp_path)), True)):
+        found = said(str(path), "--data", str(tmp_path / "data.npz"), "--share", "--once", "--hw", machine)
+        plainly, better = found.stdout.splitlines()
+        assert plainly.startswith("rounded once, by float32 scales: ") and better.startswith("half a step more"), found.stderr
+        off = [float(line.split("scales: ")[1].split()[0]) for line in (plainly, better)]
+        assert off[1] <= off[0] and (off == [0, 0]) == equal
+        assert plainly.endswith("worst 200.0 dB, all 200.0 dB") == equal
