@@ -11,8 +11,8 @@ without its optimizations. Where no numbers at all could be 40 dB from two of th
 could be; and where weights have to be rounded, the bits that 40 dB ask of them. Of each machine of --hw, by how many dB the
 file stands above (below) the float model that this toolchain quantizes with the file's scales, both against float, where its
 weights have 8 bits; in brackets, above that model with the file's weights, each with its standard error over the samples. The
-copy has codes of the file's 8 bits, of 16 too, and of 32 for what the file leaves in float (--int8: neither). Only the integer
-reference runs.
+copy has codes of the file's 8 bits, of 16 too, and of 32 for what the file leaves in float (--int8: neither; --on NAME: that
+machine in its place). Only the integer reference runs.
 """
 
 from __future__ import annotations
@@ -204,16 +204,20 @@ def _db(real: Sequence[Sequence[Array]], got: Sequence[Sequence[Array]]) -> floa
     return min(sqnr_db(wanted, found), EXACT_DB)
 
 
-def compared(judge: Judge, model: onnx.ModelProto, form: str, machine: Machine, others: Mapping[str, Machine]) -> Row:
+def compared(
+    judge: Judge, model: onnx.ModelProto, form: str, machine: Machine, others: Mapping[str, Machine], *, run_ranges: bool = False
+) -> Row:
+    """run_ranges: dynamic files have those that each run finds."""
     given = onnx.ModelProto()
     given.CopyFrom(model)  # onnxruntime's quantizer takes the weights out of what it is given
     made, static = quantized(given, judge.calibrated, form), STATIC.get(form)
-    own = with_uint8(machine) if static is not None and static.activation == "QUInt8" else machine
+    unsigned = static is not None and static.activation == "QUInt8" and machine.chip.numerics.scale.kind == "float32"
+    own = with_uint8(machine) if unsigned else machine
     plain = static is not None and static.weight == "QInt8" and "16" not in static.activation
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{form}.onnx"
         onnx.save(made, file)
-        network, ours = judge.integer(load_model(file, static_ranges=form == "dynamic"), own)
+        network, ours = judge.integer(load_model(file, static_ranges=form == "dynamic" and not run_ranges), own)
         wanted = [on_kernels(made, s) for s in judge.judged]
         above = {name: judge.above(file, form, other) for name, other in others.items() if plain}
     hosted = sum(isinstance(n.op, OnnxOp) and n.op.op_type in PRODUCTS for n in network.selection.graph.nodes)
@@ -226,7 +230,7 @@ def exactly(judge: Judge, made: onnx.ModelProto, wanted: Sequence[Sequence[Array
     ranges = ranges_of_runs(rounded, judge.calibrated)
     found = exact(rounded, judge.judged, ranges)
     near_db, unrounded = _db(found, wanted), has_unrounded_weights(made)
-    file_db = EXACT_DB if unrounded else _db(exact(made, judge.judged), wanted) if ranges else near_db
+    file_db = EXACT_DB if unrounded else _db(wanted, exact(made, judge.judged) if ranges else found)
     unfused = [on_kernels(made, s, fused=False) for s in judge.judged]
     bits = _bits(made, judge.judged, wanted) if unrounded and near_db < ASKED_DB else None
     return Exactly(near_db, _db(found, ours), _db(wanted, unfused), file_db, bits)
@@ -269,6 +273,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="as npu-build --calib")
     parser.add_argument("--form", nargs="+", default=list(FORMS), help=f"of {', '.join(FORMS)}; default all")
     parser.add_argument("--int8", action="store_true", help="no codes of 16 and 32 bits")
+    parser.add_argument("--run-ranges", action="store_true", help="dynamic files have the ranges that each run finds")
+    parser.add_argument("--on", metavar="NAME", help="a machine in place of the copy of edge16")
     parser.add_argument("--repaired", action="store_true", help="files as npu-build repairs them, the float model is not")
     parser.add_argument("--hw", nargs="*", default=[], help="machines to hold against the float model")
     parser.add_argument("--samples", type=int, default=16, help="to calibrate on (default 16)")
@@ -287,10 +293,10 @@ def run(given: argparse.Namespace) -> None:
         onnx.save(model, path)
         judge = Judge(path, samples[: given.samples], samples[given.samples :], repaired=given.repaired)
         edge, others = float32_machine(load_machine("edge16")), {name: load_machine(name) for name in given.hw}
-        machine = edge if given.int8 else with_wide(edge)
+        machine = load_machine(given.on) if given.on else edge if given.int8 else with_wide(edge)
         for form in given.form:
             try:
-                print(text(compared(judge, model, form, machine, others)), flush=True)
+                print(text(compared(judge, model, form, machine, others, run_ranges=given.run_ranges)), flush=True)
             except CompileError as fault:
                 print(f"{form:16s} {str(fault).splitlines()[0]}", flush=True)
 

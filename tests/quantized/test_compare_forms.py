@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,44 @@ def test_a_line_a_form(form: str, tmp_path: Path) -> None:
     assert all(found.db >= -0.5 for both in row.above_db.values() for found in both), row.above_db
     assert row.exactly is None or row.exactly.chip_db >= 45
     assert ("onnxruntime equal" in script.text(row)) == (row.chip_db == script.EXACT_DB)
+
+
+def test_no_numbers_are_near_to_two_answers_that_are_apart() -> None:
+    script, rng = comparing(), np.random.default_rng(0)
+    one = rng.normal(size=1000)
+    other = one + 0.05 * rng.normal(size=1000)
+    apart = script.Exactly(99.0, 99.0, script._db([[one]], [[other]]), 99.0, None)
+    noise = np.linalg.norm(one - other) / 2
+    assert apart.both_db == pytest.approx(20 * np.log10(np.linalg.norm(one) / noise))
+    for z in (one, other, (one + other) / 2, one + 0.02 * rng.normal(size=1000)):
+        farther = max(np.linalg.norm(z - one), np.linalg.norm(z - other))
+        assert 20 * np.log10(np.linalg.norm(one) / farther) <= apart.both_db + 1e-9
+    row = script.Row("f", 0, 30.0, replace(apart, unfused_db=31.0, bits=9), {})
+    assert script.text(row).endswith("unoptimized 31.0 dB; from both at most 37.0 dB; 40 dB with weights of 9 bits")
+    assert "at most" not in script.text(replace(row, exactly=replace(apart, unfused_db=34.0)))
+
+
+def test_the_bits_that_weights_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each halves the noise."""
+    script = comparing()
+    model, samples = small_network()
+    made = script.quantized(model, samples, "blocked")
+    wanted = [script.on_kernels(made, s) for s in samples]
+    first = script._db(wanted, computing().exact(computing().with_rounded_weights(made, 9), samples))
+    for more, bits in ((0, 9), (6, 10), (12, 11), (100, None)):
+        monkeypatch.setattr(script, "ASKED_DB", first + 0.8 * more)
+        assert script._bits(made, samples, wanted) == bits
+
+
+def test_dynamic_files_with_the_ranges_of_each_run(tmp_path: Path) -> None:
+    script = comparing()
+    model, samples = small_network()
+    onnx.save(model, tmp_path / "m.onnx")
+    judge = script.Judge(tmp_path / "m.onnx", samples[:4], samples)
+    machine = script.with_wide(script.float32_machine(load_machine("edge16")))
+    static, run = (script.compared(judge, model, "dynamic", machine, {}, run_ranges=found) for found in (False, True))
+    assert static.hosted == run.hosted == 0
+    assert run.chip_db >= 50 > static.chip_db
 
 
 def test_what_few_samples_show_is_no_difference() -> None:
