@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from toolchain.repair.harness import Effort
 from toolchain.runtime import Session
 
 pytestmark = pytest.mark.usefixtures("repaired_by_default")
+ROOT = Path(__file__).parents[2]
 SAMPLES = 32
 STEPS = ["rounding", "answering", "bias"]
 
@@ -70,3 +73,16 @@ def test_where_all_codes_are_the_files_nothing_is(tmp_path: Path) -> None:
     assert built(tmp_path, "edge16", None).figures["repair"] is None
     with pytest.raises(CompileError, match="quantized already, and its codes are taken as they are; leave it out"):
         built(tmp_path, "edge16", "fast")
+
+
+@pytest.mark.parametrize(("form", "machine"), [("qdq_s8_channel", "nvdla_small"), ("matmul_nbits", "transformer64")])
+def test_a_parameters_file_holds_the_repair(form: str, machine: str, tmp_path: Path) -> None:
+    given(form, tmp_path)
+    script, data, file = ROOT / "scripts" / "calibrate.py", tmp_path / "x.npy", tmp_path / "p.yaml"
+    command = [sys.executable, script, tmp_path / "m.onnx", "--hw", machine, "--data", data, "--repair", "fast", "-o", file]
+    made = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    again = build(tmp_path / "m.onnx", BuildOptions(machine, parameters=str(file), level=0))
+    # a build holds samples out of what it calibrates on, the script does not
+    whole = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), judge=str(data), repair="fast", level=0))
+    assert again.data == whole.data
