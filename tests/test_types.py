@@ -105,10 +105,10 @@ def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
     assert weight_types_of(path, "*.weight=int4") == {"fc": "int4", "g": "int4"}
     assert types_of(path, "fc*=int16") != types_of(path)  # a pattern that weights have too, of a type that only nodes can have
     with pytest.raises(CompileError) as caught:
-        build(path, BuildOptions(mixed_machine(), types=("g.bias=int4", "g.weight=int16", "fc.wieght=int4")))
+        build(path, BuildOptions(mixed_machine("int32"), types=("g.bias=int4", "g.weight=int32", "fc.wieght=int4")))
     assert str(caught.value).splitlines()[:3] == [
         "--type g.bias=int4: no layer of the chip has such weights, or is such a node",
-        "--type g.weight=int16: these are weights, edge16_mixed has int8, int4 (numerics.weight, numerics.more_weights)",
+        "--type g.weight=int32: these are weights, edge16_mixed_int32 has int8, int4 (numerics.weight, numerics.more_weights)",
         '--type fc.wieght=int4: no layer of the chip has such weights, or is such a node; did you mean "fc.weight"?',
     ]
 
@@ -149,7 +149,9 @@ def test_the_parameters_file_says_the_types_of_weights(model: Path, tmp_path: Pa
     assert weight_types_of(model, "w0=int8", parameters=path) == {"first": "int8", "second": "int8"}  # the option counts
     with pytest.raises(ConfigError) as caught:
         build(model, BuildOptions(int8_machine(), parameters=str(path)))
-    assert str(caught.value).endswith("weights.first.type: int4 where the machine has int8 weights; give one of these")
+    assert str(caught.value).endswith(
+        "weights.first.type: int4 where the machine has int8 weights, and int16 in two planes; give one of these"
+    )
     path.write_text(path.read_text().replace("scales: tensor, type: int4", ""))
     with pytest.raises(ConfigError, match=r"weights.first: needs scales, type or both"):
         read_parameters(path)

@@ -54,8 +54,10 @@ def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[st
 
 def weight_faults(entry: Weights, numerics: Numerics) -> Iterator[tuple[str, str]]:
     """(key, reason) of weights that the machine has not."""
-    if entry.type is not None and entry.type not in numerics.weight_types:
-        yield "type", f"{entry.type} where the machine has {', '.join(numerics.weight_types)} weights; give one of these"
+    known, wide = numerics.weight_types, numerics.wide_weights
+    if entry.type is not None and entry.type not in (*known, *wide):
+        besides = f", and {', '.join(wide)} in two planes" if wide else ""
+        yield "type", f"{entry.type} where the machine has {', '.join(known)} weights{besides}; give one of these"
     if entry.scales == "channel" and not numerics.weights_per_channel:
         yield "scales", "the machine has one scale for all weights of a layer (numerics.weights_per_channel); use tensor"
     sizes = () if numerics.groups is None else numerics.groups.sizes

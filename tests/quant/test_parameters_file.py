@@ -175,7 +175,7 @@ def test_faults_of_form_hide_no_others(tmp_path: Path) -> None:
         f"{path}:4: weights.a: the machine has no such layer with weights; mend or remove its entry",
         f"{path}:9: tensors.v.scale: 0.3 is no power of two, and the machine has no others (numerics.scale.kind); "
         "use 0.25 or 0.5, or give low and high",
-        f"{path}:5: weights.fc.type: int4 where the machine has int8 weights; give one of these",
+        f"{path}:5: weights.fc.type: int4 where the machine has int8 weights, and int16 in two planes; give one of these",
         f"{path}:5: weights.fc.scales: the machine has no groups of 32 weights (engines.mac.groups); use channel or tensor",
     ]
 

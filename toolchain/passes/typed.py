@@ -69,7 +69,8 @@ def asked_types(
     the chip holds in the same codes, which reports name. asked: NAME=TYPE, the later ones counting, where
     NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of these; an operator of
     the normal form, such as a LayerNormalization that the file writes out, where the file has none so called. A node is its
-    outputs, and its weights where only they can have the type. Raises CompileError with every fault."""
+    outputs, and its weights where only they can have the type; weights in two planes are meant by their own names where
+    activations can have the type. Raises CompileError with every fault."""
     found, faults = _found(_Known(model, chip, tuple(held), layers, rounded), asked)
     if faults:
         way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
@@ -85,19 +86,19 @@ def _found(known: _Known, asked: Sequence[str]) -> tuple[AskedTypes, list[str]]:
     faults: list[str] = []
     for one in asked:
         name, sign, kind = one.rpartition("=")
-        computed, constant = kind in chip.code_types, kind in chip.weight_types
+        computed, constant, in_planes = kind in chip.code_types, kind in chip.weight_types, kind in chip.numerics.wide_weights
         if not sign or not name:
             faults.append(f"--type {one}: must be NAME=TYPE, such as conv1=int16")
             continue
-        if not (computed or constant):
+        if not (computed or constant or in_planes):
             faults.append(f"--type {one}: {_types(chip)}")
             continue
         found = known.tensors(name) or known.results(name) if computed else []
-        layers_found = known.weights(name) if constant else []
+        layers_found = known.weights(name) if constant or (in_planes and not found) else []
         if not found and not layers_found and not computed:
             layers_found = known.layers_of(name)
         if not found and not layers_found:
-            faults.append(f"--type {one}: {known.nothing(name, computed, constant)}")
+            faults.append(f"--type {one}: {known.nothing(name, computed, constant or in_planes)}")
         tensors |= dict.fromkeys(found, CodeType(kind))
         weights |= dict.fromkeys(layers_found, CodeType(kind))
     return AskedTypes(tensors, weights), faults

@@ -47,10 +47,11 @@ class Place:
 
 def places(network: Network, given: Quantization, samples: int) -> dict[str, Place]:
     """By convolution, in the graph's order. Those that have the codes of the model's file have none, they are taken as they are;
-    nor have weights that several layers read, as the steps of a recurrent one do: the chip holds them once."""
-    graph, found, shared = network.graph, dict[str, Place](), _shared(network)
+    nor have weights that several layers read, as the steps of a recurrent one do: the chip holds them once. Weights in two planes
+    are as near as their bits come."""
+    graph, found, left = network.graph, dict[str, Place](), _shared(network) | _in_planes(network, given)
     for seed, node in enumerate(graph.nodes):
-        if not isinstance(node.op, Convolution) or node.name in shared:
+        if not isinstance(node.op, Convolution) or node.name in left:
             continue
         if not has_file_codes(node, graph, given.held, given.weight_types, network.chip):
             found[node.name] = _place(node, node.op, seed, network, samples)
@@ -64,6 +65,11 @@ def _shared(network: Network) -> set[str]:
         weights = network.graph.constants[node.inputs[1]]
         readers.setdefault(sha256(repr(weights.shape).encode() + weights.tobytes()).digest(), []).append(node.name)
     return {name for names in readers.values() if len(names) > 1 for name in names}
+
+
+def _in_planes(network: Network, given: Quantization) -> set[str]:
+    wide = network.chip.numerics.wide_weights
+    return {name for name, codes in given.weight_types.items() if codes in wide}
 
 
 def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int) -> Place:

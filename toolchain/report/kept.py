@@ -45,6 +45,8 @@ def _why_anew(node: Node, graph: Graph, how: Stored, asked: Mapping[str, CodeTyp
     weights = graph.constants[node.inputs[1]]
     groups = node.op.can_be_grouped(weights.shape)
     codes = asked.get(node.name) or narrowest_weight(how, chip.numerics, groups=groups)
+    if codes in chip.numerics.wide_weights:  # two planes hold them as near as twice the bits come
+        return None
     return rounded_anew(how, chip.numerics.with_weights(codes), scales_now(weights, 0, how))
 
 

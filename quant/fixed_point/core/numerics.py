@@ -107,6 +107,13 @@ class Numerics:
         """The first where nothing says otherwise."""
         return (self.weight, *self.more_weights)
 
+    @property
+    def wide_weights(self) -> Mapping[CodeType, CodeType]:
+        """Types that weights may have besides, as sums of two planes of a type of half their bits -> that type."""
+        doubled = {CodeType.INT4: CodeType.INT8, CodeType.INT8: CodeType.INT16}
+        found = {doubled[plane]: plane for plane in self.weight_types if plane in doubled}
+        return {wide: plane for wide, plane in found.items() if wide not in self.weight_types}
+
     def headroom(self, codes: CodeType) -> int:
         """Bits that both operands of a sum are shifted by, the wider of them of this type."""
         return min(self.add_left_shift, max(0, 31 - codes.bits))

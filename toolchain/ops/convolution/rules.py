@@ -5,7 +5,9 @@ y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +27,9 @@ from quant.parameters import (
 )
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.convolution.planes import between, planes, summed
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
@@ -88,13 +91,18 @@ class Convolution(FloatOp):
         chip, codes, asked = scope.chip, scope.codes(node.inputs[0]), scope.weight_type(node)
         how = scope.stored(node, product=True)
         known = chip.weights_for(codes)
-        if asked is not None and asked not in known:
+        if asked is not None and asked not in known and not self._plane(asked, known, scope):
             reason = f"{chip.key('mac_array')}.types has {codes} activations with {', '.join(known)} weights"
             raise CompileError(f"node {node.name}: {asked} weights and an input of {codes}: {reason}; ask for one of these")
         if asked is not None or how is None or scope.layer(node).scaling is not None:
             return asked or known[0]
         groups = self.can_be_grouped(scope.graph.constants[node.inputs[1]].shape)
         return narrowest_weight(how, replace(chip.numerics, weight=known[0], more_weights=known[1:]), groups=groups)
+
+    def _plane(self, asked: CodeType, known: Sequence[CodeType], scope: QuantScope) -> CodeType | None:
+        """The type of each of the two planes that such weights are, where the machine multiplies by them and adds."""
+        plane = scope.chip.numerics.wide_weights.get(asked)
+        return plane if plane in known and "add" in scope.chip.functions else None
 
     def _rounded(
         self,
@@ -128,16 +136,41 @@ class Convolution(FloatOp):
         return self.groups == 1 and shape[1:3] == (1, 1)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        numerics = scope.numerics(node.outputs[0])
-        low, high = clamp_codes(self.activation, y, numerics.activation)
+        y, numerics = scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
+        limits = clamp_codes(self.activation, y, numerics.activation)
         weight_type = self._weight_type(node, scope)
-        b = self._weights(node, scope, weight_type)
-        scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
+        plane = self._plane(weight_type, scope.chip.weights_for(scope.codes(node.inputs[0])), scope)
+        if plane is not None:
+            return self._in_planes(node, scope, plane, limits)
+        made = _Made(node.name, node.outputs[0], y, numerics.activation, limits)
+        return [self._product(node, scope, self._weights(node, scope, weight_type), weight_type, made)]
+
+    def _in_planes(self, node: Node, scope: QuantScope, plane: CodeType, limits: tuple[int, int]) -> list[Node]:
+        """Of weights that are the sum of two planes: a product for each, and the sum of both."""
+        chosen, (x, y) = scope.layer(node), (scope.quant(n) for n in (node.inputs[0], node.outputs[0]))
+        group = 0 if chosen.scaling is None else chosen.scaling.group
+        if chosen.weight is not None or group:
+            what = f"groups of {group}" if group else "codes that repair chose"
+            raise CompileError(f"{node.name}: {what} and weights in two planes of {plane}; give it one of these")
+        bias_name = (*node.inputs, "", "")[2]
+        bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
+        numerics = scope.numerics(node.inputs[0]).with_weights(plane)
+        found = planes(scope.graph.constants[node.inputs[1]], bias, x, numerics, node.name)
+        ends = (limits[0] - y.zero_point) * y.scale, (limits[1] - y.zero_point) * y.scale
+        parts = between(node, found, x, ends, scope)
+        products = [
+            self._product(node, scope, b, plane, _Made(f"{node.name}.{what}", p.name, p.quant, p.codes, p.codes.limits))
+            for what, b, p in zip(("upper", "lower"), found, parts, strict=True)
+        ]
+        return [*products, summed(node, parts, y, limits, scope)]
+
+    def _product(self, node: Node, scope: QuantScope, b: BiasQuant, weight_type: CodeType, made: _Made) -> Node:
+        x, numerics = scope.quant(node.inputs[0]), scope.chip.numerics.of(made.codes)
+        scale = product_scale(x.scale, b.weight.scales, made.quant.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
-        codes = numerics.activation
-        requant = scope.requant(scale, "convolution", codes, y.zero_point, low, high, where=node.name, peak=peak)
-        offset = bias_compensation(requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, name=node.name)
+        low, high = made.limits
+        requant = scope.requant(scale, "convolution", made.codes, made.quant.zero_point, low, high, where=node.name, peak=peak)
+        offset = bias_compensation(requant.real_scale, made.quant, numerics, clamp_low=low, peak=b.peak, name=node.name)
         integer = IntegerConvolution(
             self.strides,
             self.pads,
@@ -153,10 +186,20 @@ class Convolution(FloatOp):
         )
         names = (
             node.inputs[0],
-            scope.constant(f"{node.name}.weights", b.weight.codes),
-            scope.constant(f"{node.name}.bias", b.codes.astype(np.int64) + offset.offsets),
+            scope.constant(f"{made.name}.weights", b.weight.codes),
+            scope.constant(f"{made.name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
-        return [Node(node.name, integer, names, node.outputs, node.sources)]
+        return Node(made.name, integer, names, (made.output,), node.sources)
+
+
+class _Made(NamedTuple):
+    """What a product makes: the integer node's name, its output, with the scale, type and clamp of its codes."""
+
+    name: str
+    output: str
+    quant: Quant
+    codes: CodeType
+    limits: tuple[int, int]
 
 
 def convolution(scope: Scope) -> None:
