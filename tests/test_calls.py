@@ -205,6 +205,15 @@ def test_what_comes_again_is_called():
     assert plain(found.ops) == [fill(2, 1), *body, fill(1, 1), *moved, End()]
 
 
+def test_blocks_one_behind_the_other_are_one_that_is_called():
+    """Runs of two and three blocks come again too, and lie over one another; of each block there are many shifts."""
+    bodies = [[copy(4096 * i + 16 * k, 64 * k, size=k + 8) for k in range(100)] for i in range(6)]
+    found = outlined([fill(2, 1), *(op for body in bodies for op in body), fill(1, 1)])
+    assert [type(op) for op in found.ops if isinstance(op, Block | Call)] == [Block, *[Call] * 5]
+    assert len(found.ops) == 2 + 100 + 6 * 2 + 1 + 1  # fills; the body; a register and its block or call each; return; end
+    assert plain(found.ops) == [fill(2, 1), *(op for body in bodies for op in body), fill(1, 1), End()]
+
+
 def test_a_block_keeps_to_the_registers_and_to_the_blocks_that_there_are():
     rng = random.Random(1)
     bodies = [[copy(rng.randrange(1 << 16), 64 * i, size=i + 8) for i in range(40)] for _ in range(3)]

@@ -20,7 +20,7 @@ from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_by
 from toolchain.compiling import Compiled, Dump, Progress, compile_model, select_model, silent
 from toolchain.curve import Curve, as_figures, sram_curve
 from toolchain.export.qdq import qdq_model
-from toolchain.frontend import load_model, with_states
+from toolchain.frontend import load_model, with_blocks_alike, with_states
 from toolchain.isa import Machine, load_machine
 from toolchain.judging import Data, data_in_other_shapes, data_of, judged_warnings, random_warnings, to_judge_on
 from toolchain.options import BuildOptions
@@ -122,6 +122,7 @@ def _started(
     hosted = named_nodes(model.nodes, options.host_nodes)
     said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
     model = with_states(decomposed_as_asked(model, machine.chip, hosted, options.types, said), options.states)
+    model = with_blocks_alike(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes)
     data = data_of(model, options) if first is None else data_in_other_shapes(model, options, first.calibrated.network.model)
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)

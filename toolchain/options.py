@@ -37,7 +37,7 @@ class BuildOptions:
     layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
     the SRAM too; values: inputs that are constants, by name, as numbers are written;
     states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those that the graph or
-    their names show."""
+    their names show; blocks_alike: blocks of layers that are alike are quantized as one."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -62,6 +62,7 @@ class BuildOptions:
     sram_curve: bool = False
     values: Values = field(default_factory=dict)
     states: tuple[str, ...] | None = None
+    blocks_alike: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -63,6 +64,7 @@ class Quantization:
     weight_types: by node of the selected graph, of weights that are not of the machine's first type, or not of the file's.
     held: by node of the model, how the file of a model that is quantized already holds its constants.
     over_sequences: tensors of the model that depend on all earlier steps of a sequence, with what their values lie in.
+    alike: by tensor of a block of the model that is like one before it, the tensor that it has one range with.
     """
 
     ranges: Mapping[str, Range | Quant]
@@ -74,6 +76,21 @@ class Quantization:
     types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
     weight_types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
     over_sequences: Mapping[str, Within] = field(default_factory=lambda: _NONE)
+    alike: Mapping[str, str] = field(default_factory=lambda: _NONE)
+
+    @property
+    def levelled(self) -> Quantization:
+        """With one range for tensors of blocks that are alike: what holds those of all of them."""
+        together: dict[str, list[str]] = {}
+        for name, one in self.alike.items():
+            together.setdefault(one, [one]).append(name)
+        found = dict(self.ranges)
+        for names in together.values():
+            ranges = [r for r in (found.get(n) for n in names) if isinstance(r, Range)]
+            if ranges:
+                whole = reduce(Range.union, ranges)
+                found |= {n: whole for n in names if isinstance(found.get(n), Range)}
+        return replace(self, ranges=found, alike=_NONE)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,10 @@ def build_command(
     static_ranges: Annotated[
         bool, typer.Option("--static-ranges", help="Calibrate what the model quantizes by a range of each run.")
     ] = False,
+    blocks_alike: Annotated[
+        bool,
+        typer.Option("--blocks-alike", help="Blocks of layers that are alike have one range each, so that they are one program."),
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The compiled file; default MODEL.npu.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
@@ -146,7 +150,7 @@ def build_command(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
-                sram_curve is not None, values, None if state is None else tuple(state),
+                sram_curve is not None, values, None if state is None else tuple(state), blocks_alike,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

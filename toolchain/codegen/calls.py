@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from toolchain.codegen.model import Region
 from toolchain.codegen.suffixes import repeats
@@ -137,12 +138,10 @@ class _Groups:
                 self._ids[group], fresh = fresh, fresh + 1
 
     def repeated(self, registers: int) -> Iterator[_Found]:
-        tried = sorted(repeats(self._ids, _LEAST_GROUPS), key=lambda r: (-(len(r[0]) - 1) * r[1], r[0]))
-        for places, count in tried[:_MOST_TRIED]:
-            behind = _apart(places, count)
-            if len(behind) > 1:
-                needs = [self._moved(behind, g) for g in range(count)]
-                yield from (self._window(behind, needs, registers >> part) for part in range(registers.bit_length() + 1))
+        found = {run for places, count in repeats(self._ids, _LEAST_GROUPS) for run in _behind(places, count)}
+        for places, count in sorted(found, key=lambda r: (-(len(r[0]) - 1) * r[1], r))[:_MOST_TRIED]:
+            needs = [self._moved(places, g) for g in range(count)]
+            yield from (self._window(places, needs, registers >> part) for part in range(registers.bit_length() + 1))
 
     def _window(self, places: Sequence[int], needs: Sequence[Sequence[_Need]], registers: int) -> _Found:
         """The part of a run whose addresses so many registers can move that saves most; of no saving where there is none."""
@@ -195,13 +194,19 @@ def _movable(kind: type[MachineOp], chip: Chip) -> tuple[tuple[str, str], ...]:
     return tuple((base, address) for base, address in kind.based() if kind.need(base, chip).high)
 
 
-def _apart(places: Sequence[int], count: int) -> list[int]:
-    """From the first on, those that lie behind each other."""
-    found: list[int] = []
-    for place in sorted(places):
-        if not found or place >= found[-1] + count:
-            found.append(place)
-    return found
+def _behind(places: Sequence[int], count: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Places that lie behind each other, with how much of the run is at each, at two or more: from the first on as many as the
+    whole run leaves room for; where they lie over one another, as layers that come again one behind the other do, also all of
+    them, with what is between two neighbours."""
+    places = sorted(places)
+    least = min((b - a for a, b in pairwise(places)), default=count)
+    for length in sorted({count, min(count, least)}):
+        found: list[int] = []
+        for place in places:
+            if not found or place >= found[-1] + length:
+                found.append(place)
+        if len(found) > 1 and length >= _LEAST_GROUPS:
+            yield tuple(found), length
 
 
 class _Writer:

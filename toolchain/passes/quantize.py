@@ -26,6 +26,7 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     Where a requantization would need a larger scale than the machine has, or an operator asks for it, the output takes a wider
     range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
     """
+    given = given.levelled
     seen = seen_ranges(graph, given.ranges)
     adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)

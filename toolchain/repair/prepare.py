@@ -220,7 +220,7 @@ def _arranged(model: NormalModel, known: Mapping[str, Range | Quant]) -> dict[st
 
 def _of_model(found: Quantization, model: NormalModel) -> Quantization:
     """With what is known of the model, whoever said the ranges."""
-    return replace(found, held=model.stored, over_sequences=model.over_sequences)
+    return replace(found, held=model.stored, over_sequences=model.over_sequences, alike=model.alike)
 
 
 def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
