@@ -30,6 +30,7 @@ from toolchain.codegen import Container, Region, State, container_from_bytes, co
 from toolchain.errors import CompileError, ProgramError
 from toolchain.frontend import load_model, with_states
 from toolchain.frontend.state_names import paired
+from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.goals import Goal
@@ -63,6 +64,13 @@ CASES = {
         Case(
             "two", "x 1,8; h 1,8; c 1,8; w 8,8",
             "a = MatMul(x, w) f = Sigmoid(a) g = Mul(f, c) cn = Add(g, a) t = Tanh(cn) hn = Mul(t, f) y = Add(hn, h)", "y hn cn",
+        ),
+        Case(  # of an LSTM that has one tensor for both: a small one, and one of 20 times its size
+            "in parts", "x 1,1,8; h 2,1,8",
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [1]>() e = Constant<value_ints = [2]>() "
+            "p = Slice(h, a, b, a) q = Slice(h, b, e, a) half = Constant<value_float = 0.5>() m = Mul(q, half) "
+            "big = Constant<value_float = 20.0>() z = Mul(x, big) cn = Add(m, z) t = Add(p, x) pn = Tanh(t) "
+            "hn = Concat<axis = 0>(pn, cn) y = Sub(pn, x)", "y hn",
         ),
         Case("clipped", "x 1,8; h 1,8", "t = Add(x, h) least = Constant<value_float = -0.5>() "
              "most = Constant<value_float = 0.5>() "
@@ -292,6 +300,50 @@ def test_reset_and_read(tmp_path: Path) -> None:
         session.reset({"z": h, "h": h[0]})
     with pytest.raises(CompileError, match=r"^reset: is NoneType; give a mapping from the states' names, {'h': array, 'c'"):
         session.reset(None)  # type: ignore[arg-type]
+
+
+def in_parts(folder: Path) -> Build:
+    return built_on(int16_machine(), "in parts", folder)
+
+
+def test_parts_of_a_state_have_scales_of_their_own(tmp_path: Path) -> None:
+    built = in_parts(tmp_path)
+    states = [state for _, state in built.container.states]
+    assert [(s.name, s.part, s.port.shape) for s in states] == [("h[0:1]", (0, 2), (1, 1, 8)), ("h[1:2]", (1, 2), (1, 1, 8))]
+    assert states[1].port.scale > 10 * states[0].port.scale
+    runner = onnxruntime.InferenceSession(CASES["in parts"].proto.SerializeToString())
+    session, held = Session(built.data), np.zeros((2, 1, 8), np.float32)
+    for feeds in sequence("in parts"):
+        held = np.asarray(runner.run(["hn"], {**feeds, "h": held})[0])
+        session.run(None, feeds)
+    assert all(sqnr_db(held[i], session.state("h")[i]) > 70 for i in (0, 1))
+
+
+def test_a_state_in_parts_is_read_and_set_whole(tmp_path: Path) -> None:
+    built = in_parts(tmp_path)
+    session, feeds = Session(built.data), sequence("in parts")
+    assert [(t.name, t.shape) for t in session.get_states()] == [("h", (2, 1, 8))]
+    session.run(None, feeds[0])
+    left = session.state("h")
+    (second,) = session.run(None, feeds[1])
+    other = Session(built.data, backend="reference")
+    other.reset({"h": left})
+    assert np.array_equal(other.run(None, feeds[1])[0], second)
+    other.reset()
+    y, hn = other.run(["y", "hn"], {**feeds[1], "h": left})
+    assert np.array_equal(y, second) and np.array_equal(hn, session.state("h"))
+    with pytest.raises(CompileError, match=r"state 'h' has shape \[1, 1, 8\]"):
+        session.reset({"h": left[:1]})
+
+
+def test_headers_whose_parts_do_not_fit(tmp_path: Path) -> None:
+    built = in_parts(tmp_path)
+    found = region(built.container)
+    first, second = found.states
+    for wrong in ((first,), (first, first), (first, replace(second, part=StatePart(1, 3))), (first, replace(second, output="x"))):
+        data = container_to_bytes(replace(built.container, segments=(replace(found, states=wrong, areas=()),)))
+        with pytest.raises(ProgramError, match="the state 'h' is made of parts that do not fit together"):
+            container_from_bytes(data, "model")
 
 
 def test_a_stopped_run_leaves_no_state(tmp_path: Path) -> None:

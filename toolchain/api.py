@@ -201,9 +201,9 @@ def _prepared(network: Network, options: BuildOptions, samples: Samples, progres
 
 def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str]]:
     """States that are one for all entries, and others."""
-    ports = [{state.port.model: state.port for _, state in c.states} for c in containers.values()]
-    names = dict.fromkeys(name for held in ports for name in held)
-    shared = [n for n in names if all(n in held and held[n].holds_as(ports[0][n]) for held in ports)]
+    states = [{state.name: state for _, state in c.states} for c in containers.values()]
+    names = dict.fromkeys(name for held in states for name in held)
+    shared = [n for n in names if all(n in held and held[n].holds_as(states[0][n]) for held in states)]
     return shared, [n for n in names if n not in shared]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain.codegen.link import port_at
-from toolchain.codegen.model import Container, IoType, Island, Region, State
+from toolchain.codegen.model import Container, IoType, Island, Region, state_of
 from toolchain.frontend import NormalModel, extract
 from toolchain.ir.graph import Graph, Node, OnnxOp, Origin
 from toolchain.isa import Machine
@@ -53,7 +53,7 @@ def _unplaced(graph: Graph, segment: Segment) -> Region:
             ports[name] = port_at(end, name, graph)
             end += ports[name].size_bytes
     kept = [state for state in graph.states if state.made in segment.outputs]
-    states = tuple(State(ports[s.past], s.made, s.pair.present) for s in kept)
+    states = tuple(state_of(s, ports[s.past]) for s in kept)
     inputs = tuple(ports[n] for n in segment.inputs if n not in {s.past for s in kept})
     outputs = tuple(ports[n] for n in segment.outputs if n in ports)
     return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0, states=states)

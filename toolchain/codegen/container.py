@@ -21,6 +21,7 @@ from toolchain.codegen.serial import graph_from_text
 from toolchain.codegen.soundness import check_soundness
 from toolchain.errors import CompileError, NewerFileError, ProgramError, system_cause
 from toolchain.files import read_limited
+from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, machine_digest, machine_from_json
 
 MAGIC = b"NPUMODEL"
@@ -163,12 +164,16 @@ def _segment(
             DramArea(tuple(Held(h.kind, h.tensor) for h in a.holds), a.base, a.size_bytes, a.base_register) for a in header.areas
         ),
         buffers=tuple(Occupied(b.memory, b.peak_bytes, b.bound_bytes) for b in header.buffers),
-        states=tuple(State(_port(p), p.made, p.output) for p in header.ports if p.kind == "state"),
+        states=tuple(_state(p) for p in header.ports if p.kind == "state"),
     )
 
 
+def _state(header: PortHeader) -> State:
+    return State(_port(header), header.made, header.output, None if header.part is None else StatePart(*header.part))
+
+
 def _port(header: PortHeader) -> Port:
-    return Port(**{k: v for k, v in dict(header).items() if k not in ("kind", "made", "output")})
+    return Port(**{k: v for k, v in dict(header).items() if k not in ("kind", "made", "output", "part")})
 
 
 def read_container(path: str | Path, entry: str | None = None) -> Container:

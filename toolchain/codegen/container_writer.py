@@ -12,7 +12,7 @@ from typing import Any
 from toolchain.bounds import ENTRIES
 from toolchain.codegen.blocks import BlockWriter
 from toolchain.codegen.container import LENGTH, MAGIC, MAIN, PREFIX, VERSION
-from toolchain.codegen.model import Container, Island, LayerInfo, Port, Region
+from toolchain.codegen.model import Container, Island, LayerInfo, Port, Region, State
 from toolchain.codegen.serial import graph_to_text
 from toolchain.errors import CompileError
 from toolchain.isa import machine_digest, machine_to_json
@@ -101,7 +101,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
             "nodes": segment.nodes,
         }
     ports = [_port_header(kind, p) for kind in ("input", "output") for p in getattr(segment, f"{kind}s")]
-    ports += [{**_port_header("state", s.port), "made": s.made, "output": s.output} for s in segment.states]
+    ports += [_state_header(s) for s in segment.states]
     return {
         "kind": "npu",
         "program": sections.put(segment.program),
@@ -116,6 +116,11 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
         "areas": [asdict(area) for area in segment.areas],
         "buffers": [asdict(buffer) for buffer in segment.buffers],
     }
+
+
+def _state_header(state: State) -> dict[str, Any]:
+    part = {} if state.part is None else {"part": list(state.part)}
+    return {**_port_header("state", state.port), "made": state.made, "output": state.output, **part}
 
 
 def _port_header(kind: str, port: Port) -> dict[str, Any]:

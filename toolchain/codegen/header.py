@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from toolchain.bounds import ENTRIES
-from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, Pieces, RegionHeader, Span
+from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, Pieces, PortHeader, RegionHeader, Span
 from toolchain.errors import ProgramError
 
 
@@ -63,12 +63,30 @@ def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterat
             lasting = [p for p in segment.ports if p.kind == "state"]
             both = (p.model for p in lasting if p.model in made or p.model in kept)
             yield from (f"{where}: {name!r} is a state, and is made or kept elsewhere too" for name in both)
+            yield from (f"{where}: {fault}" for fault in _part_faults(lasting))
             kept.update(p.model for p in lasting)
         yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
         made.update(given)
     yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in made)
     yield from _span_faults(spans, body_bytes)
     yield from _unpacked_faults(entry, header.blocks)
+
+
+def _part_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
+    """Of a region's states: each is there once, whole, or in parts one behind the other."""
+    for name in dict.fromkeys(p.model for p in ports):
+        parts = [p for p in ports if p.model == name]
+        at = 0
+        for port in sorted(parts, key=lambda p: p.part or (0, 0)):
+            rows = port.model_shape[0] if port.model_shape else 1
+            first, whole = port.part or (0, rows)
+            if first != at or whole != (parts[0].part or (0, rows))[1] or port.output != parts[0].output:
+                yield f"the state {name!r} is made of parts that do not fit together"
+                break
+            at += rows
+        else:
+            if at != (parts[0].part or (0, at))[1]:
+                yield f"the state {name!r} is made of parts that do not fit together"
 
 
 def _unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterator[str]:
@@ -146,7 +164,7 @@ def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> It
         end = area.base + area.size_bytes
     if end > region.dram_bytes:
         yield f"{where}: its areas end at {end:#x}, outside the {region.dram_bytes} of its DRAM"
-    states = {p.model for p in region.ports if p.kind == "state"}
+    states = {p.area_name for p in region.ports if p.kind == "state"}
     lacking = (h.tensor for a in region.areas for h in a.holds if h.kind == "state" and h.tensor not in states)
     yield from (f"{where}: an area holds state {name!r}, of which there is no port" for name in lacking)
     registers = [a.base_register for a in region.areas if a.base_register]

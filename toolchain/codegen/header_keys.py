@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 from toolchain.bounds import HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.hw.layout import FeatureMaps
 from toolchain.hw.numerics import AnyActivationName
+from toolchain.ir.states import StatePart, area_name
 from toolchain.machine.tensors import laid_bytes
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -60,10 +61,16 @@ class PortHeader(_Section):
     maps: FeatureMaps | None = None
     made: str = ""
     output: str = ""
+    part: tuple[Count, Count] | None = None  # first row, rows of the whole
 
     @property
     def size_bytes(self) -> int:
         return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
+
+    @property
+    def area_name(self) -> str:
+        """Of a state."""
+        return self.model if self.part is None else area_name(self.model, StatePart(*self.part), self.shape[0])
 
     @property
     def model_shape(self) -> tuple[int, ...]:

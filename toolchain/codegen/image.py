@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from toolchain.codegen.blocks import BlockWriter, Pieces
-from toolchain.codegen.model import Container, DramArea, Island, Port, Region
+from toolchain.codegen.model import Container, DramArea, Island, Port, Region, State
 from toolchain.isa import machine_digest
 
 PORTS = "ports.json"
@@ -87,7 +87,7 @@ def _segment(
         "areas": [_area(a) for a in segment.areas],
         "inputs": [_port(p) for p in segment.inputs],
         "outputs": [_port(p) for p in segment.outputs],
-        **({"states": [{**_port(s.port), "output": s.output} for s in segment.states]} if segment.states else {}),
+        **({"states": [{**_port(s.port), "output": s.output, **_part(s)} for s in segment.states]} if segment.states else {}),
     }
 
 
@@ -95,6 +95,10 @@ def _blocks(address: int, found: Sequence[tuple[int, int]]) -> list[dict[str, in
     """Of constants at an address whose pieces lie at these offsets."""
     starts = accumulate((size for _, size in found), initial=address)
     return [{"address": at, "bytes": size, "offset": offset} for at, (offset, size) in zip(starts, found)]
+
+
+def _part(state: State) -> dict[str, Any]:
+    return {} if state.part is None else {"part": {"first": state.part.first, "of": state.part.whole}}
 
 
 def _area(area: DramArea) -> dict[str, Any]:

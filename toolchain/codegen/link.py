@@ -10,7 +10,7 @@ from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.areas import Piece, areas_of, based
 from toolchain.codegen.kept import Kept, kept_constants
 from toolchain.codegen.lower import BaseAddresses, lower_region
-from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result, State
+from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result, state_of
 from toolchain.codegen.repeat import Stepping
 from toolchain.codegen.states import ELSEWHERE, Place, in_place
 from toolchain.codegen.synchronise import synchronise
@@ -52,11 +52,11 @@ def link_region(
     inputs, outputs = (
         tuple(_port(n, graph, plan, roots) for n in names if n not in lasting) for names in (segment.inputs, segment.outputs)
     )
-    states = tuple(
-        State(_port(s.past, graph, plan, roots), s.made, s.pair.present) for s in graph.states if s.made in segment.outputs
-    )
+    states = tuple(state_of(s, _port(s.past, graph, plan, roots)) for s in graph.states if s.made in segment.outputs)
     stepping = tuple(layout.stepping.values())
-    pieces = layout.pieces([("input", inputs), ("output", outputs), ("state", [s.port for s in states])], constants.end)
+    pieces = layout.pieces(
+        [("input", inputs), ("output", outputs), ("state", [replace(s.port, model=s.name) for s in states])], constants.end
+    )
     areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None, placed)
     program = synchronise(based(placed, areas, repeat, stepping, chip), chip, layout.end, repeat)
     if constants.end > chip.dram.size:

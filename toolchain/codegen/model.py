@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Graph, TensorType
+from toolchain.ir.states import Carried, StatePart, area_name
 from toolchain.isa import Machine
 from toolchain.machine import Access, Flow
 from toolchain.machine.tensors import laid_bytes
@@ -43,11 +44,27 @@ class Port:
 @dataclass(frozen=True)
 class State:
     """A tensor that stays in DRAM from one run to the next. port: where and how, as a run finds it; its names are those of the
-    input. made: the chip's tensor that the run leaves there; output: the model's output that this is."""
+    input. made: the chip's tensor that the run leaves there; output: the model's output that this is; part: of both, None: all
+    of them."""
 
     port: Port
     made: str
     output: str
+    part: StatePart | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its area."""
+        return area_name(self.port.model, self.part, 0 if self.part is None else self.port.shape[0])
+
+    def holds_as(self, other: State) -> bool:
+        """Whether the same bytes mean the same in both."""
+        return self.part == other.part and self.port.holds_as(other.port)
+
+
+def state_of(carried: Carried, port: Port) -> State:
+    """port: of what a run reads."""
+    return State(replace(port, model=carried.pair.past), carried.made, carried.pair.present, carried.part)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ def _carried(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
         nodes.append(node)
     types = {**model.types, **{name: TensorType(value.shape, "int64") for name, value in shapes.items()}}
     graph = model.graph.with_nodes(nodes, types, {**model.graph.constants, **shapes}) if shapes else model.graph
-    return replace(model, graph=graph, states=tuple(pairs))
+    cut = {y for n in graph.nodes if n.op.op_type == "Slice" and n.inputs[0] in pasts for y in n.outputs}  # states of their own
+    return replace(model, graph=graph, states=tuple(pairs), first=model.first | cut)
 
 
 def _found(model: NormalModel) -> list[StatePair]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, fresh_name, step_name
-from toolchain.ir.states import Carried, StatePair
+from toolchain.ir.states import Carried, StatePair, StatePart
 from toolchain.ops.kit.layout import NCHW, NHWC
-from toolchain.ops.movement import IntegerPad, Join, Stack
+from toolchain.ops.movement import Concat, IntegerPad, Join, Slice, Stack
 from toolchain.ops.permutation import permutation
 from toolchain.ops.rows import ScatterRows
 from toolchain.passes.segments import segments
@@ -54,6 +55,16 @@ class _Ends:
     pair: StatePair
     readers: Mapping[str, str]
     rows: Node | None = None
+    parts: tuple[_Part, ...] = ()
+
+
+class _Part(NamedTuple):
+    """Of a state that is cut along its first dimension where it is read, and joined so where it is made, so that each part may
+    have a scale of its own: the node that cuts it off, and the tensor that is joined."""
+
+    cut: Node
+    made: str
+    place: StatePart
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,27 @@ def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
     reading_nodes = [n for n in graph.nodes if {pair.past, *readers.values()}.intersection(n.inputs)]
     rows = reading_nodes[0] if len(reading_nodes) == 1 else None
     in_rows = rows is not None and isinstance(rows.op, ScatterRows) and rows.outputs == (pair.present,)
-    return _Ends(pair, readers, rows if in_rows else None)
+    return _Ends(pair, readers, rows if in_rows else None, () if in_rows else _parts(pair, readers, graph))
+
+
+def _parts(pair: StatePair, readers: Mapping[str, str], graph: Graph) -> tuple[_Part, ...]:
+    """None where it is not read and made in the same parts."""
+    producers, consumers = graph.producers(), graph.consumers()
+    joined = producers[pair.present]
+    cuts = [n for name in readers.values() for n in consumers.get(name, ())]
+    if len(readers) != 1 or not isinstance(joined.op, Concat) or joined.op.axis != 0 or pair.present in consumers:
+        return ()
+    shape, found, at = graph.types[next(iter(readers.values()))].shape, list[_Part](), 0
+    for made in joined.inputs:
+        size = graph.types[made].shape[0]
+        wanted = Slice((at, *(0,) * (len(shape) - 1)), (1,) * len(shape), (size, *shape[1:]))
+        cut = [n for n in cuts if n.op == wanted]
+        if len(cut) != 1 or cut[0].outputs[0] in graph.outputs:
+            return ()
+        found.append(_Part(cut[0], made, StatePart(at, shape[0])))
+        at += size
+    same = {graph.origins[name].layout for name in (*(p.cut.outputs[0] for p in found), *(p.made for p in found))}
+    return tuple(found) if len(found) == len(cuts) and len(same) == 1 else ()
 
 
 def _with_state(graph: Graph, ends: _Ends) -> Graph:
@@ -99,6 +130,8 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
         written = replace(ends.rows, op=replace(ends.rows.op, in_place=True))
         nodes = [written if n is ends.rows else n for n in graph.nodes]
         return replace(graph.with_nodes(nodes), states=(*graph.states, Carried(ends.rows.inputs[0], present, ends.pair)))
+    if ends.parts:
+        return _with_parts(graph, ends)
     types, origins, nodes = dict(graph.types), dict(graph.origins), list(graph.nodes)
     own = next((layout for layout, name in ends.readers.items() if name == past), None)  # no node may make the model's input
     layout = own or (origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers)))
@@ -120,6 +153,26 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
     outputs = tuple(made if n == present else n for n in graph.outputs)
     states = (*graph.states, Carried(read, made, ends.pair))
     return replace(graph, outputs=outputs, states=states).with_nodes(nodes, types, None, origins)
+
+
+def _with_parts(graph: Graph, ends: _Ends) -> Graph:
+    """Each part is a state of the chip of its own; neither the whole nor what it is joined to is there any more."""
+    past, present = ends.pair
+    types, origins, cuts = dict(graph.types), dict(graph.origins), {part.cut.name for part in ends.parts}
+    nodes = [n for n in graph.nodes if n.name not in cuts and present not in n.outputs]
+    read, left, states = list[str](), list[str](), list(graph.states)
+    for part in ends.parts:
+        name = part.cut.outputs[0]
+        made = fresh_name(f"{present}@state {part.place.first}", types)
+        types[made], origins[made] = TensorType(types[name].shape, "float32"), Origin(origins[name].tensor, INNER)
+        nodes.append(Node(step_name(present, f"state {part.place.first}"), Stack(0), (part.made,), (made,), ()))
+        states.append(Carried(name, made, ends.pair, part.place))
+        read.append(name)
+        left.append(made)
+    whole = next(iter(ends.readers.values()))
+    inputs = tuple(n for name in graph.inputs for n in (read if name in (past, whole) else (name,)))
+    outputs = tuple(n for name in graph.outputs for n in (left if name == present else (name,)))
+    return replace(graph, inputs=inputs, outputs=outputs, states=tuple(states)).with_nodes(nodes, types, None, origins)
 
 
 def states_apart(graph: Graph, tensors: Collection[str]) -> list[str]:

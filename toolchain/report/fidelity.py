@@ -55,7 +55,7 @@ class Measured:
 
     def __init__(self, container: Container, parts: Mapping[str, Sequence[tuple[str, str]]], *, states: bool = False) -> None:
         outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
-        outputs += [state.output for _, state in container.states] if states else []
+        outputs += dict.fromkeys(state.output for _, state in container.states) if states else []
         self._graph = container.graph
         self._operands = _operands(container.graph, parts)
         self._whole = {name: Compared() for name in outputs}

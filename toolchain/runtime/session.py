@@ -103,7 +103,10 @@ class Session:
         self._islands: dict[int, Any] = {}
         self.program, self._loaded = cache(self._program), cache(self._load)
         self._image = cache(lambda index: dram_image(self.program(index).region))
-        self._states = {state.port.model: (index, state) for index, state in self.container.states}
+        self._states: dict[str, list[tuple[int, State]]] = {}  # the parts of each, in order
+        for index, state in self.container.states:
+            self._states.setdefault(state.port.model, []).append((index, state))
+            self._states[state.port.model].sort(key=lambda part: part[1].part or (0, 0))
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -137,30 +140,37 @@ class Session:
 
     def get_states(self) -> tuple[IoType, ...]:
         """What lasts from run to run, by the names that it has as inputs of the model."""
-        return tuple(IoType(name, model_shape(state.port), "float32") for name, (_, state) in self._states.items())
+        return tuple(IoType(name, _whole_shape(parts[0][1]), "float32") for name, parts in self._states.items())
 
     def state(self, name: str) -> np.ndarray:
         """float32 in the model's order: what the next run begins with. Raises CompileError: there is no such state."""
-        index, state = self._state(name)
-        return to_real(read_port(self._image(index), state.port), state.port)
+        found = [to_real(read_port(self._image(index), state.port), state.port) for index, state in self._state(name)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
         """The next run begins with these states, and with zeros for all others. Raises CompileError: no such state, another shape
         or type."""
         check_states(self.get_states(), values)
-        for name, (index, state) in self._states.items():
+        for index, state in self._parts:
             port = state.port
             zeros = np.full(port.shape, port.zero_point, port.dtype)
-            write_port(self._image(index), port, to_codes(np.asarray(values[name]), port) if name in values else zeros)
+            given = to_codes(_part_of(np.asarray(values[port.model]), state), port) if port.model in values else zeros
+            write_port(self._image(index), port, given)
 
     def take_states(self, other: Session) -> None:
         """States go on from where `other`, of another entry of the file, has left them: those that have one form in both."""
-        for name, (index, state) in self._states.items():
-            there, found = other._states.get(name, (0, None))
-            if found is not None and state.port.holds_as(found.port):
+        known = {state.name: (index, state) for index, state in other._parts}
+        for index, state in self._parts:
+            there, found = known.get(state.name, (0, None))
+            if found is not None and state.holds_as(found):
                 _held(self._image(index), state)[:] = _held(other._image(there), found)
 
-    def _state(self, name: str) -> tuple[int, State]:
+    @property
+    def _parts(self) -> list[tuple[int, State]]:
+        """Of all states, with the segment of each."""
+        return [part for parts in self._states.values() for part in parts]
+
+    def _state(self, name: str) -> list[tuple[int, State]]:
         if name not in self._states:
             raise CompileError(f"no state {name!r}; the model's states are {', '.join(self._states) or 'none'}")
         return self._states[name]
@@ -170,13 +180,13 @@ class Session:
     ) -> list[np.ndarray]:
         """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. run_options:
         onnxruntime's, for islands. Raises CompileError for wrong names, shapes or types, and where run_options ask to end."""
-        known = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._states.values())}
+        known = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._parts)}
         names = list(output_names) if output_names else [t.name for t in self.container.outputs]
         unknown = [n for n in names if n not in known]
         if unknown:
             raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(known))}")
         run = self.run_detailed(feeds, run_options=run_options)
-        found = {**{state.output: run.real[state.output] for _, state in self._states.values()}, **run.outputs}
+        found = {**{state.output: run.real[state.output] for _, state in self._parts}, **run.outputs}
         return [found[n] for n in names]
 
     def run_detailed(
@@ -217,7 +227,7 @@ class Session:
     @contextmanager
     def _restored(self, *, whole: bool = True) -> Iterator[None]:
         """States are as they were where a run fails, or is not a whole one."""
-        held = [_held(self._image(index), state) for index, state in self._states.values()]
+        held = [_held(self._image(index), state) for index, state in self._parts]
         before, done = [found.copy() for found in held], False
         try:
             yield
@@ -271,10 +281,13 @@ class Session:
         for port in region.outputs:
             codes[port.tensor] = read_port(done.memory["dram"], port)
             real[port.model] = to_real(codes[port.tensor], port)
+        left = dict[str, np.ndarray]()
         for state in region.states:
             _held(dram, state)[:] = _held(done.memory["dram"], state)
             codes[state.made] = read_port(dram, state.port)
-            real[state.output] = to_real(codes[state.made], state.port)
+            whole = left.setdefault(state.output, np.empty(_whole_shape(state), np.float32))
+            _part_of(whole, state)[...] = to_real(codes[state.made], state.port)
+        real |= left
         simulation = done.simulation
         if simulation is None and done.start.size:
             simulation = measured(program.machine.chip, program.flow, done.memory, done.start, done.end)
@@ -294,9 +307,10 @@ class Session:
             if port.tensor not in codes:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
             write_port(dram, port, codes[port.tensor])
-        for port in (state.port for state in region.states):
+        for state in region.states:
+            port = state.port
             if port.model in real:
-                write_port(dram, port, to_codes(_fitting(real[port.model], port), port))
+                write_port(dram, port, to_codes(_fitting(_part_of(real[port.model], state), port), port))
             codes[port.tensor] = read_port(dram, port)
         return dram
 
@@ -322,6 +336,17 @@ class Session:
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
+
+
+def _whole_shape(state: State) -> tuple[int, ...]:
+    """Of the state that it is a part of, in the model's order."""
+    shape = model_shape(state.port)
+    return shape if state.part is None else (state.part.whole, *shape[1:])
+
+
+def _part_of(whole: np.ndarray, state: State) -> np.ndarray:
+    """A view."""
+    return whole if state.part is None else whole[state.part.first : state.part.first + model_shape(state.port)[0]]
 
 
 def _held(dram: np.ndarray, state: State) -> np.ndarray:
