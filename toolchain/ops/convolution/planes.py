@@ -18,6 +18,8 @@ from toolchain.ops.elementwise.rules import sum_requants
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.kit.quant_scope import QuantScope
 
+_SHARES = 8.0
+
 
 class Planes(NamedTuple):
     """w = upper + lower. Each plane has codes and scales of its own; the bias is the upper's."""
@@ -25,9 +27,20 @@ class Planes(NamedTuple):
     upper: BiasQuant
     lower: BiasQuant
 
-    def reach(self, x: Quant) -> float:
-        """The largest magnitude of what the lower plane adds to any output, whatever the input."""
-        return float(np.max(self.lower.peak * self.lower.weight.scales)) * x.scale
+    def reach(self, x: Quant, codes: CodeType, largest: float) -> float:
+        """What the lower plane adds to an output at most, in magnitude: its share of the weights, eight times, of outputs up to
+        `largest`, or half of what inputs that all lie at an end of their codes add in the mean of all signs, where that is more;
+        never above what any input adds."""
+        most = float(np.max(self.lower.peak * self.lower.weight.scales)) * x.scale
+        lower, upper = (_norms(plane.weight) for plane in self)
+        share = float(np.max(np.divide(lower, upper, out=np.zeros_like(lower), where=upper > 0)))
+        end = max(codes.high - x.zero_point, x.zero_point - codes.low) * x.scale
+        return min(most, max(_SHARES * share * largest, 0.5 * float(lower.max()) * end))
+
+
+def _norms(weight: WeightQuant) -> Array:
+    """float64[o], of each channel."""
+    return np.sqrt(np.square(weight.dequantized().reshape(len(weight.codes), -1)).sum(1))
 
 
 def planes(w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str) -> Planes:
@@ -54,8 +67,9 @@ class Between(NamedTuple):
 
 def between(node: Node, found: Planes, x: Quant, ends: tuple[float, float], scope: QuantScope) -> tuple[Between, Between]:
     """What the planes make, upper and lower, in the finest codes. ends: of the output. Where the upper one saturates the output
-    does so too, whatever the lower one adds."""
-    reach, shape = found.reach(x), scope.graph.types[node.outputs[0]].shape
+    does so too, but where the lower one adds more than its reach."""
+    reach = found.reach(x, scope.codes(node.inputs[0]), max(map(abs, ends)))
+    shape = scope.graph.types[node.outputs[0]].shape
     codes = max(scope.chip.operand_types, key=lambda t: t.bits)
     numerics = scope.chip.numerics.of(codes)
     ranges = {"upper plane": Range(ends[0] - reach, ends[1] + reach), "lower plane": Range(-reach, reach)}
