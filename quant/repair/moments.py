@@ -1,4 +1,5 @@
-"""Second moments of what a layer reads: the Hessian of its output's squared error in its weights, and float's beside it."""
+"""Second moments of what a layer reads, about its mean: the Hessian of its output's squared error in its weights, whose bias takes
+up what is wrong on average, and float's beside it."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """hessian: float64[g, k, k], sum of x x^T over `rows` rows; cross: sum of (x of float - x) x^T, None where float's x is not
-    known."""
+    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over `rows` rows; cross: sum of (x of float - x) (x - mean)^T, None
+    where float's x is not known."""
 
     hessian: Array
     cross: Array | None
@@ -57,7 +58,8 @@ def moments(rows: Array, real: Array | None) -> Moments:
     hessian, cross = np.empty((groups, k, k)), None if real is None else np.empty((groups, k, k))
     step = max(1, _COPIED_BYTES // (4 * count * k))
     for part in (slice(g, g + step) for g in range(0, groups, step)):
-        hessian[part] = np.matmul(np.ascontiguousarray(rows[part].transpose(0, 2, 1)), rows[part])
+        read = rows[part] - rows[part].mean(1, keepdims=True, dtype=np.float64).astype(np.float32)
+        hessian[part] = np.matmul(np.ascontiguousarray(read.transpose(0, 2, 1)), read)
         if cross is not None and real is not None:
-            cross[part] = np.matmul((real[part] - rows[part]).transpose(0, 2, 1), rows[part])
+            cross[part] = np.matmul((real[part] - rows[part]).transpose(0, 2, 1), read)
     return Moments(hessian, cross, count)

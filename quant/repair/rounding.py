@@ -19,6 +19,9 @@ Array = NDArray[Any]
 
 DAMPING = 0.01  # of the mean diagonal, as GPTQ has it: rows not seen are no news of what a weight does
 PULL, PULL_ROWS = 1.0, 1.0  # the same for weights that answer for inputs: of the mean, and for each input over the rows seen
+SIZES = (0.8, 0.9, 1.1, 1.2)  # of scales, tried beside them as they are
+POWERS = (0.5, 2.0)  # the same where they are powers of two
+FEW = 64  # inputs of an output, whose weights cannot make up for each other much: there scales are worth a search
 WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
 _BLOCK = 64
 _NOTHING = 1e150  # a step that no weight makes half of
@@ -57,6 +60,35 @@ def _rounded(w: Array, scales: Array, hessian: Array, first: int, last: int, swe
     found = _descended(w, scales, damped, _in_order(w, scales, damped, first, last), first, last, sweeps)
     worse = output_error(w - found * scales, hessian) > output_error(w - nearest * scales, hessian)
     return np.where(worse[:, :, None], nearest, found)
+
+
+def best_sizes(
+    w: Array,
+    scales: Array,
+    least: Array,
+    hessian: Array,
+    first: int,
+    last: int,
+    *,
+    sizes: Array,
+    shared: bool,
+    sweeps: int = 0,
+) -> Array:
+    """float64[g, o]: how many times as large as they are scales had better be, by the error of the codes that `round_weights` finds
+    at each of some sizes. sizes: float64[n, g, o], the first as they are; shared: one for all rows.
+
+    least: float64[g, o, k], what code 0 stands for, which grows as scales do; all else as in `round_weights`.
+    """
+    errors = []
+    for size in sizes[:, :, :, None]:
+        wanted = w - least * size
+        errors.append(
+            output_error(wanted - round_weights(wanted, scales * size, hessian, first, last, sweeps) * scales * size, hessian)
+        )
+    found = np.stack(errors)
+    if shared:
+        return sizes[int(found.sum((1, 2)).argmin())]
+    return np.take_along_axis(sizes, found.argmin(0)[None], 0)[0]
 
 
 def output_error(e: Array, hessian: Array) -> Array:

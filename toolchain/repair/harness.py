@@ -19,7 +19,7 @@ from toolchain.repair.offsets import offset_sums
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 
 Effort = Literal["none", "fast", "full"]
-SWEEPS = 16  # of codes in turn, by the full effort; few layers take more than ten until none changes
+FEW_SWEEPS, SWEEPS = 2, 16  # of codes in turn, by the fast and the full effort; few layers take more than ten until none changes
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 
@@ -43,9 +43,9 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("equalization", equalize, 6),
     OBSERVERS_STEP,
     NamedStep("offsets", offset_sums, 4),
-    NamedStep("rounding", rounded_weights, 40, ("fast",), by_layer=True),
+    NamedStep("rounding", partial(rounded_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),
     NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
-    NamedStep("answering", answering_weights, 40, ("fast",), "rounding", by_layer=True),
+    NamedStep("answering", partial(answering_weights, sweeps=FEW_SWEEPS), 40, ("fast",), "rounding", by_layer=True),
     NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), "rounding", by_layer=True),
     NamedStep("bias", corrected_biases, 15, by_layer=True),
 )

@@ -10,10 +10,10 @@ import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requantization import requantize
-from quant.parameters import WeightQuant, weight_code_range
+from quant.parameters import WeightQuant, expressible_weight, weight_code_range
 from quant.repair.bias import bias_shift
 from quant.repair.moments import moments
-from quant.repair.rounding import round_weights, toward_float
+from quant.repair.rounding import FEW, POWERS, SIZES, best_sizes, round_weights, toward_float
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.ir.graph import Graph, Node
@@ -202,7 +202,23 @@ class _Layer:
         seen = moments(self._rows, self._real if answering else None)
         wanted, hessian = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows), seen.hessian
         del seen  # as large again, where a layer has thousands of inputs
-        each, least = (v.reshape(w.shape) for v in weight.steps())
         limits = weight_code_range(before.op.weight_type)
+        if k <= FEW:
+            weight = self._sized(weight, wanted, hessian, limits, sweeps)
+        each, least = (v.reshape(w.shape) for v in weight.steps())
         codes = round_weights(wanted - least, each, hessian, *limits, sweeps=sweeps)
         return replace(weight, codes=codes.reshape(self._w.shape).astype(np.int8))
+
+    def _sized(self, weight: WeightQuant, wanted: Array, hessian: Array, limits: tuple[int, int], sweeps: int) -> WeightQuant:
+        """Its scales as large as serves its output best, of those that the machine can express."""
+        numerics, shared = self._network.chip.numerics, len(weight.scales) == 1
+        tried = np.array([1.0, *(POWERS if numerics.scale.kind == "pow2" else SIZES)])
+        sizes = np.repeat(tried[:, None], len(weight.scales), 1)
+        for size in sizes[1:]:
+            grown = replace(weight, scales=weight.scales * size)
+            coarse = expressible_weight(self._w, grown, self._x.scale / self._y.scale, numerics).scales != grown.scales
+            size[coarse] = 1.0
+        each, least = (v.reshape(wanted.shape) for v in weight.steps())
+        sizes = np.broadcast_to(sizes, (len(sizes), wanted.shape[0] * wanted.shape[1])).reshape(-1, *wanted.shape[:2])
+        best = best_sizes(wanted, each, least, hessian, *limits, sizes=sizes, shared=shared, sweeps=sweeps).reshape(-1)
+        return replace(weight, scales=weight.scales * (best[:1] if shared else best))

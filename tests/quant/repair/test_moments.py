@@ -39,12 +39,16 @@ def test_places_are_drawn_once_each_and_the_same_for_integers_and_float() -> Non
     assert not np.array_equal(some, window.rows(x, 20, (3, 2), 0))
 
 
-def test_moments() -> None:
+@pytest.mark.parametrize("groups_at_once", [True, False])
+def test_moments_are_about_the_mean(groups_at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not groups_at_once:
+        monkeypatch.setattr("quant.repair.moments._COPIED_BYTES", 1)
     rng = np.random.default_rng(0)
-    rows, real = (rng.standard_normal((2, 30, 3)).astype(np.float32) for _ in range(2))
+    rows, real = (rng.standard_normal((2, 30, 3)).astype(np.float32) + np.float32(7) for _ in range(2))
     found = moments(rows, real)
     assert found.cross is not None and found.rows == 30
     for g in range(2):
-        np.testing.assert_allclose(found.hessian[g], rows[g].T @ rows[g], rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(found.cross[g], (real[g] - rows[g]).T @ rows[g], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found.hessian[g], 29 * np.cov(rows[g].T), rtol=1e-4, atol=1e-4)
+        both = np.cov((real[g] - rows[g]).T, rows[g].T)[:3, 3:]
+        np.testing.assert_allclose(found.cross[g], 29 * both, rtol=1e-4, atol=1e-4)
     assert moments(rows, None).cross is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quant.repair.moments import moments
-from quant.repair.rounding import output_error, round_weights, toward_float
+from quant.repair.rounding import best_sizes, output_error, round_weights, toward_float
 
 FIRST, LAST = -2, 1
 EVERY = np.array(list(product(range(FIRST, LAST + 1), repeat=4)), np.float64)
@@ -98,7 +98,7 @@ def test_few_rows_move_weights_little() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "outputs", "k"), [(1, 12, 150), (16, 1, 9), (4, 3, 18)], ids=["dense", "depthwise", "grouped"]
+    ("groups", "outputs", "k"), [(1, 12, 150), (64, 1, 9), (4, 3, 18)], ids=["dense", "depthwise", "grouped"]
 )
 def test_sweeps_leave_no_code_that_is_better_changed_alone(groups: int, outputs: int, k: int) -> None:
     rng = np.random.default_rng(4)
@@ -119,3 +119,31 @@ def test_sweeps_leave_no_code_that_is_better_changed_alone(groups: int, outputs:
             other = swept.copy()
             other[:, :, j] = np.clip(other[:, :, j] + step, -8, 7)
             assert (output_error(w - other * scales, damped) >= least * (1 - 1e-9))[~nearest].all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("least", [0.0, -0.2])
+def test_scales_take_the_size_whose_codes_lose_least(shared: bool, least: float) -> None:
+    """One weight of each row is far larger than the others, of inputs that hardly vary: cutting it off is the better bargain."""
+    rng = np.random.default_rng(5)
+    rows = correlated(rng, 6, 200, 9)
+    rows[:, :, 0] *= np.float32(0.01)
+    w = rng.standard_normal((6, 2, 9))
+    w[:, :, 0] = 12
+    if not shared:
+        w[3:] = rng.uniform(-12, 12, (3, 2, 9))  # these would lose by it
+    hessian, scales = moments(rows, None).hessian, np.full((6, 2, 1), 12 / 7)
+    base = np.full(w.shape, least)
+    sizes = np.broadcast_to(np.array([1.0, 0.5, 0.25])[:, None, None], (3, 6, 2))
+
+    def error(size: np.ndarray) -> np.ndarray:
+        wanted, step = w - base * size[:, :, None], scales * size[:, :, None]
+        return output_error(wanted - round_weights(wanted, step, hessian, -8, 7) * step, hessian)
+
+    found = best_sizes(w, scales, base, hessian, -8, 7, sizes=sizes, shared=shared)
+    each = np.stack([error(size) for size in sizes])
+    if shared:
+        assert (found == found[0, 0]).all() and error(found).sum() == each.sum((1, 2)).min()
+    else:
+        assert np.array_equal(error(found), each.min(0)) and len(np.unique(found)) > 1
+    assert error(found)[:3].sum() < 0.5 * each[0, :3].sum()
