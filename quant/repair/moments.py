@@ -1,5 +1,5 @@
-"""Second moments of what a layer reads, about its mean: the Hessian of its output's squared error in its weights, whose bias takes
-up what is wrong on average, and float's beside it."""
+"""Second moments of what a layer reads, about its mean: the Hessian of its output's squared error in its weights, where its bias
+takes up what is wrong on average, and float's beside it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over `rows` rows; cross: sum of (x of float - x) (x - mean)^T, None
-    where float's x is not known."""
+    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over `rows` rows; cross: sum of (x of float - x) (x - mean)^T,
+    None where float's x is not known."""
 
     hessian: Array
     cross: Array | None

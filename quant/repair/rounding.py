@@ -74,8 +74,8 @@ def best_sizes(
     shared: bool,
     sweeps: int = 0,
 ) -> Array:
-    """float64[g, o]: how many times as large as they are scales had better be, by the error of the codes that `round_weights` finds
-    at each of some sizes. sizes: float64[n, g, o], the first as they are; shared: one for all rows.
+    """float64[g, o]: how many times as large scales had better be, by the error of the codes that `round_weights` finds at each
+    of some sizes. sizes: float64[n, g, o], the first as they are; shared: one for all rows.
 
     least: float64[g, o, k], what code 0 stands for, which grows as scales do; all else as in `round_weights`.
     """
