@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -152,8 +153,8 @@ def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Pat
 
 @pytest.mark.parametrize("minima", [0, 16])
 @pytest.mark.parametrize("step", [rounded_weights, answering_weights])
-def test_weights_in_groups_keep_their_scales(tmp_path: Path, step: Step, minima: int) -> None:
-    """Of a product of 40 inputs in groups of 32, codes are chosen at the groups' own scales; a group of zeros stays so."""
+def test_weights_in_groups_are_chosen_at_their_scales(tmp_path: Path, step: Step, minima: int) -> None:
+    """Of a product of 40 inputs in groups of 32, scales of groups keep their relations; a group of zeros stays so."""
     rng = np.random.default_rng(3)
     w, mixed = rng.standard_normal((40, 24)), rng.standard_normal((3, 40))
     w[:32, 5] = 0
@@ -175,6 +176,54 @@ def test_weights_in_groups_keep_their_scales(tmp_path: Path, step: Step, minima:
     assert (held[0].groups.minima is not None) == bool(minima)
     assert not held[0].dequantized().reshape(24, 40)[5, :32].any()
     assert noise(net, found, others) < 0.6 * noise(net, given, others)
+
+
+def outlying(folder: Path, machine: str) -> Network:
+    """A depthwise convolution of which a channel has far larger weights, for an input that is next to nothing."""
+    rng = np.random.default_rng(6)
+    weights = {"w1": rng.standard_normal((8, 3, 1, 1)), "w2": rng.standard_normal((8, 1, 3, 3)), "w3": np.ones((4, 8, 1, 1))}
+    weights["w1"][0] *= 1e-3
+    weights["w2"][0] *= 40
+    return network(
+        """g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
+            c = Conv(x, w1)
+            d = Conv <pads=[1,1,1,1], group=8> (c, w2)
+            y = Conv(d, w3)
+        }""",
+        weights,
+        folder,
+        machine,
+    )
+
+
+@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+def test_scales_of_few_inputs_are_chosen_by_the_output(tmp_path: Path, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, seen, others = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16), samples(CONV_SHAPE, 16, 1)
+    given = plain(net, seen)
+
+    def scale_and_noise() -> tuple[float, float]:
+        found = step(net, given, seen, nothing).quantization
+        weight = found.layers[next(n.name for n in net.weighted if n.outputs[0] == "d")].weight
+        assert weight is not None
+        return float(weight.scales.item()), noise(net, found, others)
+
+    scale, lost = scale_and_noise()
+    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
+    as_it_was, lost_before = scale_and_noise()
+    assert scale == 0.5 * as_it_was and lost < 0.7 * lost_before
+
+
+def test_scales_that_a_machine_has_not_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, seen = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16)
+    given = plain(net, seen)
+    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
+    before = rounded_weights(net, given, seen, nothing).quantization.layers
+    monkeypatch.setattr("toolchain.repair.rounding.FEW", 64)
+    monkeypatch.setattr("toolchain.repair.rounding.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales))
+    after = rounded_weights(net, given, seen, nothing).quantization.layers
+    for name, layer in before.items():
+        other = after[name].weight
+        assert layer.weight is not None and other is not None and np.array_equal(layer.weight.scales, other.scales)
 
 
 def test_a_step_of_nothing_has_code_0() -> None:
