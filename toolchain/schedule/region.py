@@ -138,13 +138,11 @@ class Planner:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
         end. Where little was looked at, all sizes are; else as long as layers by themselves could take as few cycles with them,
         and no less than half where plans are not simulated as well. Raises CompileError."""
-        found, seen, least, unlike = list[RegionPlan](), list[RegionPlan](), math.inf, self.size
+        found, seen, least = list[RegionPlan](), list[RegionPlan](), math.inf
         for number, size in enumerate((self.size, *self._smaller())):
             much = self._looked_at(number) > _LITTLE
             if much and not self.options.simulated and size < self.size // 2:
                 break
-            if size > unlike:
-                continue
             near = _NEAR if much and not self.options.simulated else _NEAR_SIMULATED
             plan = self._best(size, near * least)
             if plan is None and much:
@@ -154,8 +152,6 @@ class Planner:
                 found.append(place_works(self.ahead(plan), self.model))
                 seen.append(plan)
                 least = min(least, plan.alone_cycles)
-                if not plan.spilled:  # with less, but enough for it, nothing else would come
-                    unlike = min(unlike, plan.placements[Space.SRAM].peak_bytes - 1)
         return found or [self._in_all()]
 
     def _looked_at(self, sizes: int) -> int:
