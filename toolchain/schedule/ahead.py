@@ -27,7 +27,7 @@ from toolchain.schedule.walk import Walk
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = (1.0, 0.93)  # shares of the SRAM: not all that fits by its bytes can be placed
-_LEAST_GAIN = 0.015  # of the cycles: less than that may be what is expected too much
+_LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
 
 Place = Callable[[Sequence[PlannedLayer]], RegionPlan | None]
 

@@ -189,9 +189,9 @@ def _kinds(axis: Axis) -> list[tuple[Any, int]]:
 
 
 def _tilings(layer: Layer, found: Sequence[Tiling]) -> Iterator[Tiling]:
-    """Than which no other takes less: a product as one operation, whatever accumulators hold, in each dataflow and mode, and
-    where the machine has not its strides, a row or a column of it at a time; of what is made group by group, and of other
-    operators, the coarsest beside. found: all that can be."""
+    """Than which no other takes less: a product as one operation, whatever accumulators hold, in each dataflow and mode, with as
+    many more as one operation makes, and where the machine has not its strides, a row or a column of it at a time; of what is made
+    group by group, and of other operators, the coarsest beside. found: all that can be."""
     op = layer.node.op
     grouped = isinstance(op, IntegerConvolution) and op.groups > 1 and not op.depthwise(layer)
     if isinstance(op, IntegerConvolution | IntegerMatrixProduct):
@@ -203,8 +203,9 @@ def _tilings(layer: Layer, found: Sequence[Tiling]) -> Iterator[Tiling]:
             channels, inner = channels // op.groups, layer.input_type(0).shape[3] // op.groups
         beyond = op.beyond(layer) if isinstance(op, IntegerConvolution) else (False, False)
         heights, widths = ({size, 1} if far else {size} for far, size in zip(beyond, (rows, columns)))
-        for (dataflow, mode), high, wide in product(dict.fromkeys(tiling.variant for tiling in found), heights, widths):
-            yield Tiling(high, wide, channels, inner, False, dataflow=dataflow, mode=mode)
+        variants, batches = dict.fromkeys(tiling.variant for tiling in found), {1, max(tiling.batches for tiling in found)}
+        for (dataflow, mode), high, wide, count in product(variants, heights, widths, sorted(batches)):
+            yield Tiling(high, wide, channels, inner, False, batches=count, dataflow=dataflow, mode=mode)
         if not grouped:
             return
     yield from (tiling for _, tiling in candidates(layer)[:_TILINGS])
