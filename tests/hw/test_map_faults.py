@@ -53,6 +53,11 @@ CASES = {
         "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: srom}",
         "isa.program_memory: no memory 'srom'; did you mean \"sram\"?; own is one that nothing else reads",
     ),
+    "more channels than units that are planned for": (
+        [("    channels: 1\n", "    channels: 100000000000\n")],
+        "    channels: 100000000000",
+        "engines.dma.channels: must be at most 64, got 100000000000",
+    ),
     "a name with capitals": (
         [("  dma:\n", "  Dma:\n")],
         "  Dma:",

@@ -16,7 +16,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes, Hertz
-from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
+from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section, Units
 from toolchain.hw.timing import UNLIMITED, ArrayTiming, Rate, Timing, given
 
 _MOST_WORD_BYTES = 4096
@@ -143,7 +143,7 @@ class MacArray(Section):
     """
 
     kind: Literal["mac_array"]
-    count: Positive = 1  # arrays like this
+    count: Units = 1  # arrays like this
     rows: Positive
     columns: Positive
     depth: Positive = 1
@@ -217,7 +217,7 @@ class VectorMemories(Section):
 
 class Vector(Section):
     kind: Literal["vector"]
-    count: Positive = 1  # engines like this
+    count: Units = 1  # engines like this
     functions: Annotated[
         dict[Name, FunctionRate],  # by the names that machine operations give theirs (toolchain.machine.registry.FUNCTIONS)
         Field(examples=[{"add": {"lanes": 16, "startup": 4}, "table": {"lanes": 16}, "exp": {"lanes": 4}}]),
@@ -229,7 +229,7 @@ class Vector(Section):
 
 class Dma(Section):
     kind: Literal["dma"]
-    channels: Positive = 1  # each an in-order queue of its own
+    channels: Units = 1  # each an in-order queue of its own
     bytes_per_cycle: PositiveFloat  # of one channel
     # whole_beats: each contiguous run takes the beats (of bytes_per_cycle, rounded up) that it touches; packed: runs share beats
     runs: Literal["whole_beats", "packed"] = "whole_beats"

@@ -13,13 +13,13 @@ from toolchain.hw.engines import Dma, Engine, MacArray, Memory, group_sizes
 from toolchain.hw.groups import broken_groups, unused_groups
 from toolchain.hw.layout_rules import broken_layout, narrow_scales
 from toolchain.hw.quantities import write_bytes
+from toolchain.hw.section import MOST_UNITS
 from toolchain.hw.source import KeyPath
 from toolchain.hw.type_rules import Broken, broken_types, pair_of, unused_types
 from toolchain.hw.units import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
 
 MOST_SPACES = 16  # of Space in toolchain.machine.parameters.spaces
-_MOST_UNITS = 64  # queues of a machine
 _WIDEST_ROW = 1 << 14  # bytes of all banks side by side
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 
@@ -200,8 +200,8 @@ def _units(chip: Chip) -> Iterator[Broken]:
             ("memories",),
             f"{spaces} address spaces (private ones of each unit together) are more than the {MOST_SPACES} there are codes for",
         )
-    if counted > _MOST_UNITS:
-        yield ("engines",), f"{counted} units (counts and channels together) are more than the {_MOST_UNITS} that are planned for"
+    if counted > MOST_UNITS:
+        yield ("engines",), f"{counted} units (counts and channels together) are more than the {MOST_UNITS} that are planned for"
 
 
 def _numerics(chip: Chip) -> Iterator[Broken]:

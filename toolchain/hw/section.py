@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(ge=1, le=1 << 40)]
 NonNegative = Annotated[int, Field(ge=0, le=1 << 40)]
+MOST_UNITS = 64  # queues of a machine
+Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 

@@ -189,9 +189,9 @@ def _kinds(axis: Axis) -> list[tuple[Any, int]]:
 
 
 def _tilings(layer: Layer, found: Sequence[Tiling]) -> Iterator[Tiling]:
-    """Than which no other takes less: a product as one operation, whatever accumulators hold, in each dataflow and mode, alone and
-    with as many as one operation makes, and where the machine has not its strides, a row or a column of it at a time; of what is
-    made group by group, and of other operators, the coarsest beside. found: all that can be."""
+    """Than which no other takes less: a product as one operation, whatever accumulators hold, in each dataflow and mode, with
+    others of its batch where one operation makes them, and where the machine has not its strides, a row or a column of it at a
+    time; of what is made group by group, and of other operators, the coarsest beside. found: all that can be."""
     op = layer.node.op
     grouped = isinstance(op, IntegerConvolution) and op.groups > 1 and not op.depthwise(layer)
     if isinstance(op, IntegerConvolution | IntegerMatrixProduct):
