@@ -58,3 +58,13 @@ def test_rows_of_a_stride_that_the_machine_has_not_are_made_one_by_one(tmp_path:
     figures = _figures([2, 1, 4, 1], [1, 2, 7, 7], limits, tmp_path, reduction=[[4, 1]], group=2, strides=[2, 1])
     assert _array_cycles(figures) <= figures["cycles"]
     assert _array_cycles(figures) < 2 * 2 * 7 * 2 * 4
+
+
+def test_products_of_one_operation_overlap(tmp_path: Path) -> None:
+    """transformer64 fills its array once for all products of a batch."""
+    a, b, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8, 8]) for n in "aby")
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "batch", [a, b], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    figures = build(tmp_path / "model.onnx", BuildOptions("transformer64")).figures
+    (layer,) = (layer for layer in figures["layers"] if layer["op"] == "MatrixProduct")
+    assert _array_cycles(figures) <= layer["cycles"] < 2 * _array_cycles(figures)
