@@ -28,6 +28,7 @@ from toolchain.schedule.walk import Walk
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = (1.0, 0.93)  # shares of the SRAM: not all that fits by its bytes can be placed
 _LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
+_FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
 Place = Callable[[Sequence[PlannedLayer]], RegionPlan | None]
 
@@ -57,15 +58,13 @@ class Ahead:
         best = self._plan
         if not self._worth_while():
             return best
-        most = (1 - _LEAST_GAIN) * best.cycles
-        for some, filled in product((False, True), _FILLED):
-            if some and not self._cut_short:
-                break
-            for share in _USABLE:
-                found = self._place(self._dealt(filled, share, some))
-                if found is not None:
-                    best = found if found.cycles < (most if best is self._plan else best.cycles) else best
-                    break
+        for most in (_FEW, len(self._plan.layers)):
+            least = (1 - _LEAST_GAIN) * best.cycles
+            for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
+                dealt = (self._dealt(filled, share, some, most) for share in _USABLE)
+                found = next((plan for plan in map(self._place, dealt) if plan is not None), None)
+                if found is not None and found.cycles < least:
+                    best, least = found, found.cycles
         return best
 
     def _worth_while(self) -> bool:
@@ -111,10 +110,10 @@ class Ahead:
         """Whether some layer has more constants than that."""
         return len(self._whole(self._room(1.0))) < len(self._known)
 
-    def _dealt(self, filled: float, share: float, some: bool) -> list[PlannedLayer]:
+    def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
         """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
         when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. some: of layers that
-        have no room for all, the first constants, while the others pass through their rings."""
+        have no room for all, the first constants, while the others pass through their rings. most: layers that one serves so."""
         room = self._room(share)
         whole = self._whole(room)
         owners = sorted(self._known if some else whole)
@@ -127,6 +126,7 @@ class Ahead:
                     fetched[owner].append(at)
             idle = filled * self._idle_cycles(at, fetched.get(at, ()))
             full: set[int] = set()  # owners whose next constant finds no room
+            served: set[int] = set()  # owners some of whose constants are fetched here
             for owner, block in list(waiting):
                 if idle <= 0:
                     break
@@ -136,7 +136,7 @@ class Ahead:
                 more = self._grows(owner) if owner in whole and owner not in fetched else 0
                 steps = range(at, owner if owner in whole else owner + 1)
                 idle -= self._block_cycles(block)
-                if idle < 0:
+                if idle < 0 or (owner not in served and len(served) == most):
                     break
                 if free[owner] < more or any(free[step] < size for step in steps):
                     if owner in whole:
@@ -148,6 +148,7 @@ class Ahead:
                     free[step] -= size
                 free[owner] -= more
                 fetched.setdefault(owner, []).append(at)
+                served.add(owner)
                 waiting.remove((owner, block))
         return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
