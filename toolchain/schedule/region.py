@@ -33,7 +33,7 @@ from toolchain.schedule.turned import orders, views_in_place
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes; where plans are simulated, or little was looked at
-_LITTLE = 200  # layers that are planned, and cascades
+_LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 _PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
@@ -136,11 +136,11 @@ class Planner:
 
     def fast(self) -> list[RegionPlan]:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
-        end. Where little was looked at, all sizes are; else as long as layers by themselves could take as few cycles with them,
-        and no less than half where plans are not simulated as well. Raises CompileError."""
+        end. Where something is spilled and little was looked at, all sizes are; else as long as layers by themselves could take as
+        few cycles with them, and no less than half where plans are not simulated as well. Raises CompileError."""
         found, seen, least = list[RegionPlan](), list[RegionPlan](), math.inf
         for number, size in enumerate((self.size, *self._smaller())):
-            much = self._looked_at(number) > _LITTLE
+            much = self._looked_at(number) > _LITTLE or (bool(seen) and not seen[0].spilled)
             if much and not self.options.simulated and size < self.size // 2:
                 break
             near = _NEAR if much and not self.options.simulated else _NEAR_SIMULATED
