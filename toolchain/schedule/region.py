@@ -136,8 +136,8 @@ class Planner:
 
     def fast(self) -> list[RegionPlan]:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
-        end. Where something is spilled and little was looked at, all sizes are; else as long as layers by themselves could take as
-        few cycles with them, and no less than half where plans are not simulated as well. Raises CompileError."""
+        end. Where something is spilled and little was looked at, all sizes are; else as long as layers by themselves could take
+        as few cycles with them, and no less than half where plans are not simulated as well. Raises CompileError."""
         found, seen, least = list[RegionPlan](), list[RegionPlan](), math.inf
         for number, size in enumerate((self.size, *self._smaller())):
             much = self._looked_at(number) > _LITTLE or (bool(seen) and not seen[0].spilled)
