@@ -8,7 +8,7 @@ loads of each of its works. A plan is taken only where it takes fewer cycles as 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +26,7 @@ from toolchain.schedule.visits import visited_works
 from toolchain.schedule.walk import Walk
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
-_USABLE = (1.0, 0.93)  # shares of the SRAM: not all that fits by its bytes can be placed
+_USABLE = (1.0, 0.93)  # shares of a memory: not all that fits by its bytes can be placed
 _LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
 _FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
@@ -59,13 +59,22 @@ class Ahead:
         if not self._worth_while():
             return best
         for most in (_FEW, len(self._plan.layers)):
-            least = (1 - _LEAST_GAIN) * best.cycles
-            for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
-                dealt = (self._dealt(filled, share, some, most) for share in _USABLE)
-                found = next((plan for plan in map(self._place, dealt) if plan is not None), None)
-                if found is not None and found.cycles < least:
-                    best, least = found, found.cycles
+            found = self._plans(most)
+            fastest = min(found, key=lambda plan: plan.cycles, default=best)
+            if fastest.cycles < (1 - _LEAST_GAIN) * best.cycles:
+                best = fastest
+            if all(_served(plan.layers) < most for plan in found):
+                break  # more would be served by none
         return best
+
+    def _plans(self, most: int) -> list[RegionPlan]:
+        """Those that have a place. most: layers for which one fetches."""
+        found: list[RegionPlan] = []
+        for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
+            dealt = (self._dealt(filled, share, some, most) for share in _USABLE)
+            placed = next((plan for plan in map(self._place, dealt) if plan is not None), None)
+            found += [] if placed is None else [placed]
+        return found
 
     def _worth_while(self) -> bool:
         waits = (self._plan_cycles(i) - known.cycles for i, known in self._known.items())
@@ -98,8 +107,12 @@ class Ahead:
 
     def _room(self, share: float) -> dict[int, list[int]]:
         """By memory, the bytes of so much of it that are free while each layer runs."""
-        spaces = sorted({known.constants.space for known in self._known.values()})
-        return {s: [int(share * self._chip.spaces[s].memory.size) - n for n in self._taken(s)] for s in spaces}
+        return {s: [int(share * self._chip.spaces[s].memory.size) - n for n in used] for s, used in self._used.items()}
+
+    @cached_property
+    def _used(self) -> Mapping[int, Sequence[int]]:
+        """Bytes in use while each layer runs, by memory that constants are read in."""
+        return {s: self._taken(s) for s in sorted({known.constants.space for known in self._known.values()})}
 
     def _whole(self, room: Mapping[int, Sequence[int]]) -> set[int]:
         """The layers for all of whose constants there is room while they run."""
@@ -179,3 +192,9 @@ class Ahead:
             return replace(planned, plan=replace(planned.plan, ahead=parts))
         plan = replace(planned.plan, slots=known.slots, staging_bytes=staging_bytes(known.slots, self._chip), ahead=parts)
         return replace(planned, plan=replace(plan, cycles=known.cycles, busy_cycles=known.busy_cycles))
+
+
+def _served(layers: Sequence[PlannedLayer]) -> int:
+    """The most layers for which one fetches constants."""
+    fetching = Counter(since for p in layers if p.plan is not None for since in {part.since for part in p.plan.ahead})
+    return max(fetching.values(), default=0)

@@ -58,7 +58,8 @@ class Planner:
         in_place = options.in_place
         self.views = views_in_place(activations, layers, chip) if in_place else find_views(activations, in_place=False)
         self.free = [n for n in nodes if self._is_free(n)]
-        self.layers = [replace(layer, orders=orders(self.views)) for layer in layers if not self._is_free(layer.node)]
+        turned = orders(self.views)
+        self.layers = [replace(layer, orders=turned) for layer in layers if not self._is_free(layer.node)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.settled = frozenset(self.port_roots)  # roots of which it is not open whether they lie in SRAM
         self.storages = self._storages()
