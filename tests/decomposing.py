@@ -10,11 +10,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
 from toolchain.isa import Isa, Machine, load_machine, starter_table
 from toolchain.isa.machine import read_table
 from toolchain.ops.kit.registry import STEPS
+from toolchain.runtime import Session, random_feeds, verify
 
 SOFTMAX = "g (float[1,4,16,64] x) => (float[1,4,16,64] y) { y = Softmax(x) }"
 NORM = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w, float[64] b> { y = LayerNormalization(x, w, b) }"
@@ -61,3 +64,19 @@ def saved(
     data = {n: rng.normal(0, rng.uniform(0.5, 2.5, (samples, *s[1:-1], 1)), (samples, *s[1:])) + 0.5 for n, s in shapes.items()}
     np.savez(folder / "data.npz", allow_pickle=False, **{n: np.clip(x, low, high).astype(np.float32) for n, x in data.items()})
     return folder / "model.onnx", folder / "data.npz"
+
+
+def require_equal_in_steps(folder: Path, model: onnx.ModelProto, machine: Machine, level: int) -> None:
+    """Takes operators apart; the simulator's bytes and outputs equal the reference's, where the smallest tiles have room."""
+    onnx.save(model, folder / "random.onnx")
+    try:
+        built = build(folder / "random.onnx", BuildOptions(decomposing(machine), level=level))
+    except CompileError as fault:
+        assert "smallest tile needs" in str(fault), fault
+        return
+    feeds = random_feeds(built.container.inputs, seed=7)
+    reference = Session(built.data, backend="reference")
+    got, difference = verify(Session(built.data, timing=True), reference, feeds)
+    assert difference is None, difference
+    for name, value in reference.run_detailed(feeds).outputs.items():
+        np.testing.assert_array_equal(got.outputs[name], value)

@@ -16,11 +16,8 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.decomposing import decomposing
+from tests.decomposing import require_equal_in_steps
 from tests.random_cases import DRAWN, DrawnMachine, machines
-from toolchain.api import BuildOptions, build
-from toolchain.errors import CompileError
-from toolchain.runtime import Session, random_feeds, verify
 
 CASES = int(os.environ.get("RANDOM_NORMS", "6"))
 OPSET = 24
@@ -135,12 +132,4 @@ def test_simulator_equals_reference(tmp_path: Path) -> None:
 @settings(DRAWN, max_examples=CASES)
 @given(model=chains(), machine=machines(), level=st.sampled_from([2, 0, 1]))
 def equal_on_drawn(folder: Path, model: onnx.ModelProto, machine: DrawnMachine, level: int) -> None:
-    onnx.save(model, folder / "random.onnx")
-    try:
-        built = build(folder / "random.onnx", BuildOptions(decomposing(machine.machine), level=level))
-    except CompileError as fault:
-        assert "smallest tile needs" in str(fault), fault
-        return
-    reference = Session(built.data, backend="reference")
-    feeds = random_feeds(built.container.inputs, seed=7)
-    assert verify(Session(built.data, timing=True), reference, feeds)[1] is None
+    require_equal_in_steps(folder, model, machine.machine, level)

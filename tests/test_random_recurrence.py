@@ -8,18 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.decomposing import decomposing
+from tests.decomposing import require_equal_in_steps
 from tests.random_cases import DRAWN, DrawnMachine, machines
 from tests.recurrent import recurrent
-from toolchain.api import BuildOptions, build
-from toolchain.errors import CompileError
-from toolchain.runtime import Session, random_feeds, verify
 
 CASES = int(os.environ.get("RANDOM_RECURRENT", "6"))
 DEFAULTS = {"LSTM": 3, "GRU": 2, "RNN": 1}
@@ -64,15 +60,4 @@ def test_simulator_equals_reference(tmp_path: Path) -> None:
 @settings(DRAWN, max_examples=CASES)
 @given(model=layers(), machine=machines(), level=st.sampled_from([2, 2, 0, 1]))
 def equal_on_drawn_layer(folder: Path, model: onnx.ModelProto, machine: DrawnMachine, level: int) -> None:
-    onnx.save(model, folder / "random.onnx")
-    try:
-        built = build(folder / "random.onnx", BuildOptions(decomposing(machine.machine), level=level))
-    except CompileError as fault:
-        assert "smallest tile needs" in str(fault), fault
-        return
-    feeds = random_feeds(built.container.inputs, seed=7)
-    reference = Session(built.data, backend="reference")
-    got, difference = verify(Session(built.data, timing=True), reference, feeds)
-    assert difference is None, difference
-    for name, value in reference.run_detailed(feeds).outputs.items():
-        np.testing.assert_array_equal(got.outputs[name], value)
+    require_equal_in_steps(folder, model, machine.machine, level)
