@@ -96,7 +96,7 @@ def test_a_dump_appears_whole_or_not_at_all(in_workshop: Path, tmp_path: Path) -
         printed = run(f"npu-build good.onnx --hw edge16 -o {tmp_path}/z.npu --dump-after all --dump-dir {tmp_path}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    assert (printed.code, printed.err) == (2, f"{tmp_path}/00-normal.txt: File too large\n")
+    assert (printed.code, printed.err) == (2, f"{tmp_path}/00-normal.txt: file too large\n")
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"00-normal.txt": "old"}
 
 

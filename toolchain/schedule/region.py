@@ -165,7 +165,7 @@ class Planner:
         if not self.options.residency:
             return []
         sizes = grid(self.size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
-        return [size for size in reversed(sizes) if max(self._least) <= size < self.size]
+        return [size for size in reversed(sizes) if max(self._least, default=0) <= size < self.size]
 
     def _in_all(self) -> RegionPlan:
         """With nothing resident and tiles as large as they can be."""

@@ -15,6 +15,7 @@ from toolchain.schedule.tree.nodes import (
     ALL,
     ROWS,
     TENSOR_MEMORIES,
+    Ahead,
     Alloc,
     LayerTree,
     Loop,
@@ -88,7 +89,7 @@ def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
 
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
     """The layers from `first` to `last` take turns, `step` rows of the last one in each. What lies between them stays where it
-    lay; `store` with rows keeps the latest of it."""
+    lay; `store` with rows keeps the latest of it. They bring their constants themselves, and nothing is fetched behind their loads."""
     _require_count("fuse", "step", step)
     tensors, parts = tensors_of(tree.body)
     begin, end = (_place(parts, "fuse", name) for name in (first, last))
@@ -98,8 +99,10 @@ def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
         turns = turns_of(part)
         if turns is not None:
             raise CompileError(f"fuse: layer {quoted(turns[1][0].call.layer)} takes turns already; unfuse it first")
-    body = Loop(ROWS, step, Seq(parts[begin : end + 1]))
-    return replace(tree, body=region_body(tensors, (*parts[:begin], body, *parts[end + 1 :])), note="")
+    fused = {own.call.layer for own in layers_of(parts[begin : end + 1])}
+    brought = [_fetching(part, lambda layer, ahead: not fused & {layer, ahead.behind}) for part in parts]
+    body = Loop(ROWS, step, Seq(tuple(brought[begin : end + 1])))
+    return replace(tree, body=region_body(tensors, (*brought[:begin], body, *brought[end + 1 :])), note="")
 
 
 def unfuse(tree: RegionTree, layer: str) -> RegionTree:
@@ -133,7 +136,18 @@ def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
     kept = {_place(parts, "only", name) for name in layers}
     rows = tuple(a for a in tensors_of(tree.body)[0] if isinstance(a.buffer, Tensor) and a.buffer.rows)
     turned = any(turns_of(parts[place]) is not None for place in kept)
-    return replace(tree, body=region_body(rows if turned else (), tuple(parts[p] for p in sorted(kept))), note="")
+    named = {own.call.layer for own in layers_of(tuple(parts[p] for p in kept))}
+    alone = tuple(_fetching(parts[p], lambda _, ahead: ahead.behind in named) for p in sorted(kept))
+    return replace(tree, body=region_body(rows if turned else (), alone), note="")
+
+
+def _fetching(part: Tree, wanted: Callable[[str, Ahead], bool]) -> Tree:
+    """With those fetches alone that are wanted; the layer's other constants pass through its ring. Layers in turns have none."""
+    own = layer_of(part)
+    if own is None:
+        return part
+    kept = (r for r in own.rings if not isinstance(r.buffer, Ahead) or wanted(own.call.layer, r.buffer))
+    return replace(own, rings=tuple(kept)).tree()
 
 
 def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
