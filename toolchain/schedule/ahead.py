@@ -53,10 +53,11 @@ class Ahead:
         self._plan, self._taken, self._model, self._chip, self._place = plan, taken, model, model.chip, place
         self._pitch = dram_alignment(model.chip)
 
-    def best(self) -> RegionPlan:
-        """The plan itself where nothing is gained."""
+    def best(self, known: float) -> RegionPlan:
+        """The plan itself where nothing is gained. known: cycles of another plan, of which it is to have fewer."""
         best = self._plan
-        if not self._worth_while():
+        gain = self._most_gain()
+        if gain < _LEAST_GAIN * best.cycles or best.cycles - gain > known:
             return best
         for most in (_FEW, len(self._plan.layers)):
             found = self._plans(most)
@@ -69,16 +70,19 @@ class Ahead:
 
     def _plans(self, most: int) -> list[RegionPlan]:
         """Those that have a place. most: layers for which one fetches."""
-        found: list[RegionPlan] = []
+        found, shares = list[RegionPlan](), deque(_USABLE)
         for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
-            dealt = (self._dealt(filled, share, some, most) for share in _USABLE)
-            placed = next((plan for plan in map(self._place, dealt) if plan is not None), None)
-            found += [] if placed is None else [placed]
+            while shares:
+                placed = self._place(self._dealt(filled, shares[0], some, most))
+                if placed is not None:
+                    found.append(placed)
+                    break
+                shares.popleft()  # what has no place has none if it is dealt a little otherwise
         return found
 
-    def _worth_while(self) -> bool:
-        waits = (self._plan_cycles(i) - known.cycles for i, known in self._known.items())
-        return sum(max(0.0, w) for w in waits) > _LEAST_GAIN * self._plan.cycles
+    def _most_gain(self) -> float:
+        """Cycles, if no layer waits for its constants."""
+        return sum(max(0.0, self._plan_cycles(i) - known.cycles) for i, known in self._known.items())
 
     def _plan_cycles(self, index: int) -> float:
         plan = self._plan.layers[index].plan

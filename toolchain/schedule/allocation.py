@@ -13,6 +13,7 @@ from toolchain.schedule.plan import Storage, slot_name
 from toolchain.schedule.staging import PlannedLayer, Slot
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
+_AHEAD_NODES = 1_000  # the same, where constants are fetched ahead: they live long, and without them there is a plan already
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,14 @@ class Allocation:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.apart else []
         outlive = (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0))
-        for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
+        ahead = any(p.plan is not None and p.plan.ahead for p in self.planned)
+        nodes, rights = (_AHEAD_NODES, (True,)) if ahead else (_PLACING_NODES, (False, True))
+        for in_place in rights if self.in_place and space == Space.SRAM else (False,):
             for early, late in outlive:
+                effort = 0 if ahead and (early, late) != outlive[-1] else nodes
                 try:
                     buffers = self.buffers(space, early, late, in_place)
-                    return place(buffers, self.chip.spaces[space].memory.size, _PLACING_NODES)
+                    return place(buffers, self.chip.spaces[space].memory.size, effort)
                 except DoesNotFit:
                     continue
         return None

@@ -49,18 +49,16 @@ class PlanCosts:
 
 
 def place_works(plan: RegionPlan, model: CostModel) -> RegionPlan:
-    """With the units of the works, where there is a choice."""
-    if not model.choice:
-        return plan
-    _, layers = _walked(plan, model)
-    return replace(plan, layers=layers)
+    """With the cycles of all its works, one by one, and the units of those, where there is a choice."""
+    walk, layers = _walked(plan, model)
+    return replace(plan, cycles=walk.cycles, layers=layers if model.choice else plan.layers)
 
 
 def _walked(
     plan: RegionPlan, model: CostModel, some: Callable[[Layer, LayerPlan], Visited] | None = None
 ) -> tuple[Walk, tuple[PlannedLayer, ...]]:
     """some: works of a layer that stand for all; None: all works are looked at, those of stripes too."""
-    walk, areas, layers = Walk(model, plan.views, plan.residents), Areas(), []
+    walk, areas, layers = Walk(model, plan.views, plan.residents, every=some is None), Areas(), []
     ahead: dict[int, dict[Hashable, Area]] = {}
     for run in plan.runs:
         inside = [run] if isinstance(run, int) else list(run.layers)

@@ -150,7 +150,7 @@ class Planner:
                 break
             if plan is not None and not any(plan is known for known in seen):
                 self.require_few(plan)
-                found.append(place_works(self.ahead(plan), self.model))
+                found.append(place_works(self.ahead(plan, min((p.cycles for p in found), default=math.inf)), self.model))
                 seen.append(plan)
                 least = min(least, plan.alone_cycles)
         return found or [self._in_all()]
@@ -173,7 +173,7 @@ class Planner:
         if plan is None:
             raise self.unplaced()
         self.require_few(plan)
-        return place_works(self.ahead(self.cascaded(plan, self.size, math.inf) or plan), self.model)
+        return place_works(self.ahead(self.cascaded(plan, self.size, math.inf) or plan, math.inf), self.model)
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
@@ -189,8 +189,8 @@ class Planner:
         if refusal is not None:
             raise CompileError(refusal)
 
-    def ahead(self, plan: RegionPlan) -> RegionPlan:
-        """With constants fetched ahead where that takes fewer cycles."""
+    def ahead(self, plan: RegionPlan, known: float) -> RegionPlan:
+        """With constants fetched ahead where that takes fewer cycles. known: of another plan."""
         if not (self.options.residency and self.options.double_buffer):
             return plan
 
@@ -198,7 +198,7 @@ class Planner:
             return self.place(planned, plan.resident, plan.views, plan.cascades)
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        return Ahead(plan, taken, self.model, place).best()
+        return Ahead(plan, taken, self.model, place).best(known)
 
     def cascaded(self, plan: RegionPlan, size: int, most: float) -> RegionPlan | None:
         """With layers in turns, in so many bytes of the SRAM, where that takes fewer cycles; nothing to gain where all tensors
