@@ -69,12 +69,14 @@ def test_what_was_meant_is_a_name_of_the_file(model: Path) -> None:
         ("xrows=int16", ""),  # no inner name
         ("secnd=int16", '; did you mean "second"?'),
         ("fc.wieght=int8", '; did you mean "fc.weight"?'),  # a type that weights and activations have
-        ("fc.wieght=int16", ""),  # weights cannot have it
+        ("fc.wieght=int16", '; did you mean "fc.weight"?'),  # weights as two planes of int8
     ):
         with pytest.raises(CompileError) as caught:
             built(model, asked)
         said = str(caught.value).splitlines()[0]
         assert said == f"--type {asked}: the chip holds no such tensor, and the result of no such node{near}"
+    with pytest.raises(CompileError, match="scorre=int4: no layer of the chip has such weights, or is such a node\n"):
+        built(model, "scorre=int4")  # which is a node without weights
 
 
 def test_reports_tell_the_names_of_the_file(model: Path) -> None:

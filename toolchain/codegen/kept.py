@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from toolchain.memory import Placement
-from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, aligned
+from toolchain.schedule.alike import alike
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import PlannedLayer
 
@@ -56,35 +54,8 @@ def kept_constants(plan: RegionPlan) -> Kept:
 def _alike(plan: RegionPlan) -> list[int]:
     """Layers whose constants others have as well."""
     inside = {i for c in plan.cascades for i in c.layers}
-    groups: dict[bytes, list[int]] = {}
-    for index, planned in enumerate(plan.layers):
-        if planned.plan is not None and not planned.plan.ahead and index not in inside:
-            groups.setdefault(_fingerprint(planned.layer), []).append(index)
-    return sorted(index for group in groups.values() if len(group) > 1 for index in group)
-
-
-def _fingerprint(layer: Layer) -> bytes:
-    """Equal where the operator and its constants are."""
-    digest = hashlib.sha256()
-    constants = [layer.constants[n] for n in layer.node.inputs if n in layer.constants]
-    for part in _parts((layer.node.op, constants)):
-        digest.update(part)
-    return digest.digest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, np.ndarray):
-        yield f"{value.dtype}{value.shape}".encode()
-        yield np.ascontiguousarray(value).tobytes()
-    elif is_dataclass(value):
-        yield type(value).__name__.encode()
-        for field in fields(value):
-            yield from _parts(getattr(value, field.name))
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _parts(one)
-    else:
-        yield repr(value).encode() + b";"
+    layers = enumerate(plan.layers)
+    return sorted(alike((i, p.layer) for i, p in layers if p.plan is not None and not p.plan.ahead and i not in inside))
 
 
 def _blocks(planned: PlannedLayer) -> Iterator[tuple[Block, int]]:

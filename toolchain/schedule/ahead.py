@@ -9,7 +9,7 @@ loads of each of its works. A plan is taken only where it takes fewer cycles as 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice, product
@@ -48,9 +48,13 @@ class _Layer:
 class Ahead:
     """For one plan, layer by layer or with layers in turns, which keep their constants as they are."""
 
-    def __init__(self, plan: RegionPlan, taken: Callable[[int], Sequence[int]], model: CostModel, place: Place):
-        """taken: bytes of a memory in use while each layer runs. place: gives addresses to the layers of the plan, changed."""
-        self._plan, self._taken, self._model, self._chip, self._place = plan, taken, model, model.chip, place
+    def __init__(
+        self, plan: RegionPlan, shared: Collection[int], taken: Callable[[int], Sequence[int]], model: CostModel, place: Place
+    ):
+        """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a memory
+        in use while each layer runs. place: gives addresses to the layers of the plan, changed."""
+        self._plan, self._shared, self._taken, self._place = plan, shared, taken, place
+        self._model, self._chip = model, model.chip
         self._pitch = dram_alignment(model.chip)
 
     def best(self, known: float) -> RegionPlan:
@@ -91,8 +95,8 @@ class Ahead:
     @cached_property
     def _known(self) -> dict[int, _Layer]:
         """The layers whose constants can be fetched before and that can fetch some."""
-        inside = {i for c in self._plan.cascades for i in c.layers}
-        found = ((i, self._layer(p)) for i, p in enumerate(self._plan.layers) if i not in inside)
+        others = {i for c in self._plan.cascades for i in c.layers}.union(self._shared)
+        found = ((i, self._layer(p)) for i, p in enumerate(self._plan.layers) if i not in others)
         return {i: known for i, known in found if known is not None}
 
     def _layer(self, planned: PlannedLayer) -> _Layer | None:

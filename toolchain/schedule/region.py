@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from toolchain.memory import ResidentTensor, choose_residents
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.permutation import Reshape
 from toolchain.schedule.ahead import Ahead
+from toolchain.schedule.alike import alike
 from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
@@ -198,7 +199,12 @@ class Planner:
             return self.place(planned, plan.resident, plan.views, plan.cascades)
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        return Ahead(plan, taken, self.model, place).best(known)
+        return Ahead(plan, self.shared, taken, self.model, place).best(known)
+
+    @cached_property
+    def shared(self) -> Collection[int]:
+        """Layers whose constants others have as well."""
+        return alike(enumerate(self.layers))
 
     def cascaded(self, plan: RegionPlan, size: int, most: float) -> RegionPlan | None:
         """With layers in turns, in so many bytes of the SRAM, where that takes fewer cycles; nothing to gain where all tensors
