@@ -101,7 +101,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
             network, given = begun.calibrated.network, begun.calibrated.quantization
             wanted, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
             made = compile_model(
-                name_, network.model, network.selection, machine, given, asked.level, tell, progress, wanted, asked.goal
+                name_, network.model, network.selection, machine, given, asked.level, tell, progress, wanted, asked.planned_for
             )
         started[name], compiled[name] = begun, made
     data = entries_to_bytes({name: made.container for name, made in compiled.items()})
@@ -183,7 +183,7 @@ def _built(
 
 def _curve(name: str, calibrated: Prepared, machine: Machine, options: BuildOptions, progress: Progress) -> Curve:
     """Of a network that is quantized."""
-    network, given, goal = calibrated.network, calibrated.quantization, options.goal
+    network, given, goal = calibrated.network, calibrated.quantization, options.planned_for
 
     def container(other: Machine) -> Container:
         return compile_model(name, network.model, network.selection, other, given, options.level, goal=goal).container

@@ -185,7 +185,7 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
         if given is not None and given.within:
             size = size.with_sram(given.within)
         for chip in batch_choices(size, part.nodes) if given is None else (size,):
-            of = Planning(source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number])
+            of = Planning(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number))
             for plan in candidate_plans(of, goal.objective) if given is None else [plan_given(of, given)]:
                 keep = LEVELS[number].residency and goal.objective != "memory"
                 region = link_region(graph, segment, plan, machine, samples, keep)

@@ -86,6 +86,11 @@ class BuildOptions:
         self._require_data()
 
     @property
+    def planned_for(self) -> Goal:
+        """The goal, with what other options ask of plans."""
+        return replace(self.goal, alike=self.blocks_alike)
+
+    @property
     def judged(self) -> str | None:
         """An option that asks how accurate it is, without its dashes; None: no such is given."""
         given = {"error-report": self.error_report, **dict.fromkeys(self.gate.asked, True), "judge": self.judge is not None}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
-from toolchain.schedule.options import LEVELS
+from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner, plan_region
@@ -20,10 +20,12 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 @dataclass(frozen=True)
 class Goal:
-    """sram_bytes: that a plan may take; None: all that the machine has."""
+    """sram_bytes: that a plan may take; None: all that the machine has. alike: blocks of layers that are alike are one program,
+    for which nothing is fetched ahead from one to the next."""
 
     objective: Objective = "cycles"
     sram_bytes: int | None = None
+    alike: bool = False
 
     def require(self, chip: Chip, level: int) -> None:
         """Raises CompileError where the machine or the level has no such plans."""
@@ -38,6 +40,10 @@ class Goal:
     def planned_on(self, chip: Chip) -> Chip:
         """The machine as plans see it."""
         return chip if self.sram_bytes is None else chip.with_sram(self.sram_bytes)
+
+    def options(self, level: int) -> Options:
+        """What the level switches on, as far as the goal lets it."""
+        return replace(LEVELS[level], ahead=False) if self.alike else LEVELS[level]
 
 
 CYCLES = Goal()

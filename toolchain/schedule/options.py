@@ -9,18 +9,19 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Options:
     """fuse: tables and residual sums into their producers (clamps always are). double_buffer: load while computing.
-    residency: tensors stay in SRAM between layers. in_place: slices are views, concat parts are made in place. tilings: how
-    many are costed for each layer. repeat_cycles: where the machine has a repeat, a batch is the program of one sample, repeated,
-    unless that takes more than so many times the cycles of a program that works through the batch layer by layer. call_cycles:
-    where it has a call, what a program says several times becomes a block that is called, unless that takes more than so many
-    times the cycles. near: layers in turns are searched until what is found is expected to take no more than so many times the
-    cycles that any such plan takes at least. simulated: plans for several sizes of the SRAM are compared by what their programs
-    are simulated to take, not by what they are expected to.
+    residency: tensors stay in SRAM between layers. ahead: constants are fetched while layers before theirs run. in_place: slices
+    are views, concat parts are made in place. tilings: how many are costed for each layer. repeat_cycles: where the machine has a
+    repeat, a batch is the program of one sample, repeated, unless that takes more than so many times the cycles of a program that
+    works through the batch layer by layer. call_cycles: where it has a call, what a program says several times becomes a block
+    that is called, unless that takes more than so many times the cycles. near: layers in turns are searched until what is found
+    is expected to take no more than so many times the cycles that any such plan takes at least. simulated: plans for several
+    sizes of the SRAM are compared by what their programs are simulated to take, not by what they are expected to.
     """
 
     fuse: bool
     double_buffer: bool
     residency: bool
+    ahead: bool
     in_place: bool
     tilings: int
     repeat_cycles: float
@@ -30,8 +31,8 @@ class Options:
 
 
 LEVELS = (
-    Options(False, False, False, False, 1, math.inf, math.inf, 1.0, False),
-    Options(True, True, False, False, 4, 1.05, 1.01, 1.0, False),
-    Options(True, True, True, True, 12, 1.05, 1.01, 1.002, False),
-    Options(True, True, True, True, 40, 1.0, 1.0, 1.0, True),
+    Options(False, False, False, False, False, 1, math.inf, math.inf, 1.0, False),
+    Options(True, True, False, False, False, 4, 1.05, 1.01, 1.0, False),
+    Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, False),
+    Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, True),
 )

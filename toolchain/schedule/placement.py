@@ -58,7 +58,7 @@ def _walked(
     plan: RegionPlan, model: CostModel, some: Callable[[Layer, LayerPlan], Visited] | None = None
 ) -> tuple[Walk, tuple[PlannedLayer, ...]]:
     """some: works of a layer that stand for all; None: all works are looked at, those of stripes too."""
-    walk, areas, layers = Walk(model, plan.views, plan.residents, every=some is None), Areas(), []
+    walk, areas, layers = Walk(model, plan.views, plan.residents, some is None and bool(plan.fetched)), Areas(), []
     ahead: dict[int, dict[Hashable, Area]] = {}
     for run in plan.runs:
         inside = [run] if isinstance(run, int) else list(run.layers)

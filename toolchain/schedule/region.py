@@ -192,7 +192,7 @@ class Planner:
 
     def ahead(self, plan: RegionPlan, known: float) -> RegionPlan:
         """With constants fetched ahead where that takes fewer cycles. known: of another plan."""
-        if not (self.options.residency and self.options.double_buffer):
+        if not self.options.ahead:
             return plan
 
         def place(planned: Sequence[PlannedLayer]) -> RegionPlan | None:

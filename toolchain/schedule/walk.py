@@ -37,12 +37,12 @@ class Walk:
     units: that ran the works of the latest layer, one by one. roots: where resident roots lie, as far as it matters.
     """
 
-    def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], every: bool = False):
-        """resident: tensors that lie in sram. every: all works are asked for, none stands for others, so that it is known when
-        each would be ready."""
+    def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], ahead: bool = False):
+        """resident: tensors that lie in sram. ahead: all works are asked for, and with some the constants of later layers, which
+        memories need not serve before works that are ready."""
         self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
         self._store = model.chip.channels[-1].queue
-        self._queues = Queues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or every)
+        self._queues = Queues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or ahead)
         self._tile: Tile | None = None
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains

@@ -89,7 +89,8 @@ def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
 
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
     """The layers from `first` to `last` take turns, `step` rows of the last one in each. What lies between them stays where it
-    lay; `store` with rows keeps the latest of it. They bring their constants themselves, and nothing is fetched behind their loads."""
+    lay; `store` with rows keeps the latest of it. They bring their constants themselves, and nothing is fetched behind their
+    loads."""
     _require_count("fuse", "step", step)
     tensors, parts = tensors_of(tree.body)
     begin, end = (_place(parts, "fuse", name) for name in (first, last))
