@@ -9,7 +9,7 @@ loads of each of its works. A plan is taken only where it takes fewer cycles as 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice, product
@@ -26,11 +26,12 @@ from toolchain.schedule.visits import visited_works
 from toolchain.schedule.walk import Walk
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
-_USABLE = (1.0, 0.93)  # shares of a memory: not all that fits by its bytes can be placed
+_USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
+_MISSES = 2  # searches that find no places, behind which none is begun
 _LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
 _FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
-Place = Callable[[Sequence[PlannedLayer]], RegionPlan | None]
+Place = Callable[[Sequence[PlannedLayer], bool], RegionPlan | None]
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,11 @@ class Ahead:
         self, plan: RegionPlan, shared: Collection[int], taken: Callable[[int], Sequence[int]], model: CostModel, place: Place
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed."""
+        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed, after a search if asked."""
         self._plan, self._shared, self._taken, self._place = plan, shared, taken, place
         self._model, self._chip = model, model.chip
+        self._known_places: dict[Hashable, RegionPlan | None] = {}
+        self._missed = 0  # searches that found no places
         self._pitch = dram_alignment(model.chip)
 
     def best(self, known: float) -> RegionPlan:
@@ -74,15 +77,22 @@ class Ahead:
 
     def _plans(self, most: int) -> list[RegionPlan]:
         """Those that have a place. most: layers for which one fetches."""
-        found, shares = list[RegionPlan](), deque(_USABLE)
+        found: list[RegionPlan] = []
         for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
-            while shares:
-                placed = self._place(self._dealt(filled, shares[0], some, most))
-                if placed is not None:
-                    found.append(placed)
+            for share, searched in _USABLE:
+                plan = self._placed(self._dealt(filled, share, some, most), searched)
+                if plan is not None:
+                    found.append(plan)
                     break
-                shares.popleft()  # what has no place has none if it is dealt a little otherwise
         return found
+
+    def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
+        parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.ahead)
+        key = searched, *parts
+        if key not in self._known_places and not (searched and self._missed == _MISSES):
+            self._known_places[key] = self._place(dealt, searched)
+            self._missed += searched and self._known_places[key] is None
+        return self._known_places.get(key)
 
     def _most_gain(self) -> float:
         """Cycles, if no layer waits for its constants."""

@@ -13,7 +13,6 @@ from toolchain.schedule.plan import Storage, slot_name
 from toolchain.schedule.staging import PlannedLayer, Slot
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
-_AHEAD_NODES = 1_000  # the same, where constants are fetched ahead: they live long, and without them there is a plan already
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,12 @@ class Allocation:
     early: bool
     in_place: Mapping[str, str]
 
-    def in_memories(self) -> dict[int, Placement] | None:
-        """By memory; None where something has no place."""
+    def in_memories(self, searched: bool = True) -> dict[int, Placement] | None:
+        """By memory; None where something has no place. searched: not only what is found by one order after the other."""
         used = {item.space for p in self.planned if p.plan is not None for item in (*p.plan.slots, *p.plan.ahead)}
         placements: dict[int, Placement] = {}
         for space in sorted({int(Space.SRAM), *used}):
-            placement = self._in(space)
+            placement = self._in(space, searched)
             if placement is None:
                 return None
             placements[space] = placement
@@ -64,20 +63,20 @@ class Allocation:
                 found[step] -= aligned(buffers[out].size_bytes, align)
         return found
 
-    def _in(self, space: int) -> Placement | None:
+    def _in(self, space: int, searched: bool) -> Placement | None:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.apart else []
         outlive = (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0))
         ahead = any(p.plan is not None and p.plan.ahead for p in self.planned)
-        nodes, rights = (_AHEAD_NODES, (True,)) if ahead else (_PLACING_NODES, (False, True))
-        for in_place in rights if self.in_place and space == Space.SRAM else (False,):
+        nodes = _PLACING_NODES if searched else 0
+        for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
             for early, late in outlive:
-                effort = 0 if ahead and (early, late) != outlive[-1] else nodes
                 try:
                     buffers = self.buffers(space, early, late, in_place)
-                    return place(buffers, self.chip.spaces[space].memory.size, effort)
-                except DoesNotFit:
-                    continue
+                    return place(buffers, self.chip.spaces[space].memory.size, nodes)
+                except DoesNotFit as fault:
+                    # Constants ahead live long: a search costs much, another rarely finds more, and there is a plan without them.
+                    nodes = 0 if ahead and fault.nodes else nodes
         return None
 
     def buffers(self, space: int, early: int = 0, late: int = 0, in_place: bool = False) -> list[Buffer]:

@@ -34,6 +34,7 @@ from toolchain.schedule.turned import orders, views_in_place
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes; where plans are simulated, or little was looked at
+_ALIKE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -92,7 +93,7 @@ class Planner:
 
     def plans(self) -> list[RegionPlan]:
         """The plans of few cycles, and those of the ways in which bytes count more."""
-        found = self.fast()
+        found = [place_works(plan, self.model) for plan in self._found()]
         if self.options.residency:
             tried = (self._try(self._least, share, by, self.size) for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED))
             layerwise = [plan for plan in tried if plan is not None]
@@ -137,6 +138,12 @@ class Planner:
         return min(self.fast(), key=lambda plan: plan.cycles)
 
     def fast(self) -> list[RegionPlan]:
+        """The plans of few cycles. Raises CompileError."""
+        found = self._found()
+        most = _ALIKE * min(plan.cycles for plan in found)
+        return [place_works(plan, self.model) for plan in found if plan.cycles <= most]
+
+    def _found(self) -> list[RegionPlan]:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
         end. Where something is spilled and little was looked at, all sizes are; else as long as layers by themselves could take
         as few cycles with them, and no less than half where plans are not simulated as well. Raises CompileError."""
@@ -151,7 +158,7 @@ class Planner:
                 break
             if plan is not None and not any(plan is known for known in seen):
                 self.require_few(plan)
-                found.append(place_works(self.ahead(plan, min((p.cycles for p in found), default=math.inf)), self.model))
+                found.append(self.ahead(plan, min((p.cycles for p in found), default=math.inf)))
                 seen.append(plan)
                 least = min(least, plan.alone_cycles)
         return found or [self._in_all()]
@@ -174,7 +181,7 @@ class Planner:
         if plan is None:
             raise self.unplaced()
         self.require_few(plan)
-        return place_works(self.ahead(self.cascaded(plan, self.size, math.inf) or plan, math.inf), self.model)
+        return self.ahead(self.cascaded(plan, self.size, math.inf) or plan, math.inf)
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
@@ -195,8 +202,8 @@ class Planner:
         if not self.options.ahead:
             return plan
 
-        def place(planned: Sequence[PlannedLayer]) -> RegionPlan | None:
-            return self.place(planned, plan.resident, plan.views, plan.cascades)
+        def place(planned: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
+            return self.place(planned, plan.resident, plan.views, plan.cascades, searched)
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
         return Ahead(plan, self.shared, taken, self.model, place).best(known)
@@ -337,11 +344,13 @@ class Planner:
         resident: frozenset[str],
         views: Mapping[str, View] | None = None,
         cascades: tuple[Cascade, ...] = (),
+        searched: bool = True,
     ) -> RegionPlan | None:
-        """views: where they are not those of the region, since tensors lie in rings."""
+        """views: where they are not those of the region, since tensors lie in rings. searched: places are,
+        where they are not found by one order after the other."""
         views = self.views if views is None else views
         allocation = self.allocation(planned, resident, views, cascades)
-        placements = allocation.in_memories()
+        placements = allocation.in_memories(searched)
         if placements is None:
             return None
         kept = resident | self.port_roots
