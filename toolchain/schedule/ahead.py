@@ -53,7 +53,7 @@ class Ahead:
         self, plan: RegionPlan, shared: Collection[int], taken: Callable[[int], Sequence[int]], model: CostModel, place: Place
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed, after a search if asked."""
+        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed, after a search if so."""
         self._plan, self._shared, self._taken, self._place = plan, shared, taken, place
         self._model, self._chip = model, model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}

@@ -89,9 +89,10 @@ class _Given(Planner):
         resident: frozenset[str],
         views: Mapping[str, View] | None = None,
         cascades: tuple[Cascade, ...] = (),
+        searched: bool = True,
     ) -> RegionPlan | None:
         if views is not None or not self.tree.turns:
-            return super().place(planned, resident, views, cascades)
+            return super().place(planned, resident, views, cascades, searched)
         return super().place(*self._with_turns(planned, resident))
 
     def _with_turns(
