@@ -79,7 +79,28 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         '  layer "b"\n    call on mac\n  for rows by 2\n',
         '  for rows by 3\n    layer "b"\n      call on mac\n',
     ),
+    "fetch": (
+        lambda t: transform.fetch(t, "b", (2, "a"), (1, "b")),
+        '"b"\n',
+        '"b"\n    fetch 2 behind "a"\n    fetch 1 behind "b"\n',
+    ),
+    "fetch later": (
+        lambda t: transform.fetch(transform.fetch(t, "b", (2, "a")), "b", (2, "b")),
+        '"b"\n',
+        '"b"\n    fetch 2 behind "b"\n',
+    ),
+    "fetch none": (lambda t: transform.fetch(transform.fetch(t, "b", (2, "a")), "b"), SAID, SAID),
+    "fetch behind a layer that is fused": (
+        lambda t: transform.unfuse(transform.fuse(transform.fetch(t, "b", (2, "a")), "a", "b", 1), "a"),
+        SAID,
+        SAID,
+    ),
     "only": (lambda t: transform.only(t, ["a"]), SAID, "region 0\n" + A),
+    "only of what is fetched behind others": (
+        lambda t: transform.only(transform.fetch(t, "b", (1, "a"), (1, "b")), ["b"]),
+        SAID,
+        'region 0\n  layer "b"\n    fetch 1 behind "b"\n    call on mac\n',
+    ),
     "only in turns": (lambda t: transform.only(t, ["c"]), SAID, 'region 0\n  alloc "u" in sram rows 6\n' + TURNS),
 }
 
@@ -97,6 +118,10 @@ REFUSED: dict[str, Change] = {
     "split: step 0: must be 1 or more": lambda t: transform.split(t, "a", "rows", 0),
     'join: layer "b" has no loop over rows; it has none': lambda t: transform.join(t, "b", "rows"),
     'reorder: rows are not the loops of layer "a"; it has rows, channels': lambda t: transform.reorder(t, "a", ["rows"]),
+    "fetch: constants 0: must be 1 or more": lambda t: transform.fetch(t, "b", (0, "a")),
+    'fetch: layer "c" takes turns, in which it brings its constants itself; unfuse it first': lambda t: transform.fetch(
+        t, "c", (1, "a")
+    ),
     "slots: count 0: must be 1 or more": lambda t: transform.slots(t, "a", Ring("input"), 0),
     "parallel: mac, mac: a unit is named twice": lambda t: transform.parallel(t, "a", ["mac", "mac"]),
     'fuse: layer "a" does not stand behind "b"': lambda t: transform.fuse(t, "b", "a", 2),
@@ -130,3 +155,20 @@ def test_what_was_planned_is_changed_step_by_step() -> None:
     assert cascade.stripes.rows == {between: 4}
     layer = plan.layers[cascade.layers.stop - 1].plan
     assert layer is not None and layer.tiling.rows == 2
+
+
+def test_constants_come_earlier_or_later() -> None:
+    """Of one layer behind the loads of the one before it, or through its ring: what is planned has it so."""
+    network, machine = "resnet8_cifar", "edge16"
+    free = compiled(network, machine, 2)
+    (tree,), (plan,) = free.schedule, free.plans
+    names = [p.layer.node.name for p in plan.layers]
+    late = next(i for i, p in enumerate(plan.layers) if p.plan is not None and p.plan.ahead and p.plan.ahead[0].since < i - 1)
+    count = sum(len(part.blocks) for part in plan.layers[late].plan.ahead)  # type: ignore[union-attr]
+    for changed, behind in (
+        (transform.fetch(tree, names[late], (count, names[late - 1])), [late - 1]),
+        (transform.fetch(tree, names[late]), []),
+    ):
+        (made,) = compiled(network, machine, 2, [changed]).plans
+        layer = made.layers[late].plan
+        assert layer is not None and [part.since for part in layer.ahead] == behind

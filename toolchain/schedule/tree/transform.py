@@ -87,6 +87,22 @@ def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
     return _changed(tree, "parallel", layer, lambda own: replace(own, call=replace(own.call, units=tuple(units), note="")))
 
 
+def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
+    """So many of the layer's constants come behind the loads of an earlier layer, or of itself, the next so many behind those of
+    the next that is named, in order: earlier or later than they did. Others pass through its ring, all where none is named."""
+    for constants, _ in ahead:
+        _require_count("fetch", "constants", constants)
+    found = [Alloc(Ahead(constants, behind), "", Seq(())) for constants, behind in ahead]
+    parts = tensors_of(tree.body)[1]
+    if turns_of(parts[_place(parts, "fetch", layer)]) is not None:
+        raise CompileError(f"fetch: layer {quoted(layer)} takes turns, in which it brings its constants itself; unfuse it first")
+
+    def changed(own: LayerTree) -> LayerTree:
+        return replace(own, rings=(*(r for r in own.rings if not isinstance(r.buffer, Ahead)), *found))
+
+    return _changed(tree, "fetch", layer, changed)
+
+
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
     """The layers from `first` to `last` take turns, `step` rows of the last one in each. What lies between them stays where it
     lay; `store` with rows keeps the latest of it. They bring their constants themselves, and nothing is fetched behind their
