@@ -33,8 +33,9 @@ def test_the_same_weights_give_the_same_bits(tmp_path: Path) -> None:
     assert np.array_equal(written(both_of.data, "genai"), written(both().data, "standard"))
     genai = both_of.entries["decode"]
     assert [t.name for t in genai.container.inputs] == ["input_ids", "attention_mask"]
-    assert genai.figures["dram_write_bytes"] == step_by_step().figures["dram_write_bytes"]
-    assert genai.figures["cycles"] < 1.01 * step_by_step().figures["cycles"]
+    assert all(genai.figures[moved] == step_by_step().figures[moved] for moved in ("dram_read_bytes", "dram_write_bytes"))
+    # In another order of layers, with a scale more for keys: constants ahead save less of it, before them it has fewer cycles.
+    assert genai.figures["cycles"] < 1.03 * step_by_step().figures["cycles"]
 
 
 def test_weights_of_four_bits_and_one_product_for_queries_keys_and_values(tmp_path: Path) -> None:
