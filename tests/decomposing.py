@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
+from tests.exact import require_exact
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.hw import read_source
@@ -17,7 +18,6 @@ from toolchain.hw.chip import Chip
 from toolchain.isa import Isa, Machine, load_machine, starter_table
 from toolchain.isa.machine import read_table
 from toolchain.ops.kit.registry import STEPS
-from toolchain.runtime import Session, random_feeds, verify
 
 SOFTMAX = "g (float[1,4,16,64] x) => (float[1,4,16,64] y) { y = Softmax(x) }"
 NORM = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w, float[64] b> { y = LayerNormalization(x, w, b) }"
@@ -74,9 +74,4 @@ def require_equal_in_steps(folder: Path, model: onnx.ModelProto, machine: Machin
     except CompileError as fault:
         assert "smallest tile needs" in str(fault), fault
         return
-    feeds = random_feeds(built.container.inputs, seed=7)
-    reference = Session(built.data, backend="reference")
-    got, difference = verify(Session(built.data, timing=True), reference, feeds)
-    assert difference is None, difference
-    for name, value in reference.run_detailed(feeds).outputs.items():
-        np.testing.assert_array_equal(got.outputs[name], value)
+    require_exact(built)

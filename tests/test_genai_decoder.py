@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.meaning.judge import sqnr_db
 from tests.test_decoder import MACHINE, both, modules, step_by_step, tokens
 from toolchain.api import Build
 from toolchain.runtime import EntriesSession, Session
+from toolchain.schedule.region import Planner
 
 STEPS = 24
 
@@ -28,14 +30,16 @@ def written(data: bytes, form: str, backend: str = "reference", count: int = STE
     return np.stack([session.run(None, feeds([token], step))[0][0, 0] for step, token in enumerate(tokens(1)[:count].tolist())])
 
 
-def test_the_same_weights_give_the_same_bits(tmp_path: Path) -> None:
+def test_the_same_weights_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both_of = built(tmp_path, None, False)
     assert np.array_equal(written(both_of.data, "genai"), written(both().data, "standard"))
     genai = both_of.entries["decode"]
     assert [t.name for t in genai.container.inputs] == ["input_ids", "attention_mask"]
     assert all(genai.figures[moved] == step_by_step().figures[moved] for moved in ("dram_read_bytes", "dram_write_bytes"))
-    # In another order of layers, with a scale more for keys: constants ahead save less of it, before them it has fewer cycles.
-    assert genai.figures["cycles"] < 1.03 * step_by_step().figures["cycles"]
+    assert genai.figures["cycles"] < 1.03 * step_by_step().figures["cycles"]  # constants ahead save less of its order of layers
+    monkeypatch.setattr(Planner, "ahead", lambda _, plan, known: plan)
+    plain, standard = built(tmp_path, None, False), modules()[1].built_for(MACHINE, tmp_path)
+    assert plain.entries["decode"].figures["cycles"] < 1.01 * standard.entries["decode"].figures["cycles"]
 
 
 def test_weights_of_four_bits_and_one_product_for_queries_keys_and_values(tmp_path: Path) -> None:

@@ -10,20 +10,20 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests.bounded import require_bounds
+from tests.exact import require_exact
 from tests.forced_turns import forced_turns
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.codegen.model import Region
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.runtime import Session, random_feeds, verify
+from toolchain.runtime import Session
 
 CASES = int(os.environ.get("RANDOM_CASES", "300"))
 PATTERNS = [("*",), ("*[02468]",), ("*[13579]",), ("*[02468]", "*[13579]"), ("*[01234]", "*[05]")]  # of names of tensors
@@ -89,10 +89,4 @@ def equal_on_drawn_case(
     counts.update(["programs", *types_used(built.data, chip)])
     assert not built.figures["warnings"], built.figures["warnings"]
     require_bounds(built.figures)
-    feeds = random_feeds(built.container.inputs, seed=7)
-    reference = Session(built.data, backend="reference")
-    got, difference = verify(Session(built.data, timing=True), reference, feeds)
-    assert difference is None, difference
-    expected = reference.run_detailed(feeds)
-    for name, value in expected.outputs.items():
-        np.testing.assert_array_equal(got.outputs[name], value)
+    require_exact(built)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, seed, settings
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.exact import require_exact
 from tests.keyed import with_keys
 from tests.noted import noted_plans
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
-from toolchain.runtime import Session, random_feeds, verify
 from toolchain.schedule import ahead
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
@@ -153,9 +153,4 @@ def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: Drawn
     counts["programs"] += 1
     counts["fetching"] += any(plan.fetched for plan in plans)
     counts["own"] += any(index == since for plan in plans for since, parts in plan.fetched.items() for index, _ in parts)
-    feeds = random_feeds(built.container.inputs, seed=7)
-    reference = Session(built.data, backend="reference")
-    got, difference = verify(Session(built.data, timing=True), reference, feeds)
-    assert difference is None, difference
-    for name, value in reference.run_detailed(feeds).outputs.items():
-        np.testing.assert_array_equal(got.outputs[name], value)
+    require_exact(built)

@@ -34,7 +34,7 @@ from toolchain.schedule.turned import orders, views_in_place
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes; where plans are simulated, or little was looked at
-_ALIKE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
+_CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -140,7 +140,7 @@ class Planner:
     def fast(self) -> list[RegionPlan]:
         """The plans of few cycles. Raises CompileError."""
         found = self._found()
-        most = _ALIKE * min(plan.cycles for plan in found)
+        most = _CLOSE * min(plan.cycles for plan in found)
         return [place_works(plan, self.model) for plan in found if plan.cycles <= most]
 
     def _found(self) -> list[RegionPlan]:
