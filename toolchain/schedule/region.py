@@ -35,6 +35,7 @@ from toolchain.schedule.turned import orders, views_in_place
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes; where plans are simulated, or little was looked at
 _CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
+_FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -256,7 +257,8 @@ class Planner:
         return Cascades(self.layers, self.views, self.storages, self.port_roots, self.in_place, self.model, depth, candidates)
 
     def bounds(self, before: RegionPlan) -> Bounds:
-        spilled = frozenset(i for s in before.spilled for i in range(s.start, s.end))
+        few = len(self.layers) <= _FEW
+        spilled = frozenset(range(len(self.layers)) if few else (i for s in before.spilled for i in range(s.start, s.end)))
         touched = {r for r, s in self.storages.items() if not spilled.isdisjoint(range(s.start, s.end))}
         return Bounds(
             self.storages,
