@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from toolchain.api import BuildOptions, build
+from toolchain.ir.graph import TensorType
 from toolchain.isa import load_machine
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import Box
 from toolchain.schedule import placement
 from toolchain.schedule.areas import Areas, boxes_meet
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.places import View
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.queues import Queues
+from toolchain.schedule.touched import Touched
 from toolchain.schedule.wanted import Wanted
 
 CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"
@@ -69,7 +73,19 @@ def test_areas_that_lie_wholly_in_another_are_over() -> None:
 def test_boxes_of_one_tensor_are_compared() -> None:
     assert not boxes_meet(Box("x", (0, 0), (4, 8)), Box("x", (4, 0), (4, 8)))
     assert boxes_meet(Box("x", (0, 0), (5, 8)), Box("x", (4, 7), (4, 8)))
-    assert boxes_meet(Box("x", (0, 0), (4, 8)), Box("view", (4, 0), (4, 8)))
+
+
+def test_boxes_of_a_tensor_under_two_shapes_are_compared_by_their_bytes() -> None:
+    kinds = {"heads": TensorType((2, 4, 8), "int8"), "rows": TensorType((8, 8), "int8")}
+    views = {name: replace(View.whole(name, kind), root="heads") for name, kind in kinds.items()}
+    touched = Touched(views)
+    for number in (0, 1):
+        touched.make(Box("heads", (number, 0, 0), (1, 4, 8)), number, queue=0)
+    assert touched.makers(Box("rows", (0, 0), (4, 8)), queue=1) == [0]
+    assert touched.makers(Box("rows", (4, 7), (1, 1)), queue=1) == [1]
+    assert touched.makers(Box("rows", (3, 0), (2, 8)), queue=1) == [0, 1]
+    assert touched.reads(Box("rows", (0, 0), (4, 8)), Box("heads", (0, 3, 7), (1, 1, 1)))
+    assert not touched.reads(Box("rows", (0, 0), (4, 8)), Box("heads", (1, 0, 0), (1, 1, 1)))
 
 
 @pytest.mark.parametrize(("looks_ahead", "cycles"), [(False, 444), (True, 324)])

@@ -129,7 +129,5 @@ def rows_meet(a: Box, b: Box) -> int:
 
 
 def boxes_meet(a: Box, b: Box) -> bool:
-    """Two boxes of one root; of different tensors in it nothing more is known."""
-    return a.tensor != b.tensor or all(
-        first < second + n and second < first + m for first, m, second, n in zip(a.start, a.size, b.start, b.size)
-    )
+    """Two boxes of one tensor."""
+    return all(first < second + n and second < first + m for first, m, second, n in zip(a.start, a.size, b.start, b.size))

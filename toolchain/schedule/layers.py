@@ -13,6 +13,8 @@ from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, fits
 from toolchain.schedule.tilings import Candidate, LayerTilings, SmallestTile, candidates, smallest_tile
 
+_FINER = 3  # tilings of more works that are looked at
+
 Pin = Callable[[frozenset[str]], LayerPlan | None]  # from the layer's tensors that lie in SRAM
 
 
@@ -62,6 +64,13 @@ class RegionLayers:
             plan = pin(frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident))
             return plan if plan is not None and fits(plan.staging_bytes, room) else None
         return self.tilings(layer, resident).best(room, self._options.tilings, by)
+
+    def finer(self, index: int, plan: LayerPlan, resident: Collection[str], sram_bytes: int) -> Sequence[LayerPlan]:
+        """With more works than a plan of the layer, in so many bytes of the SRAM; none where its plan is not open."""
+        layer, room = self._layers[index], {**self._sizes, int(Space.SRAM): sram_bytes}
+        if layer.node.name in self._pinned:
+            return ()
+        return self.tilings(layer, self._inside(layer, resident)).finer(plan, room, _FINER)
 
     def plan(self, index: int, resident: Collection[str], sram_bytes: int, by: Measure) -> LayerPlan | None:
         """With these roots in SRAM; None of movers too."""

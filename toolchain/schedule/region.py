@@ -12,6 +12,7 @@ from toolchain.ir.graph import Node
 from toolchain.machine import Space
 from toolchain.memory import ResidentTensor, choose_residents
 from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.tile import aligned
 from toolchain.ops.permutation import Reshape
 from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.alike import alike
@@ -28,8 +29,9 @@ from toolchain.schedule.places import Activations, View, find_views
 from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many, too_small
+from toolchain.schedule.retiled import retiled
 from toolchain.schedule.sizes import grid
-from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.turned import orders, views_in_place
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
@@ -159,7 +161,7 @@ class Planner:
                 break
             if plan is not None and not any(plan is known for known in seen):
                 self.require_few(plan)
-                found.append(self.ahead(plan, min((p.cycles for p in found), default=math.inf)))
+                found.append(self.ahead(self.retiled(plan), min((p.cycles for p in found), default=math.inf)))
                 seen.append(plan)
                 least = min(least, plan.alone_cycles)
         return found or [self._in_all()]
@@ -208,6 +210,21 @@ class Planner:
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
         return Ahead(plan, self.shared, taken, self.model, place).best(known)
+
+    def retiled(self, plan: RegionPlan) -> RegionPlan:
+        """With finer tiles where units of another kind wait for them."""
+        if not self.options.residency:
+            return plan
+        live = self._live_bytes(plan.resident)
+
+        def finer(index: int, plan: RegionPlan) -> Sequence[LayerPlan]:
+            before = plan.layers[index].plan
+            return () if before is None else self.layerwise.finer(index, before, plan.resident, self.size - live[index])
+
+        def place(planned: Sequence[PlannedLayer], plan: RegionPlan) -> RegionPlan | None:
+            return self.place(planned, plan.resident, plan.views, plan.cascades, searched=False)
+
+        return retiled(plan, finer, place)
 
     @cached_property
     def shared(self) -> Collection[int]:
@@ -323,13 +340,7 @@ class Planner:
 
     def tile(self, resident: frozenset[str], usable: float, by: Measure, size: int) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
-        align = self.chip.sram.alignment_bytes
-        live = [0] * len(self.layers)
-        for root in resident:
-            s = self.storages[root]
-            for step in range(s.start, s.end):
-                live[step] += -(-s.size_bytes // align) * align
-        planned = []
+        live, planned = self._live_bytes(resident), list[PlannedLayer]()
         for layer, used in zip(self.layers, live):
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(PlannedLayer(layer, None))
@@ -339,6 +350,14 @@ class Planner:
                 return None
             planned.append(PlannedLayer(layer, plan))
         return planned
+
+    def _live_bytes(self, resident: Collection[str]) -> list[int]:
+        """Of these roots, while each layer runs."""
+        live, align = [0] * len(self.layers), self.chip.sram.alignment_bytes
+        for storage in (self.storages[root] for root in resident):
+            for step in range(storage.start, storage.end):
+                live[step] += aligned(storage.size_bytes, align)
+        return live
 
     def place(
         self,

@@ -22,6 +22,7 @@ from toolchain.schedule.walk import Walk
 
 _ENOUGH_TILES = 4096
 _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
+_FINER_TRIED, _FINER_WORKS, _FINER_CYCLES = 12, 8, 1.15  # next tilings, times the works and the cycles that finer ones may have
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
 Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
@@ -83,6 +84,19 @@ class LayerTilings:
         if best is not None:
             self._chosen[by].append((room, best))
         return best
+
+    def finer(self, plan: LayerPlan, room: Room, most: int) -> list[LayerPlan]:
+        """Of the next tilings behind that of a plan the first that have more works, each another number, and take little longer
+        alone."""
+        at = next((i for i, (_, tiling) in enumerate(self._candidates) if tiling == plan.tiling), len(self._candidates))
+        found: dict[int, LayerPlan] = {}
+        for _, tiling in self._candidates[at + 1 : at + 1 + _FINER_TRIED]:
+            other = self.evaluate(tiling, room)
+            if other is None or len(found) == most:
+                continue
+            if plan.works < other.works <= _FINER_WORKS * plan.works and other.cycles <= _FINER_CYCLES * plan.cycles:
+                found.setdefault(other.works, other)
+        return list(found.values())
 
     def _has_all_slots(self, plan: LayerPlan, room: Room) -> bool:
         """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""

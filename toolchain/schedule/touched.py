@@ -37,7 +37,7 @@ class Touched:
         """Whether a load of the box reads bytes of what is written."""
         if box is None or written is None or self.root(written.tensor) != self.root(box.tensor):
             return False
-        return boxes_meet(written, box)
+        return self._meet(written, box)
 
     def view(self, box: Box) -> View:
         return self._views[box.tensor]
@@ -48,7 +48,22 @@ class Touched:
     def makers(self, box: Box, queue: int) -> list[int]:
         """The operations on other queues that wrote what the box holds; of no size: all of its tensor."""
         made = self._made.get(self.root(box.tensor), ())
-        return [n for other, n, q in made if q != queue and (not (box.size and other.size) or boxes_meet(other, box))]
+        return [n for other, n, q in made if q != queue and (not (box.size and other.size) or self._meet(other, box))]
+
+    def _meet(self, a: Box, b: Box) -> bool:
+        """Two boxes of one root; of different tensors in it, as under two shapes, by their first and last bytes."""
+        if a.tensor == b.tensor:
+            return boxes_meet(a, b)
+        one, other = self._bytes(a), self._bytes(b)
+        return one is None or other is None or (one[0] < other[1] and other[0] < one[1])
+
+    def _bytes(self, box: Box) -> tuple[int, int] | None:
+        """Of the root, [first, end) of a box; None where they are not known: of rows that move, in feature maps."""
+        view = self.view(box)
+        if view.rows or view.strides.maps is not None:
+            return None
+        last = [first + size - 1 for first, size in zip(box.start, box.size)]
+        return view.at(box.start), view.at(last) + view.item_bytes
 
     def make(self, box: Box, number: int, queue: int) -> None:
         root = self.root(box.tensor)
@@ -65,13 +80,10 @@ class Touched:
 
     def _part(self, box: Box, area: Area) -> tuple[int, int] | None:
         """Bytes of an area from the first to the last of a box."""
-        view = self.view(box)
         if not box.size:
             return area.start, area.end
-        if not self.every or view.rows or view.strides.maps is not None:
-            return None
-        last = [first + size - 1 for first, size in zip(box.start, box.size)]
-        return area.start + view.at(box.start), area.start + view.at(last) + view.item_bytes
+        part = self._bytes(box) if self.every else None
+        return None if part is None else (area.start + part[0], area.start + part[1])
 
     def before(self, box: Box, queue: int) -> list[int]:
         """The operations that must be over before the queue writes the box to its place: no element is written twice."""

@@ -1,0 +1,40 @@
+"""Finer tiles where units of another kind wait for them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+
+from examples.schedules.networks import NETWORKS
+from toolchain.api import Build, BuildOptions, build
+from toolchain.schedule.region import Planner
+from toolchain.schedule.tree.text import print_schedule
+
+
+@pytest.fixture
+def attention(tmp_path: Path) -> Path:
+    """Four heads: two products with a softmax between them."""
+    onnx.save(NETWORKS["attention"](), tmp_path / "attention.onnx")
+    return tmp_path / "attention.onnx"
+
+
+def _built(path: Path) -> Build:
+    return build(path, BuildOptions("transformer64"))
+
+
+def test_products_begin_before_all_of_a_softmax_is_over(attention: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _built(attention)
+    assert "IntegerSoftmax, 4 tiles" in print_schedule(found.schedule)
+    monkeypatch.setattr(Planner, "retiled", lambda _, plan: plan)
+    alone = _built(attention)
+    assert "IntegerSoftmax, 1 tile," in print_schedule(alone.schedule)
+    assert found.figures["cycles"] < 0.95 * alone.figures["cycles"]
+
+
+def test_what_is_expected_sees_the_heads_apart(attention: Path) -> None:
+    found = _built(attention)
+    (expected,) = re.findall(r"([\d,]+) cycles expected", print_schedule(found.schedule))
+    assert int(expected.replace(",", "")) == pytest.approx(found.figures["cycles"], rel=0.005)
