@@ -25,7 +25,7 @@ from toolchain.schedule.tree.to_plan import Facts, given_of
 
 
 def plan_given(planning: Planning, tree: RegionTree) -> RegionPlan:
-    """As `plan_region`, by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
+    """The plan of a region by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
     CompileError with all that is wrong with it."""
     free = {n.name for n in Planner(planning).free}
     return _Given(replace(planning, nodes=in_said_order(planning.nodes, free, tree)), tree).plan()

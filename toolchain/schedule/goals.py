@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -11,7 +12,7 @@ from toolchain.hw.quantities import write_bytes
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
-from toolchain.schedule.region import Planner, plan_region
+from toolchain.schedule.region import Planner
 from toolchain.schedule.whole import plan_whole
 
 Objective = Literal["cycles", "memory", "traffic", "energy"]
@@ -50,11 +51,19 @@ CYCLES = Goal()
 _ALIKE = 1.01  # times the fewest cycles that are expected, within which what is expected does not tell plans apart
 
 
+def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
+    """The plan of fewest cycles, and where its tiles are finer the best of the others: what waits for what is expected less well
+    there."""
+    best = min(plans, key=lambda plan: plan.cycles)
+    others = [plan for plan in plans if not plan.finer] if best.finer else []
+    return [best, *sorted(others, key=lambda plan: plan.cycles)[:1]]
+
+
 def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan]:
     """Of which the best by the objective is taken. Raises CompileError."""
     if objective == "cycles":
-        found = Planner(planning).fast() if planning.options.simulated else [plan_region(planning)]
+        found = Planner(planning).fast()
         most = _ALIKE * min(plan.cycles for plan in found)
-        return [plan for plan in found if plan.cycles <= most]
+        return [plan for plan in found if plan.cycles <= most] if planning.options.simulated else _best_of_each(found)
     whole = plan_whole(planning) if objective == "memory" else None
     return Planner(planning).plans() if whole is None else [whole]

@@ -55,7 +55,7 @@ class Cascade:
 @dataclass(frozen=True)
 class RegionPlan:
     """`resident`: roots in SRAM, whole or their latest rows; `spilled`: roots in DRAM; `placements`: by memory, the addresses of
-    roots and slots."""
+    roots and slots. `finer`: some tiles are, for units of another kind."""
 
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
@@ -64,6 +64,7 @@ class RegionPlan:
     placements: Mapping[int, Placement]
     cycles: float
     cascades: tuple[Cascade, ...] = ()
+    finer: bool = False
 
     @cached_property
     def residents(self) -> frozenset[str]:

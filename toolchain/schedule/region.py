@@ -45,11 +45,6 @@ _PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
-def plan_region(planning: Planning) -> RegionPlan:
-    """The plan of fewest cycles. Raises CompileError when a layer cannot fit the SRAM."""
-    return Planner(planning).plan()
-
-
 class Planner:
     """Of one region; what it finds out is remembered."""
 
@@ -161,7 +156,10 @@ class Planner:
                 break
             if plan is not None and not any(plan is known for known in seen):
                 self.require_few(plan)
-                found.append(self.ahead(self.retiled(plan), min((p.cycles for p in found), default=math.inf)))
+                found.append(self.ahead(plan, min((p.cycles for p in found), default=math.inf)))
+                finer = self.retiled(plan)
+                if finer is not plan:
+                    found.append(replace(self.ahead(finer, min(p.cycles for p in found)), finer=True))
                 seen.append(plan)
                 least = min(least, plan.alone_cycles)
         return found or [self._in_all()]
