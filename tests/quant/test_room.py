@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from edge_numerics import EDGE
+from models import model, node
 from onnx import parser
 
+from quant.calibrate import observe
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point import Numerics, ScaleForm
 from quant.fixed_point.core.codes import CodeType
@@ -34,6 +36,14 @@ def test_tails_are_those_of_the_outermost_samples() -> None:
     assert seen(np.tile([0.0, 6.0], (20, 1))).tails == Tails(40, 0.0, 0.0)
     assert seen(np.array([[-1.0, 1.0]])).tails == Tails(2, 0.0, 0.0)
     assert seen(np.arange(20.0)[:, None]).tails == Tails(20, 4.5, 4.5)  # of eight: 11 is as far as they reach
+
+
+def test_tensors_with_one_range_are_seen_sample_by_sample() -> None:
+    """As the steps of a sequence: these do not tell how far other samples reach."""
+    proto, ends = model([node("Neg", "x", "y")], {"x": [1]}, ["y"]), MinMax()
+    samples = [{"x": np.array([value], np.float32)} for value in (1, 2)]
+    observe(proto, samples, {"x": ends, "y": ends})
+    assert (ends.range(), ends.range().tails) == (Range(-2.0, 2.0), Tails(4, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("codes", [CodeType.INT8, CodeType.INT16])
