@@ -22,6 +22,8 @@ SMALLEST_SCALE = 2.0**-40
 
 # A state adds up from step to step, and other sequences add up to more than those seen: of 16 bits one is for that.
 SEQUENCE_ROOM = 2.0
+# Steps that room is weighed against: finer ones are there for small numbers, of which a mean of squares knows nothing.
+_MOST_STEPS = 2.0**12
 _ROUNDS = 8  # until room and span agree, to far less than a code
 
 
@@ -59,7 +61,7 @@ def _with_tails(r: Range, codes: CodeType) -> Range:
         return r
     below = above = 0.0
     for _ in range(_ROUNDS):
-        gain = 12 * (codes.high - codes.low) ** 2 / (tails.values * (span + below + above))
+        gain = 12 * min(codes.high - codes.low, _MOST_STEPS) ** 2 / (tails.values * (span + below + above))
         below, above = _room(tails.below, gain), _room(tails.above, gain)
         share = span / max(below + above, span)
         below, above = below * share, above * share

@@ -47,10 +47,10 @@ def test_tensors_with_one_range_are_seen_sample_by_sample() -> None:
 
 
 @pytest.mark.parametrize("codes", [CodeType.INT8, CodeType.INT16])
-@pytest.mark.parametrize("values", [40, 4_000, 400_000, 10**10])
+@pytest.mark.parametrize("values", [40, 4_000, 400_000, 10**8])
 def test_room_is_of_least_expected_error(codes: CodeType, values: int) -> None:
     measured = Range(-1.0, 2.0, Tails(values, 0.02, 0.05))
-    steps = codes.high - codes.low
+    steps = min(codes.high - codes.low, 1 << 12)
 
     def cost(below: float, above: float) -> float:
         clipped = sum(2 * a**2 / values * np.exp(-x / a) for a, x in ((0.02, below), (0.05, above)))
@@ -62,7 +62,7 @@ def test_room_is_of_least_expected_error(codes: CodeType, values: int) -> None:
     assert below >= 0 and above >= 0
     for other in np.linspace(0, 2, 201):
         assert least <= cost(below, other) * (1 + 1e-6) and least <= cost(other, above) * (1 + 1e-6)
-    assert (found is measured) == (values == 10**10 or (values, codes) == (400_000, CodeType.INT8))
+    assert (found is measured) == (values == 10**8 or (values, codes) == (400_000, CodeType.INT8))
 
 
 def test_room_is_at_most_as_much_again() -> None:
