@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -157,7 +158,8 @@ def observe(
     few_runs: bool = False,
     divided: Divided | None = None,
 ) -> None:
-    """Shows each sink its tensor's values, sample by sample. few_runs: as in `open_session`; all else as in `calibrate`."""
+    """Shows each sink its tensor's values, sample by sample, and one that is of several tensors those of all of them at once.
+    few_runs: as in `open_session`; all else as in `calibrate`."""
     sizes = tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
@@ -165,11 +167,18 @@ def observe(
     producers = {output: node for node in model.graph.node for output in node.output}
     masks, made_up = _masks(model, divided), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
+    of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0
     for done, sample in enumerate(data, 1):
-        where = _Sample(done - 1, made_up)
+        where, together = _Sample(done - 1, made_up), dict[int, tuple[Sink, list[np.ndarray]]]()
         for name, value in _values(session, sample, where):
-            sinks[name].update(_finite(cut(name, value, divided), name, where, producers, masks))
+            sink, seen = sinks[name], _finite(cut(name, value, divided), name, where, producers, masks)
+            if id(sink) in of_several:
+                together.setdefault(id(sink), (sink, []))[1].append(seen.ravel())
+            else:
+                sink.update(seen)
+        for sink, parts in together.values():
+            sink.update(np.concatenate(parts))
         if progress:
             progress(done, total)
     if done == 0:

@@ -41,5 +41,5 @@ def cut_ranges(ranges: Mapping[str, EntryT], divided: Divided | None) -> dict[st
     for name, bounds in divided.within.items() if divided is not None else ():
         known = found.get(name)
         if isinstance(known, Range) and known.low < bounds.high and known.high > bounds.low:
-            found[name] = Range(max(known.low, bounds.low), min(known.high, bounds.high))
+            found[name] = known.within(bounds.low, bounds.high)
     return found

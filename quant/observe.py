@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,14 +14,27 @@ from toolchain.errors import CompileError
 
 Array = NDArray[Any]
 COMMON_PERCENT = 99.99
+_TAIL = 8  # samples whose ends tell how far others reach beyond
+
+
+@dataclass(frozen=True)
+class Tails:
+    """How sure the ends of a range are that was measured. values: so many were seen, in all samples together; below, above: how
+    far values beyond an end lie from it in the mean, 0 where none do."""
+
+    values: int
+    below: float
+    above: float
 
 
 @dataclass(frozen=True)
 class Range:
-    """low <= real values <= high, both finite."""
+    """low <= real values <= high, both finite. tails: where it was measured and values that were not seen may lie beyond; None
+    where it is as somebody says, or as it must be."""
 
     low: float
     high: float
+    tails: Tails | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
@@ -32,7 +46,22 @@ class Range:
         return cls(float(x.min()), float(x.max())) if x.size else cls(0.0, 0.0)
 
     def union(self, other: Range) -> Range:
-        return Range(min(self.low, other.low), max(self.high, other.high))
+        """Each end with the tail of the range whose end it is."""
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        known = [(r, r.tails) for r in (self, other) if r.tails is not None]
+        if not known:
+            return Range(low, high)
+        below = max((t.below for r, t in known if r.low == low), default=0.0)
+        above = max((t.above for r, t in known if r.high == high), default=0.0)
+        return Range(low, high, Tails(min(t.values for _, t in known), below, above))
+
+    def within(self, low: float, high: float) -> Range:
+        """What of it lies between, where something does: nothing lies beyond an end that is cut."""
+        found = Range(min(max(self.low, low), high), max(min(self.high, high), low))
+        if self.tails is None:
+            return found
+        below, above = (self.tails.below if self.low > low else 0.0), (self.tails.above if self.high < high else 0.0)
+        return replace(found, tails=Tails(self.tails.values, below, above))
 
     def with_zero(self) -> Range:
         """The smallest range that holds this one and 0: padding and zero points need an exact zero."""
@@ -52,18 +81,30 @@ class Observer(Protocol):
 
 
 class MinMax:
-    """The smallest and largest value seen."""
+    """The smallest and largest value seen, and the tails beyond them as the outermost ends of single samples tell."""
 
     def __init__(self) -> None:
-        self._low, self._high = math.inf, -math.inf
+        self._values = 0
+        self._lows, self._highs = list[float](), list[float]()  # of samples, outermost first
 
     def update(self, x: Array) -> None:
         if x.size:
-            self._low = min(self._low, float(x.min()))
-            self._high = max(self._high, float(x.max()))
+            self._values += x.size
+            self._lows = sorted((*self._lows, float(x.min())))[: _TAIL + 1]
+            self._highs = sorted((*self._highs, float(x.max())), reverse=True)[: _TAIL + 1]
 
     def range(self) -> Range:
-        return Range(self._low, self._high) if self._low <= self._high else Range(0.0, 0.0)
+        if not self._values:
+            return Range(0.0, 0.0)
+        return Range(self._lows[0], self._highs[0], Tails(self._values, _mean_excess(self._lows), _mean_excess(self._highs)))
+
+
+def _mean_excess(ends: Sequence[float]) -> float:
+    """ends: of samples, outermost first. Of exponential tails the mean excess over any threshold is the same, and that of the
+    outermost ones over the next is its best estimate (Hill's, of values in place of their logarithms)."""
+    *outer, threshold = ends
+    found = abs(sum(outer) / len(outer) - threshold) if outer else 0.0
+    return float(f"{found:.3g}")  # a third of it is chance
 
 
 class Histogram:
@@ -149,7 +190,8 @@ class Percentile:
 
 
 def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> Range:
-    """The values below and above which (100 - percent) % of all seen lie, interpolated within a bin of 1/128 octave.
+    """The values below and above which (100 - percent) % of all seen lie, interpolated within a bin of 1/128 octave; where that
+    is less than one of them, as far beyond as the tails say, no end by more than the span.
 
     Ends that touch 0 stay: a tensor without negatives keeps its low end.
     """
@@ -158,6 +200,10 @@ def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> R
     if not counts.size:
         return extremes
     tail = (1 - percent / 100) * counts.sum()
+    tails = extremes.tails
+    if 0 < tail < 1 and tails is not None:
+        below, above = (min(-mean * math.log(tail), extremes.span) for mean in (tails.below, tails.above))
+        return Range(extremes.low - below, extremes.high + above)
     above = _quantile(high[::-1], low[::-1], counts[::-1], tail)
     below = _quantile(low, high, counts, tail)
     lowest = min(below, 0.0) if extremes.low < 0 else extremes.low

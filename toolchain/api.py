@@ -32,6 +32,7 @@ from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared, prepar
 from toolchain.report import (
     agreed,
     calibration_warnings,
+    few_values_warnings,
     host_warnings,
     idle_warnings,
     rounded_anew_notes,
@@ -152,11 +153,12 @@ def _built(
     figures["repair"] = calibrated.figures()
     asked = options.repair is not None or options.observer == AUTO
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
+    measured = options.calibration is not None or options.parameters is not None
     warnings = (
         *model.warnings,
         *started.unread,
         *random_warnings(options),
-        *calibration_warnings(figures["calibration_samples"]),
+        *(calibration_warnings(figures["calibration_samples"]) or few_values_warnings(calibrated.outputs if measured else {})),
         *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
         *idle_warnings(options.static_ranges, model.nodes),
         *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),

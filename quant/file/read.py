@@ -17,7 +17,7 @@ from quant.file.faults import layer_faults, machine_faults, name_faults, weight_
 from quant.file.parameters import Parameters
 from quant.file.schema import VERSION, Entry, File, Weights
 from quant.fixed_point.core.numerics import Numerics
-from quant.observe import Range
+from quant.observe import Range, Tails
 from quant.repair.file import Repair, RepairSection, repair_of
 from quant.repair.step import Quantization
 from quant.suggestion import suggestion
@@ -161,6 +161,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 def _value(entry: Entry) -> Range | Quant:
     if entry.low is not None and entry.high is not None:
-        return Range(entry.low, entry.high)
+        if entry.values is None or entry.below is None or entry.above is None:
+            return Range(entry.low, entry.high)
+        return Range(entry.low, entry.high, Tails(entry.values, entry.below, entry.above))
     assert entry.scale is not None and entry.zero_point is not None
     return Quant(entry.scale, entry.zero_point)

@@ -9,6 +9,7 @@ from typing import Any
 from quant.file.parameters import Parameters
 from quant.file.schema import VERSION
 from quant.fixed_point.core.groups import WeightScaling
+from quant.observe import Range
 from quant.repair.file import array_file, packed_layers, section_of
 from toolchain.files import write_files, write_whole
 from toolchain.ir.graph import Quant
@@ -21,7 +22,8 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         "# Quantization parameters. Edit them and give the file back with --quant.",
         "# A tensor has either low and high, the real values to be covered (the build chooses the scale that its machine can",
         "# express), or scale and zero_point: real = scale * (code - zero_point). type, such as int16, gives it codes of another",
-        "# type than the machine's first, where the machine has it.",
+        "# type than the machine's first, where the machine has it. values, below and above: how many values low and high were",
+        "# measured on, and how far others lie beyond, in the mean: the build leaves room for these, and without them none.",
         f"version: {VERSION}",
         f"model: {_text(parameters.model)}",
         f"hardware: {_text(parameters.hardware)}",
@@ -36,12 +38,18 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         if isinstance(entry, Quant):
             value = f"scale: {_number(entry.scale)}, zero_point: {entry.zero_point}"
         else:
-            value = f"low: {_number(entry.low)}, high: {_number(entry.high)}"
+            value = f"low: {_number(entry.low)}, high: {_number(entry.high)}{_tails_text(entry)}"
         if name in parameters.types:
             value += f", type: {parameters.types[name]}"
         source = " ".join(parameters.sources.get(name, "").split())
         lines.append(f"  {_text(name)}: {{{value}}}" + (f"  # {source}" if source else ""))
     return "\n".join(lines) + "\n"
+
+
+def _tails_text(r: Range) -> str:
+    if r.tails is None or not (r.tails.below or r.tails.above):
+        return ""
+    return f", values: {r.tails.values}, below: {_number(r.tails.below)}, above: {_number(r.tails.above)}"
 
 
 def _weight_lines(parameters: Parameters) -> Iterator[str]:

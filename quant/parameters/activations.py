@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ SMALLEST_SCALE = 2.0**-40
 
 # A state adds up from step to step, and other sequences add up to more than those seen: of 16 bits one is for that.
 SEQUENCE_ROOM = 2.0
+# Steps that room is weighed against: finer ones are there for small numbers, of which a mean of squares knows nothing.
+_MOST_STEPS = 2.0**12
+_ROUNDS = 8  # until room and span agree, to far less than a code
 
 
 def activation_quant(r: Range, numerics: Numerics) -> Quant:
@@ -37,12 +41,35 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
 
 
 def with_room(r: Range, within: Within | None, codes: CodeType) -> Range:
-    """`r` as measured of a tensor that depends on all earlier steps of a sequence, with room for what other sequences hold, where
-    its codes have bits to spare and no more of it already. within: what its values lie in; None: it is no such tensor."""
-    if within is None or not codes.interpolates:
+    """`r` as measured, with room for values that were not seen: as much as its tails make worth its codes. Of a tensor that
+    depends on all earlier steps of a sequence twice the range, where its codes have bits to spare. within: what values of such a
+    tensor lie in; None: it is none."""
+    wider = _with_tails(r, codes)
+    if within is None:
+        return wider
+    if codes.interpolates:
+        wider = wider.union(Range(min(SEQUENCE_ROOM * r.low, r.low), max(SEQUENCE_ROOM * r.high, r.high)))
+    return Range(max(wider.low, min(r.low, within.low)), min(wider.high, max(r.high, within.high)))  # which may be infinite
+
+
+def _with_tails(r: Range, codes: CodeType) -> Range:
+    """The range of least expected squared error. Steps of size d cost d² / 12. After n values the next lies beyond an end with
+    chance 1 / n, and x beyond it with exp(-x / a) of that, a the mean excess: clipped there it costs 2 a² / n exp(-x / a). Their
+    sum is least at x = a ln(12 a steps² / (n span)), of the span with its room, which is at most as much again."""
+    span, tails = r.with_zero().span, r.tails
+    if tails is None or span == 0 or codes.is_wide:
         return r
-    low, high = max(SEQUENCE_ROOM * r.low, within.low), min(SEQUENCE_ROOM * r.high, within.high)
-    return r.union(Range(low, high)) if low <= high else r
+    below = above = 0.0
+    for _ in range(_ROUNDS):
+        gain = 12 * min(codes.high - codes.low, _MOST_STEPS) ** 2 / (tails.values * (span + below + above))
+        below, above = _room(tails.below, gain), _room(tails.above, gain)
+        share = span / max(below + above, span)
+        below, above = below * share, above * share
+    return Range(r.low - below, r.high + above) if below or above else r
+
+
+def _room(mean: float, gain: float) -> float:
+    return mean * math.log(mean * gain) if mean * gain > 1 else 0.0
 
 
 def quant_range(quant: Quant, numerics: Numerics) -> Range:
@@ -52,9 +79,12 @@ def quant_range(quant: Quant, numerics: Numerics) -> Range:
 
 
 def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
-    """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express."""
-    full = histogram.extremes.with_zero()
-    low, high, counts = histogram.bins()
+    """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express; where
+    their tails are worth room, over another value beyond each end too."""
+    seen = histogram.extremes
+    roomy = with_room(seen, None, numerics.activation)
+    full = roomy.with_zero()
+    low, high, counts = histogram.bins() if roomy is seen else _with_others(seen, histogram)
     if not counts.size or full.span == 0 or numerics.activation.is_wide:  # what is clipped costs more than bits to spare
         return full
     if numerics.scale.kind == "pow2":
@@ -68,6 +98,19 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
     share = np.linspace(1, 0.4, 13)  # each end by itself
     ends = [Range(best.low * f, best.high) for f in share] + [Range(best.low, best.high * f) for f in share]
     return quant_range(_least_error(low, high, counts, [_covering(r, numerics) for r in ends], numerics), numerics)
+
+
+def _with_others(seen: Range, histogram: Histogram) -> tuple[Array, Array, Array]:
+    """As `Histogram.bins`, with a value more beyond each end, spread as its tail is."""
+    low, high, counts = histogram.bins()
+    assert seen.tails is not None
+    edges = np.linspace(0, 8, 17)  # in means of an exponential tail
+    share = np.exp(-edges[:-1]) - np.exp(-edges[1:])
+    for end, mean in ((seen.low, -seen.tails.below), (seen.high, seen.tails.above)):
+        if mean:
+            beyond = np.sort(end + mean * np.stack([edges[:-1], edges[1:]]), axis=0)
+            low, high, counts = np.append(low, beyond[0]), np.append(high, beyond[1]), np.append(counts, share)
+    return low, high, counts
 
 
 def _covering(r: Range, numerics: Numerics) -> Quant:

@@ -128,7 +128,7 @@ def test_tensors_have_the_names_of_the_model(tmp_path):
     """In files that were written and read again; an older one says the chip's."""
     built = build(model(tmp_path, "float[1,8,8,8]", "d = Concat<axis=1>(h, x) y = Flatten(d)"), BuildOptions("edge16"))
     convolution, rescale = indexes(built, "convolution")[0], indexes(built, "elementwise")[0]
-    wrong = {index: changed(built, index, clamp_low=17, clamp_high=18) for index in (convolution, rescale)}
+    wrong = {index: changed(built, index, clamp_low=117, clamp_high=118) for index in (convolution, rescale)}
     found = [difference(data) or "" for data in wrong.values()]
     assert "of layer Conv_0 (Convolution of Conv_0): " in found[0] and ", element [0, 0, 0, 0] (nhwc) of h; " in found[0]
     assert "of layer Concat_1 (rescale 1) (Rescale for Concat_1): " in found[1]

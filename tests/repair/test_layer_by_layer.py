@@ -98,7 +98,7 @@ def test_what_else_a_network_may_hold(tmp_path: Path, make) -> None:
 @pytest.mark.parametrize("rounding", ["floor", "truncate", "double_round"])
 def test_means_are_float_s_on_the_integer_reference(tmp_path: Path, rounding: str) -> None:
     """Of every channel that a convolution makes, over all that was seen, in steps of the tensor."""
-    net, seen = with_rounding(convolutions(tmp_path), rounding), samples(CONV_SHAPE, 16)
+    net, seen = with_rounding(convolutions(tmp_path), rounding), samples(CONV_SHAPE, 32)
     given = plain(net, seen)
 
     def errors(quantization: Quantization) -> float:

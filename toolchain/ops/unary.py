@@ -67,6 +67,11 @@ class Unary(FloatOp):
             return seen
         return Range(*np.clip((x[others[0] - 1], x[before[-1] + 1]), seen.low, seen.high).tolist())
 
+    def reach(self, x: Range) -> Bounds:
+        with np.errstate(all="ignore"):
+            made = evaluate(self.function, np.linspace(x.low, x.high, _LOOKED_AT))
+        return (float(made.min()), float(made.max())) if np.isfinite(made).all() else (None, None)
+
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])

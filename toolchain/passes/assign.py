@@ -87,14 +87,21 @@ def assign_quants(
     read = {state.made: state.past for state in graph.states}
     one_scale = {name: (state.past, state.made) for state in graph.states for name in (state.past, state.made)}
 
-    def calibrated(name: str, codes: CodeType) -> Quant:
+    def calibrated(name: str, codes: CodeType, made: Node | None = None) -> Quant:
+        """made: what makes it, where that says what its values lie in."""
         given = known(name, codes)
         if isinstance(given, Quant):
             return given
         wider = [widened[n] for n in one_scale.get(name, (name,)) if n in widened]
         found = reduce(Range.union, wider) if wider else given
-        measured = with_room(found, over_sequences.get(graph.origins[name].tensor), codes)
-        return activation_quant(measured, chip.numerics.of(codes))
+        roomy = with_room(found, over_sequences.get(graph.origins[name].tensor), codes)
+        if made is not None and roomy != found:
+            x = quants.get(made.inputs[0])  # None of a constant
+            read = roomy if x is None else quant_range(x, chip.numerics.of(types[made.inputs[0]]))
+            low, high = operator_of(made, FloatOp).reach(read)
+            low, high = roomy.low if low is None else low, roomy.high if high is None else high
+            roomy = Range(max(roomy.low, min(found.low, low)), min(roomy.high, max(found.high, high)))
+        return activation_quant(roomy, chip.numerics.of(codes))
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     adopted, consumers = adopted_parts(chip_nodes, graph), graph.consumers()
@@ -120,7 +127,8 @@ def assign_quants(
                 quants[name] = fixed
             else:
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
-                found = calibrated(name if own else adopted.get(name, name), types[name])
+                whole = name if own else adopted.get(name, name)
+                found = calibrated(whole, types[name], node if whole == name else None)
                 finer = not own and name not in adopted and _clamps_finer(node, quants, types, found, numerics)
                 quants[name] = quants[node.inputs[0]] if finer else found
     return quants

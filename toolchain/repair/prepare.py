@@ -58,6 +58,12 @@ class Prepared:
             return None
         return Repair(self.quantization, self.effort, self.held_out, [t.as_json() for t in self.tried])
 
+    @property
+    def outputs(self) -> dict[str, Range | Quant]:
+        """What the codes of the model's outputs are to hold, by what people call them; of those that the chip makes."""
+        model, ranges = self.network.model, self.quantization.ranges
+        return {model.name(n): ranges[n] for n in model.graph.outputs if n in ranges}
+
     def figures(self) -> dict[str, Any] | None:
         """For the report."""
         if not self.tried:

@@ -5,12 +5,20 @@ from toolchain.report.explain import explained
 from toolchain.report.fidelity import fidelity
 from toolchain.report.figures import run_figures, untimed_figures
 from toolchain.report.kept import rounded_anew_notes
-from toolchain.report.warnings import calibration_warnings, host_warnings, idle_warnings, skipped_warnings, unseen_warnings
+from toolchain.report.warnings import (
+    calibration_warnings,
+    few_values_warnings,
+    host_warnings,
+    idle_warnings,
+    skipped_warnings,
+    unseen_warnings,
+)
 
 __all__ = [
     "agreed",
     "calibration_warnings",
     "explained",
+    "few_values_warnings",
     "fidelity",
     "host_warnings",
     "idle_warnings",

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from quant.observe import Range
 from toolchain.errors import counted, percent
+from toolchain.ir.graph import Quant
 from toolchain.report.layer_errors import Measured
 
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
 FEW_SAMPLES = 16
+FEW_VALUES = 200  # of a tensor: one in a hundred of others lies beyond them
 MOST_CLIPPED = 0.5  # of a tensor's values
 SATURATED = 0.001  # of a tensor's values
 FEWEST_CLIPPED = 3
@@ -41,6 +44,17 @@ def calibration_warnings(samples: int | None) -> list[str]:
     if samples is None or samples >= FEW_SAMPLES:
         return []
     return [f"calibrated on {counted(samples, 'sample')}; ranges of fewer than {FEW_SAMPLES} may not hold for other data"]
+
+
+def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
+    """outputs: of the model, by what they are called, with what their codes are to hold."""
+    tails = {n: r.tails for n, r in outputs.items() if isinstance(r, Range) and r.tails is not None}
+    few = {n: t.values for n, t in tails.items() if (t.below or t.above) and t.values < FEW_VALUES}
+    return [
+        f"output {name!r}: its range rests on {counted(values, 'value')}, so about one in {(values + 1) // 2} of other data lies "
+        "beyond it; its codes have room for what these make likely. Give --calib more samples, or low and high in --quant FILE"
+        for name, values in few.items()
+    ]
 
 
 def unseen_warnings(names: Sequence[str]) -> list[str]:

@@ -209,6 +209,10 @@ class FloatOp(Operator, ABC):
         """The part of what is seen of an operand beyond whose ends the output's codes, `y` of the type `codes`, stay the same."""
         return seen
 
+    def reach(self, x: Range) -> tuple[float | None, float | None]:
+        """Between which numbers its output lies whatever the data, where its first operand lies in `x`; None: nobody can say."""
+        return getattr(self, "activation", (None, None))
+
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
         """Of its output's codes, where narrower ones cannot hold what it makes, whatever is asked for."""
         return None
