@@ -1,11 +1,10 @@
 """Second-order rounding: each weight's code in turn, its error taken up by the weights that are still free.
 
 Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ);
-Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"), and damping by a
-hundredth of its mean diagonal. The recursion here needs no inverse: with H = R R^T, R upper triangular, the error e H e^T is the
-sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2, and each term is made least by its own code: Babai's nearest plane,
-which is what GPTQ computes (Chen et al., "The Geometry of LLM Quantization", 2025). Coordinate descent may follow: the same
-error, made less by one code at a time.
+Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs
+no inverse: with H = R R^T, R upper triangular, the error e H e^T is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2,
+and each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes (Chen et al., "The Geometry of LLM
+Quantization", 2025). Coordinate descent may follow: the same error, made less by one code at a time.
 """
 
 from __future__ import annotations
