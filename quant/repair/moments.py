@@ -44,22 +44,27 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over `rows` rows; cross: sum of (x of float - x) (x - mean)^T,
-    None where float's x is not known."""
+    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over the rows; mean: float64[g, k]; cross: sum of
+    (x of float - x) (x - mean)^T, and apart: the mean of x of float - x; both None where float's x is not known."""
 
     hessian: Array
-    cross: Array | None
-    rows: int
+    mean: Array
+    cross: Array | None = None
+    apart: Array | None = None
 
 
 def moments(rows: Array, real: Array | None) -> Moments:
     """rows: float32[g, n, k], what the layer reads in integers; real: what it reads in float, at the same places and scale."""
     groups, count, k = rows.shape
-    hessian, cross = np.empty((groups, k, k)), None if real is None else np.empty((groups, k, k))
+    mean, hessian = np.empty((groups, k)), np.empty((groups, k, k))
+    apart, cross = (None, None) if real is None else (np.empty((groups, k)), np.empty((groups, k, k)))
     step = max(1, _COPIED_BYTES // (4 * count * k))
     for part in (slice(g, g + step) for g in range(0, groups, step)):
-        read = rows[part] - rows[part].mean(1, keepdims=True, dtype=np.float64).astype(np.float32)
+        mean[part] = rows[part].mean(1, dtype=np.float64)
+        read = rows[part] - mean[part, None].astype(np.float32)
         hessian[part] = np.matmul(np.ascontiguousarray(read.transpose(0, 2, 1)), read)
-        if cross is not None and real is not None:
-            cross[part] = np.matmul((real[part] - rows[part]).transpose(0, 2, 1), read)
-    return Moments(hessian, cross, count)
+        if cross is not None and apart is not None and real is not None:
+            wrong = real[part] - rows[part]
+            apart[part] = wrong.mean(1, dtype=np.float64)
+            cross[part] = np.matmul(wrong.transpose(0, 2, 1), read)
+    return Moments(hessian, mean, cross, apart)

@@ -1,11 +1,10 @@
 """Second-order rounding: each weight's code in turn, its error taken up by the weights that are still free.
 
 Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ);
-Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"), and damping by a
-hundredth of its mean diagonal. The recursion here needs no inverse: with H = R R^T, R upper triangular, the error e H e^T is the
-sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2, and each term is made least by its own code: Babai's nearest plane,
-which is what GPTQ computes (Chen et al., "The Geometry of LLM Quantization", 2025). Coordinate descent may follow: the same
-error, made less by one code at a time.
+Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs
+no inverse: with H = R R^T, R upper triangular, the error e H e^T is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2,
+and each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes (Chen et al., "The Geometry of LLM
+Quantization", 2025). Coordinate descent may follow: the same error, made less by one code at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-DAMPING = 0.01  # of the mean diagonal, as GPTQ has it: rows not seen are no news of what a weight does
-PULL, PULL_ROWS = 1.0, 1.0  # the same for weights that answer for inputs: of the mean, and for each input over the rows seen
 SIZES = (0.8, 0.9, 1.1, 1.2)  # of scales, tried beside them as they are
 POWERS = (0.5, 2.0)  # the same where they are powers of two
 FEW = 64  # inputs of an output, whose weights cannot make up for each other much: there scales are worth a search
@@ -27,21 +24,12 @@ _BLOCK = 64
 _NOTHING = 1e150  # a step that no weight makes half of
 
 
-def toward_float(w: Array, hessian: Array, cross: Array, rows: int) -> Array:
-    """The weights that give, from the inputs as the machine has them, what `w` gives from float's, as nearly as may be:
-    w + w (X_float - X) X^T (X X^T + damping)^-1, least squares with a pull toward w.
-
-    w: float64[g, o, k]; hessian, cross: of `Moments`.
-    """
-    damped = hessian + _damping(hessian, PULL + PULL_ROWS * w.shape[2] / rows)
-    return w + np.matmul(w, np.linalg.solve(damped, cross.transpose(0, 2, 1)).transpose(0, 2, 1))
-
-
 def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int, sweeps: int = 0) -> Array:
     """Codes in [first, last] whose error (w - codes scales) is small as the layer's output sees it: e H e^T for each row.
 
     sweeps: so many times at most each code is then set to the best beside all others, until none changes.
-    w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k].
+    w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k],
+    `damped`.
     -> float64[g, o, k]. No row is worse than the nearest codes by that measure.
     """
     k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)
@@ -55,9 +43,8 @@ def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int
 
 def _rounded(w: Array, scales: Array, hessian: Array, first: int, last: int, sweeps: int) -> Array:
     scales = np.broadcast_to(scales, w.shape)
-    damped = hessian + _damping(hessian, DAMPING)
     nearest = np.clip(np.rint(w / scales), first, last)
-    found = _descended(w, scales, damped, _in_order(w, scales, damped, first, last), first, last, sweeps)
+    found = _descended(w, scales, hessian, _in_order(w, scales, hessian, first, last), first, last, sweeps)
     worse = output_error(w - found * scales, hessian) > output_error(w - nearest * scales, hessian)
     return np.where(worse[:, :, None], nearest, found)
 
@@ -94,13 +81,6 @@ def best_sizes(
 def output_error(e: Array, hessian: Array) -> Array:
     """e: float64[g, o, k], errors of weights -> float64[g, o]: the squared error of each output, summed over the rows seen."""
     return np.einsum("gok,gok->go", np.matmul(e, hessian), e)
-
-
-def _damping(hessian: Array, share: float) -> Array:
-    """float64[g, k, k]: a share of the mean diagonal, so that there is an inverse; 1 where nothing was seen but zeros."""
-    k = hessian.shape[1]
-    mean = np.einsum("gii->g", hessian) / k
-    return np.where(mean > 0, share * mean, 1.0)[:, None, None] * np.eye(k)
 
 
 def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int) -> Array:

@@ -16,6 +16,8 @@ from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.sums.groups import WeightGroups
 from quant.float_session import FloatSession
 from quant.parameters import WeightQuant, taken_weight
+from quant.repair.damping import best_damping
+from quant.repair.moments import Moments
 from quant.repair.rounding import round_weights
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
 from tests.other_numerics import with_numerics
@@ -259,3 +261,27 @@ def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step) -> None:
     assert swept.gains[0].after < once.gains[0].after
     a, b = (o.quantization.layers[first].weight for o in (once, swept))
     assert a is not None and b is not None and not np.array_equal(a.codes, b.codes)
+
+
+def test_dampings_are_judged_by_other_samples_than_the_hessian_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third sample judges: here they are nothing but zeros."""
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
+    dark = [{"x": np.zeros_like(s["x"])} if i % 3 == 2 else s for i, s in enumerate(seen)]
+    given, parts = plain(net, seen), list[tuple[Moments, Array]]()
+
+    def noted(w: Array, scales: Array, part: Moments, other: Array, *limits: int) -> float:
+        parts.append((part, other))
+        return best_damping(w, scales, part, other, *limits)
+
+    monkeypatch.setattr("toolchain.repair.rounding.best_damping", noted)
+    rounded_weights(net, given, dark, nothing)
+    part, other = parts[0]  # of the layer that reads the input
+    assert other.shape == (1, 5 * 16, 27) and not other.any()
+    assert (np.diag(part.hessian[0]) > 0).all()
+
+
+def test_two_samples_have_none_to_judge_dampings_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 2)
+    monkeypatch.setattr("toolchain.repair.rounding.best_damping", None)
+    found = answering_weights(net, plain(net, seen), seen, nothing)
+    assert all(layer.weight is not None for layer in found.quantization.layers.values())

@@ -106,7 +106,7 @@ def test_a_step_that_costs_one_part_is_kept_for_the_layers_of_others(tmp_path: P
 
 
 def test_ranges_are_of_all_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.repair.prepare.STEPS", (NamedStep("rounding", rounded_weights),))
+    monkeypatch.setattr("toolchain.repair.prepare.STEPS", (NamedStep("rounding", rounded_weights, by_layer=True),))
     net, drawn = two_heads(tmp_path), samples((1, 3, 8, 8), 16)
     drawn[15] = {"x": 3 * drawn[15]["x"]}  # held out
     data = Samples("", 16, lambda: iter(drawn))

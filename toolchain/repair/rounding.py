@@ -12,8 +12,9 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requantization import requantize
 from quant.parameters import WeightQuant, expressible_weight, weight_code_range
 from quant.repair.bias import bias_shift
+from quant.repair.damping import LEAST, best_damping, best_pull, damped, toward_float
 from quant.repair.moments import moments
-from quant.repair.rounding import FEW, POWERS, SIZES, best_sizes, round_weights, toward_float
+from quant.repair.rounding import FEW, POWERS, SIZES, best_sizes, round_weights
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.ir.graph import Graph, Node
@@ -28,6 +29,7 @@ from toolchain.repair.walk import held_samples, walk
 
 Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
 _EXACT_IN_FLOAT32 = 1 << 24
+_JUDGING = 3  # one sample of so many says how far the Hessian of the others is believed
 
 
 def rounded_weights(
@@ -137,7 +139,7 @@ class _Layer:
         rows = Rows(place, len(read))
         for index, codes in enumerate(read):
             rows.put(codes, index, self._x.zero_point)
-        self._rows = rows.all
+        self._rows, self._samples = rows.all, len(read)
         real = float_rows.take(place)
         self._real = None if real is None else np.divide(real, np.float32(self._x.scale), out=real)
         self._silent = silent
@@ -199,15 +201,36 @@ class _Layer:
         weight = before.weight
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
-        seen = moments(self._rows, self._real if answering else None)
-        wanted, hessian = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows), seen.hessian
-        del seen  # as large again, where a layer has thousands of inputs
         limits = weight_code_range(before.op.weight_type)
+        hessian, wanted = self._seen(w, weight, limits, answering)
         if k <= FEW:
             weight = self._sized(weight, wanted, hessian, limits, sweeps)
         each, least = (v.reshape(w.shape) for v in weight.steps())
         codes = round_weights(wanted - least, each, hessian, *limits, sweeps=sweeps)
         return replace(weight, codes=codes.reshape(self._w.shape).astype(np.int8))
+
+    def _seen(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
+        """The Hessian of all rows, damped, and the weights that are wanted."""
+        real = self._real if answering else None
+        damping, pull = self._strengths(w, weight, limits, real)
+        seen = moments(self._rows, real)
+        return damped(seen.hessian, damping), w if pull is None else toward_float(w, seen, pull)
+
+    def _strengths(
+        self, w: Array, weight: WeightQuant, limits: tuple[int, int], real: Array | None
+    ) -> tuple[float, float | None]:
+        """Damping and pull that serve the samples best which judge, by what the others show."""
+        if self._samples < _JUDGING:
+            return LEAST, None
+        judging = np.arange(self._samples) % _JUDGING == _JUDGING - 1
+
+        def of(x: Array, those: Array) -> Array:
+            return x.reshape(len(x), self._samples, -1, x.shape[2])[:, those].reshape(len(x), -1, x.shape[2])
+
+        each, least = (v.reshape(w.shape) for v in weight.steps())
+        seen, unseen = moments(of(self._rows, ~judging), None if real is None else of(real, ~judging)), of(self._rows, judging)
+        damping = best_damping(w - least, each, seen, unseen, *limits)
+        return damping, None if real is None else best_pull(w, seen, unseen, of(real, judging))
 
     def _sized(self, weight: WeightQuant, wanted: Array, hessian: Array, limits: tuple[int, int], sweeps: int) -> WeightQuant:
         """Its scales as large as serves its output best, of those that the machine can express."""

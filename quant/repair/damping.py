@@ -1,0 +1,96 @@
+"""How far a layer's Hessian is believed: by the error on samples that it is not made of.
+
+A Hessian of few rows, or of many that are alike, knows directions in which weights seem to cost nothing: what is put there
+costs on other samples. A multiple of the identity is added to it (ridge regression; Ledoit and Wolf, "A well-conditioned
+estimator for large-dimensional covariance matrices", 2004), as much as serves samples best that were left out (Stone, "Cross-
+validatory choice", 1974).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.repair.moments import Moments
+from quant.repair.rounding import round_weights
+
+Array = NDArray[Any]
+
+LEAST = 0.01  # of the mean diagonal, as GPTQ has it
+DAMPINGS = (LEAST, 0.1, 0.3, 1.0, 3.0, 10.0)
+PULLS = (10.0, 3.0, 1.0, 0.3, 0.1)  # the same for weights that answer for their inputs
+_OUTPUTS = 32  # of a group, that are tried
+
+
+def damped(hessian: Array, share: float) -> Array:
+    """float64[g, k, k]: with a share of its mean diagonal added to the diagonal; 1 where nothing was seen but zeros."""
+    k = hessian.shape[1]
+    mean = np.einsum("gii->g", hessian) / k
+    return hessian + np.where(mean > 0, share * mean, 1.0)[:, None, None] * np.eye(k)
+
+
+def best_damping(w: Array, scales: Array, seen: Moments, unseen: Array, first: int, last: int) -> float:
+    """One of DAMPINGS: the first, as long as the next does not round some of the outputs with less error on rows not seen.
+
+    w, scales, first, last: of `round_weights`; unseen: float32[g, n, k].
+    """
+    some = _some(w)
+    w, scales, apart = w[:, some], np.broadcast_to(scales, w.shape)[:, some], _less(unseen, seen.mean)
+
+    def error(share: float) -> float:
+        codes = round_weights(w, scales, damped(seen.hessian, share), first, last)
+        return _power(_products(apart, w - codes * scales))
+
+    best, least = DAMPINGS[0], error(DAMPINGS[0])
+    for share in DAMPINGS[1:]:
+        found = error(share)
+        if found >= least:
+            break
+        best, least = share, found
+    return best
+
+
+def toward_float(w: Array, seen: Moments, share: float) -> Array:
+    """The weights that give, from the inputs as the machine has them, what `w` gives from float's, as nearly as may be:
+    w + w (X_float - X) X^T (X X^T + damping)^-1, least squares with a pull toward w.
+
+    w: float64[g, o, k]; seen: with float's; share: of `damped`.
+    """
+    assert seen.cross is not None
+    moved = np.linalg.solve(damped(seen.hessian, share), np.matmul(w, seen.cross).transpose(0, 2, 1))
+    return w + moved.transpose(0, 2, 1)
+
+
+def best_pull(w: Array, seen: Moments, unseen: Array, real: Array) -> float | None:
+    """One of PULLS: each in turn, as long as some of the outputs come nearer to float's on rows not seen; None: even the
+    strongest brings them away from these. real: float's of `unseen`."""
+    assert seen.apart is not None
+    w = w[:, _some(w)]
+    apart, wrong = _less(unseen, seen.mean), _products(_less(real - unseen, seen.apart), w)
+    best, least = None, _power(wrong)
+    for share in PULLS:
+        found = _power(wrong - _products(apart, toward_float(w, seen, share) - w))
+        if found >= least:
+            break
+        best, least = share, found
+    return best
+
+
+def _some(w: Array) -> slice:
+    return slice(None, None, -(-w.shape[1] // _OUTPUTS))
+
+
+def _less(rows: Array, mean: Array) -> Array:
+    """What a bias that is right on average for the rows seen leaves."""
+    return rows - mean[:, None].astype(np.float32)
+
+
+def _products(rows: Array, w: Array) -> Array:
+    """float32[g, n, o]."""
+    return np.matmul(rows, w.transpose(0, 2, 1).astype(np.float32))
+
+
+def _power(x: Array) -> float:
+    return float(np.square(x, dtype=np.float64).sum())
