@@ -116,7 +116,8 @@ class _Taking:
         finer = codes is not None and codes.bits < _finest(self._chip).bits and self._read_otherwise(x, found)
         if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
             return x
-        if codes is None and (x in self._graph.inputs or self._moved_from(x) == bounds):
+        alone = x in self._graph.inputs and self._given.get(x) in (None, bounds) and not self._read_otherwise(x, found)
+        if codes is None and (alone or self._moved_from(x) == bounds):
             self._given[x] = bounds
             return x
         if not reals:
@@ -174,8 +175,8 @@ class _Taking:
         types = {names.get(n, n): codes for n, codes in self._types.items() if several}
         notes: tuple[str, ...] = ()
         if self._changed:
-            what = counted(self._changed, "tensor")
-            notes = (f"{what} have scales that numerics of {self._chip.name} cannot keep: it takes its own for the same ranges",)
+            what = f"scales of {counted(self._changed, 'tensor')}"
+            notes = (f"numerics of {self._chip.name} cannot keep {what}: it takes its own for the same ranges",)
         rounded = {outputs_of.get(x, x): y for y, x in reversed(self._same.items()) if x not in self._graph.inputs}
         dynamic = frozenset(names.get(n, n) for n in self._dynamic)
         return Taken(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes)
