@@ -234,6 +234,18 @@ def test_an_input_that_ends_twice(machine: str, other: str, tmp_path: Path) -> N
     assert db(np.stack([on_kernels(proto, s)[0] for s in samples]), np.stack([session.run(["y"], s)[0] for s in samples])) >= 28
 
 
+def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> None:
+    """Half of the sums lie below the codes, as a Relu that a quantizer removed leaves them; of an input it is told."""
+    conv = "com.microsoft.QLinearConv<channels_last=1, pads=[1,1,1,1]>"
+    graph = f"q = QuantizeLinear(x, s, low) t = Transpose<perm=[0,2,3,1]>(q) c = {conv}(t, s, low, w, ws, wz, s2, low)"
+    constants = {"low": np.uint8(0), "wz": np.zeros(8, np.int8), "s2": np.float32(0.06)}
+    path = saved(Case(f"{graph} y = DequantizeLinear(c, s2, low)", constants), tmp_path)
+    np.savez(tmp_path / "data.npz", x=RNG.normal(size=(8, 1, 4, 8, 8)).astype(np.float32))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    told = [w for w in built.warnings if "lie outside the codes of" in w]
+    assert len(told) == 1 and " of x " in told[0] and "," not in told[0]
+
+
 def test_weights_of_16_bits_are_refused_with_a_way_out(tmp_path: Path) -> None:
     constants = {"wide": RNG.integers(-(2**15), 2**15, (16, 10)).astype(np.int16), "tiny": np.float32(1e-5)}
     path = saved(Case(f"{ROUND} k = DequantizeLinear(wide, tiny) y = MatMul(d, k)", constants, shape=(4, 16), opset=21), tmp_path)

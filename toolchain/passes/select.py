@@ -45,7 +45,7 @@ class Selection:
     """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
     quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
     each of them behind their rounding; `types`: of the codes of given scales, on a machine that has several, and
-    of those in `left`, which a quantized model leaves in float."""
+    of those in `left`, which a quantized model leaves in float; `ended`: as `passes.given.Taken` has them."""
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
@@ -54,6 +54,7 @@ class Selection:
     rounded: Mapping[str, str] = field(default_factory=dict[str, str])
     types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
     left: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     @property
