@@ -81,11 +81,11 @@ def rounded_anew(how: Stored, numerics: Numerics, scales: Array) -> str | None:
     return None
 
 
-def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:
+def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str, finest: CodeType) -> WeightQuant | None:
     """The file's own codes and scales of the weights `w`, which may have been arranged anew or scaled for each channel since.
 
     None where the machine has no such scales, or no such groups, so that it takes its own. Raises CompileError: codes that do not
-    fit its type.
+    fit its type. finest: of the machine's activations.
     """
     if how.groups is not None:
         return _grouped(w, how.groups, numerics)
@@ -98,7 +98,7 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     if not _holds(how, numerics):
         raise CompileError(
             f"{name}: its weights less their zero points are {least}..{largest}; {numerics.weight} holds {low}..{high} "
-            "(numerics.weight)\n  help: quantize the weights symmetrically (zero point 0, or 128 of uint8)"
+            f"(numerics.weight)\n  help: {_way_out(largest - least, numerics, finest)}"
         )
     if not _whole(_rows(w, axis), scales).all():
         raise InternalError(f"{name}: its weights are no longer whole multiples of the scales that the model gives them")
@@ -107,6 +107,16 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     if codes.min(initial=0) < low or codes.max(initial=0) > high:
         return None  # turned around: -128 became 128
     return WeightQuant(codes.astype(np.int8), scales, axis)
+
+
+def _way_out(span: int, numerics: Numerics, finest: CodeType) -> str:
+    """Of weights whose codes, so far apart, fit no type of a machine's."""
+    fits = span < 2**numerics.weight.bits
+    again = "symmetrically (zero point 0, or 128 of uint8)" if fits else f"to {numerics.weight.bits} bits"
+    wide = next((t for t, plane in numerics.wide_weights.items() if plane is numerics.weight), None)
+    if wide is None or finest.bits < wide.bits:  # planes of coarse codes lose what they shall keep
+        return f"quantize the weights {again}"
+    return f"quantize the weights {again}, or take them in two planes: --type WEIGHTS={wide}, by their name in the file"
 
 
 def _grouped(w: Array, groups: StoredGroups, numerics: Numerics) -> WeightQuant | None:

@@ -12,7 +12,7 @@ could be; and where weights have to be rounded, the bits that 40 dB ask of them.
 file stands above (below) the float model that this toolchain quantizes with the file's scales, both against float, where its
 weights have 8 bits; in brackets, above that model with the file's weights, each with its standard error over the samples. The
 copy has codes of the file's 8 bits, of 16 too, and of 32 for what the file leaves in float (--int8: neither; --on NAME: that
-machine in its place). Only the integer reference runs.
+machine in its place; --type: codes of single tensors and weights, as npu-build has it). Only the integer reference runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import onnx
 from exact_forms import exact, has_unrounded_weights, ranges_of_runs, with_rounded_weights
 from form_machines import float32_machine, with_uint8, with_wide
 from levels import Above, above
-from make_quantized import FORMS, STATIC, bound, quantized, with_weights_of
+from make_quantized import FORMS, STATIC, bound, quantized, to_scores, with_weights_of
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -60,7 +60,7 @@ NEAR_DB = 50.0  # below it the file is computed exactly as well
 ASKED_DB = 40.0
 HALVED_DB = float(20 * np.log10(2))
 MOST_BITS = 16
-ROUNDED = ("_DequantizeLinear_Output", "_QuantizeLinear_Output/real")  # of a tensor's name, behind its rounding
+CODES = ("_QuantizeLinear_Output", "_quantized")  # of a tensor's name
 PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
 
 
@@ -126,10 +126,19 @@ class Given:
 
 
 class Judge:
-    """calibrated: samples to calibrate on; judged: others; repaired: files as npu-build repairs them by default."""
+    """calibrated: samples to calibrate on; judged: others; repaired: files as npu-build repairs them by default; types: NAME=TYPE
+    of a file's tensors and weights."""
 
-    def __init__(self, path: Path, calibrated: Sequence[Sample], judged: Sequence[Sample], *, repaired: bool = False) -> None:
-        self.calibrated, self.judged, self.repaired = calibrated, judged, repaired
+    def __init__(
+        self,
+        path: Path,
+        calibrated: Sequence[Sample],
+        judged: Sequence[Sample],
+        *,
+        repaired: bool = False,
+        types: Sequence[str] = (),
+    ) -> None:
+        self.calibrated, self.judged, self.repaired, self.types = calibrated, judged, repaired, types
         self._path = path
         session = open_session(path)
         self._names = [o.name for o in session.get_outputs()]
@@ -141,8 +150,9 @@ class Judge:
         network = Network(model, select_model(model, machine), machine)
         if given is None:
             agreed(model, self.calibrated[:1])
+            network = network.typed(self.types)
             if CodeType.INT32 in machine.chip.code_types:
-                network = replace(network, types=dict.fromkeys(network.selection.left, CodeType.INT32))
+                network = replace(network, types={**dict.fromkeys(network.selection.left, CodeType.INT32), **network.types})
         samples = Samples("", len(self.calibrated), lambda: iter(self.calibrated))
         effort = effort_of(None, network, samples, real=True) if self.repaired and given is None else "none"
         found = prepared(network, samples, None, effort, lambda *_: None)
@@ -160,26 +170,28 @@ class Judge:
 
         def over(path: Path) -> Above:
             model = load_model(path)
-            given = Given(_named(network.selection.given, model.graph), STATIC[form].per_channel)
+            given = Given(_named(network.selection.given, network.model.graph, model.graph), STATIC[form].per_channel)
             _, found = self.integer(model, machine, given)
             return above(self._real, ours, [[r(v) for r, v in zip(rounding, values, strict=True)] for values in found])
 
         return over(self._path), over(own)
 
 
-def _named(given: Mapping[str, Range | Quant], graph: OnnxGraph) -> dict[str, Range | Quant]:
-    """By the float model's names. Operators on codes are called after the float model's nodes, and end where its clamps do."""
-    made, consumers = {n.name: n.outputs[0] for n in graph.nodes}, graph.consumers()
-    found = dict(given)
+def _named(given: Mapping[str, Range | Quant], file: OnnxGraph, graph: OnnxGraph) -> dict[str, Range | Quant]:
+    """By the float model's names; given: by the file's. Codes are called after what they are of, with an ending. A tensor is the
+    same behind a clamp that a quantizer removed, where codes end."""
+    pairs = [n for n in file.nodes if n.op.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    codes = {(n.outputs if n.op.op_type == "QuantizeLinear" else n.inputs)[0]: "" for n in pairs}
+    real = {t: c for n in pairs for t, c in ((n.inputs[0], n.outputs[0]), (n.outputs[0], n.inputs[0])) if c in codes}
+    consumers, found = graph.consumers(), dict[str, Range | Quant]()
     for name, quant in given.items():
-        for ending in ROUNDED:
-            found.setdefault(name.removesuffix(ending), quant)
-        own = made.get(name.removesuffix("_quant_output"))
-        readers = consumers.get(own or "", [])
-        if own is not None:
-            found[own] = quant
-            if len(readers) == 1 and readers[0].op.op_type in ("Relu", "Clip"):
-                found[readers[0].outputs[0]] = quant
+        own = real.get(name, name)
+        for ending in CODES:
+            own = own.removesuffix(ending)
+        found[own] = quant
+        readers = consumers.get(own, [])
+        if len(readers) == 1 and readers[0].op.op_type in ("Relu", "Clip"):
+            found[readers[0].outputs[0]] = quant
     return found
 
 
@@ -255,17 +267,6 @@ def text(row: Row) -> str:
     return "  ".join((line, *(f"{name} {db} ({own}) dB" for name, (db, own) in row.above_db.items())))
 
 
-def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without a Softmax at its end, behind which most of what scores lose is not seen."""
-    makers = {o: n for n in model.graph.node for o in n.output}
-    for output in model.graph.output:
-        maker = makers.get(output.name)
-        if maker is not None and maker.op_type == "Softmax":
-            output.name = maker.input[0]
-            model.graph.node.remove(maker)
-    return model
-
-
 def arguments() -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -276,6 +277,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--run-ranges", action="store_true", help="dynamic files have the ranges that each run finds")
     parser.add_argument("--on", metavar="NAME", help="a machine in place of the copy of edge16")
     parser.add_argument("--repaired", action="store_true", help="files as npu-build repairs them, the float model is not")
+    parser.add_argument("--type", nargs="*", default=[], metavar="NAME=TYPE", help="of the file's tensors or weights")
     parser.add_argument("--hw", nargs="*", default=[], help="machines to hold against the float model")
     parser.add_argument("--samples", type=int, default=16, help="to calibrate on (default 16)")
     parser.add_argument("--judged", type=int, default=16, help="samples behind these (default 16)")
@@ -291,7 +293,7 @@ def run(given: argparse.Namespace) -> None:
         path = Path(folder) / given.model.name
         model = to_scores(bound(onnx.load(given.model), {n: kind.shape for n, kind in shapes.items()}))
         onnx.save(model, path)
-        judge = Judge(path, samples[: given.samples], samples[given.samples :], repaired=given.repaired)
+        judge = Judge(path, samples[: given.samples], samples[given.samples :], repaired=given.repaired, types=given.type)
         edge, others = float32_machine(load_machine("edge16")), {name: load_machine(name) for name in given.hw}
         machine = load_machine(given.on) if given.on else edge if given.int8 else with_wide(edge)
         for form in given.form:

@@ -74,7 +74,7 @@ def test_what_was_meant_is_a_name_of_the_file(model: Path) -> None:
         with pytest.raises(CompileError) as caught:
             built(model, asked)
         said = str(caught.value).splitlines()[0]
-        assert said == f"--type {asked}: the chip holds no such tensor, and the result of no such node{near}"
+        assert said == f"--type {asked}: the chip holds no such tensor and no such weights, nor the result of such a node{near}"
     with pytest.raises(CompileError, match="scorre=int4: no layer of the chip has such weights, or is such a node\n"):
         built(model, "scorre=int4")  # which is a node without weights
 

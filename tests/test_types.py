@@ -226,7 +226,7 @@ def test_bad_types_are_told_all_at_once(model: Path) -> None:
         "--type a: must be NAME=TYPE, such as conv1=int16",
         "--type a=int32: edge16_mixed has int8, int16 activations (numerics.activation, numerics.more_activations) "
         "and int8, int4 weights (numerics.weight, numerics.more_weights)",
-        "--type z=int16: the chip holds no such tensor, and the result of no such node",
+        "--type z=int16: the chip holds no such tensor and no such weights, nor the result of such a node",
         "--type =int16: must be NAME=TYPE, such as conv1=int16",
         '--type w=int4: no layer of the chip has such weights, or is such a node; did you mean "w1"?',
         "--type s=int4: no layer of the chip has such weights, or is such a node",

@@ -57,7 +57,8 @@ def checked(
     del run, simulator, flows
     chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
     ranges = calibrated.quantization.ranges
-    network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts, ranges)
+    clamped_graph = clamped(selection, chip)
+    network = network_of(model, compiled.unfused, clamped_graph, selection.shown, parts, ranges, selection.ended)
     observer = calibrated.label or default_observer(chip.numerics)
     given = ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters, calibrated.effort)

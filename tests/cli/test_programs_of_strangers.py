@@ -123,7 +123,7 @@ VAST = "{ s = Constant<value = int64[1] {1000000000000}>() z = ConstantOfShape(s
         (parser.parse_model(HEAD + VAST), "tensor z has shape [1000000000000]; 268,435,456 elements are the most"),
         (
             parser.parse_model(HEAD.replace("]>", ', "com.microsoft" : 1]>') + "{ b = com.microsoft.Inverse(a) }"),
-            'node Inverse_0 (Inverse): domain "com.microsoft" is not known',
+            'node Inverse_0 (Inverse): is no operator of "com.microsoft" that is read',
         ),
         (
             parser.parse_model(

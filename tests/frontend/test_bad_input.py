@@ -107,8 +107,8 @@ def test_all_operators_that_are_none_are_told_at_once(tmp_path: Path) -> None:
     assert refusal(save(proto, tmp_path)).split("\n") == [
         "node Frobnicate_0 (Frobnicate): is not an ONNX operator",
         "node Gelu_1 (Gelu): is not an operator of opset 13, which the model declares",
-        'node Relu_2 (Relu): domain "com.microsoft" is not known',
-        'node Relu_3 (Relu): domain "com.microsoft" is not known',
+        'node Relu_2 (Relu): is no operator of "com.microsoft" that is read',
+        'node Relu_3 (Relu): is no operator of "com.microsoft" that is read',
         "node No_0 (No): is not an ONNX operator",
         "  help: export the model with standard operators only (no runtime's optimisations, no custom operators)",
     ]
@@ -134,7 +134,7 @@ def test_unknown_domain(tmp_path: Path) -> None:
     proto.graph.node[0].domain = "com.microsoft"
     proto.graph.node[0].name = "fused"
     assert refusal(save(proto, tmp_path)) == (
-        'node fused (Relu): domain "com.microsoft" is not known\n'
+        'node fused (Relu): is no operator of "com.microsoft" that is read\n'
         "  help: export the model with standard operators only (no runtime's optimisations, no custom operators)"
     )
 

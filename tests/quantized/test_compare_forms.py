@@ -11,6 +11,7 @@ import pytest
 
 from tests.quantized.forms import comparing, computing, leveling
 from tests.quantized.test_forms import small_network
+from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 
 HELD = ("edge16", "transformer64")
@@ -31,6 +32,34 @@ def test_a_line_a_form(form: str, tmp_path: Path) -> None:
     assert all(found.db >= -0.5 for both in row.above_db.values() for found in both), row.above_db
     assert row.exactly is None or row.exactly.chip_db >= 45
     assert ("onnxruntime equal" in script.text(row)) == (row.chip_db == script.EXACT_DB)
+
+
+def test_weights_of_a_file_in_two_planes(tmp_path: Path) -> None:
+    """By the name of their codes, beside what the file leaves in float."""
+    script = comparing()
+    model, samples = small_network()
+    onnx.save(model, tmp_path / "m.onnx")
+
+    def level(*types: str) -> float:
+        judge = script.Judge(tmp_path / "m.onnx", samples[:4], samples, types=types)
+        return script.compared(judge, model, "blocked", load_machine("transformer64"), {}).chip_db
+
+    assert level() < 60 < 75 < level("w*_codes=int16")
+
+
+@pytest.mark.parametrize("form", ["qdq_s8_channel", "qop_s8_channel", "tensorflow", "integer"])
+def test_the_float_model_takes_the_scales_of_each_form(form: str, tmp_path: Path) -> None:
+    """All of what a form says, by names of the float model."""
+    script = comparing()
+    model, samples = small_network()
+    onnx.save(model, tmp_path / "m.onnx")
+    onnx.save(script.quantized(model, samples, form), tmp_path / "q.onnx")
+    judge = script.Judge(tmp_path / "m.onnx", samples[:4], samples[:1])
+    network, _ = judge.integer(load_model(tmp_path / "q.onnx"), load_machine("ws8_pow2"))
+    found = script._named(network.selection.given, network.model.graph, load_model(tmp_path / "m.onnx").graph)
+    held = {"x", "r0", "r1", "c2", "a", "g", "y"}
+    assert held <= found.keys()
+    assert len({found[n] for n in held}) == len(held)  # each its own
 
 
 def test_no_numbers_are_near_to_two_answers_that_are_apart() -> None:

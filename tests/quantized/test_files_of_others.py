@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -20,6 +21,7 @@ from toolchain.runtime import Session
 
 RNG = np.random.default_rng(4)
 KERNEL, MATRIX = RNG.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8), RNG.integers(-127, 128, (16, 10)).astype(np.int8)
+SIGNS = np.array([-1, 0, 1, 1, -1, 1, 1, 1], np.float32)
 ROUND = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
 AGAIN = "r = QuantizeLinear(c, s2, z) y = DequantizeLinear(r, s2, z)"
 
@@ -95,15 +97,43 @@ CASES = {
         " r = QuantizeLinear(c, half2, zn) y = DequantizeLinear(r, half2, zn)",
         {}, 45, dtypes=("float16", "float16"), opset=19, host=2,
     ),
+    "scales of both signs, and none": Case(
+        f"{ROUND} k = DequantizeLinear<axis=0>(w, signed) y = Conv(d, k)", {"signed": real(0.002, 0.004, 8) * SIGNS}, 36
+    ),
+    "one scale below zero": Case(
+        f"{ROUND} k = DequantizeLinear(m, below) y = MatMul(d, k)", {"below": np.float32(-0.003)}, 40, (4, 16)
+    ),
+    "weights of float8": Case(
+        f"{ROUND} k = DequantizeLinear(eighths, below) y = MatMul(d, k)",
+        {"eighths": real(-0.4, 0.4, 16, 10).astype(ml_dtypes.float8_e4m3fn), "below": np.float32(0.7)}, 38, (4, 16), opset=19,
+    ),
     "onnxruntime's scaled product": Case(
         f"q = QuantizeLinear(x, s, z) c = com.microsoft.MatMulIntegerToFloat(q, m, s, ms, z, mz, mb) {AGAIN}", shape=(4, 16)
     ),
     "onnxruntime's dynamic product": Case(
         "y = com.microsoft.DynamicQuantizeMatMul(x, m, ms, mz, mb)", {}, 30, (4, 16), host=2
     ),
+    "channels last": Case(
+        "q = QuantizeLinear(x, s, z) t = Transpose<perm=[0,2,3,1]>(q) m1 = com.microsoft.NhwcMaxPool<kernel_shape=[2,2]>(t)"
+        " c = com.microsoft.QLinearConv<channels_last=1, pads=[1,1,1,1]>(m1, s, z, w, ws, wz, s2, z)"
+        " p = com.microsoft.QLinearAveragePool<channels_last=1, kernel_shape=[2,2], strides=[2,2]>(c, s2, z, s2, z)"
+        " g = com.microsoft.QLinearGlobalAveragePool<channels_last=1>(p, s2, z, s3, z) y = DequantizeLinear(g, s3, z)",
+        {"wz": np.zeros(8, np.int8)},
+    ),
     "onnxruntime's choice": Case(
         "q = QuantizeLinear(x, s, z) c = com.microsoft.QLinearWhere(which, q, s, z, fixed, s2, z, s3, z)"
         " y = DequantizeLinear(c, s3, z)", shape=(4, 16),
+    ),
+    "a Softmax whose codes are not onnxruntime's choice": Case(
+        f"{ROUND} p = com.microsoft.QLinearSoftmax<axis=-1, opset=13>(q, s, z, of255, none)"
+        " y = DequantizeLinear(p, of255, none)",
+        {"of255": np.float32(1 / 255), "none": np.uint8(0)}, 30, (4, 16), host=1,
+    ),
+    "float8 on both sides, activations by the host": Case(
+        "q = QuantizeLinear(x, s, eight) d = DequantizeLinear(q, s, eight) j = QuantizeLinear(floats, below, eight)"
+        " k = DequantizeLinear(j, below, eight) y = MatMul(d, k)",
+        {"eight": np.zeros((), ml_dtypes.float8_e4m3fn), "floats": real(-400, 400, 16, 10), "below": np.float32(0.7)},
+        36, (4, 16), opset=19, host=2,
     ),
     "products that may round more": Case(
         "y = com.microsoft.MatMulNBits<K=16, N=8, bits=4, block_size=16, accuracy_level=4>(x, n, ns)",
@@ -148,11 +178,112 @@ def test_it_says_what_onnxruntime_makes_of_it(name: str, tmp_path: Path) -> None
         assert db(np.stack(wanted), np.stack(got)) >= case.least_db
 
 
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_a_table_in_blocks(bits: int, points: bool, tmp_path: Path) -> None:
+    constants = {
+        "table": RNG.integers(0, 256, (20, 32 * bits // 8)).astype(np.uint8),
+        "scales": real(0.01, 0.02, 20, 2),
+        "points": RNG.integers(0, 256, (20, 2 * bits // 8)).astype(np.uint8),
+        "w": real(-1, 1, 32, 5),
+    }
+    graph = f"<gather_axis=0, quantize_axis=1, block_size=16, bits={bits}>(table, x, scales{', points' if points else ''})"
+    case = Case(
+        f"g = com.microsoft.GatherBlockQuantized{graph} y = MatMul(g, w)", constants, None, (1, 6), ("int64", "float"), 21
+    )
+    path, x = saved(case, tmp_path), RNG.integers(0, 20, (8, 1, 6))
+    np.savez(tmp_path / "data.npz", x=x)
+    built = build(path, BuildOptions("transformer64", calibration=str(tmp_path / "data.npz")))
+    assert built.figures["host"]["macs"] == 0
+    session, proto = Session(built.data, backend="reference"), onnx.load(path)
+    wanted, got = (
+        np.stack([run({"x": s})[0] for s in x]) for run in (lambda s: on_kernels(proto, s), lambda s: session.run(["y"], s))
+    )
+    assert db(wanted, got) >= 36
+
+
 def test_what_is_not_read_is_refused_with_its_node(tmp_path: Path) -> None:
     graph = "q = QuantizeLinear(x, s, z) y = com.microsoft.QAttention<num_heads=2>(q, m, mb, s, ms, , z, mz)"
     path = saved(Case(graph, shape=(1, 4, 16)), tmp_path)
-    with pytest.raises(CompileError, match=r'QAttention.*: domain "com.microsoft" is not known'):
+    with pytest.raises(
+        CompileError,
+        match=r'QAttention\): is onnxruntime.s attention on codes\n  help: quantize without it .* without "Attention"',
+    ):
         build(path, BuildOptions("edge16"))
+
+
+@pytest.mark.parametrize("scale", ["-0.1", "0", "inf"])
+def test_a_scale_of_an_activation_is_above_zero(scale: str, tmp_path: Path) -> None:
+    path = saved(Case("q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, bad, z)", {"bad": np.float32(scale)}), tmp_path)
+    with pytest.raises(
+        CompileError, match=rf"DequantizeLinear\): has the scale {scale}; scales are finite and above zero\n  help: quan"
+    ):
+        build(path, BuildOptions("edge16"))
+
+
+@pytest.mark.parametrize("other", ["p = QuantizeLinear(x, s2, z) e = DequantizeLinear(p, s2, z)", "e = Identity(x)"])
+@pytest.mark.parametrize("machine", ["nvdla_small", "ws8_pow2"])
+def test_an_input_that_ends_twice(machine: str, other: str, tmp_path: Path) -> None:
+    """On machines that keep no such scales: at the ends of two roundings, or of one and nowhere."""
+    graph = f"q = QuantizeLinear(x, narrow, z) d = DequantizeLinear(q, narrow, z) {other} y = Concat<axis=1>(d, e)"
+    path = saved(Case(graph, {"narrow": np.float32(0.005)}, shape=(4, 16)), tmp_path)
+    samples = [{"x": np.asarray(RNG.normal(size=(4, 16)), np.float32)} for _ in range(8)]
+    np.savez(tmp_path / "data.npz", x=np.stack([s["x"] for s in samples]))
+    session = Session(build(path, BuildOptions(machine, calibration=str(tmp_path / "data.npz"))).data, backend="reference")
+    proto = onnx.load(path)
+    assert db(np.stack([on_kernels(proto, s)[0] for s in samples]), np.stack([session.run(["y"], s)[0] for s in samples])) >= 28
+
+
+def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> None:
+    """Half of the sums lie below the codes, as a Relu that a quantizer removed leaves them; of an input it is told."""
+    conv = "com.microsoft.QLinearConv<channels_last=1, pads=[1,1,1,1]>"
+    graph = f"q = QuantizeLinear(x, s, low) t = Transpose<perm=[0,2,3,1]>(q) c = {conv}(t, s, low, w, ws, wz, s2, low)"
+    constants = {"low": np.uint8(0), "wz": np.zeros(8, np.int8), "s2": np.float32(0.06)}
+    path = saved(Case(f"{graph} y = DequantizeLinear(c, s2, low)", constants), tmp_path)
+    np.savez(tmp_path / "data.npz", x=RNG.normal(size=(8, 1, 4, 8, 8)).astype(np.float32))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    told = [w for w in built.warnings if "lie outside the codes of" in w]
+    assert len(told) == 1 and " of x " in told[0] and "," not in told[0]
+
+
+def test_weights_of_16_bits_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    constants = {"wide": RNG.integers(-(2**15), 2**15, (16, 10)).astype(np.int16), "tiny": np.float32(1e-5)}
+    path = saved(Case(f"{ROUND} k = DequantizeLinear(wide, tiny) y = MatMul(d, k)", constants, shape=(4, 16), opset=21), tmp_path)
+    with pytest.raises(
+        CompileError, match=r"MatMul_3: its weights .*; int8 holds -128..127 .*\n  help: quantize the weights to 8 bits$"
+    ):
+        build(path, BuildOptions("edge16"))
+
+
+HELD = "a tensor of the chip has"
+HOSTED = [
+    (
+        "q = QuantizeLinear(x, s, eight) y = DequantizeLinear(q, s, eight)",
+        f"its codes are float8_e4m3fn, and {HELD} integers of 8 or 16 bits",
+    ),
+    (
+        "q = QuantizeLinear<axis=1>(x, ms, mz) y = DequantizeLinear<axis=1>(q, ms, mz)",
+        f"it has 10 scales, and {HELD} one",
+    ),
+    (
+        "a = ReduceMax<keepdims=0>(x) q = QuantizeLinear(x, a, z) y = DequantizeLinear(q, a, z)",
+        f"its scale is computed, and {HELD} one that is known",
+    ),
+    (
+        "q, a, o = DynamicQuantizeLinear(x) i = MatMulInteger(q, turned, o) f = Cast<to=1>(i) y = Mul(f, a)",
+        "each run computes its scale; --static-ranges has it calibrated",
+    ),
+]
+
+
+@pytest.mark.parametrize("graph, reason", HOSTED)
+def test_why_the_host_rounds(graph: str, reason: str, tmp_path: Path) -> None:
+    """What rounds to codes that no tensor of the chip can have."""
+    constants = {"eight": np.zeros((), ml_dtypes.float8_e4m3fn)}
+    path = saved(Case(graph, constants, shape=(4, 10), opset=19), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.asarray(np.random.default_rng(0).uniform(0.1, 1, (8, 4, 10)), np.float32))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    assert reason in (found for _, op, found in built.container.fallbacks if op != "DequantizeLinear")
 
 
 def test_codes_of_single_numbers_in_a_norm_are_no_weights(tmp_path: Path) -> None:

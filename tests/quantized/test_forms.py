@@ -14,6 +14,7 @@ from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.unsigned import HALF, unsigned
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
+from toolchain.frontend import load_model
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.rescale import Rescale
@@ -21,6 +22,7 @@ from toolchain.runtime import Session
 
 SAMPLES = 8
 Samples = list[dict[str, np.ndarray]]
+TENSORRT = ["w0_DequantizeLinear_Output_again", "w0_DequantizeLinear_Output_codes", "w0_DequantizeLinear_Output_float"]
 EXACT = [f"{kind}_{sign}_{scales}" for kind in ("qdq", "qop") for sign in ("s8", "u8") for scales in ("channel", "tensor")]
 
 
@@ -54,13 +56,13 @@ def small_network() -> tuple[onnx.ModelProto, Samples]:
 
 
 def built_form(
-    form: str, folder: Path, machine: Machine | str, static_ranges: bool = False
+    form: str, folder: Path, machine: Machine | str, static_ranges: bool = False, types: tuple[str, ...] = ()
 ) -> tuple[Build, onnx.ModelProto, Samples]:
     model, samples = small_network()
     quantized = script().quantized(model, samples, form)
     onnx.save(quantized, folder / f"{form}.onnx")
     np.savez(folder / "calib.npz", x=np.concatenate([s["x"] for s in samples]))
-    wanted = BuildOptions(machine, calibration=str(folder / "calib.npz"), static_ranges=static_ranges)
+    wanted = BuildOptions(machine, calibration=str(folder / "calib.npz"), static_ranges=static_ranges, types=types)
     return build(folder / f"{form}.onnx", wanted), quantized, samples
 
 
@@ -105,7 +107,7 @@ def test_every_machine_takes_eight_bits(machine: str, tmp_path: Path) -> None:
     assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
     least = {"edge16": 35, "ethos_u55_256": 35, "ws8_pow2": 15, "wide32_w4a16": 12}[machine]
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= least
-    cannot = any("have scales that numerics of" in note for note in built.notes)
+    cannot = any("cannot keep scales of" in note for note in built.notes)
     assert cannot == (machine in ("ws8_pow2", "wide32_w4a16"))
 
 
@@ -187,8 +189,15 @@ def test_sixteen_bits_need_a_machine_that_has_them(form: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", ["qdq_u8_u8", "qop_u8_u8"])
 def test_weights_that_do_not_fit_less_their_zero_points_are_refused(form: str, tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match=r"c0.*: its weights less their zero points are -\d+..\d+; int8 holds -128..127"):
+    said = r"c0.*: its weights less their zero points are -\d+..\d+; int8 holds -128..127 \(numerics.weight\)\n"
+    again = r"  help: quantize the weights symmetrically \(zero point 0, or 128 of uint8\)"
+    with pytest.raises(CompileError, match=f"{said}{again}$"):
         built_form(form, tmp_path, "edge16")
+    planes = ", or take them in two planes: --type WEIGHTS=int16, by their name in the file"
+    with pytest.raises(CompileError, match=f"{said}{again}{planes}$"):
+        built_form(form, tmp_path, "transformer64")
+    built, quantized, samples = built_form(form, tmp_path, "transformer64", types=("w*_quantized=int16",))
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 45
 
 
 def test_ranges_of_each_run_are_calibrated_on_request(tmp_path: Path) -> None:
@@ -217,3 +226,11 @@ def test_other_floats_are_float32_on_the_chip(dtype: type, tmp_path: Path) -> No
     assert given.dtype == dtype
     wanted = by_onnxruntime(small_network()[0], samples[:1])[0]
     assert db(wanted, np.asarray(given, np.float32)) >= 25
+
+
+@pytest.mark.parametrize("form, names", [("blocked", ["w0_float", "w0_codes"]), ("tensorrt", TENSORRT)])
+def test_weights_go_by_all_their_names(form: str, names: list[str], tmp_path: Path) -> None:
+    model, samples = small_network()
+    path = tmp_path / "m.onnx"
+    onnx.save(script().quantized(model, samples, form), path)
+    assert load_model(path).weights["c0"] == (*names,)

@@ -5,7 +5,7 @@ Sources: ONNX QLinearConv, QLinearMatMul; onnxruntime docs/ContribOperators.md f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,28 @@ def _convolution(w: Written) -> None:
     inputs = [w.real(0), w.real(3)]
     if w.input(8):
         inputs.append(w.bias(w.node.inputs[8], w.product_scale(1, 4)))
-    w.codes(w.add("", "Conv", inputs, attributes=_channels_first(w)), 6)
+    w.codes(_over_space(w, "Conv", inputs), 6)
 
 
-def _channels_first(w: Written) -> dict[str, Any]:
-    """The attributes. CompileError where the node reads feature maps of another layout."""
-    if w.attribute("channels_last", 0):
-        raise refuse_node(w.node, "reads channels last", "export it with channels first")
-    return {k: v for k, v in w.node.op.attributes.items() if k != "channels_last"}
+def _over_space(w: Written, op_type: str, inputs: Sequence[str]) -> str:
+    """An operator with the node's own attributes, between Transposes where the node reads its channels last. Weights lie as
+    ever."""
+    attributes = dict(w.node.op.attributes)
+    if attributes.pop("channels_last", 0):
+        return _turned(w, op_type, inputs, attributes)
+    return w.add("", op_type, inputs, attributes=attributes)
+
+
+def _turned(w: Written, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any], output: str = "") -> str:
+    rank = len(w.types[w.node.inputs[0]].shape)
+    first = w.add("channels_first", "Transpose", inputs[:1], attributes={"perm": (0, rank - 1, *range(1, rank - 1))})
+    made = w.add("", op_type, [first, *inputs[1:]], attributes=attributes)
+    return w.add("channels_last", "Transpose", [made], output, {"perm": (0, *range(2, rank), 1)})
+
+
+def _max_pool(w: Written) -> None:
+    """NhwcMaxPool, of codes."""
+    _turned(w, "MaxPool", w.node.inputs, w.node.op.attributes, w.node.outputs[0])
 
 
 def _matrix_product(w: Written) -> None:
@@ -64,14 +78,14 @@ def _unary(op_type: str, *kept: str) -> Callable[[Written], None]:
 
 
 def _global_pool(w: Written) -> None:
-    w.codes(w.add("", "GlobalAveragePool", [w.real(0)], attributes=_channels_first(w)), 3)
+    w.codes(_over_space(w, "GlobalAveragePool", [w.real(0)]), 3)
 
 
 def _pool(w: Written) -> None:
     if w.attribute("ceil_mode", 0) and w.attribute("count_include_pad", 0):
         reason = "counts padding in windows that ceil_mode cuts, which onnxruntime does otherwise than ONNX says"
         raise refuse_node(w.node, reason, "export it with ceil_mode = 0 or count_include_pad = 0")
-    w.codes(w.add("", "AveragePool", [w.real(0)], attributes=_channels_first(w)), 3)
+    w.codes(_over_space(w, "AveragePool", [w.real(0)]), 3)
 
 
 def _softmax(w: Written) -> None:
@@ -158,29 +172,40 @@ def _n_bits(w: Written) -> None:
 def _blocked(w: Written, codes: np.ndarray, scales: np.ndarray, points: np.ndarray, of: tuple[int, int]) -> str:
     """codes: uint8[n, blocks, size]; of: how many a row has, and of how many bits. Real numbers [k, n], by a DequantizeLinear.
 
-    Its scales are above zero: codes of a scale below turn around, those of a scale of zero are zero points. Zero points that are
-    no codes are added behind it.
+    Zero points that are no codes are added behind it.
     """
     (k, bits), size = of, codes.shape[2]
-    most, whole = (1 << bits) - 1, (points == np.rint(points)) & (points >= 0) & (points < 1 << bits)
-    turned, nothing = scales < 0, scales == 0
-    near = np.clip(np.rint(points), 0, most)
-    zero = np.where(whole | nothing, near, 0)
-    found = np.where(nothing[..., None], near[..., None], codes)
-    found, zero = np.where(turned[..., None], most - found, found), np.where(turned, most - zero, zero)
-    row = np.abs(scales).max(1, keepdims=True)
-    scale = np.where(nothing, np.where(row > 0, row, 1), np.abs(scales)).astype(np.float32)
+    whole = (points == np.rint(points)) & (points >= 0) & (points < 1 << bits)
     names = [
-        w.constant("codes", np.ascontiguousarray(found.reshape(len(found), -1)[:, :k].T.astype(np.uint8))),
-        w.constant("scales", np.ascontiguousarray(scale.T.astype(w.types[w.node.inputs[0]].dtype))),
-        w.constant("points", np.ascontiguousarray(zero.T.astype(np.uint8))),
+        w.constant("codes", np.ascontiguousarray(codes.reshape(len(codes), -1)[:, :k].T)),
+        w.constant("scales", np.ascontiguousarray(scales.T.astype(w.types[w.node.inputs[0]].dtype))),
+        w.constant("points", np.ascontiguousarray(np.where(whole, points, 0).T.astype(np.uint8))),
     ]
     real = w.add("real", "DequantizeLinear", names, attributes={"axis": 0, "block_size": size})
-    minima = np.where(whole | nothing, 0, -points * scales).astype(np.float32)
+    minima = np.where(whole, 0, -points * scales).astype(np.float32)
     if not minima.any():
         return real
     least = np.ascontiguousarray(np.repeat(minima.T, size, 0)[:k].astype(w.types[w.node.inputs[0]].dtype))
     return w.add("minima", "Add", [real, w.constant("least", least)])
+
+
+def _gathered_blocks(w: Written) -> None:
+    """GatherBlockQuantized: rows of a table of few bits that has a scale for each block of a row. A Gather of its real values."""
+    table, scales = w.value(0, "table"), w.value(2, "scales")
+    size, bits = w.attribute("block_size", 128), w.attribute("bits", 4)
+    flat = table.ndim == scales.ndim == 2 and w.attribute("gather_axis", 0) == 0 and w.attribute("quantize_axis", 1) in (1, -1)
+    if not flat or bits not in (4, 8) or size < 1:
+        raise refuse_node(w.node, "is read of rows of a matrix, in blocks along them, of 4 or 8 bits", "leave Gather in float")
+    packed = table.dtype == np.uint8
+    codes = _unpacked(table, bits, len(table), table.shape[1] * 8 // bits, w.node) if packed else table.astype(np.int8)
+    points = np.full(scales.shape, 1 << (bits - 1) if packed else 0, codes.dtype)
+    if w.input(3):
+        given = w.value(3, "zero points")
+        rows, columns = scales.shape
+        points = _unpacked(given, bits, rows, columns, w.node) if packed else given.astype(np.int8)
+    names = [w.constant("codes", codes), w.node.inputs[2], w.constant("points", points.reshape(scales.shape))]
+    real = w.add("real", "DequantizeLinear", names, attributes={"axis": 1, "block_size": size})
+    w.add("", "Gather", [real, w.node.inputs[1]], w.node.outputs[0], {"axis": 0})
 
 
 def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
@@ -218,6 +243,8 @@ RULES: Mapping[tuple[str, str], Callable[[Written], None]] = {
             "MatMulIntegerToFloat": _scaled_product,
             "DynamicQuantizeMatMul": _dynamic_product,
             "MatMulNBits": _n_bits,
+            "GatherBlockQuantized": _gathered_blocks,
+            "NhwcMaxPool": _max_pool,
             **FUSED,
         }.items()
     },

@@ -6,7 +6,7 @@ for each node how the file stores its constants (quant.given).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from toolchain.errors import counted
 from toolchain.frontend.batch_scales import products_apart
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.held import Held, held_blocks
+from toolchain.frontend.held import Held, held, held_blocks
 from toolchain.frontend.infer import evaluate
 from toolchain.frontend.integer_products import PRODUCTS, biased, cast_codes, integer_product, scaled_sums
 from toolchain.frontend.meant import CODES, Meant, Walk, make_codes, real_of
@@ -31,6 +31,7 @@ MOVES = frozenset(
     )
 )
 WEIGHTED: Mapping[str, int] = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}  # the output channels' axis of input 1
+NUMPY = frozenset((*CODES, "int32"))  # types of codes that onnxruntime takes from Python
 _LOST = "are rounded anew, no machine has scales along what products sum over, nor in blocks of kernels"
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 
@@ -47,7 +48,7 @@ class Dequantized:
 def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantized:
     """static: what quantizes by each run's own range (DynamicQuantizeLinear) has a range that calibration finds.
 
-    Raises CompileError: scales that are not finite and positive.
+    Raises CompileError: scales of activations that are not finite and positive.
     """
     walk = Walk(graph, opset, static, dict(graph.types), dict(graph.constants))
     if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
@@ -60,7 +61,16 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
             walk.emit(Node(f"{name}/identity", OnnxOp("Identity"), (name,), (name,), ()))
             del walk.same[name]
     done = replace(graph, nodes=tuple(walk.nodes), types=walk.types, constants=walk.constants)
-    return Dequantized(done, walk.stored, (f"weights of {counted(walk.lost, 'layer')} {_LOST}",) if walk.lost else ())
+    return Dequantized(done, walk.stored, tuple(_notes(walk)))
+
+
+def _notes(walk: Walk) -> Iterator[str]:
+    """Of weights that no machine holds as the file does."""
+    if walk.lost:
+        yield f"weights of {counted(walk.lost, 'layer')} {_LOST}"
+    read = [walk.floats[n] for node in walk.nodes for n in node.inputs[:2] if n in walk.floats and node.op.op_type in WEIGHTED]
+    if read:
+        yield f"weights of {counted(len(read), 'layer')} are {', '.join(sorted(set(read)))} in the file, and rounded anew"
 
 
 def _take(node: OnnxNode, walk: Walk) -> None:
@@ -72,21 +82,25 @@ def _take(node: OnnxNode, walk: Walk) -> None:
 
 
 def _parameters(node: OnnxNode, walk: Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed."""
+    """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed. Of constants
+    scales may be zero or less: onnxruntime's quantizer to four bits writes such."""
     scale = walk.constants.get(operand(node, 1))
     quantizes = node.op.op_type == "QuantizeLinear"
     dtype = walk.types[node.outputs[0] if quantizes else node.inputs[0]].dtype
     point = walk.constants.get(operand(node, 2)) if operand(node, 2) else np.zeros((), np.int32)
     if scale is None or point is None:
         return None
-    if not (np.isfinite(scale) & (scale > 0)).all():
-        bad = scale[~(np.isfinite(scale) & (scale > 0))].reshape(-1)[0]
-        raise refuse_node(node, f"has the scale {bad:g}; scales are finite and above zero", "quantize the model again")
+    bad = scale[~(np.isfinite(scale) & (scale > 0))].reshape(-1)
+    if bad.size and node.inputs[0] not in walk.constants:
+        raise refuse_node(node, f"has the scale {bad[0]:g}; scales are finite and above zero", "quantize the model again")
     return scale, point, dtype
 
 
 def _quantize(node: OnnxNode, walk: Walk) -> bool:
     found, x = _parameters(node, walk), node.inputs[0]
+    if x in walk.constants and found is not None and found[1].dtype.name not in NUMPY:
+        walk.constants[node.outputs[0]] = _rounded(walk.constants[x], *found[:2], node)
+        return True
     if x in walk.constants and found is not None:
         made = evaluate(replace(node, inputs=tuple(walk.same.get(n, n) for n in node.inputs)), walk.constants, walk.opset)
         walk.constants.update(made)
@@ -97,6 +111,26 @@ def _quantize(node: OnnxNode, walk: Walk) -> bool:
     walk.emit(node)
     walk.meant[node.outputs[0]] = Meant("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
     return True
+
+
+def _rounded(x: np.ndarray, scale: np.ndarray, point: np.ndarray, node: OnnxNode) -> np.ndarray:
+    """x in codes of a type that onnxruntime does not take from Python: float8, float4, or 4 bits."""
+    import ml_dtypes  # comes with onnx
+
+    of, zero = (_beside(v.astype(np.float32), x.shape, node) for v in (scale, point))
+    limits = (ml_dtypes.finfo if point.dtype.name.startswith("float") else ml_dtypes.iinfo)(point.dtype)
+    codes = x / of + zero if point.dtype.name.startswith("float") else np.rint(x / of) + zero
+    return np.clip(codes, float(limits.min), float(limits.max)).astype(point.dtype)
+
+
+def _beside(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode) -> np.ndarray:
+    """Scales or zero points of a QuantizeLinear or DequantizeLinear, beside each number of `shape` or broadcast to them."""
+    block, axis = int(node.op.attributes.get("block_size") or 0), int(node.op.attributes.get("axis", 1))
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim == 1 and not block:
+        return values.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
+    return np.take(np.repeat(values, max(block, 1), axis), range(shape[axis]), axis)
 
 
 def _dequantize(node: OnnxNode, walk: Walk) -> bool:
@@ -123,27 +157,23 @@ def _dequantize(node: OnnxNode, walk: Walk) -> bool:
 
 
 def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: Walk) -> None:
+    """Codes that are floats (float8, float4) are the real numbers alone: no machine has such."""
     codes = walk.constants[node.inputs[0]]
-    block = int(node.op.attributes.get("block_size") or 1)
-    axis = int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
-    whole = codes.astype(np.int64)
-    if scale.size == 1:
-        spread, zero = scale.reshape(()), point.astype(np.int64).reshape(()) if point.size == 1 else point.astype(np.int64)
-    elif scale.ndim == 1 and not node.op.attributes.get("block_size"):
-        shape = [1] * codes.ndim
-        shape[axis] = -1
-        spread, zero = scale.reshape(shape), point.astype(np.int64).reshape(shape if point.size > 1 else ())
-    else:
-        spread, zero = (np.repeat(v, block, axis) if v.ndim else v for v in (scale, point.astype(np.int64)))
-        spread, zero = (v[(slice(None),) * axis + (slice(codes.shape[axis]),)] if v.ndim else v for v in (spread, zero))
+    floats = codes.dtype.name.startswith("float")
+    number = np.float64 if floats else np.int64
+    whole, point = codes.astype(number), point.astype(number)
+    block, axis = int(node.op.attributes.get("block_size") or 1), int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
+    spread, zero = (_beside(v, codes.shape, node) for v in (scale, point))
     y = node.outputs[0]
     value = ((whole - zero).astype(np.float32) * spread.astype(np.float32)).astype(np.float32)
     walk.constants[y] = value
     walk.types[y] = type_of(value)
-    if scale.ndim > 1 and scale.size > 1:
+    if floats:
+        walk.floats[y] = codes.dtype.name
+    elif scale.ndim > 1 and scale.size > 1:
         walk.held[y] = held_blocks(whole, scale, point, axis, block)
-        return
-    walk.held[y] = Held(whole - zero, scale, axis, int(point.reshape(-1)[0]), codes.dtype.name)
+    else:
+        walk.held[y] = held(whole - zero, scale, axis, spread, int(point.reshape(-1)[0]), codes.dtype.name)
 
 
 def _dynamic(node: OnnxNode, walk: Walk) -> bool:

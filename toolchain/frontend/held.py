@@ -33,6 +33,14 @@ class Held:
         return self.codes.reshape(-1) * self.scale.astype(np.float64).reshape(-1)
 
 
+def held(codes: np.ndarray, scale: np.ndarray, axis: int, spread: np.ndarray, zero_point: int, dtype: str) -> Held:
+    """codes: less their zero points; spread: the scales beside them. Codes of a scale below zero turn around, those of zero are
+    zero: they are codes of no type of an activation then."""
+    if (scale > 0).all():
+        return Held(codes, scale, axis, zero_point, dtype)
+    return Held(codes * np.sign(spread).astype(np.int64), np.where(scale == 0, 1, np.abs(scale)), axis, 0, "")
+
+
 @dataclass(frozen=True, eq=False)
 class HeldBlocks:
     """A constant: real = scale x code + minimum; each `size` neighbours along `axis` share both.
@@ -69,7 +77,16 @@ class HeldBlocks:
 
 
 def held_blocks(codes: np.ndarray, scales: np.ndarray, points: np.ndarray, axis: int, size: int) -> HeldBlocks:
-    """real = scale (code - point), as a DequantizeLinear with blocks along `axis` has it."""
-    scales = scales.astype(np.float64)
-    minima = -np.broadcast_to(points, scales.shape).astype(np.float64) * scales
-    return HeldBlocks(codes, scales, minima, axis, size)
+    """real = scale (code - point), as a DequantizeLinear with blocks along `axis` has it. Its scales are above zero: codes of a
+    scale below turn around within their range, those of a scale of zero are their point, at the largest scale beside it."""
+
+    def each(values: np.ndarray) -> np.ndarray:
+        return np.take(np.repeat(values, size, axis), range(codes.shape[axis]), axis)
+
+    scales, points = scales.astype(np.float64), np.broadcast_to(points, scales.shape)
+    turned, nothing, ends = scales < 0, scales == 0, codes.min(initial=0) + codes.max(initial=0)
+    codes = np.where(each(nothing), each(points), np.where(each(turned), ends - codes, codes))
+    points = np.where(turned, ends - points, points)
+    largest = np.abs(scales).max(axis, keepdims=True)
+    scales = np.where(nothing, np.where(largest > 0, largest, 1), np.abs(scales))
+    return HeldBlocks(codes, scales, -points * scales, axis, size)

@@ -45,6 +45,7 @@ class Walk:
     held: dict[str, Held | HeldBlocks] = field(default_factory=dict)  # by constant
     nodes: list[OnnxNode] = field(default_factory=list)
     stored: dict[str, Stored] = field(default_factory=dict)  # by node
+    floats: dict[str, str] = field(default_factory=dict)  # by constant, the type of its codes, which are floats
     lost: int = 0  # layers whose weights are held in a way that is no `Stored`
 
     def emit(self, node: OnnxNode) -> None:

@@ -51,8 +51,8 @@ class NormalModel:
     ONNX; `notes` say what was assumed on the way in, `warnings` what of that
     changes what the model does; `nodes` are (name, operator) of all nodes that the file has; `source` is
     the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants;
-    weights: by node of the file, its constants of two dimensions and more that are no bias, by their names there; own: of tensors
-    that the file has under another shape, its name (`y` of `y/rows`), of those of a step what they are at all steps.
+    weights: by node of the file, its constants of two dimensions and more that are no bias, by all their names there; own: of
+    tensors that the file has under another shape, its name (`y` of `y/rows`), of those of a step what they are at all steps.
 
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
@@ -177,7 +177,8 @@ def load_model(
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
-    weights = {name: _weights(n, graph.constants) for (name, _), n in zip(nodes, proto.graph.node)}
+    held = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    weights = {name: _weights(n, graph.constants, held) for (name, _), n in zip(nodes, proto.graph.node)}
     made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     warnings = length_warnings(proto, graph, bound, said)
     source = source_of(Path(path), proto, inlined, bound, graph, fixed)
@@ -192,9 +193,16 @@ def load_model(
     return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps)
 
 
-def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-    read = node.input[:2] if node.op_type == "Gemm" else node.input
-    return tuple(n for n in read if n in constants and constants[n].ndim > 1)
+def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], held: Mapping[str, str]) -> tuple[str, ...]:
+    """held: by tensor, what it is before it is rounded, or as codes."""
+    found: list[str] = []
+    for name in node.input[:2] if node.op_type == "Gemm" else node.input:
+        names = [name]
+        while names[-1] in held:
+            names.append(held[names[-1]])
+        if names[-1] in constants and constants[names[-1]].ndim > 1:
+            found += names
+    return tuple(found)
 
 
 def to_graph(model: NormalModel) -> OnnxGraph:

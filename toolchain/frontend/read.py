@@ -175,7 +175,18 @@ REFUSED = {  # of other domains: why, and the way out
         "is onnxruntime's LSTM on codes whose ranges each run finds",
         'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): in float it is quantized here',
     ),
+    ("com.microsoft", "QAttention"): (
+        "is onnxruntime's attention on codes",
+        'quantize without it (op_types_to_quantize without "Attention"): in float it is quantized here',
+    ),
+    ("com.microsoft", "MatMulBnb4"): (
+        "has weights in NF4 or FP4, codes that no machine multiplies by",
+        "quantize to MatMulNBits, or give its weights in float: they are quantized here",
+    ),
 }
+
+
+FOREIGN = frozenset(domain for domain, _ in WRITTEN_OUT)  # domains of which operators are read
 
 
 def check_operators(graph: onnx.GraphProto, opset: int) -> None:
@@ -195,7 +206,8 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
             pass  # its schema is onnxruntime's; what it lacks is said where it is written out
         elif domain not in DOMAINS:
             way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
-            reason, way_out = REFUSED.get((domain, node.op_type), (f'domain "{domain}" is not known', way_out))
+            unknown = f'is no operator of "{domain}" that is read' if domain in FOREIGN else f'domain "{domain}" is not known'
+            reason, way_out = REFUSED.get((domain, node.op_type), (unknown, way_out))
             yield f"{thing}: {reason}", way_out
         elif not known:
             yield f"{thing}: is not an ONNX operator", ""

@@ -34,7 +34,8 @@ WHOLE = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # t
 class Taken:
     """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `types`: of
     the codes of these scales; `rounded`: by tensor, the one that the file has of it behind its rounding; `dynamic`: rounded by
-    a range of each run, which is calibrated."""
+    a range of each run, which is calibrated; `ended`: read by nothing but what rounds them so, or moves them to where it does:
+    what lies beyond their codes is as good as their ends in the file too."""
 
     graph: OnnxGraph
     given: Mapping[str, Quant | Range]
@@ -42,6 +43,7 @@ class Taken:
     rounded: Mapping[str, str]
     dynamic: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    ended: frozenset[str] = frozenset()
 
 
 def take_given(graph: OnnxGraph, chip: Chip) -> Taken:
@@ -69,6 +71,7 @@ class _Taking:
         self._read: set[str] = set()  # what DequantizeLinears made of codes that are no more
         self._changed = 0
         self._dynamic: set[str] = set()
+        self._ended: set[str] = set()
 
     def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
@@ -113,10 +116,14 @@ class _Taking:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
         codes, bounds = held_as(found, self._chip.numerics), Range(*found.ends())
         self._changed += codes is None
-        finer = codes is not None and codes.bits < _finest(self._chip).bits and self._read_otherwise(x, found)
+        otherwise = self._read_otherwise(x, found)
+        finer = codes is not None and codes.bits < _finest(self._chip).bits and otherwise
         if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
+            if not otherwise:
+                self._end(x)
             return x
-        if codes is None and (x in self._graph.inputs or self._moved_from(x) == bounds):
+        alone = x in self._graph.inputs and self._given.get(x) in (None, bounds) and not otherwise
+        if codes is None and (alone or self._moved_from(x) == bounds):
             self._given[x] = bounds
             return x
         if not reals:
@@ -129,6 +136,14 @@ class _Taking:
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
+
+    def _end(self, x: str) -> None:
+        """And what it is moved from, where nothing else reads that. An input is told where its values lie beyond."""
+        if x not in self._graph.inputs:
+            self._ended.add(x)
+        node = self._producers.get(x)
+        if node is not None and _moves(node) and self._graph.read_once(node.inputs[0], self._consumers):
+            self._end(self._same.get(node.inputs[0], node.inputs[0]))
 
     def _read_otherwise(self, x: str, found: GivenQuant) -> bool:
         """Whether anything reads it that is not rounded so."""
@@ -174,11 +189,12 @@ class _Taking:
         types = {names.get(n, n): codes for n, codes in self._types.items() if several}
         notes: tuple[str, ...] = ()
         if self._changed:
-            what = counted(self._changed, "tensor")
-            notes = (f"{what} have scales that numerics of {self._chip.name} cannot keep: it takes its own for the same ranges",)
+            what = f"scales of {counted(self._changed, 'tensor')}"
+            notes = (f"numerics of {self._chip.name} cannot keep {what}: it takes its own for the same ranges",)
         rounded = {outputs_of.get(x, x): y for y, x in reversed(self._same.items()) if x not in self._graph.inputs}
         dynamic = frozenset(names.get(n, n) for n in self._dynamic)
-        return Taken(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes)
+        ended = frozenset(names.get(n, n) for n in self._ended)
+        return Taken(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes, ended)
 
 
 def selected(
@@ -200,7 +216,7 @@ def selected(
     types = {**_of_steps(model, found.graph, chip), **numbers, **taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
     notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
-    said = replace(found, given=given, types=types, rounded=taken.rounded, left=left)
+    said = replace(found, given=given, types=types, rounded=taken.rounded, ended=taken.ended, left=left)
     requested = [f.node for f in found.fallbacks if f.reason == ASKED_FOR]
     graph, of_states = keep_states(found.graph, model.states, model.states_asked, chip, requested)
     return replace(said, graph=graph, fallbacks=told, fixed=fixed, notes=(*notes, *of_states))

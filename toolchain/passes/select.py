@@ -14,6 +14,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
+from toolchain.ir.stored import BITS
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.kit.operator import FloatOp, operator_of
@@ -26,6 +27,8 @@ from toolchain.passes.fuse import can_clamp
 from toolchain.passes.lift import lift_functions, lift_sums
 from toolchain.passes.movers import merge_moves
 from toolchain.passes.segments import moves_for_host
+
+_ROUNDINGS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Selection:
     """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
     quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
     each of them behind their rounding; `types`: of the codes of given scales, on a machine that has several, and
-    of those in `left`, which a quantized model leaves in float."""
+    of those in `left`, which a quantized model leaves in float; `ended`: as `passes.given.Taken` has them."""
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
@@ -51,6 +54,7 @@ class Selection:
     rounded: Mapping[str, str] = field(default_factory=dict[str, str])
     types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
     left: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     @property
@@ -161,12 +165,27 @@ def _wrong_type(node: Node, rule: Rule | None, scope: Scope, computed: Sequence[
     return None
 
 
+def _roundings(node: Node, graph: Graph) -> str:
+    """Why what rounds to codes, or takes these back, is not the scale of a tensor of the chip."""
+    if _kind(node) == "DynamicQuantizeLinear":
+        return "each run computes its scale; --static-ranges has it calibrated"
+    codes = (node.outputs if _kind(node) == "QuantizeLinear" else node.inputs)[0]
+    dtype, scale = graph.types[codes].dtype, graph.constants.get(node.inputs[1])
+    if dtype not in BITS:
+        return f"its codes are {dtype}, and a tensor of the chip has integers of 8 or 16 bits"
+    if scale is None:
+        return "its scale is computed, and a tensor of the chip has one that is known"
+    if scale.size > 1:
+        return f"it has {scale.size} scales, and a tensor of the chip has one"
+    return "its codes are made or read outside of the chip"
+
+
 def _try(node: Node, scope: Scope) -> str | None:
     kind = _kind(node)
     foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
     rule = None if foreign else RULES.get(kind)
     steps = "; limits.decompose would make it of steps that do" if kind in STEPS and not foreign else ""
-    unknown = HOSTED.get(kind, "") if not foreign else ""
+    unknown = "" if foreign else _roundings(node, scope.graph) if kind in _ROUNDINGS else HOSTED.get(kind, "")
     unknown = unknown or f"no operator of the chip computes {kind}{steps}"
     # Functions of one tensor have a rule once they are composed, which takes float32.
     if rule is None and (foreign or kind not in ONNX_UNARY):

@@ -201,7 +201,9 @@ class _Known:
             return f"these are weights, {self.chip.name} has {known} (numerics.weight, numerics.more_weights)"
         near = suggestion(name, [*(self._results if computed else ()), *(self._constants if constant else ())])
         if computed:
-            return f"the chip holds no such tensor, and the result of no such node{near}"
+            return (
+                f"the chip holds no such tensor{' and no such weights' if constant else ''}, nor the result of such a node{near}"
+            )
         return f"no layer of the chip has such weights, or is such a node{near}"
 
 

@@ -16,6 +16,7 @@ from quant.calibrate import calibrate, default_observer, observe
 from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
+from toolchain.errors import counted
 from toolchain.ir.graph import OnnxGraph, OnnxNode, OnnxOp
 from toolchain.repair.factors import Array, Roles, by_input, channel_axis, clamp_bound, reach, roles, weights_of
 from toolchain.repair.judge import EVERY, TRIED_ON, Judge
@@ -114,7 +115,7 @@ def _with_factors(
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
     found = {**adjusted.ranges, **scaled.selection.given}
     made = replace(before, ranges=found, factors=together, hosted=(*before.hosted, *hosted), layers={})
-    said = [f"{len(factors)} tensors carry factors"] if factors else []
+    said = [f"channels of {counted(len(factors), 'tensor')} are scaled"] if factors else []
     said += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
     return Outcome(made, notes=(*said, *adjusted.notes))
 

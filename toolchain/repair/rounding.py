@@ -17,6 +17,7 @@ from quant.repair.moments import moments
 from quant.repair.rounding import FEW, POWERS, SIZES, best_sizes, round_weights
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
 from quant.sample import Sample
+from toolchain.errors import counted
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
@@ -98,7 +99,7 @@ def _layer_by_layer(
         return chosen
 
     layers = walk(network, given, held, choose)
-    return Outcome(replace(given, layers=layers), tuple(gains), (f"{name}: on {len(held)} samples",))
+    return Outcome(replace(given, layers=layers), tuple(gains), (f"repair, {name}: chosen on {counted(len(held), 'sample')}",))
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,12 +82,13 @@ def network_of(
     origins: Mapping[str, tuple[str, str]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
     ranges: Mapping[str, Range | Quant],
+    ended: frozenset[str] = frozenset(),
 ) -> Network:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes; ranges:
-    of the model's tensors, or their scales."""
+    of the model's tensors, or their scales; ended: as `Selection` has them."""
     shown = shown_tensors(integer, model.types, origins, parts)
     silent = silences(chosen, integer, ranges)
-    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent)
+    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.calibrate import observe
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.sums.conv import conv2d
 from quant.masks import masked_tensors
 from quant.sample import Sample
@@ -39,7 +40,7 @@ KEPT = 3  # samples
 class Network:
     """What is measured. integer: nothing fused behind its layers; chosen: the same in float, as selected; blocks, shown: of
     the integer graph (report.blocks); silent: by chip tensor, what of it
-    tells its readers nothing."""
+    tells its readers nothing; ended: the model's tensors that a quantized model ends where their codes do."""
 
     model: NormalModel
     integer: Graph
@@ -47,13 +48,21 @@ class Network:
     shown: Mapping[str, Shown]
     blocks: tuple[Block, ...]
     silent: Mapping[str, Silence]
+    ended: frozenset[str]
 
     def counted(self, block: Block, x: Array) -> Array:
         """float's values of the block's tensor, as far as they tell its readers anything, and mathematics leaves them."""
         silence, within = self.silent.get(block.tensor), self.model.inner.get(self.shown[block.tensor].model)
         if isinstance(within, Within):
             x = np.clip(x, within.low, within.high, dtype=x.dtype)
+        if self.shown[block.tensor].model in self.ended:
+            x = np.clip(x, *self.ends(block.tensor), dtype=x.dtype)
         return x if silence is None else silence.heard(x)
+
+    def ends(self, name: str) -> tuple[float, float]:
+        """Of a tensor's codes, real."""
+        quant, (low, high) = self.quant(name), CodeType(self.integer.types[name].dtype).limits
+        return (low - quant.zero_point) * quant.scale, (high - quant.zero_point) * quant.scale
 
     def name(self, block: Block) -> str:
         """The file's, of the tensor that a block makes."""

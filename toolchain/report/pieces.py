@@ -20,12 +20,15 @@ from toolchain.ir.part import Part
 Run = Callable[[Sequence[str]], Sequence[np.ndarray]]
 HELD_ELEMENTS = 32 << 20  # of tensors that are compared at once
 QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+# Steps of its codes that a kernel of onnxruntime's may be off, at scales other than those that its quantizer writes.
+SLACK = {"QLinearSoftmax": 1.0}
 
 
 @dataclass(frozen=True)
 class Cut:
     """Where the normal form rounds `x` to `codes`, and what stands for them behind it. scale, zero_point: numbers, or tensors
-    of the file where each run has its own. units: the scale of `real`, 1 where that is in units of `scale`."""
+    of the file where each run has its own. units: the scale of `real`, 1 where that is in units of `scale`. slack: steps that
+    the file's codes may be off."""
 
     node: Node
     x: str
@@ -34,6 +37,7 @@ class Cut:
     scale: float | str
     zero_point: int | str
     units: float | str
+    slack: float
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -57,8 +61,8 @@ class Cut:
         scale = float(np.asarray(values[self.scale] if isinstance(self.scale, str) else self.scale).reshape(()))
         middle = (self._whole(values) * np.float32(scale)).astype(np.float64)
         ends = np.iinfo(codes.dtype)
-        low = np.where(codes == ends.min, -np.inf, middle - scale / 2)
-        high = np.where(codes == ends.max, np.inf, middle + scale / 2)
+        low = np.where(codes == ends.min, -np.inf, middle - (0.5 + self.slack) * scale)
+        high = np.where(codes == ends.max, np.inf, middle + (0.5 + self.slack) * scale)
         apart = float(np.maximum(np.maximum(low - x, x - high), 0).max(initial=0.0))
         largest = float(np.abs(x).max(initial=0.0))
         return apart / largest if largest and np.isfinite(largest) else 0.0 if apart == 0 else np.inf
@@ -67,7 +71,8 @@ class Cut:
 def cuts(model: NormalModel) -> list[Cut]:
     """All of the normal form whose codes the file has too, in order."""
     assert model.source is not None
-    own, consumers = model.source.types, model.graph.consumers()
+    own, consumers, producers = model.source.types, model.graph.consumers(), model.graph.producers()
+    kinds = dict(model.nodes)
     found: list[Cut] = []
     for node in model.graph.nodes:
         if node.op.op_type not in QUANTIZERS or node.op.domain or own.get(node.outputs[0]) != model.types[node.outputs[0]]:
@@ -82,7 +87,9 @@ def cuts(model: NormalModel) -> list[Cut]:
         scale, point = (*numbers, 0)[:2]
         one = model.graph.constants.get(back.inputs[1])
         units = back.inputs[1] if one is None else one.reshape(-1)[0].item()
-        found.append(Cut(node, node.inputs[0], q, back.outputs[0], scale, point, units))
+        maker = producers.get(node.inputs[0])
+        slack = max((SLACK.get(kinds.get(s, ""), 0.0) for s in maker.sources), default=0.0) if maker is not None else 0.0
+        found.append(Cut(node, node.inputs[0], q, back.outputs[0], scale, point, units, slack))
     return found
 
 
