@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from quant.data import open_data
 from quant.error import sqnr_db
@@ -156,6 +156,24 @@ def test_what_is_exported_is_read_back_to_the_same_codes(case: str, hw: str, tmp
     back = Session(again.container, backend="reference")
     for sample in samples:
         np.testing.assert_array_equal(back.run(None, sample)[0], reference.run(None, sample)[0])
+
+
+def test_tensors_of_the_model_may_have_the_names_that_codes_would_have(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 8)), "b": rng.standard_normal((1, 1, 8))}
+    held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q/product"], "q"),
+        helper.make_node("Add", ["q/product", "b"], ["q/out"], "q/add"),
+        helper.make_node("Sigmoid", ["q/out"], ["y"], "gate"),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8]) for n in "xy")
+    graph = helper.make_graph(nodes, "names", [x], [y], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.standard_normal((24, 1, 4, 8)).astype(np.float32))
+    data, reference, samples = exported(tmp_path / "m.onnx", tmp_path / "data.npz", "edge16")
+    onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
+    assert all(sqnr_db(reference.run(None, sample)[0], ran(data, sample)) >= 30 for sample in samples)
 
 
 def test_codes_of_sixteen_bits_are_read_back_to_a_float32_of_their_scales(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def qdq_graph(model: NormalModel, integer: Graph, chosen: Graph, origins: Mappin
     writer = _Writer(model.graph, coded, {n.name: n for n in integer.nodes}, integer, chosen, chip)
     for name in model.graph.inputs:
         if name in coded:
-            writer.rounded(name, name, f"{name}/dequantized", coded[name])
+            writer.rounded(name, name, writer.fresh(f"{name}/dequantized"), coded[name])
     for node in model.graph.nodes:
         writer.take(node, not host.isdisjoint(node.sources or (node.name,)))
     types = {**model.graph.types, **writer.types}
@@ -99,7 +99,8 @@ class _Writer:
         inputs = [self._read(n, on_host) for n in node.inputs]
         if not on_host and node.name in self.layers:
             self._codes_of(node, self.layers[node.name], inputs)
-        outputs = [f"{n}/exact" if n in self.coded and self.coded[n].made and not on_host else n for n in node.outputs]
+        exact = {n: self.fresh(f"{n}/exact") for n in node.outputs if n in self.coded and self.coded[n].made and not on_host}
+        outputs = [exact.get(n, n) for n in node.outputs]
         self.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
         for name, made in zip(node.outputs, outputs):
             if name not in self.coded:
@@ -108,7 +109,7 @@ class _Writer:
                 self.types[made] = self.source.types[name]
                 self.rounded(name, made, name, self.coded[name])
             else:  # the host's: it goes on as it is, and the chip reads its codes
-                self.rounded(name, name, f"{name}/dequantized", self.coded[name])
+                self.rounded(name, name, self.fresh(f"{name}/dequantized"), self.coded[name])
 
     def _read(self, name: str, on_host: bool) -> str:
         return name if on_host else self._dequantized.get(name, name)
@@ -116,7 +117,7 @@ class _Writer:
     def rounded(self, name: str, source: str, target: str, coded: _Coded) -> None:
         """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""
         parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
-        codes, shape = f"{name}/codes", self.source.types[name].shape
+        codes, shape = self.fresh(f"{name}/codes"), self.source.types[name].shape
         self.types[codes] = TensorType(shape, coded.dtype)
         self.types[target] = self.source.types[name]
         self.nodes.append(Node(f"{name}/quantize", OnnxOp("QuantizeLinear"), (source, *parameters), (codes,)))
@@ -129,13 +130,21 @@ class _Writer:
             self._constant(f"{name}/zero_point", np.asarray(zero_point, dtype)),
         )
 
+    def fresh(self, name: str) -> str:
+        """A name that no tensor of the model has."""
+        while name in self.source.types:
+            name += "'"
+        return name
+
     def _constant(self, name: str, value: Array) -> str:
+        name = self.fresh(name)
         self.constants[name] = value
         self.types[name] = TensorType(value.shape, str(value.dtype))
         return name
 
     def _stored(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
         """A constant as codes that are dequantized."""
+        name = self.fresh(name)
         stored = self._constant(f"{name}/codes", codes)
         parameters = self._parameters(name, scale, zero_point, str(codes.dtype))
         self.types[name] = TensorType(codes.shape, "float32")

@@ -14,7 +14,9 @@ from toolchain.hw.units import DRAM, SRAM
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
 _ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none", "type_lanes": "lanes"}
-_ABSENT |= {"feature_maps": "none", "frequency": "the chip's"}
+_ABSENT |= {"feature_maps": "none", "frequency": "the chip's", "shared_outputs": "columns", "depthwise_taps": "depth"}
+_ABSENT |= {"input_edge_bytes": "an element of each row", "weight_edge_bytes": "an element of each column"}
+_ABSENT |= {"lanes": "columns", "addend_lanes": "lanes"}
 
 
 def chip_lines(chip: Chip) -> list[str]:

@@ -31,7 +31,9 @@ from toolchain.machine import (
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.operator import Layer, MoveOp, operator_of
+from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.pool.rules import beyond_pools
 from toolchain.ops.unary import Lookup
 from toolchain.report.cuts import convolution_cuts, pair, product_cuts
 
@@ -140,7 +142,10 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
         return []
     if "average_pool" not in chip.functions:
         return [f"{chip.key('vector')}.functions has no average_pool: a depthwise convolution with ones"]
-    return [f"limits.pool (max_kernel={pair(chip.limits.pool.max_kernel)}): a depthwise convolution with ones"]
+    channels, *kernel, _ = graph.constants[node.inputs[1]].shape
+    geometry = Geometry((kernel[0], kernel[1]), node.op.strides, node.op.pads, node.op.dilations)
+    why = beyond_pools(geometry, channels, chip) or "numerics.scale.kind=pow2 divides by powers of two alone"
+    return [f"{why}: a depthwise convolution with ones"]
 
 
 def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:

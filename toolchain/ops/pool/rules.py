@@ -25,11 +25,13 @@ from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
 Bounds = tuple[float | None, float | None]
 
 
-def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
+def beyond_pools(geometry: Geometry, channels: int, chip: Chip) -> str | None:
+    """Why the vector engine cannot do such windows, whatever the type of their elements: beyond half of the SRAM there is no room
+    for what they make."""
     limits = chip.limits.pool
     window_bytes = math.prod(geometry.kernel) * min(channels, chip.lanes) * max(t.size_bytes for t in chip.code_types)
-    if window_bytes > chip.sram.size // 4:
-        return f"one window of {window_bytes} bytes fills more than a quarter of memories.sram.size={chip.sram.size}"
+    if window_bytes > chip.sram.size // 2:
+        return f"one window of {window_bytes} bytes fills more than half of memories.sram.size={chip.sram.size}"
     for what, value, limit, key in (
         ("kernel", geometry.kernel, limits.max_kernel, "limits.pool.max_kernel"),
         ("stride", geometry.strides, limits.max_stride, "limits.pool.max_stride"),
@@ -51,7 +53,7 @@ class MaxPool(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if "max_pool" not in chip.functions:
             return f"{chip.key('vector')}.functions has no max_pool"
-        return _beyond(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
+        return beyond_pools(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         return [Node(node.name, IntegerMaxPool(self.geometry), node.inputs, node.outputs, node.sources)]
@@ -78,7 +80,7 @@ class AveragePool(FloatOp):
         odd = [n for n in self._counted(height, width) if not divides(n, chip.numerics)]
         if odd:
             return f"windows of {', '.join(map(str, odd))} elements; numerics.scale.kind=pow2 divides by powers of two alone"
-        return _beyond(self.geometry, channels, chip)
+        return beyond_pools(self.geometry, channels, chip)
 
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
         """As a convolution those that arrays take."""
@@ -93,7 +95,7 @@ class AveragePool(FloatOp):
     def as_convolution(self, channels: int, chip: Chip) -> bool:
         """A window the vector engine cannot do, or cannot divide by, is a depthwise convolution where all windows count alike."""
         uniform = self.count_padding or not any(self.geometry.pads)
-        on_vector = "average_pool" in chip.functions and _beyond(self.geometry, channels, chip) is None
+        on_vector = "average_pool" in chip.functions and beyond_pools(self.geometry, channels, chip) is None
         exact = divides(math.prod(self.geometry.kernel), chip.numerics)
         beyond = exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
         return uniform and not (on_vector and exact) and not beyond
