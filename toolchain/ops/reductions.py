@@ -11,8 +11,8 @@ from toolchain.ops.kit.layout import arranged, axis_in
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape, Transpose
-from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.rules import MaxPool, mean_over_space
+from toolchain.ops.pool.geometry import Geometry, Pair
+from toolchain.ops.pool.rules import MaxPool, mean_over_space, smaller_windows, split_max_pool
 
 Shape = tuple[int, ...]
 
@@ -45,14 +45,25 @@ def reduce_max(scope: Scope) -> None:
     shape, axes = scope.shape(x), _axes(scope)
     if len(shape) == 4 and set(axes) <= {2, 3}:
         kernel = (shape[2] if 2 in axes else 1, shape[3] if 3 in axes else 1)
-        return scope.emit(MaxPool(Geometry(kernel, (1, 1), (0, 0, 0, 0))), (scope.read(x, "nhwc"),), "nhwc")
+        source, last = smaller_windows(scope, scope.read(x, "nhwc"), _whole(scope, kernel))
+        return scope.emit(MaxPool(last), (source,), "nhwc")
     source, layout, (outer, length, inner) = _split(scope, "a maximum")
     view = _step(scope, "view", Reshape((outer, length, 1, inner)), source, (outer, length, 1, inner))
     if inner == 1:  # side by side in the lanes
         view = _step(scope, "lanes", Transpose((3, 1, 2, 0)), view, (1, length, 1, outer))
         outer, inner = 1, outer
-    pooled = scope.work("max", MaxPool(Geometry((length, 1), (1, 1), (0, 0, 0, 0))), (view,), (outer, 1, 1, inner))
+    view, last = smaller_windows(scope, view, _whole(scope, (length, 1)))
+    pooled = scope.work("max", MaxPool(last), (view,), (outer, 1, 1, inner))
     return _emit(scope, pooled, layout)
+
+
+def _whole(scope: Scope, kernel: Pair) -> Geometry:
+    """One window over all; its stride is any: its kernel where smaller ones can lie side by side."""
+    limit = scope.chip.limits.pool.max_kernel
+    beyond = limit is not None and (kernel[0] > limit[0] or kernel[1] > limit[1])
+    side_by_side = Geometry(kernel, kernel, (0, 0, 0, 0))
+    chain = split_max_pool(side_by_side, limit, scope.chip.limits.pool.max_stride) if beyond and limit else None
+    return side_by_side if chain and chain[-1].strides == chain[-1].kernel else Geometry(kernel, (1, 1), (0, 0, 0, 0))
 
 
 def _axes(scope: Scope) -> Shape:

@@ -141,14 +141,21 @@ class AveragePool(FloatOp):
         return Node(node.name, op, (node.inputs[0], weights, zeros), node.outputs, node.sources)
 
 
-def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
-    """A large max pool as a chain of small ones: max over k is max over k2 of max over k1, k1 + k2 - 1 = k.
+def split_max_pool(geometry: Geometry, limit: Pair, max_stride: Pair | None = None) -> list[Geometry] | None:
+    """A large max pool as a chain of small ones: max over k is max over k2 of max over k1, k1 + k2 - 1 = k; where windows lie
+    side by side k1 k2 = k, and the strides of all are their kernels.
 
-    All but the last have stride 1. Each takes the padding that its window reaches, less than its kernel, before the next has any:
-    what lies beyond a stage that took it whole is padding alone. None where dilation stands in the way.
+    Otherwise all but the last have stride 1. Each takes the padding that its window reaches, less than its kernel, before the
+    next has any: what lies beyond a stage that took it whole is padding alone. None where dilation stands in the way.
     """
     if geometry.dilations != (1, 1) or min(limit) < 2:
         return None
+    if geometry.strides == geometry.kernel and not any(geometry.pads):
+        rows, columns = (_factors(k, min(limit[i], max_stride[i] if max_stride else k)) for i, k in enumerate(geometry.kernel))
+        if rows and columns:
+            count = max(len(rows), len(columns))
+            kernels = zip(*([1] * (count - len(each)) + each for each in (rows, columns)))
+            return [Geometry((down, across), (down, across), (0, 0, 0, 0)) for down, across in kernels]
     chain: list[Geometry] = []
     kh, kw = geometry.kernel
     while kh > limit[0] or kw > limit[1]:
@@ -157,6 +164,18 @@ def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
         kh, kw = kh - step[0] + 1, kw - step[1] + 1
     chain.append(Geometry((kh, kw), geometry.strides, (0, 0, 0, 0)))
     return _padded(chain, geometry.pads)
+
+
+def _factors(size: int, most: int) -> list[int]:
+    """Of a size, each no larger than `most`; empty where it has none such."""
+    found: list[int] = []
+    while size > most:
+        factor = next((f for f in range(most, 1, -1) if size % f == 0), None)
+        if factor is None:
+            return []
+        found.append(factor)
+        size //= factor
+    return [*found, size]
 
 
 def _padded(chain: Sequence[Geometry], pads: Pads) -> list[Geometry]:
@@ -192,19 +211,24 @@ def max_pool(scope: Scope) -> None:
     geometry = _geometry(scope)
     if geometry is None or len([o for o in scope.node.outputs if o]) > 1:
         return scope.refuse("windows that are not over rows and columns, or indices asked for")
-    source = scope.read(scope.node.inputs[0], "nhwc")
-    limit = scope.chip.limits.pool.max_kernel
-    chain = [geometry]
-    if limit and (geometry.kernel[0] > limit[0] or geometry.kernel[1] > limit[1]):
-        chain = split_max_pool(geometry, limit) or chain
+    source, last = smaller_windows(scope, scope.read(scope.node.inputs[0], "nhwc"), geometry)
+    return scope.emit(MaxPool(last), (source,), "nhwc")
+
+
+def smaller_windows(scope: Scope, source: str, geometry: Geometry) -> tuple[str, Geometry]:
+    """A pool beyond the machine's windows as several: what the last of them reads, and the last. The others are made."""
+    limits, chain = scope.chip.limits.pool, [geometry]
+    beyond = ((limits.max_kernel, geometry.kernel), (limits.max_stride, geometry.strides))
+    if limits.max_kernel and any(most and (size[0] > most[0] or size[1] > most[1]) for most, size in beyond):
+        chain = split_max_pool(geometry, limits.max_kernel, limits.max_stride) or chain
     for i, step in enumerate(chain[:-1]):
         n, h, w, c = scope.types[source].shape
-        top, left, bottom, right = step.pads
-        shape = (n, h + top + bottom - step.kernel[0] + 1, w + left + right - step.kernel[1] + 1, c)
+        (top, left, bottom, right), (kh, kw), (down, across) = step.pads, step.kernel, step.strides
+        shape = (n, (h + top + bottom - kh) // down + 1, (w + left + right - kw) // across + 1, c)
         name = scope.inner(f"stage{i}", shape)
         scope.nodes.append(Node(step_name(scope.node.name, f"stage{i}"), MaxPool(step), (source,), (name,), scope.node.sources))
         source = name
-    return scope.emit(MaxPool(chain[-1]), (source,), "nhwc")
+    return source, chain[-1]
 
 
 def average_pool(scope: Scope) -> None:
