@@ -162,16 +162,20 @@ def _built(model: Path, options: BuildOptions) -> tuple[Build, Graph, Graph]:
         return build(model, options), *seen[0]
 
 
+def without_room(given: Quantization) -> Quantization:
+    """Of what is judged on what it was calibrated on: nothing lies beyond any range."""
+    sure = {n: replace(r, tails=None) if isinstance(r, Range) else r for n, r in given.ranges.items()}
+    return replace(given, ranges=sure)
+
+
 @contextmanager
 def _quantized() -> Iterator[list[tuple[Graph, Graph]]]:
-    """Of builds in this block: the graph before and behind quantization. What is judged is what they were calibrated on, so that
-    nothing lies beyond any range: there is no room for it."""
+    """Of builds in this block: the graph before and behind quantization, without room."""
     found: list[tuple[Graph, Graph]] = []
     real = compiling.quantize
 
     def seen(graph: Graph, chip: Any, given: Quantization) -> Graph:
-        sure = {n: replace(r, tails=None) if isinstance(r, Range) else r for n, r in given.ranges.items()}
-        found.append((graph, real(graph, chip, replace(given, ranges=sure))))
+        found.append((graph, real(graph, chip, without_room(given))))
         return found[-1][1]
 
     with patch.object(compiling, "quantize", seen):
