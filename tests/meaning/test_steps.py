@@ -27,7 +27,7 @@ from tests.decomposing import (
     decomposing,
     saved,
 )
-from tests.meaning.judge import reported_codes, sqnr_db
+from tests.meaning.judge import reported_codes, sqnr_db, without_room
 from tests.meaning.machines import int16_machine
 from toolchain.compiling import select_model, silent
 from toolchain.frontend import NormalModel, load_model
@@ -127,9 +127,9 @@ def made(graph: str, machine: Machine, folder: Path) -> Made:
     model = decomposed(load_model(path), machine.chip)
     network = Network(model, select_model(model, machine), machine)
     samples = open_data(str(data), inputs_of(model))
-    found = prepared(network, samples, "minmax", "none", silent)
+    quantization = without_room(prepared(network, samples, "minmax", "none", silent).quantization)
     assert not network.selection.fallbacks
-    return Made(network, found.quantization, network.integer(found.quantization), tuple(samples))
+    return Made(network, quantization, network.integer(quantization), tuple(samples))
 
 
 @pytest.mark.parametrize("bits", MACHINES)

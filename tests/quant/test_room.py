@@ -104,7 +104,7 @@ def test_few_values_lose_less_with_room(codes: CodeType) -> None:
 def test_observers_that_clip_leave_room_for_others(numerics: Numerics) -> None:
     """The same, of two observers beside the range of all that was seen."""
     draw, lost = np.random.default_rng(0), np.zeros(3)
-    for _ in range(60):
+    for _ in range(20):
         known, others = draw.laplace(size=(2, 24, 2)).astype(np.float32)
         histogram = Histogram()
         for sample in known:
