@@ -181,7 +181,8 @@ def _of(
     if network is not None and options.output.suffix in SUFFIXES:
         types = network.code_types
         own = {n: types.get(n, network.chip.code_types[0]) for n in ranges}
-        ranges = {n: with_room(r, model.over_sequences.get(n), own[n]) if isinstance(r, Range) else r for n, r in ranges.items()}
+        of, within = network.chip.numerics.of, model.over_sequences
+        ranges = {n: with_room(r, within.get(n), of(own[n])) if isinstance(r, Range) else r for n, r in ranges.items()}
         said = {"types": model.by_name(own), "weight_types": network.weight_types}
     elif network is not None and options.types:
         said = {"types": model.by_name(network.types), "weight_types": network.weight_types}

@@ -44,6 +44,7 @@ def test_small_ones_are_as_good(squares: str, tmp_path: Path) -> None:
     assert sqnr_db(expected, y) > 74 and sqnr_db(expected[small], y[small]) > 36 and small.sum() > 400
 
 
+@pytest.mark.usefixtures("no_room")
 def test_another_root_is_a_function(tmp_path: Path) -> None:
     nodes, x, y = made("p = Mul(a, a) q = Abs(b) s = Add(p, q) y = Sqrt(s)", tmp_path)
     assert not [row for row in nodes if row["engine"] == "host"]

@@ -32,7 +32,7 @@ if sys.argv[2]:
 import numpy as np
 from toolchain.api import BuildOptions, build
 from toolchain.runtime import Session
-built = build(sys.argv[1] + "/m.onnx", BuildOptions("edge16", calibration=sys.argv[1] + "/x.npz"))
+built = build(sys.argv[1] + "/m.onnx", BuildOptions("edge16", calibration=sys.argv[1] + "/c.npz"))
 np.save(sys.argv[1] + "/y.npy", Session(built.data).run(None, dict(np.load(sys.argv[1] + "/x.npz")))[0])
 print(*(f["reason"] for f in built.figures["fallbacks"]))
 """
@@ -43,6 +43,7 @@ def test_a_file_is_an_operator(tmp_path: Path, folder: Path | str, host: str) ->
     onnx.save(parser.parse_model(MODEL), tmp_path / "m.onnx")
     x = np.linspace(-1, 2, 30, dtype=np.float32).reshape(6, 5)
     np.savez(tmp_path / "x.npz", x=x)
+    np.savez(tmp_path / "c.npz", x=np.stack([x] * 9))  # whose ends are sure
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(folder)],
         check=True,

@@ -74,6 +74,7 @@ def written(graph: str, end: str, folder: Path) -> np.ndarray:
     return x
 
 
+@pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize(("graph", "end", "op"), NORMS, ids=[*ENDS, *ROOT_MEAN_SQUARE])
 def test_a_norm_that_is_written_out_keeps_its_bits(graph: str, end: str, op: str, tmp_path: Path) -> None:
     x = written(graph, end, tmp_path)

@@ -75,6 +75,7 @@ def layers(path: Path, machine: Machine, *types: str) -> list[str]:
     return [n.name for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
 
 
+@pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("groups", [1, 8])
 def test_weights_in_two_planes_are_nearly_exact(tmp_path: Path, groups: int, relu: bool) -> None:
@@ -93,6 +94,7 @@ def test_they_are_meant_by_their_own_names(tmp_path: Path) -> None:
     assert layers(path, int4_machine(), "fc.w=int8") == ["conv", "fc.upper", "fc.lower"]
 
 
+@pytest.mark.usefixtures("no_room")
 def test_int8_is_two_planes_of_int4(tmp_path: Path) -> None:
     path = model(tmp_path)
     machine = int4_machine()

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.grid import rounding_error
 from quant.observe import Histogram, Range
@@ -40,24 +39,25 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
     return _covering(r, numerics)
 
 
-def with_room(r: Range, within: Within | None, codes: CodeType) -> Range:
+def with_room(r: Range, within: Within | None, numerics: Numerics) -> Range:
     """`r` as measured, with room for values that were not seen: as much as its tails make worth its codes. Of a tensor that
-    depends on all earlier steps of a sequence twice the range, where its codes have bits to spare. within: what values of such a
-    tensor lie in; None: it is none."""
-    wider = _with_tails(r, codes)
+    depends on all earlier steps of a sequence twice the range, where its codes have bits to spare. numerics: of these codes.
+    within: what values of such a tensor lie in; None: it is none."""
+    wider = _with_tails(r, numerics)
     if within is None:
         return wider
-    if codes.interpolates:
+    if numerics.activation.interpolates:
         wider = wider.union(Range(min(SEQUENCE_ROOM * r.low, r.low), max(SEQUENCE_ROOM * r.high, r.high)))
     return Range(max(wider.low, min(r.low, within.low)), min(wider.high, max(r.high, within.high)))  # which may be infinite
 
 
-def _with_tails(r: Range, codes: CodeType) -> Range:
+def _with_tails(r: Range, numerics: Numerics) -> Range:
     """The range of least expected squared error. Steps of size d cost d² / 12. After n values the next lies beyond an end with
     chance 1 / n, and x beyond it with exp(-x / a) of that, a the mean excess: clipped there it costs 2 a² / n exp(-x / a). Their
-    sum is least at x = a ln(12 a steps² / (n span)), of the span with its room, which is at most as much again."""
-    span, tails = r.with_zero().span, r.tails
-    if tails is None or span == 0 or codes.is_wide:
+    sum is least at x = a ln(12 a steps² / (n span)), of the span with its room, which is at most as much again. Scales that are
+    powers of two leave room anyhow, and a little more would double them."""
+    span, tails, codes = r.with_zero().span, r.tails, numerics.activation
+    if tails is None or span == 0 or codes.is_wide or numerics.scale.kind == "pow2":
         return r
     below = above = 0.0
     for _ in range(_ROUNDS):
@@ -82,7 +82,7 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
     """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express; where
     their tails are worth room, over another value beyond each end too."""
     seen = histogram.extremes
-    roomy = with_room(seen, None, numerics.activation)
+    roomy = with_room(seen, None, numerics)
     full = roomy.with_zero()
     low, high, counts = histogram.bins() if roomy is seen else _with_others(seen, histogram)
     if not counts.size or full.span == 0 or numerics.activation.is_wide:  # what is clipped costs more than bits to spare

@@ -49,6 +49,7 @@ def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("name", CHOSEN)
 def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path) -> None:
     """And a machine that has them besides makes the same bits where nothing asks for them."""
@@ -68,6 +69,7 @@ def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path)
             assert sqnr_db(real, got) >= sqnr_db(real, narrow) - 1.0, output.name
 
 
+@pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("name", CHOSEN)
 def test_types_mean_what_the_file_means(name: str, tmp_path: Path) -> None:
     case = CASES[name]

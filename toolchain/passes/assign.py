@@ -87,6 +87,11 @@ def assign_quants(
     read = {state.made: state.past for state in graph.states}
     one_scale = {name: (state.past, state.made) for state in graph.states for name in (state.past, state.made)}
 
+    def of_state(name: str) -> bool:
+        """Whether it has one scale with the state that it is read from or left to."""
+        within = over_sequences.get(graph.origins[name].tensor)
+        return name in one_scale or (within is not None and bool(within.as_one))
+
     def calibrated(name: str, codes: CodeType, made: Node | None = None) -> Quant:
         """made: what makes it, where that says what its values lie in."""
         given = known(name, codes)
@@ -94,8 +99,8 @@ def assign_quants(
             return given
         wider = [widened[n] for n in one_scale.get(name, (name,)) if n in widened]
         found = reduce(Range.union, wider) if wider else given
-        roomy = with_room(found, over_sequences.get(graph.origins[name].tensor), codes)
-        if made is not None and roomy != found:
+        roomy = with_room(found, over_sequences.get(graph.origins[name].tensor), chip.numerics.of(codes))
+        if made is not None and roomy != found and not of_state(name):
             x = quants.get(made.inputs[0])  # None of a constant
             read = roomy if x is None else quant_range(x, chip.numerics.of(types[made.inputs[0]]))
             low, high = operator_of(made, FloatOp).reach(read)
@@ -129,7 +134,8 @@ def assign_quants(
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
                 whole = name if own else adopted.get(name, name)
                 found = calibrated(whole, types[name], node if whole == name else None)
-                finer = not own and name not in adopted and _clamps_finer(node, quants, types, found, numerics)
+                free = not own and name not in adopted and not of_state(name)
+                finer = free and _clamps_finer(node, quants, types, found, numerics)
                 quants[name] = quants[node.inputs[0]] if finer else found
     return quants
 
