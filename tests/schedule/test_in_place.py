@@ -80,6 +80,7 @@ def _dram_bytes(figures: Mapping[str, Any]) -> int:
 
 
 def test_a_sum_takes_the_place_of_its_addend_where_both_have_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolchain.schedule.region._FEW", 0)  # with all layers in turns both would have room
     model = _inverted_residual(tmp_path)
     figures, plans = _build(model, "edge16", 40, Goal("traffic"))
     addresses = [p.placements[Space.SRAM].addresses for p in plans]
