@@ -156,7 +156,8 @@ class _Clock:
     def within(self, at: int) -> Progress:
         done, left = (sum(s.verdicts for s in part) for part in (self._steps[:at], self._steps[at:]))
         taken_s = time.monotonic() - self._began
-        each_s = taken_s / done if done and taken_s > self._verdict_s else self._verdict_s  # steps with nothing to do tell nothing
+        told = done and taken_s > self._verdict_s  # steps with nothing to do tell nothing
+        each_s = taken_s / done if told else self._verdict_s
         label = f"repair {at + 1} of {len(self._steps)}, {self._steps[at].name}, about {each_s * left:.0f} s left"
         self._progress(label, 0, None)
         return lambda stage, count, total: self._progress(f"{label}: {stage}", count, total)
