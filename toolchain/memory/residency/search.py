@@ -31,6 +31,8 @@ class Item:
 def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], effort: int) -> tuple[list[int], int, int, int]:
     """(items kept, bytes saved, bound, labels): dynamic programming from the first step to the last."""
     kept, best = _greedy(items, bonus, free)
+    if best >= sum(max(0, item.saving) for item in items) + sum(max(0, more) for more in bonus):
+        return kept, best, best, 0  # no choice saves more
     order = sorted(range(len(items)), key=lambda n: (items[n].start, items[n].end, n))
     prices = _prices(items, free)
     left = _left(items, order, free, prices)
