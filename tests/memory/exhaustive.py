@@ -19,16 +19,23 @@ from toolchain.memory import (
 def smallest_peak_by_stacking(buffers: Sequence[Buffer]) -> int:
     """Every order, each buffer on top of those before it. Exact where nothing but time matters."""
     best = sum(b.size_bytes for b in buffers)
-    for order in itertools.permutations(buffers):
-        tops: list[tuple[Buffer, int]] = []
-        peak = 0
-        for b in order:
-            base = max((top for other, top in tops if other.start < b.end and b.start < other.end), default=0)
-            tops.append((b, base + b.size_bytes))
-            peak = max(peak, base + b.size_bytes)
-            if peak >= best:
-                break
-        best = min(best, peak)
+    least = max(sum(b.size_bytes for b in buffers if b.start <= a.start < b.end) for a in buffers)  # live at once
+    meets = [[a.start < b.end and b.start < a.end for b in buffers] for a in buffers]
+    tops = [0] * len(buffers)  # of those that are placed
+
+    def extend(left: int, peak: int) -> None:
+        """left: a bit for each buffer that is not placed."""
+        nonlocal best
+        if not left:
+            best = peak
+        for i, b in enumerate(buffers):
+            if left >> i & 1 and best > least:
+                tops[i] = b.size_bytes + max((top for top, met in zip(tops, meets[i]) if met), default=0)
+                if max(peak, tops[i]) < best:
+                    extend(left ^ 1 << i, max(peak, tops[i]))
+                tops[i] = 0
+
+    extend((1 << len(buffers)) - 1, 0)
     return best
 
 
