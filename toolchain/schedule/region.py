@@ -143,11 +143,11 @@ class Planner:
 
     def _found(self) -> list[RegionPlan]:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
-        end. Where something is spilled and little was looked at, all sizes are; else as long as layers by themselves could take
-        as few cycles with them, and no less than half where plans are not simulated as well. Raises CompileError."""
+        end. Where little was looked at, all sizes are; else as long as layers by themselves could take as few cycles with them,
+        and no less than half where plans are not simulated as well. Raises CompileError."""
         found, seen, least = list[RegionPlan](), list[RegionPlan](), math.inf
-        for number, size in enumerate((self.size, *self._smaller())):
-            much = self._looked_at(number) > _LITTLE or (bool(seen) and not seen[0].spilled)
+        for size in (self.size, *self._smaller()):
+            much = self._looked_at(len(seen)) > _LITTLE
             if much and not self.options.simulated and size < self.size // 2:
                 break
             near = _NEAR if much and not self.options.simulated else _NEAR_SIMULATED
@@ -164,10 +164,10 @@ class Planner:
                 least = min(least, plan.alone_cycles)
         return found or [self._in_all()]
 
-    def _looked_at(self, sizes: int) -> int:
-        """Layers that were planned for so many sizes, and cascades."""
+    def _looked_at(self, plans: int) -> int:
+        """Layers of so many plans, and cascades."""
         cascades = sum(len(by_room) for turns in self.turns.values() for by_room in turns.values())
-        return sizes * len(self.layers) + cascades
+        return plans * len(self.layers) + cascades
 
     def _smaller(self) -> list[int]:
         """Sizes, falling, in which each layer fits."""
