@@ -52,10 +52,10 @@ _ALIKE = 1.01  # times the fewest cycles that are expected, within which what is
 
 
 def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
-    """The plan of fewest cycles, and where its tiles are finer the best of the others: what waits for what is expected less well
+    """The plan of fewest cycles, and where that is a raced one the best of the others: what waits for what is expected less well
     there."""
     best = min(plans, key=lambda plan: plan.cycles)
-    others = [plan for plan in plans if not plan.finer] if best.finer else []
+    others = [plan for plan in plans if not plan.raced] if best.raced else []
     return [best, *sorted(others, key=lambda plan: plan.cycles)[:1]]
 
 

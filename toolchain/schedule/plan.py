@@ -55,7 +55,8 @@ class Cascade:
 @dataclass(frozen=True)
 class RegionPlan:
     """`resident`: roots in SRAM, whole or their latest rows; `spilled`: roots in DRAM; `placements`: by memory, the addresses of
-    roots and slots. `finer`: some tiles are, for units of another kind."""
+    roots and slots. `raced`: its tiles are others than those expected to be fastest by few
+    works, or finer, for units of another kind."""
 
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
@@ -64,7 +65,7 @@ class RegionPlan:
     placements: Mapping[int, Placement]
     cycles: float
     cascades: tuple[Cascade, ...] = ()
-    finer: bool = False
+    raced: bool = False
 
     @cached_property
     def residents(self) -> frozenset[str]:

@@ -151,15 +151,17 @@ class Planner:
             if much and not self.options.simulated and size < self.size // 2:
                 break
             near = _NEAR if much and not self.options.simulated else _NEAR_SIMULATED
-            plan = self._best(size, near * least)
-            if plan is None and much:
+            plans = self._best(size, near * least)
+            if not plans and much:
                 break
-            if plan is not None and not any(plan is known for known in seen):
+            for number, plan in enumerate(plans):
+                if any(plan is known for known in seen):
+                    continue
                 self.require_few(plan)
-                found.append(self.ahead(plan, min((p.cycles for p in found), default=math.inf)))
+                found.append(replace(self.ahead(plan, _fewest(found)), raced=number > 0))
                 finer = self.retiled(plan)
                 if finer is not plan:
-                    found.append(replace(self.ahead(finer, min(p.cycles for p in found)), finer=True))
+                    found.append(replace(self.ahead(finer, _fewest(found)), raced=True))
                 seen.append(plan)
                 least = min(least, plan.alone_cycles)
         return found or [self._in_all()]
@@ -287,21 +289,28 @@ class Planner:
             before.resident - touched,
         )
 
-    def _best(self, size: int, most: float) -> RegionPlan | None:
-        """In so many bytes of the SRAM. None where nothing can be placed or layers by themselves take more than `most` cycles."""
-        best = self._layer_by_layer(size)
-        return None if best is None else self.cascaded(best, size, most)
+    def _best(self, size: int, most: float) -> list[RegionPlan]:
+        """In so many bytes of the SRAM; behind it those layer by layer that may be faster by all works. None where nothing can be
+        placed or layers by themselves take more than `most` cycles."""
+        found = self._layer_by_layer(size)
+        best = self.cascaded(found[0], size, most) if found else None
+        return [] if best is None else [best, *(plan for plan in found[1:] if plan.cycles <= _CLOSE * best.cycles)]
 
-    def _layer_by_layer(self, size: int) -> RegionPlan | None:
-        """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings."""
+    def _layer_by_layer(self, size: int) -> list[RegionPlan]:
+        """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings: first the faster of
+        what is fast alone and amid others, then the other one, and for all of the SRAM that of least traffic."""
         best, kept = None, 0.0
         for share in _RESERVES if self.options.residency else (1.0,):
             most = math.inf if best is None else _FAR * best.alone_cycles
             found = self._try(self._least, share, ALONE, size, most)
             if found is not None and (best is None or found.cycles < best.cycles):
                 best, kept = found, share
-        other = self._try(self._least, kept, AMID, size) if best is not None else None
-        return other if other is not None and best is not None and other.cycles < best.cycles else best
+        if best is None:
+            return []
+        amid = self._try(self._least, kept, AMID, size)
+        moved = self._try(self._least, kept, LEAST_MOVED, size) if size == self.size else None
+        ways = sorted((plan for plan in (best, amid) if plan is not None), key=lambda plan: plan.cycles)
+        return [plan for plan in (*ways, moved) if plan is not None]
 
     def _try(self, least: Sequence[int], share: float, by: Measure, size: int, most: float = math.inf) -> RegionPlan | None:
         """A plan with `share` of so many bytes of the SRAM kept for staging; less and less is resident until it can be placed.
@@ -385,3 +394,8 @@ class Planner:
         whole = {h.storage.name for h in held if not views[h.storage.name].rows}
         in_place = self.in_place.rights(whole, cascades)
         return Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer, in_place)
+
+
+def _fewest(plans: Sequence[RegionPlan]) -> float:
+    """Cycles of any of these."""
+    return min((plan.cycles for plan in plans), default=math.inf)
