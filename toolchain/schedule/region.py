@@ -69,6 +69,7 @@ class Planner:
         self.costs = PlanCosts(self.model)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
         self.turns: dict[Measure, Turns] = {}
+        self.missed = 0  # searches for constants ahead that found no places
         self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
 
     def _is_free(self, node: Node) -> bool:
@@ -209,7 +210,9 @@ class Planner:
             return self.place(planned, plan.resident, plan.views, plan.cascades, searched)
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        return Ahead(plan, self.shared, taken, self.model, place).best(known)
+        tried = Ahead(plan, self.shared, taken, self.model, place, self.missed)
+        best, self.missed = tried.best(known), tried.missed
+        return best
 
     def retiled(self, plan: RegionPlan) -> RegionPlan:
         """With finer tiles where units of another kind wait for them."""
