@@ -116,10 +116,10 @@ def test_a_machine_that_does_not_say_what_a_byte_takes_has_no_plan_of_least_ener
         Goal("energy").require(silent, 2)
 
 
-@pytest.mark.parametrize(("less", "more"), [(39.5, 48.75), (140, 173), (140, 200), (214, 264)])
+@pytest.mark.parametrize(("less", "more"), [(39.5, 48.75), (140, 173), (140, 200), (214, 264), (264, 326)])
 @pytest.mark.parametrize("level", [2, 3])
 def test_more_sram_never_costs_cycles(tmp_path: Path, less: float, more: float, level: int) -> None:
-    """Sizes at which the search for all of the SRAM alone ends with 1 to 5 % more than with less of it."""
+    """Sizes at which the search for all of the SRAM alone ends with up to 5 % more than with less of it."""
     cycles = [_built(bodies(), tmp_path, _machine(kib), level=level).figures["cycles"] for kib in (less, more)]
     assert cycles[1] <= cycles[0]
 

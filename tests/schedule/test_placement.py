@@ -234,9 +234,9 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engines", [{"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}])
-def test_a_second_array_helps_a_real_network(engines: Mapping[str, Mapping[str, Any]]) -> None:
-    path = Path(onnx.__file__).parent / "backend/test/data/light/light_inception_v1.onnx"
-    one = build(path, BuildOptions(edge16({}))).figures
-    more = build(path, BuildOptions(edge16(engines))).figures
-    assert more["cycles"] <= one["cycles"] and more["arrays_overlap"] >= 0.1
+def test_a_second_array_helps_a_real_network() -> None:
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]
+    one, equal, smaller = (build(path, BuildOptions(edge16(own))).figures for own in engines)
+    assert equal["cycles"] < 0.6 * one["cycles"] and equal["arrays_overlap"] >= 0.1
+    assert smaller["cycles"] < 0.9 * one["cycles"] and smaller["arrays_overlap"] >= 0.1

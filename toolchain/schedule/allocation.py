@@ -13,7 +13,7 @@ from toolchain.schedule.plan import Storage, slot_name
 from toolchain.schedule.staging import PlannedLayer, Slot
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
-_AHEAD_NODES = 400  # the same with constants ahead, which live long: what is found is found soon, and there is a plan without them
+_AHEAD_NODES = 400  # with constants ahead, which live long: what is found is found soon, and there is a plan without them
 
 
 @dataclass(frozen=True)
