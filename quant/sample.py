@@ -24,7 +24,8 @@ class NoArray(CompileError):
 
 
 def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Sample:
-    """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may be left out.
+    """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
+    be left out.
 
     Raises CompileError, starting with `where`: names, shapes, types, NaN or infinity.
     """
