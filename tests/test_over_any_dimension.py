@@ -91,3 +91,12 @@ def test_what_the_host_reads_is_turned_by_the_host(tmp_path: Path) -> None:
     built, db = compiled(turned, tmp_path)
     assert not moved(built), moved(built)
     assert db > 30, db
+
+
+def test_rows_of_what_the_host_makes_are_pooled_over_all_channels_at_once(tmp_path: Path) -> None:
+    graph = "g (float[1,64,16,16] x) => (float[1,64,1,16] y) { y = ReduceMax<axes=[2]>(x) }"
+    built, db = compiled(graph, tmp_path)
+    (layer,) = built.figures["layers"]
+    first, end = layer["operations"]
+    assert end - first < 64
+    assert db > 30, db

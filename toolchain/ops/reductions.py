@@ -67,8 +67,11 @@ def _whole(scope: Scope, kernel: Pair) -> Geometry:
 
 
 def _over_space(scope: Scope, axes: Shape) -> bool:
-    """Over rows or columns of a feature map that lies channels last, or may."""
-    return set(axes) <= {2, 3} and len(scope.shape(scope.node.inputs[0])) == 4 and scope.layout(scope.node.inputs[0]) == "nhwc"
+    """Over rows or columns of a feature map that lies channels last. What the host makes may lie so: then its rows need no pool
+    for each channel."""
+    x = scope.node.inputs[0]
+    may = x not in scope.layouts and 2 in axes
+    return set(axes) <= {2, 3} and len(scope.shape(x)) == 4 and (may or scope.layout(x) == "nhwc")
 
 
 def _layout(node: Node[Any]) -> Layout:
