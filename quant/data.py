@@ -13,7 +13,7 @@ import numpy as np
 from quant.arrays import StoredArray, stored_arrays
 from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
-from quant.sample import NoArray, Sample, fit_array, fit_sample
+from quant.sample import UNNAMED, NoArray, Sample, fit_array, fit_sample
 from quant.suggestion import suggestion
 from toolchain.errors import NO_FILE, CompileError
 from toolchain.ir.graph import TensorType
@@ -43,9 +43,10 @@ def open_data(
 ) -> Samples:
     """The first `limit` samples (None: all) of
 
-    - FILE.npz: arrays under the input names, or one array of any name where there is one input; leading dimension is
-      samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample is held at a time.
-    - FILE.npy: as an .npz of one array.
+    - FILE.npz: arrays under the input names, or where there is one input one array without a name of its own (`arr_0`);
+      leading dimension is samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample
+      is held at a time.
+    - FILE.npy: as an .npz of one array without a name, for a model of one input.
     - a directory of .npy (one sample each; for several inputs one directory each, named like the input), of .npz (one
       sample each) or of images (.png, .jpg, .bmp; see quant.images.Preprocess, given here or by its preprocess.yaml).
     - FILE.py:FUNCTION: a generator function that yields {input name: array}, or arrays where there is one input.
@@ -156,7 +157,7 @@ def _random(rng: np.random.Generator, t: TensorType) -> np.ndarray:
 
 def _open_arrays(path: Path, inputs: Types) -> Samples:
     arrays = stored_arrays(path)
-    if len(inputs) == 1 and len(arrays) == 1:
+    if len(inputs) == 1 and (path.suffix == ".npy" or arrays.keys() == {UNNAMED}):
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}
     else:
         _require_named(path, arrays, inputs)

@@ -12,6 +12,7 @@ from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
 
 Sample = dict[str, np.ndarray]
+UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name
 
 
 class NoArray(CompileError):
@@ -23,7 +24,8 @@ class NoArray(CompileError):
 
 
 def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Sample:
-    """value: {input name: array}, or an array where there is one input. A batch dimension of 1 may be left out.
+    """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
+    be left out.
 
     Raises CompileError, starting with `where`: names, shapes, types, NaN or infinity.
     """
@@ -33,7 +35,7 @@ def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Samp
             said = f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names"
             raise NoArray(said, tuple(inputs))
         value = {next(iter(inputs)): value}
-    if len(inputs) == 1 and len(value) == 1:
+    if len(inputs) == 1 and value.keys() == {UNNAMED}:
         value = {next(iter(inputs)): next(iter(value.values()))}
     missing = [name for name in inputs if name not in value]
     if missing:

@@ -69,7 +69,7 @@ def test_a_block_more_costs_its_call_and_its_registers(tmp_path: Path) -> None:
 def test_tensors_of_blocks_have_one_scale(tmp_path: Path) -> None:
     def quants(alike: bool) -> set[Quant | None]:
         types = built(tmp_path, 4, alike).container.graph.types
-        return {types[name].quant for name in ("s1", "s2", "s3")}
+        return {types[name].quant for name in ("scaled1", "scaled2", "scaled3")}
 
     assert len(quants(True)) == 1 and len(quants(False)) == 3
 

@@ -16,6 +16,7 @@ from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes, entries_from_bytes, entries_to_bytes, images_of_entries
+from toolchain.errors import CompileError
 from toolchain.report.gate import Gate
 from toolchain.runtime import Session, dram_image, random_feeds
 
@@ -127,6 +128,32 @@ def test_every_entry_is_built_with_what_is_asked_for() -> None:
     assert [one.shapes for one in (small, large)] == [SIZES["small"], SIZES["large"]]
     assert [one.judge for one in (small, large)] == [None, "y.npz"]
     assert all((one.gate, one.export_qdq, one.calibration) == (Gate(min_sqnr=20), True, "x.npz") for one in (small, large))
+
+
+def test_an_input_may_be_another_constant_in_each_entry(tmp_path: Path) -> None:
+    graph = "g (float[n,8] x, float k) => (float[n,8] y) { m = Mul(x, k) y = Tanh(m) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), tmp_path / "m.onnx")
+    entries = {"few": {"x": (1, 8)}, "many": {"x": (2, 8)}}
+    options = BuildOptions("edge16", entries=entries, entry_values={"few": {"k": ("1",)}, "many": {"k": ("0.5",)}})
+    built = build(tmp_path / "m.onnx", options)
+    for name, rows, factor in (("few", 1, 1.0), ("many", 2, 0.5)):
+        x = np.linspace(-1, 1, 8 * rows, dtype=np.float32).reshape(rows, 8)
+        session = Session(built.entries[name].container)
+        assert [i.name for i in session.get_inputs()] == ["x"]
+        np.testing.assert_allclose(session.run(["y"], {"x": x})[0], np.tanh(factor * x), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "own", "said"),
+    [
+        ({}, {"any": {"k": ("1",)}}, "value any:k: there is no such entry; give --entry any:INPUT=SHAPE"),
+        ({"k": ("2",)}, {"few": {"k": ("1",)}}, "value few:k: input 'k' has a value for all entries; give one of them"),
+    ],
+)
+def test_values_of_entries_that_are_refused(values: Any, own: Any, said: str) -> None:
+    with pytest.raises(CompileError) as fault:
+        BuildOptions("edge16", entries={"few": {"x": (1, 8)}}, values=values, entry_values=own)
+    assert str(fault.value) == said
 
 
 def test_files_are_read_as_they_were_written(three: Build) -> None:

@@ -116,8 +116,9 @@ def test_equal_steps_are_one_line(tmp_path: Path) -> None:
     assert len({f.name for f in many.errors.findings}) == len(many.errors.findings)
     layers = [layer for layer in many.figures["layers"] if layer["steps_of"] == "Y: i c"]
     assert len(layers) == 20 and many.figures["cycles"] == sum(layer["cycles"] for layer in many.figures["layers"])
-    line = next(line for line in layers_text(many.figures).splitlines() if line.startswith("cell: i c, step 0 and 19 alike "))
-    assert line.split()[8:11] == ["Binary", "vector", f"{sum(layer['cycles'] for layer in layers):,}"]
+    lines = layers_text(many.figures).splitlines()
+    line = next(line for line in lines if line.startswith("cell: i c, step 0, and 19 more such steps "))
+    assert line.split()[10:13] == ["Binary", "vector", f"{sum(layer['cycles'] for layer in layers):,}"]
 
 
 @pytest.mark.parametrize(("name", "narrow"), [("W", "inputs of"), ("R", "state of"), ("*", ""), ("cell", "")])

@@ -190,7 +190,7 @@ def _curve(name: str, calibrated: Prepared, machine: Machine, options: BuildOpti
     def container(other: Machine) -> Container:
         return compile_model(name, network.model, network.selection, other, given, options.level, goal=goal).container
 
-    return sram_curve(container, machine, lambda done, count: progress("sram", done, count))
+    return sram_curve(container, machine, progress)
 
 
 def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> Prepared:

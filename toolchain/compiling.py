@@ -22,7 +22,7 @@ from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatched
 from toolchain.ops.kit.arrays import require_workers
 from toolchain.ops.matrix_product import batch_choices
-from toolchain.passes.fuse import fuse_residuals, fuse_tables
+from toolchain.passes.fuse import fuse_residuals, fuse_scales, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
@@ -101,7 +101,7 @@ def _integer(selection: Selection, machine: Machine, level: Options, given: Quan
     dump("clamps", partial(print_graph, float_graph))
     integer = quantize(float_graph, chip, given)
     dump("quantize", partial(print_graph, integer))
-    fused = fuse_residuals(fuse_tables(integer, chip), chip) if level.fuse else integer
+    fused = fuse_residuals(fuse_tables(fuse_scales(integer), chip), chip) if level.fuse else integer
     dump("fuse", partial(print_graph, fused))
     return fused, integer
 

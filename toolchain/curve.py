@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,14 +56,18 @@ class Curve:
         return next(p for p in self.points if p.sram_bytes == self.own_bytes)
 
 
-def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell: Callable[[int, int], None]) -> Curve:
-    """compiled: the network for a machine, or a CompileError. tell: how many of how many sizes are done. Raises CompileError
-    where the machine's own SRAM does not do."""
+def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell: Callable[[str, int, int], None]) -> Curve:
+    """compiled: the network for a machine, or a CompileError. tell: in words, how many of how many sizes are done. Raises
+    CompileError where the machine's own SRAM does not do."""
+    sizes, began = sizes_for(machine.chip), time.monotonic()
+    tell(f"SRAM of {machine.chip.sram.size:,} bytes", 0, len(sizes))
     own = compiled(machine)
-    least, sizes = _least_bytes(own), sizes_for(machine.chip)
+    least = _least_bytes(own)
+    sizes = [least, *(s for s in sizes if s > least)]
     points: list[Point] = []
-    for done, size in enumerate([least, *(s for s in sizes if s > least)]):
-        tell(done, len(sizes))
+    for done, size in enumerate(sizes):
+        left_s = (time.monotonic() - began) / (done + 1) * (len(sizes) - done)
+        tell(f"SRAM of {size:,} bytes, size {done + 1} of {len(sizes)} at most, about {left_s:.0f} s left", done, len(sizes))
         if size > machine.chip.sram.size and len(points) > 1 and points[-1].takes == points[-2].takes:
             break  # all that could stay does
         try:

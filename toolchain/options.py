@@ -37,7 +37,8 @@ class BuildOptions:
     layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
     the SRAM too; values: inputs that are constants, by name, as numbers are written;
     states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those that the graph or
-    their names show; blocks_alike: blocks of layers that are alike are quantized as one."""
+    their names show; blocks_alike: blocks of layers that are alike are quantized as one; entry_values: as `values`, of single
+    entries."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -63,6 +64,7 @@ class BuildOptions:
     values: Values = field(default_factory=dict)
     states: tuple[str, ...] | None = None
     blocks_alike: bool = False
+    entry_values: Mapping[str, Values] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""
@@ -125,6 +127,13 @@ class BuildOptions:
                 f"judge {unknown}:{self.judges[unknown]}: there is no such entry; give --entry {unknown}:INPUT=SHAPE"
             )
 
+        for name, values in self.entry_values.items():
+            if name not in self.entries:
+                raise CompileError(f"value {name}:{next(iter(values))}: there is no such entry; give --entry {name}:INPUT=SHAPE")
+            twice = next((n for n in values if n in self.values), None)
+            if twice is not None:
+                raise CompileError(f"value {name}:{twice}: input {twice!r} has a value for all entries; give one of them")
+
     def each(self) -> dict[str, BuildOptions]:
         """By entry, what it is built with."""
         if not self.entries:
@@ -132,6 +141,7 @@ class BuildOptions:
         found = dict[str, BuildOptions]()
         for name, shapes in self.entries.items():
             with named(name):
-                judge = self.judges.get(name, self.judge)
-                found[name] = replace(self, shapes={**self.shapes, **shapes}, judge=judge, entries={}, judges={})
+                judge, values = self.judges.get(name, self.judge), {**self.values, **self.entry_values.get(name, {})}
+                whole = {**self.shapes, **shapes}
+                found[name] = replace(self, shapes=whole, judge=judge, values=values, entries={}, judges={}, entry_values={})
         return found

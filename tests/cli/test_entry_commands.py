@@ -16,7 +16,7 @@ from resealed import parts, sealed
 
 from toolchain import bounds
 from toolchain.api import BuildOptions, build
-from toolchain.cli.option_values import shape_sets
+from toolchain.cli.option_values import shape_sets, values_by_entry
 from toolchain.codegen import container_from_bytes, entries_to_bytes, read_container, read_entries
 from toolchain.codegen.container import entries_from_bytes
 from toolchain.errors import CompileError, ProgramError
@@ -203,6 +203,11 @@ def test_an_input_named_again_begins_the_next_entry(tmp_path: Path) -> None:
     assert made.code == 0, made.err
     shapes = {name: [t.shape for t in one.inputs] for name, one in read_entries(tmp_path / "m.npu").items()}
     assert shapes == {"1": [(1, 4, 8, 8)], "2": [(1, 4, 4, 4)]}
+
+
+def test_a_value_may_be_of_one_entry() -> None:
+    given = ["k=1", "few:k=2", "few:x:0=3,4", "x:0=5"]  # names of TensorFlow have colons
+    assert values_by_entry(given, ("few", "many")) == ({"k": ("1",), "x:0": ("5",)}, {"few": {"k": ("2",), "x:0": ("3", "4")}})
 
 
 def test_a_tensor_that_only_a_later_entry_has(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ def line_of(path: Path, anchor: str) -> int:
 
 
 def assert_one_fault(directory: Path, changes: list[tuple[str, str]], anchor: str, said: str, load: Callable[[str], Any]) -> None:
-    """edge16 with these changes has one fault: `said`, in the line of `anchor`."""
+    """edge16 with these changes has one fault: `said`, in the line of `anchor`; what its table lacks for them is told besides."""
     write_changed(directory, "edge16.yaml", changes)
     with chdir(directory), pytest.raises(ConfigError) as caught:
         load("mine.yaml")
-    assert caught.value.faults == [f"mine.yaml:{line_of(directory / 'mine.yaml', anchor)}: {said}"]
+    own = [fault for fault in caught.value.faults if fault.startswith("mine.yaml:")]
+    assert own == [f"mine.yaml:{line_of(directory / 'mine.yaml', anchor)}: {said}"]

@@ -37,11 +37,14 @@ def check_array_samples(samples, count: int = 4) -> None:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npz(tmp_path: Path, shape, save, order) -> None:
-    save(tmp_path / "c.npz", anything=np.asarray(ARRAY.reshape(shape), order=order))
-    samples = open_data(tmp_path / "c.npz", ONE)
-    assert samples.count == 4
-    check_array_samples(samples)
-    check_array_samples(samples)  # starts afresh
+    array = np.asarray(ARRAY.reshape(shape), order=order)
+    save(tmp_path / "c.npz", x=array)
+    save(tmp_path / "unnamed.npz", array)
+    for name in ("c.npz", "unnamed.npz"):
+        samples = open_data(tmp_path / name, ONE)
+        assert samples.count == 4
+        check_array_samples(samples)
+        check_array_samples(samples)  # starts afresh
 
 
 def test_npz_of_two_inputs_ignores_labels(tmp_path: Path) -> None:
@@ -124,6 +127,7 @@ def write_bad_data(d: Path) -> None:
     np.savez(d / "batch.npz", x=np.zeros((5, 3), np.float32))
     np.savez(d / "none.npz", x=np.zeros((0, 2, 3), np.float32))
     np.savez(d / "type.npz", x=np.zeros((4, 2, 3), np.uint8))
+    np.savez(d / "named.npz", images=ARRAY)
     np.savez(d / "names.npz", X=ARRAY, idx=np.zeros((4, 4), np.int64))
     np.savez(d / "counts.npz", x=ARRAY, ids=np.zeros((3, 4), np.int64))
     np.savez(d / "big.npz", x=ARRAY, ids=np.full((4, 4), 2**63, np.uint64))
@@ -157,6 +161,7 @@ def write_bad_data(d: Path) -> None:
         "def fails():\n    yield np.zeros((2, 3), np.float32)\n    yield 1 / 0\n"
         "def wrong():\n    yield {'x': np.zeros((2, 4), np.float32)}\n"
         "def number():\n    return 3\n"
+        "def wrong_name():\n    yield {'images': np.zeros((2, 3), np.float32)}\n"
     )
     (d / "syntax.py").write_text("def make(:\n")
 
@@ -192,6 +197,12 @@ BAD_DATA = [
         "{d}/type.npz: sample 0: input 'x' is uint8, the model takes float32; save it with .astype('float32'), "
         "scaled as the model was trained",
     ),
+    (
+        "named.npz",
+        ONE,
+        "{d}/named.npz: no array for input 'x' (arrays: 'images'); save it as numpy.savez(path, **{'x': x})",
+    ),
+    ("g.py:wrong_name", ONE, "{d}/g.py:wrong_name: sample 0: no array for input 'x' (given: 'images'); add it"),
     (
         "names.npz",
         {"ids": TWO["ids"], "x": X},
@@ -265,7 +276,7 @@ BAD_DATA = [
     (
         "g.py:nothin",
         ONE,
-        "{d}/g.py: no function 'nothin' (functions: nothing, fails, wrong, number); did you mean \"nothing\"?",
+        "{d}/g.py: no function 'nothin' (functions: nothing, fails, wrong, number, wrong_name); did you mean \"nothing\"?",
     ),
     ("g.py:nothing", ONE, "{d}/g.py:nothing: yields 0 samples; calibration needs at least 1"),
     ("g.py:fails", ONE, "{d}/g.py:fails: sample 1: ZeroDivisionError: division by zero (line 6); mend the generator"),

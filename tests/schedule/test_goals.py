@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -126,8 +127,15 @@ def test_more_sram_never_costs_cycles(tmp_path: Path, less: float, more: float, 
 
 def test_the_curve_has_the_smallest_size_that_does_and_the_machines_own(tmp_path: Path) -> None:
     machine = _machine(64)
-    found = _built(_wide(), tmp_path, machine, sram_curve=True)
+    told: list[tuple[str, int]] = []
+    onnx.save(_wide(), tmp_path / "model.onnx")
+    asked = BuildOptions(machine, sram_curve=True)
+    found = build(tmp_path / "model.onnx", asked, progress=lambda stage, done, total: told.append((stage, done)))
     curve = found.curve
+    of_sizes = [(stage, done) for stage, done in told if stage.startswith("SRAM of ")]
+    assert of_sizes[0] == ("SRAM of 65,536 bytes", 0)
+    assert [done for _, done in of_sizes[1:]] == list(range(len(of_sizes) - 1))
+    assert all(re.search(r", size \d+ of \d+ at most, about \d+ s left$", stage) for stage, _ in of_sizes[1:])
     assert curve is not None
     sizes = [p.sram_bytes for p in curve.points]
     assert all(a < b for a, b in pairwise(sizes))

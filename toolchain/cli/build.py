@@ -37,11 +37,11 @@ from toolchain.cli.option_values import (
     VALUE_HELP,
     dump_files,
     dumper,
-    input_values,
     judging_data,
     plan_goal,
     qdq_files,
     shape_sets,
+    values_by_entry,
 )
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
@@ -142,7 +142,7 @@ def build_command(
             from toolchain.report.gate import Gate
 
         machine, (shapes, entries) = _machine(hw, level), shape_sets(shape or (), entry or ())
-        values = input_values(value or ())
+        values, own_values = values_by_entry(value or (), entries)
         judged, judges = judging_data(judge or (), entries)
         with as_options():
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
@@ -150,7 +150,7 @@ def build_command(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
-                sram_curve is not None, values, None if state is None else tuple(state), blocks_alike,
+                sram_curve is not None, values, None if state is None else tuple(state), blocks_alike, own_values,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

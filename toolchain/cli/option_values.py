@@ -140,6 +140,16 @@ def input_values(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return values
 
 
+def values_by_entry(
+    given: Sequence[str], entries: Collection[str]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, tuple[str, ...]]]]:
+    """Of all entries, and of single ones: NAME=V0,V1,... or ENTRY:NAME=V0,V1,... of each --value. Raises CompileError."""
+    of = {text: text.partition(":")[0] for text in given}
+    common = [text for text in given if of[text] not in entries]
+    single = {name: [text.partition(":")[2] for text in given if of[text] == name] for name in entries}
+    return input_values(common), {name: input_values(texts) for name, texts in single.items() if texts}
+
+
 def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
     """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
     from toolchain.compiling import STAGES

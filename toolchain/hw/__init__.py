@@ -11,10 +11,12 @@ from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
 from toolchain.hw.source import KeyPath, Source, read_source, read_yaml, render_path
+from toolchain.hw.type_rules import Broken
 from toolchain.hw.units import Space, Unit
 from toolchain.hw.validation import shown, suggest, validate
 
 __all__ = [
+    "Broken",
     "Chip",
     "ChipFile",
     "ConvolutionLimits",

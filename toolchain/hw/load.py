@@ -7,24 +7,28 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from toolchain.errors import NO_FILE, ConfigError
 from toolchain.hw.chip import Chip
+from toolchain.hw.mended import Found, Readings, readings
 from toolchain.hw.rules import broken_rules
 from toolchain.hw.source import Source, read_yaml
-from toolchain.hw.validation import suggest, validate
+from toolchain.hw.validation import in_order, suggest, worded, words_of, wrongs
 
 SHIPPED = "hw_configs"
 
 
 @dataclass(frozen=True)
 class ChipFile:
-    """One YAML as read: `chip` is None when there are `faults`; `sibling` finds a file named beside it."""
+    """One YAML as read: `chip` is None when there are `faults`; `sibling` finds a file named beside it. mended: of a file with
+    faults, what it is with other values in their places."""
 
     source: Source
     chip: Chip | None
     faults: tuple[str, ...]
     sibling: Callable[[str], tuple[str, Traversable]]
+    mended: Readings[Chip]
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -54,14 +58,16 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
     label, file = _locate(name_or_path)
     if not file.is_file() and (hint := _shipped_hint(label)):
         raise ConfigError([f"{label}: {NO_FILE}{hint}"])
-    source = read_yaml(file, label)
+    source = read_yaml(file, label, doubles=True)
     if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
     if table is not None and isinstance(source.data, dict):
         source = replace(source, data={"isa": {"file": table}, **source.data})
-    chip, faults = validate(Chip, source)
-    if chip is not None:
-        faults = [source.fault(path, reason) for path, reason in broken_rules(chip)]
+    try:
+        chip, mended = _read(source)
+    except RecursionError:
+        raise ConfigError([source.fault((), "nests too deep")]) from None
+    faults = in_order([*source.doubles, *(fault.reason for fault in mended.faults)])
 
     def sibling(relative: str) -> tuple[str, Traversable]:
         if isinstance(file, Path) and (beside := _inside(file.parent, relative)) is not None:
@@ -69,7 +75,21 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
         # A user's machine may name a shipped table without copying it.
         return f"{SHIPPED}/{relative}", files(SHIPPED).joinpath(relative)
 
-    return ChipFile(source, None if faults else chip, tuple(faults), sibling)
+    return ChipFile(source, None if faults else chip, tuple(faults), sibling, mended)
+
+
+def _read(source: Source) -> tuple[Chip | None, Readings[Chip]]:
+    """The chip, or all that is wrong with its file."""
+
+    def judged(data: Any) -> Chip | list[Found]:
+        found = wrongs(Chip, data)
+        if isinstance(found, list):
+            here = replace(source, data=data)
+            return [Found(w.path, worded(Chip, here, w), words_of(w.error), grave=True, around=w.is_unknown) for w in found]
+        return [Found(path, source.fault(path, reason)) for path, reason in broken_rules(found)] or found
+
+    found = judged(source.data)
+    return (None, readings(judged, source.data)) if isinstance(found, list) else (found, Readings())
 
 
 def _inside(folder: Path, relative: str) -> Path | None:

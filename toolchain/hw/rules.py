@@ -33,15 +33,11 @@ ROUNDINGS = {
 
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
-    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [
-        *_units(chip),
-        *_numerics(chip),
-        *broken_types(chip),
-        *_control(chip),
-        *broken_layout(chip),
-    ]
-    return found or [*_sync(chip), *unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
+    maps = [*_maps(chip), *_units(chip)]
+    found = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
+    found += [*_numerics(chip), *broken_types(chip), *_control(chip), *broken_layout(chip)]
+    found += [] if maps else _sync(chip)
+    return [*maps, *found] or [*unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
 
 
 def _control(chip: Chip) -> Iterator[Broken]:

@@ -22,11 +22,13 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """`label` is the file as faults name it; `lines` maps a path to the lines (from 1) of its key and of its value."""
+    """`label` is the file as faults name it; `lines` maps a path to the lines (from 1) of its key and of its value; `doubles`:
+    faults of keys that are given twice, of which `data` hold the first."""
 
     label: str
     data: Any
     lines: Mapping[KeyPath, tuple[int, int]]
+    doubles: tuple[str, ...] = ()
 
     def fault(self, path: KeyPath, reason: str, at_key: bool = False) -> str:
         """`file:line: path: reason`. A path that the file does not have is shown at its nearest parent's key."""
@@ -46,7 +48,7 @@ def render_path(path: KeyPath) -> str:
     return text or "file"
 
 
-def read_yaml(file: Path | Traversable, label: str) -> Source:
+def read_yaml(file: Path | Traversable, label: str, *, doubles: bool = False) -> Source:
     """A file as `read_source` takes its text. Raises ConfigError, also when it cannot be read or is longer than YAML_BYTES."""
     try:
         text = read_limited(file, YAML_BYTES).decode() if isinstance(file, Path) else file.read_text(encoding="utf-8")
@@ -54,12 +56,12 @@ def read_yaml(file: Path | Traversable, label: str) -> Source:
         raise ConfigError([f"{label}: {system_cause(fault)}"]) from None
     except UnicodeDecodeError:
         raise ConfigError([f"{label}:1: not YAML: not UTF-8 text"]) from None
-    return read_source(text, label)
+    return read_source(text, label, doubles=doubles)
 
 
-def read_source(text: str, label: str) -> Source:
-    """Parses one YAML document. Raises ConfigError on bad syntax, a key given twice, merge keys, recursion, and where it leaves
-    the bounds of `toolchain.bounds`."""
+def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
+    """Parses one YAML document. doubles: whether who asks tells of keys that are given twice. Raises ConfigError on bad syntax,
+    else on those, merge keys, recursion, and where it leaves the bounds of `toolchain.bounds`."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as fault:
@@ -73,9 +75,9 @@ def read_source(text: str, label: str) -> Source:
         raise ConfigError([f"{label}:1: file: is empty"])
     reader = _Reader(label)
     data = reader.read(node, (), node.start_mark.line + 1)
-    if reader.faults:
-        raise ConfigError(reader.faults)
-    return Source(label, data, reader.lines)
+    if reader.faults or (reader.doubles and not doubles):
+        raise ConfigError([*reader.faults, *reader.doubles])
+    return Source(label, data, reader.lines, tuple(reader.doubles))
 
 
 def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
@@ -171,6 +173,7 @@ class _Reader:
         self.label = label
         self.lines: dict[KeyPath, tuple[int, int]] = {}
         self.faults: list[str] = []
+        self.doubles: list[str] = []
         self.open: set[int] = set()
         self.nodes = 0
         self.scalars = yaml.constructor.SafeConstructor()
@@ -230,7 +233,7 @@ class _Reader:
             key = self._text(str(key_node.value), path, line)
             here = (*path, key)
             if key in data:
-                self.faults.append(f"{self.label}:{line}: {render_path(here)}: given twice, first in line {self.lines[here][0]}")
+                self.doubles.append(f"{self.label}:{line}: {render_path(here)}: given twice, first in line {self.lines[here][0]}")
                 continue
             data[key] = self.read(value_node, here, line)
         return data

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import types
 import typing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -18,17 +20,53 @@ from toolchain.hw.source import KeyPath, Source
 Model = TypeVar("Model", bound=BaseModel)
 
 
+@dataclass(frozen=True)
+class Wrong:
+    """What pydantic finds at a place of the file."""
+
+    path: KeyPath
+    error: ErrorDetails
+
+    @property
+    def is_unknown(self) -> bool:
+        """A key that there is not, which may be meant for another."""
+        return self.error["type"] == "extra_forbidden"
+
+
+def wrongs(model: type[Model], data: Any) -> Model | list[Wrong]:
+    """The model, or all that keeps the data from being one. Raises RecursionError: it nests too deep."""
+    try:
+        # JSON mode: YAML lists stand for tuples, everything else stays strict.
+        return model.model_validate_json(json.dumps(data), context=WRITTEN)
+    except ValidationError as invalid:
+        errors = [error for error in invalid.errors(include_url=False) if not _follows(error)]
+        return [Wrong(_place(error["loc"], data)[0], error) for error in errors]
+
+
 def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str]]:
     """(the model, []) or (None, every fault as `file:line: path: reason`, in the order of the file)."""
     try:
-        # JSON mode: YAML lists stand for tuples, everything else stays strict.
-        return model.model_validate_json(json.dumps(source.data), context=WRITTEN), []
-    except ValidationError as invalid:
-        errors = [error for error in invalid.errors(include_url=False) if not _follows(error)]
-        found = [_fault(model, source, error) for error in errors]
-        return None, sorted(dict.fromkeys(found), key=_line)
+        found = wrongs(model, source.data)
     except RecursionError:
         return None, [source.fault((), "nests too deep")]
+    said = [] if isinstance(found, BaseModel) else [worded(model, source, wrong) for wrong in found]
+    faults = in_order([*source.doubles, *said])
+    return None if faults or isinstance(found, list) else found, faults
+
+
+def worded(model: type[BaseModel], source: Source, wrong: Wrong) -> str:
+    return _fault(model, source, wrong.error)
+
+
+def words_of(error: ErrorDetails) -> tuple[str, ...]:
+    """That may stand there."""
+    context = error.get("ctx", {})
+    return tuple(re.findall(r"'(\w+)'", str(context.get("expected") or context.get("expected_tags") or "")))
+
+
+def in_order(faults: typing.Iterable[str]) -> list[str]:
+    """Each once, by the lines that they name."""
+    return sorted(dict.fromkeys(faults), key=_line)
 
 
 def suggest(word: str, known: typing.Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import (
+    Broken,
     Chip,
     ChipFile,
     Source,
@@ -67,7 +69,7 @@ def load_machine(name_or_path: str) -> Machine:
 def _loaded(name_or_path: str) -> Machine:
     chip_file = read_chip_file(name_or_path)
     isa, faults = _read_isa(chip_file)
-    unknown = [] if chip_file.chip is None else unknown_functions(chip_file.chip)
+    unknown = _certain(unknown_functions, chip_file)
     faults = [*chip_file.faults, *(chip_file.source.fault(path, reason, at_key=True) for path, reason in unknown), *faults]
     if chip_file.chip is None or isa is None or faults:
         raise ConfigError(faults)
@@ -90,16 +92,19 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
         way_out = f"python -m toolchain.isa {machine} descriptors > {Path(machine).parent / name} writes a first one"
         return None, [chip_file.source.fault(("isa", "file"), f"{reason}; {way_out}")]
     try:
-        source = read_yaml(file, label)
+        source = read_yaml(file, label, doubles=True)
     except ConfigError as broken:
         return None, broken.faults
     table, faults = read_table(source)
     if table is None:
         return None, faults
-    isa = Isa(table, chip_file.chip)
-    if chip_file.chip is not None:
-        faults = [source.fault(path, reason) for path, reason in broken_needs(chip_file.chip, isa)]
-    return isa, faults
+    broken = _certain(lambda chip: broken_needs(chip, Isa(table, chip)), chip_file)
+    return Isa(table, chip_file.chip), [source.fault(path, reason) for path, reason in broken]
+
+
+def _certain(broken: Callable[[Chip], Sequence[Broken]], chip_file: ChipFile) -> Sequence[Broken]:
+    """What is broken of the chip, or where its file has faults whatever stands in their places."""
+    return chip_file.mended.certain(broken) if chip_file.chip is None else broken(chip_file.chip)
 
 
 def read_table(source: Source) -> tuple[Table | None, list[str]]:

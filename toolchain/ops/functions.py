@@ -216,6 +216,12 @@ def scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
     return factor, (low, high)
 
 
+def multiple(function: Function) -> float | None:
+    """k where the function is k x and k is positive: the same codes at k times the scale."""
+    found = scaled_bounds(function)
+    return found[0] if found is not None and found[0] > 0 and found[1] == (None, None) else None
+
+
 def _factor(function: Function) -> tuple[float, Function] | None:
     """(k, f) where the function is k f."""
     kind, *arguments = function

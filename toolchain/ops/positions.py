@@ -20,7 +20,7 @@ from toolchain.ops.kit.operator import FloatOp
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.pool.rules import MaxPool
@@ -28,10 +28,12 @@ from toolchain.ops.pool.rules import MaxPool
 
 @dataclass(frozen=True)
 class Position(FloatOp):
-    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c]; smallest: of the smallest; last: the last of equal ones, else the
-    first. Where x is its maximum, the place counted from the end that wins; of these the maximum again."""
+    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c]; in_rows: y[n, h, 0, c] of x[n, h, i, c]; smallest: of the smallest;
+    last: the last of equal ones, else the first. Where x is its maximum, the place counted from the end that wins; of these the
+    maximum again."""
 
     length: int
+    in_rows: bool
     smallest: bool
     last: bool
 
@@ -46,7 +48,7 @@ class Position(FloatOp):
 
     @property
     def _all(self) -> Geometry:
-        return Geometry((self.length, 1), (1, 1), (0, 0, 0, 0))
+        return Geometry((1, self.length) if self.in_rows else (self.length, 1), (1, 1), (0, 0, 0, 0))
 
     def _type(self, chip: Chip) -> CodeType | None:
         symmetric = chip.numerics.symmetric_activations
@@ -65,7 +67,8 @@ class Position(FloatOp):
         below = steps.sum("below", "sub", self._largest(steps, "largest", x), x, Coded("", TRUTH, y.codes, ()), (0, 1), FINE)
         there = steps.opposite("there", below, Coded("", TRUTH, y.codes, ()))
         places = np.arange(self.length) if self.last else np.arange(self.length)[::-1]
-        held = steps.constant("places", places.reshape(1, -1, 1, 1) + y.quant.zero_point, y.quant, y.codes)
+        shape = (1, 1, self.length, 1) if self.in_rows else (1, self.length, 1, 1)
+        held = steps.constant("places", places.reshape(shape) + y.quant.zero_point, y.quant, y.codes)
         marked = steps.product("places", there, held, y)
         if self.last:
             self._largest(steps, "", marked)
@@ -76,8 +79,8 @@ class Position(FloatOp):
         return steps.made
 
     def _largest(self, steps: CodeSteps, what: str, x: Coded) -> Coded:
-        n, _, _, c = x.shape
-        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, 1, 1, c))
+        n, h, _, c = x.shape
+        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, h if self.in_rows else 1, 1, c))
 
 
 def _mirrored(steps: CodeSteps, x: Coded) -> Coded:
@@ -102,15 +105,11 @@ def _position(smallest: bool) -> Callable[[Scope], None]:
             layout = "plain"
         sizes, place = arranged(shape, layout), axis_in(axis, layout)
         outer, length, inner = prod(sizes[:place]), sizes[place], prod(sizes[place + 1 :])
-        source = scope.read(x, layout)
-        view = scope.step(
-            "view", Reshape((outer, length, 1, inner)), (source,), (outer, length, 1, inner), like=source, sources=()
-        )
-        if inner == 1:  # side by side in the lanes
-            view = scope.step("lanes", Transpose((3, 1, 2, 0)), (view,), (1, length, 1, outer), like=view, sources=())
-            outer, inner = 1, outer
-        op = Position(length, smallest, bool(attributes.get("select_last_index", 0)))
-        made = scope.work("position", op, (view,), (outer, 1, 1, inner))
+        source, in_rows = scope.read(x, layout), inner == 1
+        wide, few = ((1, outer, length, 1), (1, outer, 1, 1)) if in_rows else ((outer, length, 1, inner), (outer, 1, 1, inner))
+        view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
+        op = Position(length, in_rows, smallest, bool(attributes.get("select_last_index", 0)))
+        made = scope.work("position", op, (view,), few)
         target = layout if kept else "plain"
         return scope.emit(Reshape(arranged(scope.shape(y), target)), (made,), target, length - 1)
 

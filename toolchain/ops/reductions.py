@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from toolchain.ir.graph import Node
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import arranged, axis_in
-from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.rule import Layout, Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool.geometry import Geometry, Pair
 from toolchain.ops.pool.rules import MaxPool, mean_over_space, smaller_windows, split_max_pool
 
@@ -20,13 +22,13 @@ Shape = tuple[int, ...]
 def reduce_mean(scope: Scope) -> None:
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
-    if len(shape) == 4 and set(axes) <= {2, 3}:
+    if _over_space(scope, axes):
         op = mean_over_space(shape[2], shape[3], tuple(axis_in(i, "nhwc") for i in axes))
         return scope.emit(op, (scope.read(x, "nhwc"),), "nhwc")
     source, layout, (outer, length, inner) = _split(scope, "a mean")
     if inner == 1:
         return _mean_of_rows(scope, source, layout, outer, length)
-    view = _step(scope, "view", Reshape((outer, length, 1, inner)), source, (outer, length, 1, inner))
+    view = _view(scope, source, (outer, length, 1, inner))
     pooled = scope.work("mean", mean_over_space(length, 1, (1,)), (view,), (outer, 1, 1, inner))
     return _emit(scope, pooled, layout)
 
@@ -34,7 +36,7 @@ def reduce_mean(scope: Scope) -> None:
 def _mean_of_rows(scope: Scope, source: str, layout: str, outer: int, length: int) -> None:
     """The last dimension: a product with weights of 1 / length, which integers hold exactly."""
     wide = (1, 1, outer, length)
-    view = _step(scope, "view", Reshape(wide), source, wide)
+    view = _view(scope, source, wide)
     weights = scope.constant(f"{scope.node.name}@mean", np.full((1, 1, 1, length), 1 / length, np.float32))
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
     return _emit(scope, scope.work("mean", op, (view, weights), (1, 1, outer, 1)), layout)
@@ -43,18 +45,16 @@ def _mean_of_rows(scope: Scope, source: str, layout: str, outer: int, length: in
 def reduce_max(scope: Scope) -> None:
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
-    if len(shape) == 4 and set(axes) <= {2, 3}:
+    if _over_space(scope, axes):
         kernel = (shape[2] if 2 in axes else 1, shape[3] if 3 in axes else 1)
         source, last = smaller_windows(scope, scope.read(x, "nhwc"), _whole(scope, kernel))
         return scope.emit(MaxPool(last), (source,), "nhwc")
     source, layout, (outer, length, inner) = _split(scope, "a maximum")
-    view = _step(scope, "view", Reshape((outer, length, 1, inner)), source, (outer, length, 1, inner))
-    if inner == 1:  # side by side in the lanes
-        view = _step(scope, "lanes", Transpose((3, 1, 2, 0)), view, (1, length, 1, outer))
-        outer, inner = 1, outer
-    view, last = smaller_windows(scope, view, _whole(scope, (length, 1)))
-    pooled = scope.work("max", MaxPool(last), (view,), (outer, 1, 1, inner))
-    return _emit(scope, pooled, layout)
+    rows = inner == 1  # a number lies beside the next of its row: each row is one of a map of one channel
+    wide, made = ((1, outer, length, 1), (1, outer, 1, 1)) if rows else ((outer, length, 1, inner), (outer, 1, 1, inner))
+    view = _view(scope, source, wide)
+    view, last = smaller_windows(scope, view, _whole(scope, (1, length) if rows else (length, 1)))
+    return _emit(scope, scope.work("max", MaxPool(last), (view,), made), layout)
 
 
 def _whole(scope: Scope, kernel: Pair) -> Geometry:
@@ -64,6 +64,19 @@ def _whole(scope: Scope, kernel: Pair) -> Geometry:
     side_by_side = Geometry(kernel, kernel, (0, 0, 0, 0))
     chain = split_max_pool(side_by_side, limit, scope.chip.limits.pool.max_stride) if beyond and limit else None
     return side_by_side if chain and chain[-1].strides == chain[-1].kernel else Geometry(kernel, (1, 1), (0, 0, 0, 0))
+
+
+def _over_space(scope: Scope, axes: Shape) -> bool:
+    """Over rows or columns of a feature map that lies channels last. What the host makes may lie so: then its rows need no pool
+    for each channel."""
+    x = scope.node.inputs[0]
+    may = x not in scope.layouts and 2 in axes
+    return set(axes) <= {2, 3} and len(scope.shape(x)) == 4 and (may or scope.layout(x) == "nhwc")
+
+
+def _layout(node: Node[Any]) -> Layout:
+    """Only over both rows and columns is it of feature maps: over one of them alone it may be of anything."""
+    return "nhwc" if {*node.op.attributes.get("axes", ())} == {2, 3} else "any"
 
 
 def _axes(scope: Scope) -> Shape:
@@ -88,8 +101,8 @@ def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
     raise AssertionError("unreachable")
 
 
-def _step(scope: Scope, suffix: str, op: Reshape | Transpose, source: str, shape: Shape) -> str:
-    return scope.step(suffix, op, (source,), shape, like=source)
+def _view(scope: Scope, source: str, shape: Shape) -> str:
+    return scope.step("view", Reshape(shape), (source,), shape, like=source)
 
 
 def _emit(scope: Scope, source: str, layout: str) -> None:
@@ -97,4 +110,4 @@ def _emit(scope: Scope, source: str, layout: str) -> None:
     return scope.emit(Reshape(arranged(shape, layout)), (source,), layout)
 
 
-RULES = {"ReduceMean": Rule(reduce_mean, "nhwc"), "ReduceMax": Rule(reduce_max)}
+RULES = {"ReduceMean": Rule(reduce_mean, _layout), "ReduceMax": Rule(reduce_max, _layout)}

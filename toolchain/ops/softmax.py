@@ -29,24 +29,52 @@ from toolchain.ops.permutation import Reshape
 
 def softmax(steps: Steps) -> None:
     """exp(x - max) / sum."""
-    _, power, total = exponentials(steps)
-    steps.make("quotient", "Mul", power, inverse(steps, total, "sum"), output=0)
+    x = unturned(steps)
+    _, power, total = exponentials(steps, x)
+    x.turned(steps, "quotient", "Mul", power, inverse(steps, total, "sum"))
 
 
 def log_softmax(steps: Steps) -> None:
     """x - (max + log(sum)): what is subtracted is rounded once a row, and x has its own codes."""
-    largest, _, total = exponentials(steps)
+    x = unturned(steps)
+    largest, _, total = exponentials(steps, x)
     shift = steps.make("max + log(sum)", "Add", largest, steps.make("log(sum)", "Log", total))
-    steps.make("x - max - log(sum)", "Sub", steps.node.inputs[0], shift, output=0)
+    x.turned(steps, "x - max - log(sum)", "Sub", x.name, shift)
 
 
-def exponentials(steps: Steps) -> tuple[str, str, str]:
+@dataclass(frozen=True)
+class _Operand:
+    """What the steps read, the dimension that they go over, and the order in which the node's output has its dimensions, None
+    where it is the same."""
+
+    name: str
+    axis: int
+    perm: tuple[int, ...] | None
+
+    def turned(self, steps: Steps, what: str, op_type: str, *inputs: str) -> None:
+        """The last step, its dimensions in the order of the node's output."""
+        made = steps.make(what, op_type, *inputs, output=0 if self.perm is None else None)
+        if self.perm is not None:
+            steps.make(f"{what}, turned", "Transpose", made, output=0, perm=self.perm)
+
+
+def unturned(steps: Steps) -> _Operand:
+    """The operand as it was before a Transpose that only makes its dimension the last one, as those of softmax units have to be:
+    steps go over any, and the Transpose behind them meets the one that turns back."""
+    x = steps.node.inputs[0]
+    axis = int(steps.node.op.attributes["axis"]) % len(steps.shape(x))
+    before = steps.graph.producers().get(x)
+    if before is None or before.op.op_type != "Transpose" or not steps.graph.read_once(x, steps.graph.consumers()):
+        return _Operand(x, axis, None)
+    perm = tuple(int(i) for i in before.op.attributes["perm"])
+    return _Operand(x, axis, None) if perm[axis] == len(perm) - 1 else _Operand(before.inputs[0], perm[axis], perm)
+
+
+def exponentials(steps: Steps, operand: _Operand) -> tuple[str, str, str]:
     """max, exp(x - max), and its sum: differences from the largest are at most 0, and below `lost_exponent` nothing is left of
     exp."""
-    (x,), axis = steps.node.inputs, steps.node.op.attributes["axis"]
-    *_, length = shape = steps.shape(x)
-    if axis % len(shape) != len(shape) - 1:
-        steps.refuse(f"its steps are over the last of {len(shape)} dimensions, not over {axis % len(shape)}")
+    x, axis = operand.name, operand.axis
+    length = steps.shape(x)[axis]
     largest = steps.make("max", "ReduceMax", x, (axis,))
     less = steps.make("x - max", "Sub", x, largest, range=Within(steps.lost_exponent, 0.0))
     # An interpolated table has an entry for one code beyond the last, which is 0; it must not saturate.

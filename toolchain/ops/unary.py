@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, scaled_bounds
+from toolchain.ops.functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
 from toolchain.ops.interpolated import Reading, make_table
 from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, row_column, row_windows, three
 from toolchain.ops.kit.loops import LoopOrder
@@ -28,6 +29,7 @@ from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
+from toolchain.ops.permutation import Reshape
 from toolchain.ops.rescale import Rescale, rescaled
 
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
@@ -43,7 +45,7 @@ class Unary(FloatOp):
     name: str | None = None
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if (clip_bounds(self.function) is not None or self._is_step(chip)) and "rescale" in chip.functions:
+        if (self._rescales(chip) or self._is_step(chip)) and "rescale" in chip.functions:
             return None
         if machine.rated_as(self.name, chip.functions):
             return None
@@ -75,17 +77,26 @@ class Unary(FloatOp):
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
+        if read == made and self._renames(x, y, read):
+            return [replace(node, op=Reshape(scope.graph.types[node.outputs[0]].shape))]
         tabled = machine.rated_as(self.name, scope.chip.functions) and not (read.is_wide or made.is_wide)
         exact = tabled and not (read.interpolates or made.interpolates)
         if not exact and self._is_step(scope.chip) and "rescale" in scope.chip.functions:
             return [self._step(node, x, y, scope)]
         apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
         if not tabled or apart:
-            return [self._scaled(node, 1.0, clip_bounds(self.function) or (None, None), scope)]
+            return [self._scaled(node, *(scaled_bounds(self.function) or (1.0, (None, None))), scope)]
         exact = self._exact(node, scope) if made.interpolates and read == made else None
         if exact is not None:
             return [exact]
         return self._lookup(node, x, y, scope) if read == made else self._between(node, x, y, scope)
+
+    def _renames(self, x: Quant, y: Quant, codes: CodeType) -> bool:
+        """Whether each code stands for what it makes: a multiple at as many times the scale, to half a code at the last."""
+        factor = multiple(self.function)
+        if factor is None or x.zero_point != y.zero_point:
+            return False
+        return abs(x.scale * factor / y.scale - 1) * 2.0**codes.bits < 0.5
 
     def _exact(self, node: Node, scope: QuantScope) -> Node | None:
         """In the place of an interpolated table, which bends between two of its entries: a square as a product, a multiple,
@@ -156,6 +167,11 @@ class Unary(FloatOp):
         scope.inner(inner, fine, read)
         after = rescaled(step_name(node.name, "rescale"), inner, target, y, made, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
+
+    def _rescales(self, chip: Chip) -> bool:
+        """Whether it is a change of scale that the machine has whatever the codes' scales are, clamped or not."""
+        factor, _ = scaled_bounds(self.function) or (0.0, None)
+        return factor > 0 and (chip.numerics.scale.kind != "pow2" or math.frexp(factor)[0] == 0.5)
 
     def _is_step(self, chip: Chip) -> bool:
         """Whether it is a Sign, which a clamp of one code or more is exactly, where a table that is interpolated bends between

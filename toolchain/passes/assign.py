@@ -15,12 +15,14 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Quant
 from toolchain.ir.inner import Within
 from toolchain.ir.masks import MASK_LOW
-from toolchain.ops.functions import clip_bounds
+from toolchain.ops.functions import clip_bounds, multiple
 from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 from toolchain.ops.pool.rules import MaxPool
 from toolchain.ops.unary import Unary
+
+_AS_GOOD = 1 / 64  # of a scale: 0.1 dB
 
 
 def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
@@ -136,8 +138,23 @@ def assign_quants(
                 found = calibrated(whole, types[name], node if whole == name else None)
                 free = not own and name not in adopted and not of_state(name)
                 finer = free and _clamps_finer(node, quants, types, found, numerics)
-                quants[name] = quants[node.inputs[0]] if finer else found
+                same = _renamed(node, quants, types, found, numerics) if free else None
+                quants[name] = quants[node.inputs[0]] if finer else same or found
     return quants
+
+
+def _renamed(
+    node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType], found: Quant, numerics: Numerics
+) -> Quant | None:
+    """Of a multiple, that of its input's codes under another scale, where it is what was found for the output but for what
+    calibration leaves: then nothing is computed. numerics: of its codes."""
+    x, y = node.inputs[0], node.outputs[0]
+    factor = multiple(node.op.function) if isinstance(node.op, Unary) else None
+    if factor is None or types[x] is not types[y] or numerics.scale.kind == "pow2":
+        return None
+    same = Quant(quants[x].scale * factor, quants[x].zero_point)
+    near = abs(same.scale / found.scale - 1) <= _AS_GOOD and abs(same.zero_point - found.zero_point) <= 1
+    return same if near else None
 
 
 def _clamps_finer(

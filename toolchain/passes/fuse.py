@@ -1,4 +1,5 @@
-"""Fusion: clamps into their producer before quantization; tables and residual sums into convolutions after it."""
+"""Fusion: clamps into their producer before quantization; changes of scale alone, tables and residual sums into what makes
+them after it."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Operator
+from toolchain.ir.graph import Graph, Node, OnnxOp, Operator
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual
+from toolchain.ops.permutation import Reshape
 from toolchain.ops.unary import Lookup, Unary
 
 
@@ -45,6 +47,25 @@ def _sources(*nodes: Node) -> tuple[str, ...]:
 def can_clamp(op: Operator) -> TypeGuard[FloatOp]:
     """True when bounds can ride on the operator's own output."""
     return isinstance(op, FloatOp) and op.takes_clamp
+
+
+def fuse_scales(graph: Graph) -> Graph:
+    """A multiple that only gives codes another scale is what makes these, where nobody else reads them."""
+    producers, consumers = graph.producers(), graph.consumers()
+    fused: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Reshape) or graph.types[node.inputs[0]].shape != node.op.shape:
+            continue
+        (x,), (y,) = node.inputs, node.outputs
+        producer = producers.get(x)
+        if producer is None or isinstance(producer.op, OnnxOp) or graph.types[x].quant == graph.types[y].quant:
+            continue
+        if producer.name in fused or not graph.read_once(x, consumers) or any(x in (s.past, s.made) for s in graph.states):
+            continue
+        fused[producer.name] = replace(producer, outputs=(y,), sources=_sources(producer, node))
+        gone.add(node.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:

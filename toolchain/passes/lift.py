@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import UnionType
 
 from toolchain.ir.graph import INNER, Graph, Node, Origin, fresh_name, step_name
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.functions import multiple
+from toolchain.ops.matrix_product import MatrixProduct
 from toolchain.ops.movement import Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import Unary
@@ -24,7 +27,7 @@ def lift_sums(graph: Graph) -> Graph:
         if not isinstance(node.op, Binary) or graph.constants.keys() & set(node.inputs):
             continue
         for i, name in enumerate(node.inputs):
-            moves = _moves_behind_convolution(name, graph, producers, consumers)
+            moves = _moves_behind(Convolution, name, graph, producers, consumers)
             alike = graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]
             if moves and alike and all(isinstance(move.op, Reshape) for move in moves):
                 graph = _sum_lifted(node, i, moves[0].inputs[0], graph)
@@ -49,7 +52,8 @@ def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
 
 
 def lift_functions(graph: Graph) -> Graph:
-    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output.
+    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output. A multiple
+    steps in front of the moves of any product: there it is another scale of what that makes.
 
     Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
     """
@@ -57,23 +61,24 @@ def lift_functions(graph: Graph) -> Graph:
     for node in graph.nodes:
         if not isinstance(node.op, Unary):
             continue
-        chain = _moves_behind_convolution(node.inputs[0], graph, producers, consumers)
+        products = Convolution if multiple(node.op.function) is None else Convolution | MatrixProduct
+        chain = _moves_behind(products, node.inputs[0], graph, producers, consumers)
         if chain:
             graph = _lifted(node, chain, graph)
             producers, consumers = graph.producers(), graph.consumers()
     return graph
 
 
-def _moves_behind_convolution(
-    name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
+def _moves_behind(
+    products: type | UnionType, name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
 ) -> list[Node]:
-    """The moves between a convolution's output and this tensor, first to last; none where there is no such convolution."""
+    """The moves between the output of one of these operators and this tensor, first to last; none where there is no such one."""
     chain: list[Node] = []
     while graph.read_once(name, consumers):
         before = producers.get(name)
         if before is None:
             return []
-        if isinstance(before.op, Convolution):
+        if isinstance(before.op, products):
             return chain
         if not isinstance(before.op, Reshape | Transpose | Slice) or not _keeps_half(before, graph):
             return []

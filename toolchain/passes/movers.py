@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType, fresh_name, step_name
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, fresh_name, step_name
+from toolchain.ops.kit.layout import NHWC, arranged
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.permutation import Reshape, Transpose
 
@@ -103,7 +104,32 @@ def merge_moves(graph: Graph) -> Graph:
         for step in merged[:-1]:
             made_types[step.outputs[0]] = replace(graph.types[y], shape=_shape_after(step, graph.types, made_types))
             made_origins[step.outputs[0]] = Origin(graph.origins[y].tensor, INNER)
-    return _without_dead(graph.with_nodes(nodes, made_types, origins=made_origins))
+    return _without_dead(_turned_by_host(graph.with_nodes(nodes, made_types, origins=made_origins)))
+
+
+def _turned_by_host(graph: Graph) -> Graph:
+    """What the host alone reads lies channels last where that moves nothing: it turns what it takes anyway."""
+    producers, consumers = graph.producers(), graph.consumers()
+    views: dict[str, Node] = {}
+    types: dict[str, TensorType] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, Reshape | Transpose):
+            continue
+        y = node.outputs[0]
+        by_host = graph.origins[y].layout == "plain" and all(isinstance(n.op, OnnxOp) for n in consumers.get(y, ()))
+        if not by_host or len(graph.types[y].shape) != 4:
+            continue
+        chain = [node]
+        while (before := producers.get(chain[0].inputs[0])) is not None and isinstance(before.op, Reshape | Transpose):
+            chain.insert(0, before)
+        moves = any(isinstance(n.op, Transpose) for n in chain)
+        target = replace(graph.types[y], shape=arranged(graph.types[y].shape, "nhwc"))
+        free = _one_transpose([*chain, Node("", Transpose(NHWC), (y,), (y,), ())], graph) if moves else None
+        if free is not None and len(free) == 1:
+            views[node.name] = replace(node, op=Reshape(target.shape), inputs=chain[0].inputs, sources=free[0].sources)
+            types[y] = target
+    origins = {y: Origin(graph.origins[y].tensor, "nhwc") for y in types}
+    return graph.with_nodes((views.get(n.name, n) for n in graph.nodes), types, origins=origins)
 
 
 def _shape_after(step: Node, types: Mapping[str, TensorType], made: Mapping[str, TensorType]) -> Shape:

@@ -118,7 +118,8 @@ def _spatial(graph: Graph) -> frozenset[str]:
     """Four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any layout."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
-        layout = RULES[_kind(node)].layout if _kind(node) in RULES else "plain"
+        rule = RULES.get(_kind(node))
+        layout = rule.layout_of(node) if rule is not None else "plain"
         if layout == "nhwc":
             found.update(n for n in node.inputs[:1] if len(graph.types[n].shape) == 4)
         elif layout == "any" and found.intersection(node.outputs):

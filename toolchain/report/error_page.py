@@ -11,7 +11,7 @@ from toolchain.errors import counted, percent
 from toolchain.report.diagnosis import CEILING_DB
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.findings import LayerError
-from toolchain.report.folded import and_alike, grouped
+from toolchain.report.folded import and_more, grouped
 from toolchain.report.layer_types import types_text
 from toolchain.report.text import cut, table
 
@@ -84,7 +84,7 @@ def _cells(row: LayerError, width: int, count: int) -> tuple[str, ...]:
     clipped = percent(row.clipped_share) if row.clipped_share else ""
     name = row.layer if row.layer is not None else "-"
     return (
-        cut(name + and_alike(count), width + 12),
+        cut(name + and_more(count), width + 12),
         row.op,
         cut(row.name, width),
         *map(_level, levels),

@@ -38,14 +38,14 @@ def grouped(rows: Iterable[RowT], alike: Callable[[RowT], object | None]) -> lis
     return list(groups.values())
 
 
-def and_alike(count: int) -> str:
-    """Behind the name of the first of so many."""
-    return "" if count < 2 else f" and {count - 1:,} alike"
+def and_more(count: int) -> str:
+    """Behind the name of the first of so many, of which the row tells together."""
+    return "" if count < 2 else f", and {count - 1:,} more such step{'s' if count > 2 else ''}"
 
 
 def _sum(group: list[Row], name: str) -> Row:
     sums = {key: _total([row[key] for row in group]) for key in _SUMMED if key in group[0]}
-    return {**group[0], **sums, name: group[0][name] + and_alike(len(group))}
+    return {**group[0], **sums, name: group[0][name] + and_more(len(group))}
 
 
 def _total(values: list[Any]) -> Any:

@@ -48,12 +48,15 @@ class Scope:
         return self.graph.constants.get(name)
 
     def layout(self, *names: str) -> str:
-        """nhwc when a four-dimensional operand is so already or comes from the host, else plain."""
+        """nhwc when a four-dimensional operand is so already, else plain; what the host makes comes as the others are, or as what
+        ends in an operator over space wants it."""
         computed = [n for n in names if n not in self.graph.constants]
         if any(len(self.shape(n)) != 4 for n in computed):
             return "plain"
-        known = [self.layouts.get(n) for n in computed]
-        return "plain" if known and all(k == "plain" for k in known) else "nhwc"
+        known = {self.layouts[n] for n in computed if n in self.layouts}
+        if not known:
+            return "nhwc" if not self.spatial.isdisjoint(computed) else "plain"
+        return "nhwc" if "nhwc" in known else "plain"
 
     def read(self, name: str, layout: str) -> str:
         """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
