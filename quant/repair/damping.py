@@ -8,6 +8,7 @@ validatory choice", 1974).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,26 +53,26 @@ def best_damping(w: Array, scales: Array, seen: Moments, unseen: Array, first: i
     return best
 
 
-def toward_float(w: Array, seen: Moments, share: float) -> Array:
-    """The weights that give, from the inputs as the machine has them, what `w` gives from float's, as nearly as may be:
-    w + w (X_float - X) X^T (X X^T + damping)^-1, least squares with a pull toward w.
+def answer(seen: Moments, share: float) -> Array:
+    """float64[g, o, k]: what weights must grow by to give, from the inputs as the machine has them, what their outputs lack, as
+    nearly as may be: L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
 
-    w: float64[g, o, k]; seen: with float's; share: of `damped`.
+    seen: with what outputs lack; share: of `damped`.
     """
     assert seen.cross is not None
-    moved = np.linalg.solve(damped(seen.hessian, share), np.matmul(w, seen.cross).transpose(0, 2, 1))
-    return w + moved.transpose(0, 2, 1)
+    return np.linalg.solve(damped(seen.hessian, share), seen.cross.transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
-def best_pull(w: Array, seen: Moments, unseen: Array, real: Array) -> float | None:
-    """One of PULLS: each in turn, as long as some of the outputs come nearer to float's on rows not seen; None: even the
-    strongest brings them away from these. real: float's of `unseen`."""
-    assert seen.apart is not None
-    w = w[:, _some(w)]
-    apart, wrong = _less(unseen, seen.mean), _products(_less(real - unseen, seen.apart), w)
+def best_pull(seen: Moments, unseen: Array, lacking: Array) -> float | None:
+    """One of PULLS: each in turn, as long as some of the outputs lack less on rows not seen; None: by the strongest they already
+    lack more. lacking: float32[g, n, o], of `unseen`."""
+    assert seen.cross is not None and seen.lacking is not None
+    some = _some(seen.cross)
+    part = replace(seen, cross=seen.cross[:, some])
+    apart, wrong = _less(unseen, seen.mean), _less(lacking[:, :, some], seen.lacking[:, some])
     best, least = None, _power(wrong)
     for share in PULLS:
-        found = _power(wrong - _products(apart, toward_float(w, seen, share) - w))
+        found = _power(wrong - _products(apart, answer(part, share)))
         if found >= least:
             break
         best, least = share, found

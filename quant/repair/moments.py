@@ -1,5 +1,5 @@
 """Second moments of what a layer reads, about its mean: the Hessian of its output's squared error in its weights, where its bias
-takes up what is wrong on average, and float's beside it."""
+takes up what is wrong on average, and with what its outputs lack."""
 
 from __future__ import annotations
 
@@ -44,27 +44,26 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over the rows; mean: float64[g, k]; cross: sum of
-    (x of float - x) (x - mean)^T, and apart: the mean of x of float - x; both None where float's x is not known."""
+    """hessian: float64[g, k, k], sum of (x - mean) (x - mean)^T over the rows; mean: float64[g, k]; cross: float64[g, o, k], sum
+    of lacking (x - mean)^T, and lacking: float64[g, o], its mean; both None where it is not known what outputs lack."""
 
     hessian: Array
     mean: Array
     cross: Array | None = None
-    apart: Array | None = None
+    lacking: Array | None = None
 
 
-def moments(rows: Array, real: Array | None) -> Moments:
-    """rows: float32[g, n, k], what the layer reads in integers; real: what it reads in float, at the same places and scale."""
+def moments(rows: Array, lacking: Array | None) -> Moments:
+    """rows: float32[g, n, k], what the layer reads in integers; lacking: float32[g, n, o], by how much its outputs should be
+    more at these places, in the steps that rows have."""
     groups, count, k = rows.shape
     mean, hessian = np.empty((groups, k)), np.empty((groups, k, k))
-    apart, cross = (None, None) if real is None else (np.empty((groups, k)), np.empty((groups, k, k)))
+    cross = None if lacking is None else np.empty((groups, lacking.shape[2], k))
     step = max(1, _COPIED_BYTES // (4 * count * k))
     for part in (slice(g, g + step) for g in range(0, groups, step)):
         mean[part] = rows[part].mean(1, dtype=np.float64)
         read = rows[part] - mean[part, None].astype(np.float32)
         hessian[part] = np.matmul(np.ascontiguousarray(read.transpose(0, 2, 1)), read)
-        if cross is not None and apart is not None and real is not None:
-            wrong = real[part] - rows[part]
-            apart[part] = wrong.mean(1, dtype=np.float64)
-            cross[part] = np.matmul(wrong.transpose(0, 2, 1), read)
-    return Moments(hessian, mean, cross, apart)
+        if cross is not None and lacking is not None:
+            cross[part] = np.matmul(lacking[part].transpose(0, 2, 1), read)
+    return Moments(hessian, mean, cross, None if lacking is None else lacking.mean(1, dtype=np.float64))

@@ -23,7 +23,9 @@ from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
 from tests.other_numerics import with_numerics
 from toolchain.errors import CompileError
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
+from toolchain.repair import places
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 from toolchain.repair.walk import walk
@@ -125,8 +127,8 @@ def test_the_build_makes_what_the_walk_saw(tmp_path: Path) -> None:
     outcome = rounded_weights(net, given, seen, nothing)
     read: dict[str, list[Array]] = {}
 
-    def look(node, codes) -> LayerParameters:
-        read[node.inputs[0]] = list(codes)
+    def look(node, live) -> LayerParameters:
+        read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
     walk(net, given, seen, look)
@@ -226,6 +228,55 @@ def test_scales_that_a_machine_has_not_are_not_taken(tmp_path: Path, monkeypatch
     for name, layer in before.items():
         other = after[name].weight
         assert layer.weight is not None and other is not None and np.array_equal(layer.weight.scales, other.scales)
+
+
+def added_to(folder: Path, machine: str) -> Network:
+    """`t` is the sum of a layer's output and of a sum before it."""
+    rng = np.random.default_rng(2)
+    weights = {"w1": (8, 3, 1, 1), "w2": (8, 8, 1, 1), "w3": (8, 8, 1, 1), "w4": (4, 8, 1, 1)}
+    text = """g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
+        a = Conv(x, w1)
+        b = Conv(a, w2)
+        s = Add(a, b)
+        c = Conv(s, w3)
+        t = Add(c, s)
+        y = Conv(t, w4)
+    }"""
+    return network(text, {n: rng.standard_normal(s) for n, s in weights.items()}, folder, machine)
+
+
+def errors_of(tensor: str, net: Network, given: Quantization, data: list[Sample]) -> Array:
+    """[n, h, w, c]: of a tensor of the chip and the model."""
+    session, real, kind = net.session(given), FloatSession(net.model, [tensor]), net.integer(given).types[tensor].quant
+    assert kind is not None
+    made = [(session.run_detailed(s).codes[tensor] - kind.zero_point) * kind.scale for s in data]
+    return np.concatenate(made) - np.concatenate([real.run(s)[0].transpose(NHWC) for s in data])
+
+
+def test_weights_answer_for_the_other_operand_of_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes of 4 bits leave errors in `s` that are nearly a linear function of it."""
+    net, seen, others = added_to(tmp_path, "wide32_w4a16"), samples(CONV_SHAPE, 24), samples(CONV_SHAPE, 16, 1)
+    given = plain(net, seen)
+
+    def error() -> float:
+        return float(np.square(errors_of("t", net, answering_weights(net, given, seen, nothing).quantization, others)).mean())
+
+    found = error()
+    monkeypatch.setattr(places, "_sums", lambda graph: {})
+    assert found < 0.8 * error()
+
+
+def test_a_bias_makes_up_for_the_other_operand_of_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of a machine that rounds down lose half a step: `t` its own, and without this that of `s` as well."""
+    net, seen = with_rounding(added_to(tmp_path, "edge16"), "floor"), samples(CONV_SHAPE, 24)
+    given = plain(net, seen)
+
+    def lost() -> float:
+        return float(errors_of("t", net, corrected_biases(net, given, seen, nothing).quantization, seen).mean())
+
+    found = lost()
+    monkeypatch.setattr(places, "_sums", lambda graph: {})
+    assert 0.85 * lost() < found < 0
 
 
 def test_a_step_of_nothing_has_code_0() -> None:

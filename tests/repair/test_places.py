@@ -48,6 +48,65 @@ def test_rows_of_float_are_those_of_the_integers(tmp_path: Path, monkeypatch: py
         assert real.shape == held.shape and np.square(real - held).mean() < 0.02 * np.square(real).mean()
 
 
+@pytest.mark.parametrize(
+    ("text", "shapes", "expected"),
+    [
+        (  # of `a` and `d` others are read too, `c` is clamped
+            """g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
+                a = Conv(x, w1)
+                b = Conv(a, w2)
+                s = Add(a, b)
+                c = Conv(s, w3)
+                r = Relu(c)
+                t = Add(s, r)
+                d = Conv(t, w4)
+                u = Add(d, t)
+                y = Add(u, d)
+            }""",
+            {"w1": (4, 3, 1, 1), "w2": (4, 4, 1, 1), "w3": (4, 4, 1, 1), "w4": (4, 4, 1, 1)},
+            {"b": "a"},
+        ),
+        (  # of two branches the one that is made last
+            "g (float[1,3,8,8] x) => (float[1,4,8,8] y) { a = Conv(x, w1) b = Conv(x, w2) y = Add(a, b) }",
+            {"w1": (4, 3, 1, 1), "w2": (4, 3, 1, 1)},
+            {"b": "a"},
+        ),
+        (  # rows of a product
+            """g (float[1,6,5] x) => (float[1,6,5] y) {
+                a = MatMul(x, w1)
+                r = Relu(a)
+                b = MatMul(r, w2)
+                y = Add(b, x)
+            }""",
+            {"w1": (5, 8), "w2": (8, 5)},
+            {"b/rows@product": "x"},
+        ),
+    ],
+    ids=["maps", "branches", "rows"],
+)
+def test_what_outputs_are_added_to_is_looked_at_where_it_is_made_before_them(
+    tmp_path: Path, text: str, shapes: dict[str, tuple[int, ...]], expected: dict[str, str]
+) -> None:
+    rng = np.random.default_rng(0)
+    net = network(text, {n: rng.standard_normal(s) for n, s in shapes.items()}, tmp_path)
+    seen = samples((1, 3, 8, 8) if "8,8" in text else (1, 6, 5), 3)
+    given = plain(net, seen)
+    graph, session, found = net.integer(given), net.session(given), places(net, given, 3)
+    rows, codes = FloatRows(net, seen, found), [session.run_detailed(s).codes for s in seen]
+    made: dict[str, str] = {}
+    for layer in found.values():
+        rows.take(layer)
+        place = layer.beside
+        if place is None:
+            continue
+        made[layer.node.outputs[0]] = net.origins[place.read].tensor
+        kind, real = graph.types[place.read].quant, rows.take(place)
+        assert kind is not None and real is not None
+        held = np.concatenate([place.rows(c[place.read], i, kind.zero_point) for i, c in enumerate(codes)], 1) * kind.scale
+        assert real.shape == held.shape and np.square(real - held).mean() < 0.02 * np.square(real).mean()
+    assert made == expected, made
+
+
 def test_layers_whose_codes_the_file_holds_are_left_alone(tmp_path: Path) -> None:
     net = network("g (float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w) }", {"w": np.ones((4, 3, 1, 1))}, tmp_path)
     given, node = plain(net, samples(SHAPE, 4)), net.graph.nodes[-1]

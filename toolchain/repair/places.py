@@ -1,9 +1,9 @@
-"""What layers read in float, at the places where they are looked at: some of the output's, drawn by layer and sample."""
+"""What layers read, and what their outputs are added to, in float, at some places of the output, drawn by layer and sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -15,6 +15,7 @@ from quant.repair.step import Quantization
 from quant.sample import Sample
 from toolchain.ir.graph import INNER, Graph, Node
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.elementwise.rules import Binary
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.movement import Pad, Slice
@@ -23,26 +24,30 @@ from toolchain.repair.network import Network
 from toolchain.report.kept import has_file_codes
 
 HELD_BYTES = 192 << 20  # of float rows at once
-_FEWEST_ROWS = 8192
+_FEWEST_ROWS = 4096
 _ROWS_EACH = 8  # for each input of an output, that its Hessian be more than noise
 _LAYER_BYTES = 96 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """A layer and how it is looked at. tensor, moves: what it reads, as made from the model's tensor; None: by no way we know."""
+    """A tensor and how it is looked at for a layer. tensor, moves: how it is made from the model's tensor; None: by no way we
+    know. beside: of what the layer's output is added to, at the same places of it, where that is made before it."""
 
     node: Node
+    read: str
+    shape: tuple[int, ...]
     window: Window
     seed: int
     most: int  # places of each sample
     size_bytes: int  # of the rows of all samples
     tensor: str | None
     moves: tuple[Callable[[Array], Array], ...]
+    beside: Place | None = None
 
     def rows(self, x: Array, sample: int, zero: int) -> Array:
-        """x: what the layer reads, as the chip has it, in codes or real -> float32[groups, places, k], less `zero`."""
-        return self.window.rows(x, self.most, (self.seed, sample), zero)
+        """x: the tensor, as the chip has it, in codes or real -> float32[groups, places, k], less `zero`."""
+        return self.window.rows(x.reshape(self.shape), self.most, (self.seed, sample), zero)
 
 
 def places(network: Network, given: Quantization, samples: int) -> dict[str, Place]:
@@ -50,11 +55,14 @@ def places(network: Network, given: Quantization, samples: int) -> dict[str, Pla
     nor have weights that several layers read, as the steps of a recurrent one do: the chip holds them once. Weights in two planes
     are as near as their bits come."""
     graph, found, left = network.graph, dict[str, Place](), _shared(network) | _in_planes(network, given)
+    added = _sums(graph)
     for seed, node in enumerate(graph.nodes):
         if not isinstance(node.op, Convolution) or node.name in left:
             continue
         if not has_file_codes(node, graph, given.held, given.weight_types, network.chip):
-            found[node.name] = _place(node, node.op, seed, network, samples)
+            clamped = node.op.activation != (None, None)  # what a sum lacks might lie behind the clamp
+            other = None if clamped else added.get(node.outputs[0])
+            found[node.name] = _place(node, node.op, seed, network, samples, other)
     return found
 
 
@@ -72,15 +80,42 @@ def _in_planes(network: Network, given: Quantization) -> set[str]:
     return {name for name, codes in given.weight_types.items() if codes in wide}
 
 
-def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int) -> Place:
+def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int, other: str | None) -> Place:
     _, kh, kw, inner = network.graph.constants[node.inputs[1]].shape
     row_bytes = 4 * kh * kw * inner * op.groups
     rows = max(1, min(max(_FEWEST_ROWS, _ROWS_EACH * kh * kw * inner), _LAYER_BYTES // row_bytes))
     n, oh, ow, _ = network.graph.types[node.outputs[0]].shape
     most = min(-(-rows // samples), n * oh * ow)
     window = Window((kh, kw), op.strides, op.pads, op.dilations, op.groups)
-    tensor, moves = _way(node.inputs[0], network.graph, network.origins)
-    return Place(node, window, seed, most, most * samples * row_bytes, tensor, moves)
+    size_bytes, shape = most * samples * row_bytes, network.graph.types[node.inputs[0]].shape
+    way = _way(node.inputs[0], network.graph, network.origins)
+    made = Place(node, node.inputs[0], shape, window, seed, most, size_bytes, *way)
+    return made if other is None else replace(made, beside=_beside(made, other, network, samples))
+
+
+def _sums(graph: Graph) -> dict[str, str]:
+    """What is read once, by a sum with a tensor that is made before it -> that tensor, of another shape perhaps."""
+    producers, readers = graph.producers(), graph.consumers()
+    order = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs}
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, Binary) or node.op.kind != "add" or graph.constants.keys() & set(node.inputs):
+            continue
+        for made, other in (node.inputs, node.inputs[::-1]):
+            if graph.types[made].shape != graph.types[other].shape or not graph.read_once(made, readers):
+                continue
+            while other in producers and isinstance(producers[other].op, Reshape):
+                other = producers[other].inputs[0]
+            if order.get(other, -1) < order.get(made, -1):
+                found[made] = other
+    return found
+
+
+def _beside(place: Place, other: str, network: Network, samples: int) -> Place:
+    shape = network.graph.types[place.node.outputs[0]].shape
+    window, size_bytes = Window((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1), 4 * place.most * samples * shape[3]
+    tensor, moves = _way(other, network.graph, network.origins)
+    return replace(place, read=other, shape=shape, window=window, size_bytes=size_bytes, tensor=tensor, moves=moves)
 
 
 def _way(
@@ -132,16 +167,16 @@ class FloatRows:
 
     def __init__(self, network: Network, samples: Sequence[Sample], found: Mapping[str, Place]):
         self._network, self._samples = network, samples
-        self._waiting = [p for p in found.values() if p.tensor is not None]
-        self._held: dict[str, Array] = {}
+        self._waiting = [p for place in found.values() for p in (place, place.beside) if p is not None and p.tensor is not None]
+        self._held: dict[Place, Array] = {}
 
     def take(self, place: Place) -> Array | None:
         """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
         if place.tensor is None:
             return None
-        if place.node.name not in self._held:
+        if place not in self._held:
             self._compute()
-        return self._held.pop(place.node.name)
+        return self._held.pop(place)
 
     def _compute(self) -> None:
         group = [self._waiting.pop(0)]
@@ -151,7 +186,7 @@ class FloatRows:
             group.append(self._waiting.pop(0))
         names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
         session = FloatSession(self._network.model, names, lean=True)
-        rows = {p.node.name: Rows(p, len(self._samples)) for p in group}
+        rows = {p: Rows(p, len(self._samples)) for p in group}
         for index, sample in enumerate(self._samples):
             values = dict(zip(names, session.run(sample)))
             for place in group:
@@ -159,5 +194,5 @@ class FloatRows:
                 x = values[place.tensor]
                 for move in place.moves:
                     x = move(x)
-                rows[place.node.name].put(np.ascontiguousarray(x, np.float32), index, 0)
-        self._held |= {name: held.all for name, held in rows.items()}
+                rows[place].put(np.ascontiguousarray(x, np.float32), index, 0)
+        self._held |= {place: held.all for place, held in rows.items()}

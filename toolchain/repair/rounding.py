@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +12,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requantization import requantize
 from quant.parameters import WeightQuant, expressible_weight, weight_code_range
 from quant.repair.bias import bias_shift
-from quant.repair.damping import LEAST, best_damping, best_pull, damped, toward_float
+from quant.repair.damping import LEAST, answer, best_damping, best_pull, damped
 from quant.repair.moments import moments
 from quant.repair.rounding import FEW, POWERS, SIZES, best_sizes, round_weights
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
@@ -56,7 +56,7 @@ def answering_weights(
     sweeps: int = 0,
     leave: Collection[str] = (),
 ) -> Outcome:
-    """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `toward_float`. That pays
+    """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `answer`. That pays
     where codes are few; where they are many, it may follow the samples more than the network."""
     return _layer_by_layer("answering", network, given, samples, progress, "answer", sweeps, leave)
 
@@ -89,11 +89,12 @@ def _layer_by_layer(
     float_rows, gains = FloatRows(network, held, found), list[Gain]()
     silent = silences(network.graph, integer, given.ranges)
 
-    def choose(node: Node, read: Sequence[Array]) -> LayerParameters:
+    def choose(node: Node, live: Mapping[str, Sequence[Array]]) -> LayerParameters:
         if node.name not in found:
             return given.layers.get(node.name, AS_IN_THE_MODEL)
         progress(name, len(gains), len(found))
-        layer = _Layer(network, given, integer, found[node.name], read, float_rows, silent.get(node.outputs[0]))
+        looked_at = _Seen(integer, found[node.name], live, float_rows)
+        layer = _Layer(network, given, integer, looked_at, silent.get(node.outputs[0]))
         chosen, gain = layer.chosen(given.layers.get(node.name, AS_IN_THE_MODEL), codes, sweeps)
         gains.append(gain)
         return chosen
@@ -113,22 +114,40 @@ class _Made:
     output: Array
 
 
+class _Seen:
+    """What a layer reads at its places, over all samples.
+
+    rows: float32[g, n, k], in integers, less the zero point; real: in float, None where that is not known. beside: float32[n, o],
+    by how much the integers of what its output is added to should be more, None where there is no such thing.
+    """
+
+    def __init__(self, integer: Graph, place: Place, live: Mapping[str, Sequence[Array]], float_rows: FloatRows) -> None:
+        self.place, self.samples = place, len(live.get(place.read, ()))  # none of a constant
+        self.rows, self.real = self._read(integer, place, live), float_rows.take(place)
+        self.beside: Array | None = None
+        other = place.beside
+        if other is None or other.tensor is None:
+            return
+        real = float_rows.take(other)
+        quant = integer.types[other.read].quant
+        if real is not None and quant is not None and other.read in live:
+            self.beside = real[0] - np.float32(quant.scale) * self._read(integer, other, live)[0]
+
+    def _read(self, integer: Graph, place: Place, live: Mapping[str, Sequence[Array]]) -> Array:
+        quant, found = integer.types[place.read].quant, Rows(place, self.samples)
+        assert quant is not None
+        for index, codes in enumerate(live.get(place.read, ())):
+            found.put(codes, index, quant.zero_point)
+        return found.all
+
+
 class _Layer:
     """One convolution with what it reads, at its places over all samples, in integers and in float."""
 
-    def __init__(
-        self,
-        network: Network,
-        given: Quantization,
-        integer: Graph,
-        place: Place,
-        read: Sequence[Array],
-        float_rows: FloatRows,
-        silent: Silence | None,
-    ):
+    def __init__(self, network: Network, given: Quantization, integer: Graph, seen: _Seen, silent: Silence | None) -> None:
         """silent: of its output."""
-        self._network, self._given, self._place = network, given, place
-        node = place.node
+        self._network, self._given, self._place = network, given, seen.place
+        node = seen.place.node
         self._op = operator_of(node, Convolution)
         x, y = integer.types[node.inputs[0]], integer.types[node.outputs[0]]
         assert x.quant is not None and y.quant is not None
@@ -137,12 +156,8 @@ class _Layer:
         self._w = network.graph.constants[node.inputs[1]].astype(np.float64)
         bias = (*node.inputs, "", "")[2]
         self._bias = network.graph.constants[bias].astype(np.float64).reshape(-1) if bias else np.zeros(len(self._w))
-        rows = Rows(place, len(read))
-        for index, codes in enumerate(read):
-            rows.put(codes, index, self._x.zero_point)
-        self._rows, self._samples = rows.all, len(read)
-        real = float_rows.take(place)
-        self._real = None if real is None else np.divide(real, np.float32(self._x.scale), out=real)
+        self._rows, self._samples, self._beside = seen.rows, seen.samples, seen.beside
+        self._real = None if seen.real is None else np.divide(seen.real, np.float32(self._x.scale), out=seen.real)
         self._silent = silent
         self._target = self._float_output()
 
@@ -160,12 +175,24 @@ class _Layer:
         return chosen, Gain(self._place.node.name, self._error(before.output), after)
 
     def _float_output(self) -> Array:
-        """float64[rows, o]: what float makes of what it reads; where that is not known, of what the integers read."""
+        """float64[rows, o]: what float makes of what it reads (where that is not known, of what the integers read), and with it
+        what the integers of a sum's other operand lack."""
         rows = self._rows if self._real is None else self._real
         sums = self._products(rows, self._w.astype(np.float32)).astype(np.float64) * self._x.scale + self._bias
         low, high = self._op.activation
         clamped = sums if low is None and high is None else np.clip(sums, low, high)
-        return clamped if self._silent is None else self._silent.heard(clamped)
+        heard = clamped if self._silent is None else self._silent.heard(clamped)
+        return heard if self._beside is None else heard + self._beside
+
+    def _lacking(self, w: Array) -> Array | None:
+        """float32[g, n, o]: by how much its outputs should be more than `w` makes of what it reads, so that they, and what they
+        are added to, are float's, in steps of its input; None where float's input is not known."""
+        if self._real is None:
+            return None
+        found = np.matmul(self._real - self._rows, w.transpose(0, 2, 1).astype(np.float32))
+        if self._beside is not None:
+            found += (self._beside / np.float32(self._x.scale)).reshape(found.shape[1], len(w), -1).transpose(1, 0, 2)
+        return found
 
     def _products(self, rows: Array, w: Array) -> Array:
         """[rows, o], in w's type."""
@@ -212,13 +239,13 @@ class _Layer:
 
     def _seen(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
         """The Hessian of all rows, damped, and the weights that are wanted."""
-        real = self._real if answering else None
-        damping, pull = self._strengths(w, weight, limits, real)
-        seen = moments(self._rows, real)
-        return damped(seen.hessian, damping), w if pull is None else toward_float(w, seen, pull)
+        lacking = self._lacking(w) if answering else None
+        damping, pull = self._strengths(w, weight, limits, lacking)
+        seen = moments(self._rows, lacking)
+        return damped(seen.hessian, damping), w if pull is None else w + answer(seen, pull)
 
     def _strengths(
-        self, w: Array, weight: WeightQuant, limits: tuple[int, int], real: Array | None
+        self, w: Array, weight: WeightQuant, limits: tuple[int, int], lacking: Array | None
     ) -> tuple[float, float | None]:
         """Damping and pull that serve the samples best which judge, by what the others show."""
         if self._samples < _JUDGING:
@@ -229,9 +256,10 @@ class _Layer:
             return x.reshape(len(x), self._samples, -1, x.shape[2])[:, those].reshape(len(x), -1, x.shape[2])
 
         each, least = (v.reshape(w.shape) for v in weight.steps())
-        seen, unseen = moments(of(self._rows, ~judging), None if real is None else of(real, ~judging)), of(self._rows, judging)
+        seen = moments(of(self._rows, ~judging), None if lacking is None else of(lacking, ~judging))
+        unseen = of(self._rows, judging)
         damping = best_damping(w - least, each, seen, unseen, *limits)
-        return damping, None if real is None else best_pull(w, seen, unseen, of(real, judging))
+        return damping, None if lacking is None else best_pull(seen, unseen, of(lacking, judging))
 
     def _sized(self, weight: WeightQuant, wanted: Array, hessian: Array, limits: tuple[int, int], sweeps: int) -> WeightQuant:
         """Its scales as large as serves its output best, of those that the machine can express."""

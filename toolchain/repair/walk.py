@@ -21,8 +21,8 @@ from toolchain.runtime.ports import fed, to_codes, to_real
 HELD_BYTES = 512 << 20  # of all samples' live tensors
 SAMPLES = 64
 
-# What a layer reads, over all samples, before it is quantized -> its parameters.
-Choose = Callable[[Node, Sequence[Array]], LayerParameters]
+# A layer before it is quantized, and the codes of all tensors that are live then, over all samples -> its parameters.
+Choose = Callable[[Node, Mapping[str, Sequence[Array]]], LayerParameters]
 
 
 def walk(network: Network, given: Quantization, samples: Sequence[Sample], choose: Choose) -> dict[str, LayerParameters]:
@@ -39,7 +39,7 @@ def walk(network: Network, given: Quantization, samples: Sequence[Sample], choos
             continue
         values.enter(part)
         for node in part.nodes:
-            chosen = choose(node, values.codes.get(node.inputs[0], ()))  # nothing of a constant
+            chosen = choose(node, values.codes)
             if chosen is not AS_IN_THE_MODEL:
                 found[node.name] = chosen
             values.run(node, quants, chosen, part.outputs)

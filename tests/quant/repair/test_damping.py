@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quant.repair.damping import DAMPINGS, LEAST, PULLS, best_damping, best_pull, damped, toward_float
+from quant.repair.damping import DAMPINGS, LEAST, PULLS, answer, best_damping, best_pull, damped
 from quant.repair.moments import moments
 from quant.repair.rounding import round_weights
 
@@ -57,9 +57,10 @@ def test_weights_answer_for_the_error_of_their_inputs() -> None:
     real = rng.standard_normal((1, 6000, 6)).astype(np.float32)
     read = (real @ (np.eye(6) + 0.2 * rng.standard_normal((6, 6)))).astype(np.float32)
     w = rng.standard_normal((1, 5, 6))
-    seen = moments(read[:, :4000], real[:, :4000])
-    assert best_pull(w, seen, read[:, 4000:], real[:, 4000:]) == PULLS[-1]  # the more they do so the better
-    moved = toward_float(w, seen, PULLS[-1])
+    lacking = (real - read) @ w.transpose(0, 2, 1)
+    seen = moments(read[:, :4000], lacking[:, :4000])
+    assert best_pull(seen, read[:, 4000:], lacking[:, 4000:]) == PULLS[-1]  # the more they do so the better
+    moved = w + answer(seen, PULLS[-1])
     wanted = real @ w.transpose(0, 2, 1)
     before, after = (np.square(read @ v.transpose(0, 2, 1) - wanted).mean() for v in (w, moved))
     assert after < 0.1 * before
@@ -70,16 +71,13 @@ def test_weights_do_not_answer_for_noise() -> None:
     rng = np.random.default_rng(4)
     real = rng.standard_normal((1, 808, 64)).astype(np.float32)
     read = real + np.float32(0.1) * rng.standard_normal(real.shape).astype(np.float32)
-    w = rng.standard_normal((1, 5, 64))
-    seen = moments(read[:, :8], real[:, :8])
-    assert best_pull(w, seen, read[:, 8:], real[:, 8:]) is None
+    lacking = (real - read) @ rng.standard_normal((1, 64, 5))
+    assert best_pull(moments(read[:, :8], lacking[:, :8]), read[:, 8:], lacking[:, 8:]) is None
 
 
 def test_what_is_wrong_on_average_no_weight_answers_for() -> None:
     """The bias does: by it nothing is left here, on rows seen or not."""
     rng = np.random.default_rng(5)
     read = rng.standard_normal((1, 800, 16)).astype(np.float32)
-    real = read + 40 * rng.standard_normal((1, 1, 16)).astype(np.float32)
-    noisy = real + np.float32(0.01) * rng.standard_normal(real.shape).astype(np.float32)
-    w, seen = rng.standard_normal((1, 5, 16)), moments(read[:, :20], noisy[:, :20])
-    assert best_pull(w, seen, read[:, 20:], noisy[:, 20:]) is None
+    lacking = 40 * rng.standard_normal((1, 1, 5)) + 0.01 * rng.standard_normal((1, 800, 5))
+    assert best_pull(moments(read[:, :20], lacking[:, :20]), read[:, 20:], lacking[:, 20:]) is None

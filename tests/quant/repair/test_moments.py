@@ -44,13 +44,13 @@ def test_moments_are_about_the_mean(groups_at_once: bool, monkeypatch: pytest.Mo
     if not groups_at_once:
         monkeypatch.setattr("quant.repair.moments._COPIED_BYTES", 1)
     rng = np.random.default_rng(0)
-    rows, real = (rng.standard_normal((2, 30, 3)).astype(np.float32) + np.float32(7) for _ in range(2))
-    found = moments(rows, real)
-    assert found.cross is not None and found.apart is not None
+    rows, lacking = (rng.standard_normal((2, 30, n)).astype(np.float32) + np.float32(7) for n in (3, 5))
+    found = moments(rows, lacking)
+    assert found.cross is not None and found.lacking is not None
     np.testing.assert_allclose(found.mean, rows.mean(1), rtol=1e-6)
-    np.testing.assert_allclose(found.apart, (real - rows).mean(1), atol=1e-5)
+    np.testing.assert_allclose(found.lacking, lacking.mean(1), atol=1e-5)
     for g in range(2):
         np.testing.assert_allclose(found.hessian[g], 29 * np.cov(rows[g].T), rtol=1e-4, atol=1e-4)
-        both = np.cov((real[g] - rows[g]).T, rows[g].T)[:3, 3:]
+        both = np.cov(lacking[g].T, rows[g].T)[:5, 5:]
         np.testing.assert_allclose(found.cross[g], 29 * both, rtol=1e-4, atol=1e-4)
     assert moments(rows, None).cross is None
