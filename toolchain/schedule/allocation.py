@@ -13,7 +13,6 @@ from toolchain.schedule.plan import Storage, slot_name
 from toolchain.schedule.staging import PlannedLayer, Slot
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
-_AHEAD_NODES = 400  # with constants ahead, which live long: what is found is found soon, and there is a plan without them
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,15 @@ class Allocation:
         apart = [(1, 1)] if self.apart else []
         outlive = (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0))
         ahead = any(p.plan is not None and p.plan.ahead for p in self.planned)
-        nodes = (_AHEAD_NODES if ahead else _PLACING_NODES) if searched else 0
+        nodes = _PLACING_NODES if searched else 0
         for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
             for early, late in outlive:
                 try:
                     buffers = self.buffers(space, early, late, in_place)
                     return place(buffers, self.chip.spaces[space].memory.size, nodes)
                 except DoesNotFit as fault:
-                    nodes = 0 if ahead and fault.nodes else nodes  # another search rarely finds more
+                    # Constants ahead live long: a search costs much, another rarely finds more, and there is a plan without them.
+                    nodes = 0 if ahead and fault.nodes else nodes
         return None
 
     def buffers(self, space: int, early: int = 0, late: int = 0, in_place: bool = False) -> list[Buffer]:

@@ -99,7 +99,8 @@ class Rows:
         return found
 
     def _place(self, box: Box) -> Box:
-        return box._replace(start=(0, box.start[1] - self.top, box.start[2], box.start[3] - self.channel))
+        _, row, column, channel = box.start
+        return Box(box.tensor, (0, row - self.top, column, channel - self.channel), box.size)
 
 
 class Areas:
@@ -121,7 +122,8 @@ def rows_meet(a: Box, b: Box) -> int:
     common = 2 if a.tensor != b.tensor else len(a.size)
     met = prod(a.size[common:])
     for first, n, second, m in zip(a.start[:common], a.size, b.start, b.size):
-        side = min(first + n, second + m) - max(first, second)
+        end, other = first + n, second + m
+        side = (end if end < other else other) - (first if first > second else second)
         if side <= 0:
             return 0
         met *= side

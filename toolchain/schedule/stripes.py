@@ -212,7 +212,8 @@ class StripesOf:
         """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
         names = self._roots[root]
         tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
-        at = max((i + 1 for i, s in enumerate(steps) if s.layer in self._touching[root] and isinstance(s, Call)), default=0)
+        touching = self._touching[root]
+        at = next((i for i in range(len(steps), 0, -1) if isinstance(steps[i - 1], Call) and steps[i - 1].layer in touching), 0)
         steps.insert(at, Shift(root, tensors, first, distance, self._parts[names[0][1]].layer, block))
 
 
