@@ -77,7 +77,7 @@ def test_each_objective_is_no_worse_in_it_than_cycles(kib: int, tmp_path: Path) 
     for objective, worth in found.items():
         if objective != "memory" or kib == 512:
             assert worth[objective] <= found["cycles"][objective]
-    if kib == 512:
+    if kib == 32:  # with more, fewest cycles move each byte once
         assert found["traffic"]["traffic"] < found["cycles"]["traffic"]
 
 

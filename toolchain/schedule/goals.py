@@ -66,4 +66,6 @@ def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan
         most = _ALIKE * min(plan.cycles for plan in found)
         return [plan for plan in found if plan.cycles <= most] if planning.options.simulated else _best_of_each(found)
     whole = plan_whole(planning) if objective == "memory" else None
-    return Planner(planning).plans() if whole is None else [whole]
+    if whole is None:
+        return Planner(planning).plans()
+    return [whole, *(plan for plan in Planner(planning).fast() if not plan.spilled)]
