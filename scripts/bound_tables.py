@@ -58,6 +58,17 @@ def row(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def figures_of(model: Path, options: BuildOptions) -> Mapping[str, Any] | None:
+    """Of its build; None where the SRAM is too small, which is said. Raises CompileError for all else."""
+    try:
+        return build(model, options).figures
+    except CompileError as fault:
+        if "smallest tile needs" not in str(fault):
+            raise
+        print(f"{model.stem}: {str(fault).splitlines()[0]}", file=sys.stderr)
+        return None
+
+
 def ratio(value: float, bound: float) -> str:
     """Times the bound."""
     return f"{value / bound:.3f}" if bound else "-"
@@ -90,12 +101,8 @@ def run(models: Sequence[Path], machines: Sequence[str], sizes: Sequence[str], l
         for size in [sram_bytes(s) for s in sizes] or [loaded.chip.sram.size]:
             own, found = Machine(loaded.chip.with_sram(size), loaded.isa), list[Mapping[str, Any]]()
             for model in models:
-                try:
-                    found.append(build(model, BuildOptions(own, level=level)).figures)
-                except CompileError as fault:
-                    if "smallest tile needs" not in str(fault):
-                        raise
-                    print(f"{model.stem}: {str(fault).splitlines()[0]}", file=sys.stderr)
+                figures = figures_of(model, BuildOptions(own, level=level))
+                found += [] if figures is None else [figures]
             print(f"**{own.chip.name}, {size / 1024:g} KiB**\n")
             print("\n".join(table(found)) + "\n", flush=True)
 

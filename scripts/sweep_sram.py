@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from toolchain.api import BuildOptions, build
+from bound_tables import figures_of
+
+from toolchain.api import BuildOptions
 from toolchain.cli.application import reported
 from toolchain.curve import LAST, sized
-from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule.goals import OBJECTIVES, Goal, Objective
 from toolchain.schedule.options import LEVELS
@@ -37,11 +38,8 @@ def sizes(count: int) -> list[int]:
 
 def point(network: Path, machine: Machine, level: int, objective: Objective) -> Point | None:
     """None where the SRAM is too small. Raises CompileError."""
-    try:
-        figures = build(network, BuildOptions(machine, level=level, goal=Goal(objective))).figures
-    except CompileError as fault:
-        if "smallest tile needs" not in str(fault):
-            raise
+    figures = figures_of(network, BuildOptions(machine, level=level, goal=Goal(objective)))
+    if figures is None:
         return None
     return Point(figures["cycles"], figures["dram_read_bytes"] + figures["dram_write_bytes"])
 

@@ -21,21 +21,24 @@ from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.pool.geometry import Geometry
+from toolchain.ops.pool.geometry import Geometry, Pair, over_one
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.pool.rules import MaxPool
 
 
 @dataclass(frozen=True)
 class Position(FloatOp):
-    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c]; in_rows: y[n, h, 0, c] of x[n, h, i, c]; smallest: of the smallest;
-    last: the last of equal ones, else the first. Where x is its maximum, the place counted from the end that wins; of these the
-    maximum again."""
+    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c], for a kernel of (length, 1), of x[n, h, i, c] for one of
+    (1, length); smallest: of the smallest; last: the last of equal ones, else the first. Where x is its maximum, the place
+    counted from the end that wins; of these the maximum again."""
 
-    length: int
-    in_rows: bool
+    kernel: Pair
     smallest: bool
     last: bool
+
+    @property
+    def length(self) -> int:
+        return prod(self.kernel)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self._type(chip) is None:
@@ -48,7 +51,7 @@ class Position(FloatOp):
 
     @property
     def _all(self) -> Geometry:
-        return Geometry((1, self.length) if self.in_rows else (self.length, 1), (1, 1), (0, 0, 0, 0))
+        return Geometry(self.kernel, (1, 1), (0, 0, 0, 0))
 
     def _type(self, chip: Chip) -> CodeType | None:
         symmetric = chip.numerics.symmetric_activations
@@ -67,8 +70,7 @@ class Position(FloatOp):
         below = steps.sum("below", "sub", self._largest(steps, "largest", x), x, Coded("", TRUTH, y.codes, ()), (0, 1), FINE)
         there = steps.opposite("there", below, Coded("", TRUTH, y.codes, ()))
         places = np.arange(self.length) if self.last else np.arange(self.length)[::-1]
-        shape = (1, 1, self.length, 1) if self.in_rows else (1, self.length, 1, 1)
-        held = steps.constant("places", places.reshape(shape) + y.quant.zero_point, y.quant, y.codes)
+        held = steps.constant("places", places.reshape(1, *self.kernel, 1) + y.quant.zero_point, y.quant, y.codes)
         marked = steps.product("places", there, held, y)
         if self.last:
             self._largest(steps, "", marked)
@@ -79,8 +81,9 @@ class Position(FloatOp):
         return steps.made
 
     def _largest(self, steps: CodeSteps, what: str, x: Coded) -> Coded:
-        n, h, _, c = x.shape
-        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, h if self.in_rows else 1, 1, c))
+        n, h, w, c = x.shape
+        left = h - self.kernel[0] + 1, w - self.kernel[1] + 1
+        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, *left, c))
 
 
 def _mirrored(steps: CodeSteps, x: Coded) -> Coded:
@@ -105,10 +108,9 @@ def _position(smallest: bool) -> Callable[[Scope], None]:
             layout = "plain"
         sizes, place = arranged(shape, layout), axis_in(axis, layout)
         outer, length, inner = prod(sizes[:place]), sizes[place], prod(sizes[place + 1 :])
-        source, in_rows = scope.read(x, layout), inner == 1
-        wide, few = ((1, outer, length, 1), (1, outer, 1, 1)) if in_rows else ((outer, length, 1, inner), (outer, 1, 1, inner))
+        source, (wide, few, kernel) = scope.read(x, layout), over_one(outer, length, inner)
         view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
-        op = Position(length, in_rows, smallest, bool(attributes.get("select_last_index", 0)))
+        op = Position(kernel, smallest, bool(attributes.get("select_last_index", 0)))
         made = scope.work("position", op, (view,), few)
         target = layout if kept else "plain"
         return scope.emit(Reshape(arranged(scope.shape(y), target)), (made,), target, length - 1)

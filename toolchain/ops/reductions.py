@@ -13,10 +13,8 @@ from toolchain.ops.kit.layout import arranged, axis_in
 from toolchain.ops.kit.rule import Layout, Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.pool.geometry import Geometry, Pair
+from toolchain.ops.pool.geometry import Geometry, Pair, Shape, over_one
 from toolchain.ops.pool.rules import MaxPool, mean_over_space, smaller_windows, split_max_pool
-
-Shape = tuple[int, ...]
 
 
 def reduce_mean(scope: Scope) -> None:
@@ -50,10 +48,8 @@ def reduce_max(scope: Scope) -> None:
         source, last = smaller_windows(scope, scope.read(x, "nhwc"), _whole(scope, kernel))
         return scope.emit(MaxPool(last), (source,), "nhwc")
     source, layout, (outer, length, inner) = _split(scope, "a maximum")
-    rows = inner == 1  # a number lies beside the next of its row: each row is one of a map of one channel
-    wide, made = ((1, outer, length, 1), (1, outer, 1, 1)) if rows else ((outer, length, 1, inner), (outer, 1, 1, inner))
-    view = _view(scope, source, wide)
-    view, last = smaller_windows(scope, view, _whole(scope, (1, length) if rows else (length, 1)))
+    wide, made, kernel = over_one(outer, length, inner)
+    view, last = smaller_windows(scope, _view(scope, source, wide), _whole(scope, kernel))
     return _emit(scope, scope.work("max", MaxPool(last), (view,), made), layout)
 
 

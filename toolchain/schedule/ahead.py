@@ -27,7 +27,6 @@ from toolchain.schedule.walk import Walk
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
-_MISSES = 4  # searches for the plans of one region that find no places, behind which none is begun
 _LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
 _FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
@@ -50,18 +49,11 @@ class Ahead:
     """For one plan, layer by layer or with layers in turns, which keep their constants as they are."""
 
     def __init__(
-        self,
-        plan: RegionPlan,
-        shared: Collection[int],
-        taken: Callable[[int], Sequence[int]],
-        model: CostModel,
-        place: Place,
-        missed: int = 0,
+        self, plan: RegionPlan, shared: Collection[int], taken: Callable[[int], Sequence[int]], model: CostModel, place: Place
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed, after a search if so.
-        missed: searches for other plans that found no places."""
-        self._plan, self._shared, self._taken, self._place, self.missed = plan, shared, taken, place, missed
+        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed, after a search if so."""
+        self._plan, self._shared, self._taken, self._place = plan, shared, taken, place
         self._model, self._chip = model, model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
         self._pitch = dram_alignment(model.chip)
@@ -95,10 +87,9 @@ class Ahead:
     def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
         parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.ahead)
         key = searched, *parts
-        if key not in self._known_places and not (searched and self.missed == _MISSES):
+        if key not in self._known_places:
             self._known_places[key] = self._place(dealt, searched)
-            self.missed += searched and self._known_places[key] is None
-        return self._known_places.get(key)
+        return self._known_places[key]
 
     def _most_gain(self) -> float:
         """Cycles, if no layer waits for its constants."""

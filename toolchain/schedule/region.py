@@ -38,6 +38,7 @@ _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond wh
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes; where plans are simulated, or little was looked at
 _CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
 _FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
+_MISSES = 4  # searches of places for constants ahead that find none, behind which none is begun
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -207,12 +208,14 @@ class Planner:
             return plan
 
         def place(planned: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
-            return self.place(planned, plan.resident, plan.views, plan.cascades, searched)
+            if searched and self.missed == _MISSES:
+                return None
+            found = self.place(planned, plan.resident, plan.views, plan.cascades, searched)
+            self.missed += searched and found is None
+            return found
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        tried = Ahead(plan, self.shared, taken, self.model, place, self.missed)
-        best, self.missed = tried.best(known), tried.missed
-        return best
+        return Ahead(plan, self.shared, taken, self.model, place).best(known)
 
     def retiled(self, plan: RegionPlan) -> RegionPlan:
         """With finer tiles where units of another kind wait for them."""

@@ -12,6 +12,7 @@ from toolchain.ops.kit.window import Window, output_size
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
+Shape = tuple[int, ...]
 Pads = tuple[int, int, int, int]
 
 
@@ -56,3 +57,11 @@ def _met(geometry: Geometry, axis: int, size: int, start: int, count: int) -> Ar
     first = np.arange(output_size(size, kernel, stride, dilation, (before, after))) * stride - before
     taps = first[:, None] + np.arange(kernel) * dilation
     return ((taps >= start) & (taps < start + count)).sum(1)
+
+
+def over_one(outer: int, length: int, inner: int) -> tuple[Shape, Shape, Pair]:
+    """The map in which a kernel goes over the middle of three dimensions, what is left of it then, and the kernel. Where a number
+    lies beside the next of its row, each row is one of a map of one channel."""
+    if inner == 1:
+        return (1, outer, length, 1), (1, outer, 1, 1), (1, length)
+    return (outer, length, 1, inner), (outer, 1, 1, inner), (length, 1)
