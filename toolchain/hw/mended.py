@@ -51,7 +51,9 @@ class Readings(Generic[Model]):
 
 
 def readings(judge: Judge[Model], data: Any) -> Readings[Model]:
-    """judge: the model that data are, or their faults, which they have."""
+    """judge: the model that data are, or their faults, which they have: all of them where more are met than are mended."""
+    if len(met_at_once := _listed(judge(data))) > _MOST:
+        return Readings(met_at_once)
     models, met = list[Model](), list[dict[Broken, Found]]()
     for last in (False, True):
         tried, said, places = copy.deepcopy(data), dict[Broken, Found](), list[KeyPath]()
