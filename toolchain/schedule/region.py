@@ -254,7 +254,8 @@ class Planner:
 
     def _cuts(self, usable: int, before: RegionPlan, by: Measure) -> Cuts:
         """before: layer by layer."""
-        return Cuts(self.cascades, self.bounds(before), usable, self.sizes, by, self.turns.setdefault(by, {}))
+        turns = self.turns.setdefault(by, {})
+        return Cuts(self.cascades, self.bounds(before), usable, self.sizes, by, turns, self.options.likely)
 
     def _cut(self, way: Cuts, cuts: Sequence[Cut] | None) -> RegionPlan | None:
         """The plan cut so; None where nothing was found or something has no place."""
