@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from onnx import numpy_helper, parser
 
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
+from tests.example_networks import filled
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes, entries_from_bytes, entries_to_bytes, images_of_entries
 from toolchain.errors import CompileError
@@ -193,12 +193,7 @@ SIDES = {"s96": 96, "s160": 160}
 
 
 def _mobilenet(folder: Path) -> Path:
-    networks = ROOT / "examples" / "networks"
-    spec = importlib.util.spec_from_file_location("fill_weights", networks / "fill_weights.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    proto = module.filled(networks / "mobilenet_v1_224.graph.onnx")
+    proto = filled("mobilenet_v1_224")
     for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim[2:], "HW"):
         dim.dim_param = name
     del proto.graph.value_info[:]

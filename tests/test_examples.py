@@ -1,6 +1,5 @@
 """What the repository ships as examples: the trained classifier with its data, and the graphs of eight networks."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,8 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+
+from tests.example_networks import filled
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CLASSIFIER = EXAMPLES / "classifier"
@@ -77,12 +78,8 @@ def test_examples_stay_small(folder: Path, limit_bytes: int) -> None:
 
 
 def test_networks_fill_to_the_same_runnable_model() -> None:
-    spec = importlib.util.spec_from_file_location("fill_weights", NETWORKS / "fill_weights.py")
-    assert spec and spec.loader
-    fill_weights = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fill_weights)
-    model = fill_weights.filled(NETWORKS / "dscnn_kws.graph.onnx")
-    assert model.SerializeToString() == fill_weights.filled(NETWORKS / "dscnn_kws.graph.onnx").SerializeToString()
+    model = filled("dscnn_kws")
+    assert model.SerializeToString() == filled("dscnn_kws").SerializeToString()
     port = model.graph.input[0]
     shape = [dimension.dim_value for dimension in port.type.tensor_type.shape.dim]
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)

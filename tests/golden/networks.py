@@ -7,7 +7,6 @@ given codes that are drawn for it, so that what onnxruntime makes of an island r
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from quant.observe import Range
 from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
 from simulator import Cause, Simulation, by_reason, simulate
+from tests import example_networks
 from toolchain.codegen import Port, Region
 from toolchain.compiling import Compiled, compile_model, select_model
 from toolchain.frontend import NormalModel, load_model, to_graph
@@ -43,8 +42,7 @@ from toolchain.runtime import dram_image, dram_parts
 from toolchain.runtime.backend import Program
 
 FOLDER = Path(__file__).parent
-EXAMPLES = FOLDER.parent.parent / "examples/networks"
-NETWORKS = tuple(sorted(p.name.removesuffix(".graph.onnx") for p in EXAMPLES.glob("*.graph.onnx")))
+NETWORKS = tuple(sorted(p.name.removesuffix(".graph.onnx") for p in example_networks.FOLDER.glob("*.graph.onnx")))
 HEX_DIGITS = 16  # of a SHA-256, enough to tell programs apart
 
 
@@ -150,7 +148,7 @@ def compile_network(network: str, machine: str | Machine, level: int) -> Compile
 
 @lru_cache(maxsize=1)
 def normal_model(network: str) -> NormalModel:
-    model = _fill_weights().filled(EXAMPLES / f"{network}.graph.onnx")
+    model = example_networks.filled(network)
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{network}.onnx"
         onnx.save(model, path)
@@ -184,12 +182,3 @@ def update_ranges(network: str) -> None:
 
 def _rounded(r: Range) -> Range:
     return Range(float(f"{r.low:.6g}"), float(f"{r.high:.6g}"))
-
-
-@lru_cache(maxsize=1)
-def _fill_weights() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fill_weights", EXAMPLES / "fill_weights.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
