@@ -9,6 +9,7 @@ from functools import partial
 from toolchain.errors import CompileError
 from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.cuts import Bounds
+from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.placement import place_works
 from toolchain.schedule.places import View
@@ -27,7 +28,7 @@ from toolchain.schedule.tree.to_plan import Facts, given_of
 def plan_given(planning: Planning, tree: RegionTree) -> RegionPlan:
     """The plan of a region by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
     CompileError with all that is wrong with it."""
-    free = {n.name for n in Planner(planning).free}
+    free = {n.name for n in LayerByLayer(planning).free}
     return _Given(replace(planning, nodes=in_said_order(planning.nodes, free, tree)), tree).plan()
 
 

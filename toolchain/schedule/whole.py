@@ -11,10 +11,10 @@ from toolchain.machine import Space
 from toolchain.memory import Operator, order_operators
 from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import aligned
+from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.measure import ALONE, AMID
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
-from toolchain.schedule.region import Planner
 from toolchain.schedule.tilings import smallest_tile
 
 _STATES = 20_000  # of the search for an order
@@ -56,7 +56,7 @@ def _smallest(order: WholeTensors) -> RegionPlan | None:
     return None
 
 
-class WholeTensors(Planner):
+class WholeTensors(LayerByLayer):
     """Of a region's layers in one order."""
 
     def __init__(self, planning: Planning):
