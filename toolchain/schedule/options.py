@@ -14,8 +14,8 @@ class Options:
     repeat, a batch is the program of one sample, repeated, unless that takes more than so many times the cycles of a program that
     works through the batch layer by layer. call_cycles: where it has a call, what a program says several times becomes a block
     that is called, unless that takes more than so many times the cycles. near: layers in turns are searched until what is found
-    is expected to take no more than so many times the cycles that any such plan takes at least, those of which nothing is planned
-    yet so many times what they take at least as `likely` says. simulated: plans for several
+    is expected to take no more than so many times the cycles that any such plan takes at least, in less than the whole SRAM those
+    of which nothing is planned yet `likely` times what they take at least. simulated: plans for several
     sizes of the SRAM are compared by what their programs are simulated to take, not by what they are expected to.
     """
 
