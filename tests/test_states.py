@@ -72,6 +72,12 @@ CASES = {
             "big = Constant<value_float = 20.0>() z = Mul(x, big) cn = Add(m, z) t = Add(p, x) pn = Tanh(t) "
             "hn = Concat<axis = 0>(pn, cn) y = Sub(pn, x)", "y hn",
         ),
+        Case(
+            "in parts, with weights", "x 1,1,8; h 2,1,8; w 8,8",
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [1]>() e = Constant<value_ints = [2]>() "
+            "p = Slice(h, a, b, a) q = Slice(h, b, e, a) half = Constant<value_float = 0.5>() cn = Mul(q, half) "
+            "r = MatMul(p, w) t = Add(r, x) pn = Tanh(t) hn = Concat<axis = 0>(pn, cn) y = Sub(pn, x)", "y hn",
+        ),
         Case("clipped", "x 1,8; h 1,8", "t = Add(x, h) least = Constant<value_float = -0.5>() "
              "most = Constant<value_float = 0.5>() "
              "hn = Clip(t, least, most) y = Sub(hn, x)", "y hn"),
@@ -317,6 +323,14 @@ def test_parts_of_a_state_have_scales_of_their_own(tmp_path: Path) -> None:
         held = np.asarray(runner.run(["hn"], {**feeds, "h": held})[0])
         session.run(None, feeds)
     assert all(sqnr_db(held[i], session.state("h")[i]) > 70 for i in (0, 1))
+
+
+def test_a_state_in_parts_is_repaired(tmp_path: Path) -> None:
+    """What reads a part of it is chosen on that part of the samples' states."""
+    path, data = saved("in parts, with weights", tmp_path)
+    built = build(path, BuildOptions(int16_machine(), data, repair="fast"))
+    tried = {step["step"]: step["after_db"] for step in built.figures["repair"]["steps"]}
+    assert tried["rounding"] is not None
 
 
 def test_a_state_in_parts_is_read_and_set_whole(tmp_path: Path) -> None:

@@ -161,6 +161,15 @@ def test_planes_are_the_weights_to_a_step_of_the_lower_one(kind: str) -> None:
         assert (np.frexp(found.lower.weight.scales)[0] == 0.5).all()
 
 
+def test_the_upper_plane_reaches_as_far_as_the_lower_one_adds() -> None:
+    """Further, and its codes are that much coarser: four times here, were all inputs at their ends, each with its worst sign."""
+    rng, codes, x = np.random.default_rng(1), CodeType("int16"), Quant(2.0**-15, 0)
+    found = planes(rng.normal(0, 1, (16, 512)), None, x, mixed_machine().chip.numerics.of(codes), "fc")
+    lower, data = found.lower.weight.dequantized(), rng.uniform(-1, 1, (512, 4000)) * (rng.random((512, 4000)) < 0.02)
+    reach = found.reach(x, codes, float(np.abs(found.upper.weight.dequantized() @ data).max()))
+    assert np.abs(lower @ data).max() < reach < np.abs(lower).sum(1).max() / 4
+
+
 def test_wide_weights_are_types_of_twice_the_bits() -> None:
     assert dict(int8_machine().chip.numerics.wide_weights) == {CodeType.INT16: CodeType.INT8}
     assert dict(mixed_machine().chip.numerics.wide_weights) == {CodeType.INT16: CodeType.INT8}

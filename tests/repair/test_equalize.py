@@ -11,8 +11,9 @@ from unequal_networks import UNEQUAL, convolutions, normed, nothing, plain, resi
 from quant.float_session import FloatSession
 from quant.repair.step import Quantization
 from toolchain.errors import CompileError
-from toolchain.repair.equalize import equalize, find_groups, free_ends
+from toolchain.repair.equalize import equalize, free_ends
 from toolchain.repair.factors import scaled_model
+from toolchain.repair.groups import find_groups
 from toolchain.repair.judge import Judge
 from toolchain.repair.network import Network
 

@@ -20,9 +20,9 @@ from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.judging import data_of
 from toolchain.repair.equalize import equalize
-from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, folds
+from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds
 from toolchain.repair.harness import OBSERVERS_STEP, SWEEPS, NamedStep, repaired
-from toolchain.repair.judge import Judge, Verdict
+from toolchain.repair.judge import Judge, Verdict, to_try_on
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import prepared, steps_of
 from toolchain.report.fidelity import Part
@@ -76,6 +76,12 @@ def verdict(*levels: float) -> Verdict:
 
 
 BEFORE = (20.0, 22.0, 31.0, 25.0, 28.0, 21.0, 26.0, 24.0)
+
+
+@pytest.mark.parametrize(("count", "known", "every"), [(80, True, 10), (20, True, 3), (80, False, 3)])
+def test_what_ways_are_tried_on_is_spread_over_what_is_seen(count: int, known: bool, every: int) -> None:
+    fold = Fold(lambda: ({"x": np.array(i)} for i in range(count)), count if known else None)
+    assert [int(s["x"]) for s in to_try_on(fold)] == list(range(0, count, every))[:8]
 
 
 def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:

@@ -1,14 +1,14 @@
 """Equalization: channels of very unequal size share a scale better when each is multiplied by a factor of its own.
 
 The factors of the tensors between two layers are found from the weights before and behind them, or from the tensors themselves
-where weights have a scale for each channel. Relu, pools, sums with one another and depthwise layers let factors through.
+where weights have a scale for each channel. Depthwise layers and homogeneous operators let factors through, to a power: from
+what makes a spectrum over the root of the squares of its parts to what reads magnitudes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,28 +17,15 @@ from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import counted
-from toolchain.ir.graph import OnnxGraph, OnnxNode, OnnxOp
-from toolchain.repair.factors import Array, Roles, by_input, channel_axis, clamp_bound, reach, roles, weights_of
-from toolchain.repair.judge import EVERY, TRIED_ON, Judge
+from toolchain.ir.graph import OnnxGraph, OnnxNode
+from toolchain.repair.factors import Array, by_input, reach, weights_of
+from toolchain.repair.groups import Group, chip_nodes, find_groups
+from toolchain.repair.judge import Judge, to_try_on
 from toolchain.repair.network import Network, Progress
 
 SWEEPS = 8  # over all groups: what one takes from a layer its neighbours see in the next
 MOST = 2.0**6  # between the largest and the smallest factor of a tensor, and 1
 _LEAST = 2.0**-10  # of the largest: smaller channels count as this large
-
-
-@dataclass
-class Group:
-    """Tensors that carry the same factors: `makers` take them into their weights, `takers` out again; bounds: the Clips
-    between them, by their input; undone: nodes of the host that read them through a product."""
-
-    tensors: list[str] = field(default_factory=list)
-    makers: list[OnnxNode] = field(default_factory=list)
-    takers: list[tuple[OnnxNode, str]] = field(default_factory=list)
-    bounds: list[float] = field(default_factory=list)
-    host_reads: bool = False
-    sound: bool = True
-    chip_makers: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +47,8 @@ def equalize(network: Network, before: Quantization, samples: Iterable[Sample], 
     groups = [g for g in find_groups(network) if g.makers and g.takers]
     if not groups:
         return Outcome(before)
-    seen = channel_peaks(network, [t for g in groups for t in g.tensors], samples, progress)
-    judge = Judge(list(islice(samples, 0, EVERY * TRIED_ON, EVERY)))
+    seen = channel_peaks(network, groups, samples, progress)
+    judge = Judge(to_try_on(samples))
     found = [Outcome(before)]
     levels = [judge.verdict(network, before).decibels]
     for aim in _AIMS:
@@ -82,8 +69,9 @@ def free_ends(network: Network, before: Quantization, samples: Iterable[Sample],
     groups = [g for g in find_groups(base) if g.chip_makers and g.host_reads and not g.takers]
     if not hosted and not groups:
         return Outcome(before)
-    seen = channel_peaks(base, [t for g in groups for t in g.tensors], samples, progress)
-    factors = {t: f for g in groups for f in [_levelled(seen, g, base.model.graph)] if f is not None for t in g.tensors}
+    seen = channel_peaks(base, groups, samples, progress)
+    levelled = [(g, _levelled(seen, g, base.model.graph)) for g in groups]
+    factors = {name: one for g, f in levelled if f is not None for name, one in g.by_tensor(f).items()}
     return _with_factors(network, before, factors, hosted, samples, progress)
 
 
@@ -120,70 +108,9 @@ def _with_factors(
     return Outcome(made, notes=(*said, *adjusted.notes))
 
 
-# --- groups
-
-
-def find_groups(network: Network) -> list[Group]:
-    """Groups of the model's tensors, in its order, that something on the chip makes or reads. What else the host does with one
-    of them gets it without its factors."""
-    graph, chip = network.model.graph, _chip_nodes(network)
-    found = {node.name: _role(node, graph, node.name in chip) for node in graph.nodes}
-    roots = _roots(graph, found)
-    groups: dict[str, Group] = {}
-    producers, consumers = graph.producers(), graph.consumers()
-    for name in roots:
-        group = groups.setdefault(roots[name], Group())
-        group.tensors.append(name)
-        made = producers.get(name)
-        given = made is None or name in graph.outputs or graph.types[name].dtype != "float32" or not graph.types[name].shape
-        if made is None or given or not (found[made.name].makes or found[made.name].alike):
-            group.sound = False
-        elif found[made.name].makes:
-            group.makers.append(made)
-            group.chip_makers |= made.name in chip
-        elif (bound := clamp_bound(made, graph)) is not None:
-            group.bounds.append(bound)
-        for reader in consumers.get(name, ()):
-            role = found[reader.name]
-            if name in role.takes:
-                group.takers.append((reader, name))
-            elif name not in role.alike:
-                group.sound &= reader.name not in chip
-                group.host_reads = True
-    return [g for g in groups.values() if g.sound]
-
-
-def _role(node: OnnxNode, graph: OnnxGraph, on_chip: bool) -> Roles:
-    """On the host only what need not be told of factors, or takes them for nothing."""
-    role = roles(node, graph)
-    return role if on_chip or node.op.op_type in ("LayerNormalization", "Reshape") else Roles()
-
-
-def _roots(graph: OnnxGraph, found: Mapping[str, Roles]) -> dict[str, str]:
-    """Tensor -> the one that stands for its group."""
-    parent: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        while parent.setdefault(name, name) != name:
-            name = parent[name]
-        return name
-
-    for node in graph.nodes:
-        for name in found[node.name].alike:
-            parent[root(name)] = root(node.outputs[0])
-    named = dict.fromkeys(n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n and n not in graph.constants)
-    return {name: root(name) for name in named}
-
-
-def _chip_nodes(network: Network) -> frozenset[str]:
-    """The nodes of the normal form that the chip runs."""
-    hosted = {s for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp) for s in (n.name, *n.sources)}
-    return frozenset(n.name for n in network.model.graph.nodes if hosted.isdisjoint((n.name, *n.sources)))
-
-
 def _hosted_sums(network: Network) -> tuple[str, ...]:
     """The model's nodes of sums on the chip that the host alone reads."""
-    graph, chip = network.model.graph, _chip_nodes(network)
+    graph, chip = network.model.graph, chip_nodes(network)
     consumers = graph.consumers()
     found: list[str] = []
     for node in graph.nodes:
@@ -202,20 +129,19 @@ def _hosted_sums(network: Network) -> tuple[str, ...]:
 class _Peaks:
     """The largest magnitude of each channel."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Sequence[int]) -> None:
+        """shape: of a number for each channel, which broadcasts to the tensor's."""
         self.peaks: Array | None = None
+        self._others = tuple(axis for axis, d in enumerate(shape) if d == 1)
 
     def update(self, x: Array) -> None:
-        axis = channel_axis(x.ndim)
-        found = np.maximum(
-            x.max(tuple(i for i in range(x.ndim) if i != axis)), -x.min(tuple(i for i in range(x.ndim) if i != axis))
-        )
+        found = np.maximum(x.max(self._others), -x.min(self._others)).ravel()
         self.peaks = found.astype(np.float64) if self.peaks is None else np.maximum(self.peaks, found)
 
 
-def channel_peaks(network: Network, tensors: Sequence[str], samples: Iterable[Sample], progress: Progress) -> dict[str, Array]:
-    """float64[c] of each tensor, over all samples."""
-    sinks = {name: _Peaks() for name in tensors if network.model.types[name].shape}
+def channel_peaks(network: Network, groups: Sequence[Group], samples: Iterable[Sample], progress: Progress) -> dict[str, Array]:
+    """float64[c] of each tensor of the groups, over all samples."""
+    sinks = {name: _Peaks(shape) for group in groups for name, shape in group.shapes.items()}
     if not sinks:
         return {}
     model = network.model
@@ -232,7 +158,7 @@ def channel_peaks(network: Network, tensors: Sequence[str], samples: Iterable[Sa
 
 def _levelled(seen: Mapping[str, Array], group: Group, graph: OnnxGraph) -> Array | None:
     """Factors that make all channels of a group as large as its largest."""
-    peaks = np.max([seen[t] for t in group.tensors if t in seen], axis=0)
+    peaks = group.peaks(seen)
     return _within(peaks.max() / np.maximum(peaks, peaks.max() * _LEAST), group, graph) if peaks.max() > 0 else None
 
 
@@ -241,22 +167,23 @@ def _balanced(groups: Sequence[Group], graph: OnnxGraph, seen: Mapping[str, Arra
         n.name: n for g in groups for n in (*g.makers, *(taker for taker, _ in g.takers)) if n.op.op_type != "LayerNormalization"
     }
     sizes = {name: _magnitudes(node, graph) for name, node in layers.items()}
-    total = [np.ones(seen[g.tensors[0]].size) for g in groups]
+    total = [np.ones(g.size) for g in groups]
     for _ in range(SWEEPS):
         for at, group in enumerate(groups):
-            peaks = np.max([seen[t] for t in group.tensors if t in seen], axis=0) * total[at]
-            writers = [sizes[n.name].max(1) for n in group.makers if n.name in sizes]
+            peaks = group.peaks(seen) * total[at]
+            writers = [group.largest({n.outputs[0]: sizes[n.name].max(1)}) for n in group.makers if n.name in sizes]
             made = _relative(writers) if aim.by_weights and writers else _relative([peaks])
-            read = _relative([by_input(n, sizes[n.name], peaks.size) for n, _ in group.takers])
+            inputs = [(name, by_input(n, sizes[n.name], group.numbers[name].size)) for n, name in group.takers]
+            read = _relative([group.largest({name: size}) for name, size in inputs])
             wanted = total[at] * read**aim.after / made**aim.before
             chosen = _within(wanted, group, graph)
             step, total[at] = chosen / total[at], chosen
             for node in group.makers:
                 if node.name in sizes:
-                    sizes[node.name] = sizes[node.name] * step[:, None]
-            for node, _ in group.takers:
-                sizes[node.name] = sizes[node.name] / _spread(node, step, sizes[node.name].shape)
-    return {t: f for g, f in zip(groups, total) if np.ptp(f) > 0 for t in g.tensors}
+                    sizes[node.name] = sizes[node.name] * group.of(node.outputs[0], step)[:, None]
+            for node, name in group.takers:
+                sizes[node.name] = sizes[node.name] / _spread(node, group.of(name, step), sizes[node.name].shape)
+    return {name: one for g, f in zip(groups, total) if np.ptp(f) > 0 for name, one in g.by_tensor(f).items()}
 
 
 def _magnitudes(node: OnnxNode, graph: OnnxGraph) -> Array:
@@ -282,7 +209,7 @@ def _within(factors: Array, group: Group, graph: OnnxGraph) -> Array:
         middle = np.exp(np.log(factors).mean())
         return np.clip(factors / middle, 1 / MOST, MOST)
     bound = min(group.bounds)
-    peaks = np.max([reach(n, graph) for n in group.makers], axis=0)
+    peaks = group.largest({n.outputs[0]: reach(n, graph) for n in group.makers})
     clear = (peaks > 0) & (peaks <= bound)
     middle = np.exp(np.log(factors[~clear] if not clear.all() else factors).mean())
     room = bound / np.where(clear, peaks, bound)

@@ -6,8 +6,9 @@ it takes them out again, so that no output changes; between a host's node and su
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,79 +16,13 @@ import numpy as np
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.repair.channels import WEIGHTED, Channels, Roles
+from toolchain.repair.patterns import SUMS, clamp_bound, passed_on, power
 
 Array = np.ndarray[Any, Any]
 Factors = Mapping[str, Array]
 
-# What is multiplied on a channel of its input is multiplied on the channel of its output.
-_ALIKE = frozenset(
-    {"AveragePool", "Clip", "Dropout", "GlobalAveragePool", "GlobalMaxPool", "Identity", "LeakyRelu", "MaxPool", "PRelu", "Relu"}
-)
-_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
-
-
-def channel_axis(rank: int) -> int:
-    """Of a tensor with factors: axis 1 of four dimensions and more, else the last."""
-    return 1 if rank >= 4 else rank - 1
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What a node does with factors. makes: its output can take any; takes: inputs that may bring any; alike: inputs whose
-    factors are those of its output."""
-
-    makes: bool = False
-    takes: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
-
-
-def roles(node: OnnxNode, graph: OnnxGraph) -> Roles:
-    """Of a node of the normal form; what is not said of it knows no factors."""
-    kind, inputs = node.op.op_type, node.inputs
-    constant = [n in graph.constants for n in inputs]
-    if kind in _WEIGHTED and len(inputs) > 1 and not constant[0] and all(constant[1:]) and _plain(node, graph):
-        return Roles(makes=True, takes=inputs[:1])
-    if kind in _ALIKE and all(constant[1:]) and _homogeneous(node, graph):
-        return Roles(alike=inputs[:1])
-    if kind == "Add" and len(inputs) == 2 and sum(constant) < 2 and _one_shape(node, graph):
-        return Roles(alike=tuple(n for n, c in zip(inputs, constant) if not c))
-    if kind == "Reshape" and not constant[0] and _keeps_channels(node, graph):
-        return Roles(alike=inputs[:1])
-    if kind == "LayerNormalization" and len(inputs) > 1 and not constant[0] and all(constant[1:]):
-        last = node.op.attributes.get("axis", -1) in (-1, len(graph.types[inputs[0]].shape) - 1)
-        return Roles(makes=last and len(graph.types[inputs[0]].shape) < 4)
-    return Roles()
-
-
-def _plain(node: OnnxNode, graph: OnnxGraph) -> bool:
-    """Whether the channels of its input and output are those of its weights."""
-    kind, attributes = node.op.op_type, node.op.attributes
-    rank, weights = len(graph.types[node.inputs[0]].shape), graph.constants[node.inputs[1]]
-    if kind == "Conv":
-        return rank >= 4
-    if kind == "Gemm":
-        return not attributes.get("transA", 0)
-    return weights.ndim == 2 and 2 <= rank <= 3
-
-
-def _homogeneous(node: OnnxNode, graph: OnnxGraph) -> bool:
-    if node.op.op_type != "Clip":
-        return True
-    low = graph.constants[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else np.array(-np.inf)
-    return low.size == 1 and low.item() == 0  # the upper bound is for those who choose factors to keep: see clamp_bound
-
-
-def clamp_bound(node: OnnxNode, graph: OnnxGraph) -> float | None:
-    """The upper bound of a Clip, in the units of a channel whose factor is 1."""
-    if node.op.op_type != "Clip" or len(node.inputs) < 3 or not node.inputs[2]:
-        return None
-    return graph.constants[node.inputs[2]].item()
-
-
-def _keeps_channels(node: OnnxNode, graph: OnnxGraph) -> bool:
-    """Whether a Reshape leaves the last dimension of two or three as it is, where the channels are."""
-    shapes = [graph.types[n].shape for n in (node.inputs[0], node.outputs[0])]
-    return all(2 <= len(shape) <= 3 for shape in shapes) and shapes[0][-1] == shapes[1][-1]
+_SAME = 1e-9  # of factors that are one: the rounding of powers
 
 
 def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
@@ -101,20 +36,6 @@ def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
     return np.maximum(weights, 0).reshape(len(weights), -1).sum(1) * bound + bias
 
 
-def _one_shape(node: OnnxNode, graph: OnnxGraph) -> bool:
-    """Tensors of one shape, constants with a number for each channel or one for all."""
-    shape = graph.types[node.outputs[0]].shape
-    axis = channel_axis(len(shape))
-    for name in node.inputs:
-        given = graph.types[name].shape
-        if name not in graph.constants and given != shape:
-            return False
-        padded = (1,) * (len(shape) - len(given)) + given
-        if name in graph.constants and any(d != 1 for i, d in enumerate(padded) if i != axis):
-            return False
-    return bool(shape)
-
-
 # --- applying
 
 
@@ -124,24 +45,26 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
     Raises CompileError: factors for a tensor that the model has not, or of another number of channels.
     """
     graph = model.graph
-    faults = [fault for name, f in factors.items() if (fault := _fault(name, f, graph)) is not None]
+    channels = Channels(graph)
+    faults = [fault for name, f in factors.items() if (fault := _fault(name, f, graph, channels)) is not None]
     if faults:
         raise CompileError("\n".join(faults))
+    shaped = {name: f.reshape(channels.shape(name)) for name, f in factors.items()}
     producers = graph.producers()
     constants, types = dict(graph.constants), dict(graph.types)
     nodes: list[OnnxNode] = []
     put_in: dict[str, OnnxNode] = {}
     for node in graph.nodes:
-        role = roles(node, graph)
+        role = channels.roles[node.name]
         renamed = {}
         for name in node.inputs:
             if name in factors and name not in role.takes and not (name in role.alike and _same(node, factors)):
                 if name not in put_in:
-                    put_in[name] = _undone(name, factors[name], constants, types)
+                    put_in[name] = _undone(name, shaped[name], constants, types)
                     nodes.append(put_in[name])
                 renamed[name] = put_in[name].outputs[0]
         made = replace(node, inputs=tuple(renamed.get(n, n) for n in node.inputs))
-        nodes.append(_scaled(made, role, factors, graph, constants, types))
+        nodes.append(_scaled(made, role, shaped, graph, constants, types))
     lost = [n for n in factors if n not in producers or n in graph.outputs]
     if lost:
         raise InternalError(f"factors for {lost[0]!r}, which is an input or output of the model")
@@ -149,11 +72,10 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
     return replace(model, graph=scaled, source=None), tuple(n.name for n in put_in.values())
 
 
-def _fault(name: str, factors: Array, graph: OnnxGraph) -> str | None:
+def _fault(name: str, factors: Array, graph: OnnxGraph, known: Channels) -> str | None:
     if name not in graph.types or name in graph.constants:
         return f"factors: the model has no tensor {name!r}; repair it again"
-    shape = graph.types[name].shape
-    channels = shape[channel_axis(len(shape))] if shape else 0
+    channels = math.prod(known.shape(name))
     if factors.shape != (channels,) or not np.isfinite(factors).all() or factors.min(initial=1.0) <= 0:
         return f"factors of {name!r}: are {factors.size} numbers; its {channels} channels need one above 0 each"
     return None
@@ -166,10 +88,8 @@ def _same(node: OnnxNode, factors: Factors) -> bool:
 
 def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[str, TensorType]) -> OnnxNode:
     t = types[name]
-    shape = [1] * len(t.shape)
-    shape[channel_axis(len(t.shape))] = -1
     inverse, plain = f"{name}/inverse factors", f"{name}/without factors"
-    constants[inverse] = (1 / factors).astype(np.float32).reshape(shape)
+    constants[inverse] = (1 / factors).astype(np.float32)
     types[inverse], types[plain] = TensorType(constants[inverse].shape, "float32"), t
     return Node(plain, OnnxOp("Mul"), (name, inverse), (plain,))
 
@@ -184,8 +104,8 @@ def _scaled(
         return node
     if out is not None and not role.makes and not role.alike:
         raise InternalError(f"{node.name} ({node.op.op_type}) cannot make {node.outputs[0]!r} with factors")
-    if out is not None and role.alike and any(n not in factors or not np.array_equal(factors[n], out) for n in role.alike):
-        raise InternalError(f"{node.name}: its operands and its output have different factors")
+    if out is not None and role.alike:
+        _agree(node, out, factors, graph)
     names = list(node.inputs)
     for index, value in _new_constants(node, out, brought, graph).items():
         names[index] = f"{node.name}/{node.inputs[index]} with factors"
@@ -194,29 +114,40 @@ def _scaled(
     return replace(node, inputs=tuple(names))
 
 
+def _agree(node: OnnxNode, out: Array, factors: Factors, graph: OnnxGraph) -> None:
+    """out: what its output carries, which its inputs' factors have to come to. Raises InternalError: they do not."""
+
+    def one(a: Array, b: Array) -> Array:
+        wide = np.broadcast_shapes(a.shape, b.shape)
+        if not np.allclose(*(np.broadcast_to(x, wide) for x in (a, b)), rtol=_SAME, atol=0):
+            raise InternalError(f"{node.name}: its operands and its output have different factors")
+        return np.broadcast_to(a, wide)
+
+    read = [n for n in node.inputs if n not in graph.constants]
+    come = passed_on(node, graph, factors, one) if all(n in factors for n in read) else None
+    one(out, np.full((1,) * out.ndim, np.nan) if come is None else come ** float(power(node, graph)))
+
+
 def _new_constants(node: OnnxNode, out: Array | None, brought: Array | None, graph: OnnxGraph) -> dict[int, Array]:
     """By the place among the inputs."""
     kind = node.op.op_type
     held = {i: graph.constants[n].astype(np.float64) for i, n in enumerate(node.inputs) if n in graph.constants}
-    if kind in _WEIGHTED:
+    if kind in WEIGHTED:
         weights = _weight_view(node, held[1])
         if brought is not None:
-            weights /= _inputs_of(node, brought, weights.shape)
+            weights /= _inputs_of(node, brought.ravel(), weights.shape)
         if out is not None:
             weights *= out.reshape(-1, *(1,) * (weights.ndim - 1))
         found = {1: held[1]}
         if 2 in held and out is not None:
-            found[2] = np.broadcast_to(held[2], (*held[2].shape[:-1], out.size)) * out
+            found[2] = np.broadcast_to(held[2], (*held[2].shape[:-1], out.size)) * out.ravel()
         return found
     if out is None:
         return {}
     if kind == "LayerNormalization":
-        return {i: np.broadcast_to(v, out.shape) * out for i, v in held.items()}
-    if kind == "Add":
-        shape = graph.types[node.outputs[0]].shape
-        along = [1] * len(shape)
-        along[channel_axis(len(shape))] = -1
-        return {i: v * out.reshape(along) for i, v in held.items()}
+        return {i: np.broadcast_to(v, out.size) * out.ravel() for i, v in held.items()}
+    if kind in SUMS:
+        return {i: v * out for i, v in held.items()}
     return {}
 
 

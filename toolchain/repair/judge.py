@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from toolchain.errors import counted
 from toolchain.ir.graph import OnnxOp
 from toolchain.ir.states import StatePair
 from toolchain.ops.movement import Concat
-from toolchain.repair.folds import LEAST_JUDGES
+from toolchain.repair.folds import LEAST_JUDGES, Fold
 from toolchain.repair.network import Network
 from toolchain.report.fidelity import Measured, Part
 from toolchain.runtime import Run
@@ -30,7 +31,7 @@ MOST_LOST_DB = 0.5  # by one part, whatever the others gain
 MOST_DOUBTED_DB = 1.0  # that a part's mean sample may lose as far as its standard error tells
 LEAST_PROBABILITY = 1e-9  # smaller ones are as good as this
 TRIED_ON = 8  # samples, by steps that choose between ways...
-EVERY = 3  # ...one of so many that they see, so that a run of like ones does not fill the trial
+EVERY = 3  # ...one of so many that they see at least, so that a run of like ones does not fill the trial
 _SAME = 1e-4  # of the largest magnitude: states that differ by less are the same, computed in another order
 _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
@@ -80,6 +81,14 @@ class Verdict:
     def _gains(self, before: Verdict, name: str) -> NDArray[np.float64]:
         """dB of each sample."""
         return np.subtract(self.each[name], before.each[name])
+
+
+def to_try_on(samples: Iterable[Sample]) -> list[Sample]:
+    """Those that a step chooses between ways by: of what it sees some that are spread over the whole, where that is known, since
+    sequences begin in silence and data often lies in the order of its kinds."""
+    count = samples.count if isinstance(samples, Fold) else None
+    every = max(EVERY, (count or 0) // TRIED_ON)
+    return list(islice(samples, 0, every * TRIED_ON, every))
 
 
 def _by_chance(gains: NDArray[np.float64]) -> str | None:

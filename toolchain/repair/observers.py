@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from quant.calibrate import OBSERVERS, Observed, ObserverName, observed
 from quant.observe import Range
@@ -13,7 +12,7 @@ from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError
-from toolchain.repair.judge import EVERY, LEAST_GAIN_DB, TRIED_ON, Judge
+from toolchain.repair.judge import LEAST_GAIN_DB, Judge, to_try_on
 from toolchain.repair.network import Network, Progress
 
 TRIALS = 12  # ways to choose that are looked at
@@ -38,7 +37,7 @@ def choose_observers(network: Network, before: Quantization, samples: Iterable[S
         computed_by=model,
         divided=model.divided,
     )
-    search = _Search(network, before, seen, Judge(list(islice(samples, 0, EVERY * TRIED_ON, EVERY))), progress)
+    search = _Search(network, before, seen, Judge(to_try_on(samples)), progress)
     chosen = search.run()
     ranges = _mixed({o: seen.ranges(o, numerics) for o in set(chosen.values())}, chosen)
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)

@@ -54,7 +54,7 @@ class _Values:
         self._network, self._given, self._integer = network, given, integer
         self._types = {name: CodeType(t.dtype) for name, t in integer.types.items() if t.quant is not None}
         self.codes: dict[str, list[Array]] = {}
-        self.real: list[dict[str, Array]] = [dict(s) for s in samples]
+        self.real: list[dict[str, Array]] = [{**s, **_parts_of_states(integer, s)} for s in samples]
         self._reads: dict[str, int] = {}
         for node in network.graph.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -111,6 +111,12 @@ class _Values:
 
     def _value(self, name: str, index: int, constants: Mapping[str, Array]) -> Array:
         return self.codes[name][index] if name in self.codes else constants[name]
+
+
+def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
+    """By the model's tensor that a cut of a state makes, where the chip keeps it apart."""
+    parts = [(s.past, s.pair.past, s.part.first) for s in graph.states if s.part is not None]
+    return {graph.origins[n].tensor: sample[past][at : at + graph.types[n].shape[0]] for n, past, at in parts}
 
 
 def held_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> list[Sample]:

@@ -32,7 +32,7 @@ class Planes(NamedTuple):
         `largest`, or half of what inputs that all lie at an end of their codes add in the mean of all signs, where that is more;
         never above what any input adds."""
         most = float(np.max(self.lower.peak * self.lower.weight.scales)) * x.scale
-        lower, upper = (_norms(plane.weight) for plane in self)
+        upper, lower = (_norms(plane.weight) for plane in self)
         share = float(np.max(np.divide(lower, upper, out=np.zeros_like(lower), where=upper > 0)))
         end = max(codes.high - x.zero_point, x.zero_point - codes.low) * x.scale
         return min(most, max(_SHARES * share * largest, 0.5 * float(lower.max()) * end))

@@ -1,0 +1,148 @@
+"""Which channels of a float network have to carry one factor, and to which power each tensor carries it.
+
+Factors begin at what can take them into its constants (a convolution, a product, a norm), go through homogeneous operators
+(toolchain.repair.patterns) and end where constants take them out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from toolchain.ir.graph import OnnxGraph, OnnxNode
+from toolchain.repair.patterns import Array, passed_on, plain_shape, power
+
+WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What a node does with factors. makes: its output can take any; takes: inputs that may bring any; alike: inputs whose
+    factors decide those of its output."""
+
+    makes: bool = False
+    takes: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
+
+
+def anywhere(node: OnnxNode) -> bool:
+    """Every node may carry factors."""
+    return True
+
+
+class Channels:
+    """Of a graph in normal form. roles: by node; what is not `carrying` knows no factors."""
+
+    def __init__(self, graph: OnnxGraph, carrying: Callable[[OnnxNode], bool] = anywhere):
+        self.roles: dict[str, Roles] = {}
+        self._patterns: dict[str, Array] = {}
+        self._above: list[int] = []  # of channels that are one
+        self._tensors = _Connected()
+        for name in (n for n in graph.inputs if n not in graph.constants):
+            self._patterns[name] = self._fresh(graph, name)
+        for node in graph.nodes:
+            found = _weighted(node, graph, self._patterns) if carrying(node) else Roles()
+            passed = passed_on(node, graph, self._patterns, self._merged) if carrying(node) and not found.makes else None
+            for name in (n for n in node.outputs if n):
+                self._patterns[name] = self._fresh(graph, name) if passed is None else passed
+            if passed is not None:
+                found = Roles(alike=tuple(dict.fromkeys(n for n in node.inputs if n in self._patterns)))
+                for name in found.alike:
+                    self._tensors.connect(name, node.outputs[0], power(node, graph))
+            self.roles[node.name] = found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor's factors: it broadcasts to the tensor's own."""
+        return self._patterns[name].shape
+
+    def shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        return {name: self.shape(name) for name in names if name in self._patterns}
+
+    def connected(self, name: str) -> tuple[str, Fraction | None]:
+        """The tensor that stands for all that hang together with this one, and the power of its factors that this one's are.
+        None: there is no such power."""
+        return self._tensors.root(name)
+
+    def numbers(self, names: Collection[str]) -> tuple[dict[str, Array], int]:
+        """int[c] of each tensor: which of the factors of all of them its channels have; and how many there are."""
+        above = np.array(self._above, np.int64)
+        while (above[above] != above).any():
+            above = above[above]
+        flat = [above[self._patterns[name].ravel()] for name in names]
+        used, index = np.unique(np.concatenate(flat), return_inverse=True)
+        ends = np.cumsum([part.size for part in flat])[:-1]
+        return dict(zip(names, np.split(index.ravel(), ends), strict=True)), used.size
+
+    def _fresh(self, graph: OnnxGraph, name: str) -> Array:
+        shape, first = plain_shape(graph.types[name].shape), len(self._above)
+        self._above += range(first, first + int(np.prod(shape)))
+        return np.arange(first, len(self._above)).reshape(shape)
+
+    def _merged(self, a: Array, b: Array) -> Array:
+        a, b = np.broadcast_arrays(a, b)
+        if not np.array_equal(a, b):
+            for one, other in {(int(i), int(j)) for i, j in zip(a.ravel(), b.ravel())}:
+                self._above[self._top(other)] = self._top(one)
+        return a
+
+    def _top(self, number: int) -> int:
+        while self._above[number] != number:
+            number = self._above[number]
+        return number
+
+
+class _Connected:
+    """Tensors by the one that stands for them."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, tuple[str, Fraction]] = {}
+        self._torn = set[str]()
+
+    def root(self, name: str) -> tuple[str, Fraction | None]:
+        top, power = self._walked(name)
+        return top, None if top in self._torn else power
+
+    def connect(self, a: str, b: str, power: Fraction) -> None:
+        """b has the factors of a to this power."""
+        (top, x), (other, y) = self._walked(a), self._walked(b)
+        if top != other:
+            self._above[other] = (top, x * power / y)
+        elif x * power != y:
+            self._torn.add(top)
+        if other in self._torn:
+            self._torn.add(top)
+
+    def _walked(self, name: str) -> tuple[str, Fraction]:
+        power = Fraction(1)
+        while name in self._above:
+            name, step = self._above[name]
+            power *= step
+        return name, power
+
+
+def _weighted(node: OnnxNode, graph: OnnxGraph, known: dict[str, Array]) -> Roles:
+    kind, inputs = node.op.op_type, node.inputs
+    if len(inputs) < 2 or inputs[0] in graph.constants or any(n and n not in graph.constants for n in inputs[1:]):
+        return Roles()
+    rank = len(graph.types[inputs[0]].shape)
+    if kind in WEIGHTED and _plain(node, graph):
+        at = 1 if kind == "Conv" else rank - 1
+        aligned = all(d == 1 for axis, d in enumerate(known[inputs[0]].shape) if axis != at)
+        return Roles(makes=True, takes=inputs[:1] if aligned else ())
+    if kind == "LayerNormalization":
+        return Roles(makes=node.op.attributes.get("axis", -1) in (-1, rank - 1) and rank < 4)
+    return Roles()
+
+
+def _plain(node: OnnxNode, graph: OnnxGraph) -> bool:
+    """Whether the channels of its input and output are those of its weights."""
+    kind, attributes = node.op.op_type, node.op.attributes
+    rank, weights = len(graph.types[node.inputs[0]].shape), graph.constants[node.inputs[1]]
+    if kind == "Conv":
+        return rank >= 4
+    if kind == "Gemm":
+        return not attributes.get("transA", 0)
+    return weights.ndim == 2 and 2 <= rank <= 3
