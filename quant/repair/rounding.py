@@ -85,8 +85,8 @@ def output_error(e: Array, hessian: Array) -> Array:
 
 def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int) -> Array:
     order = np.argsort(-np.einsum("gii->gi", hessian), axis=1, kind="stable")
-    sorted_h = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
-    upper = np.linalg.cholesky(sorted_h[:, ::-1, ::-1])[:, ::-1, ::-1]  # H = R R^T
+    last_first, each = order[:, ::-1], np.arange(len(order))[:, None, None]
+    upper = np.linalg.cholesky(hessian[each, last_first[:, :, None], last_first[:, None, :]])[:, ::-1, ::-1]  # H = R R^T
     w, scales = (np.take_along_axis(v, order[:, None, :], 2) for v in (w, scales))
     codes, errors, carried = np.empty_like(w), np.empty_like(w), np.zeros_like(w)
     k = w.shape[2]
@@ -106,6 +106,8 @@ def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int) ->
 def _descended(w: Array, scales: Array, hessian: Array, codes: Array, first: int, last: int, sweeps: int) -> Array:
     """Each of the codes in turn set to the best beside the others as they are; no row gets worse. Coordinate descent, as in
     Behdin et al., "QuantEase" (2023)."""
+    if not sweeps:
+        return codes
     codes = codes.copy()
     pull = np.matmul(w - codes * scales, hessian)  # half the slope of the error
     steep = np.einsum("gii->gi", hessian)[:, None, :] * scales

@@ -25,7 +25,7 @@ from toolchain.errors import CompileError
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
-from toolchain.repair import places
+from toolchain.repair import places, rounding
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 from toolchain.repair.walk import walk
@@ -336,3 +336,22 @@ def test_two_samples_have_none_to_judge_dampings_by(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("toolchain.repair.rounding.best_damping", None)
     found = answering_weights(net, plain(net, seen), seen, nothing)
     assert all(layer.weight is not None for layer in found.quantization.layers.values())
+
+
+def test_sums_are_exact_whatever_the_sign_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the whole numbers of float32, by inputs of 16 bits none of which is positive."""
+    largest: list[int] = []
+    sums = rounding._Layer._sums
+
+    def checked(layer: rounding._Layer, codes: Array) -> Array:
+        found, rows = sums(layer, codes), layer._rows[0].astype(np.int64)
+        assert np.array_equal(found, rows @ codes.reshape(len(codes), -1).astype(np.int64).T)
+        largest.append(int(np.abs(found).max()))
+        return found
+
+    monkeypatch.setattr(rounding._Layer, "_sums", checked)
+    weights = 1 + np.random.default_rng(0).random((512, 8))
+    net = network("g (float[1,512] x) => (float[1,8] y) { y = MatMul(x, w) }", {"w": weights}, tmp_path, "wide32_w4a16")
+    data = [{"x": -1 - np.abs(s["x"])} for s in samples((1, 512), 4)]
+    rounded_weights(net, plain(net, data), data, nothing)
+    assert len(largest) == 2 and min(largest) > 1 << 24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from unequal_networks import network, nothing, plain, samples
 
+from quant.float_session import FloatSession
+from toolchain.frontend import NormalModel
 from toolchain.ir.stored import stored
 from toolchain.isa import load_machine
 from toolchain.repair import places as places_of
@@ -46,6 +49,42 @@ def test_rows_of_float_are_those_of_the_integers(tmp_path: Path, monkeypatch: py
         read = [place.rows(c[place.node.inputs[0]], i, kind.zero_point) for i, c in enumerate(codes)]
         held = np.concatenate(read, 1) * kind.scale
         assert real.shape == held.shape and np.square(real - held).mean() < 0.02 * np.square(real).mean()
+
+
+@pytest.mark.parametrize("lean_bytes", [4 * 8 * 8 * 8, 4 * 8 * 8 * 8 - 1])
+def test_windows_that_overlap_wait_as_the_tensor_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lean_bytes: int
+) -> None:
+    """So that float runs once for both layers; lean where the tensors of one sample are large."""
+    monkeypatch.setattr(places_of, "HELD_BYTES", 3 * (4 * 8 * 8 * 8 + 4 * 8 * 64))
+    monkeypatch.setattr(places_of, "_LEAN_BYTES", lean_bytes)
+    runs: list[bool] = []
+
+    class Counted(FloatSession):
+        def __init__(self, model: NormalModel, names: Sequence[str], *, lean: bool) -> None:
+            super().__init__(model, names, lean=lean)
+            runs.append(lean)
+
+    monkeypatch.setattr(places_of, "FloatSession", Counted)
+    rng = np.random.default_rng(0)
+    net = network(
+        """g (float[1,8,8,8] x) => (float[1,12,8,8] y) {
+            a = Conv <pads=[2,2,2,2], group=8> (x, w1)
+            b = Conv(x, w2)
+            y = Concat <axis=1> (a, b)
+        }""",
+        {"w1": rng.standard_normal((8, 1, 5, 5)), "w2": rng.standard_normal((4, 8, 1, 1))},
+        tmp_path,
+    )
+    seen = samples((1, 8, 8, 8), 3)
+    found = places(net, plain(net, seen), 3)
+    rows = FloatRows(net, seen, found)
+    assert [p.size_bytes // (3 * 4 * 8 * 64) for p in found.values()] == [25, 1]
+    for place in found.values():
+        expected = np.concatenate([place.rows(s["x"].transpose(0, 2, 3, 1), i, 0) for i, s in enumerate(seen)], 1)
+        real = rows.take(place)
+        assert real is not None and np.array_equal(real, expected)
+    assert runs == [lean_bytes < 4 * 8 * 8 * 8]
 
 
 @pytest.mark.parametrize(

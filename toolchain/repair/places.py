@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -24,6 +25,7 @@ from toolchain.repair.network import Network
 from toolchain.report.kept import has_file_codes
 
 HELD_BYTES = 192 << 20  # of float rows at once
+_LEAN_BYTES = 128 << 20  # of one sample's tensors, from where on a run gives back what it used
 _FEWEST_ROWS = 4096
 _ROWS_EACH = 8  # for each input of an output, that its Hessian be more than noise
 _LAYER_BYTES = 96 << 20
@@ -168,7 +170,7 @@ class FloatRows:
     def __init__(self, network: Network, samples: Sequence[Sample], found: Mapping[str, Place]):
         self._network, self._samples = network, samples
         self._waiting = [p for place in found.values() for p in (place, place.beside) if p is not None and p.tensor is not None]
-        self._held: dict[Place, Array] = {}
+        self._held: dict[Place, Rows | list[Array]] = {}
 
     def take(self, place: Place) -> Array | None:
         """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
@@ -176,17 +178,33 @@ class FloatRows:
             return None
         if place not in self._held:
             self._compute()
-        return self._held.pop(place)
+        held = self._held.pop(place)
+        return held.all if isinstance(held, Rows) else self._rows(place, held).all
+
+    def _rows(self, place: Place, tensors: Sequence[Array]) -> Rows:
+        rows = Rows(place, len(self._samples))
+        for index, x in enumerate(tensors):
+            rows.put(x, index, 0)
+        return rows
+
+    def _size_bytes(self, place: Place) -> int:
+        """Of its rows, or of the tensor itself where windows overlap so much that it is smaller."""
+        return min(place.size_bytes, self._tensor_bytes(place))
+
+    def _tensor_bytes(self, place: Place) -> int:
+        return 4 * math.prod(place.shape) * len(self._samples)
 
     def _compute(self) -> None:
         group = [self._waiting.pop(0)]
-        room = HELD_BYTES - group[0].size_bytes
-        while self._waiting and self._waiting[0].size_bytes <= room:
-            room -= self._waiting[0].size_bytes
+        room = HELD_BYTES - self._size_bytes(group[0])
+        while self._waiting and self._size_bytes(self._waiting[0]) <= room:
+            room -= self._size_bytes(self._waiting[0])
             group.append(self._waiting.pop(0))
         names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
-        session = FloatSession(self._network.model, names, lean=True)
-        rows = {p: Rows(p, len(self._samples)) for p in group}
+        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // len(self._samples)
+        session = FloatSession(self._network.model, names, lean=one > _LEAN_BYTES)
+        for place in group:
+            self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, len(self._samples))
         for index, sample in enumerate(self._samples):
             values = dict(zip(names, session.run(sample)))
             for place in group:
@@ -194,5 +212,8 @@ class FloatRows:
                 x = values[place.tensor]
                 for move in place.moves:
                     x = move(x)
-                rows[place].put(np.ascontiguousarray(x, np.float32), index, 0)
-        self._held |= {place: held.all for place, held in rows.items()}
+                held, x = self._held[place], np.ascontiguousarray(x, np.float32)
+                if isinstance(held, Rows):
+                    held.put(x, index, 0)
+                else:
+                    held.append(x)

@@ -158,6 +158,7 @@ class _Layer:
         self._bias = network.graph.constants[bias].astype(np.float64).reshape(-1) if bias else np.zeros(len(self._w))
         self._rows, self._samples, self._beside = seen.rows, seen.samples, seen.beside
         self._real = None if seen.real is None else np.divide(seen.real, np.float32(self._x.scale), out=seen.real)
+        self._largest = float(max(self._rows.max(initial=0), -self._rows.min(initial=0)))
         self._silent = silent
         self._target = self._float_output()
 
@@ -202,10 +203,9 @@ class _Layer:
 
     def _sums(self, codes: Array) -> Array:
         """int64[rows, o], exact: in float32 while no sum of products can go beyond its whole numbers."""
-        k = self._rows.shape[2]
-        largest = k * float(np.abs(self._rows).max(initial=0)) * float(np.abs(codes).max(initial=0))
+        largest = self._rows.shape[2] * self._largest * float(np.abs(codes).max(initial=0))
         exact = np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64
-        return np.rint(self._products(self._rows, codes.astype(exact))).astype(np.int64)
+        return self._products(self._rows, codes.astype(exact)).astype(np.int64)
 
     def _made(self, chosen: LayerParameters) -> _Made:
         node, network = self._place.node, self._network
