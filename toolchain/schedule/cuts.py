@@ -1,8 +1,8 @@
 """Where a region is cut into layers by themselves and cascades, and which tensors stay in SRAM across each cut.
 
 Dynamic programming from the first layer to the last; a state is the roots that lie in SRAM at a cut. What cascades take is
-bounded first, by the layers with all that they touch in SRAM and by the bytes that cross their ends; those on the path that is
-likely the best are planned, until what is planned is as good as that.
+bounded first, by the layers with all that they touch in SRAM and by the bytes that cross their ends; those on the best path are
+planned, until what is planned is as good as that.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ class Bounds:
 
 class Cuts:
     """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. Where bytes count nothing there, they
-    do a little, so that of equal ways the one that moves least is taken. likely: what cascades cost that are not planned yet, in
-    terms of the least that they could."""
+    do a little, so that of equal ways the one that moves least is taken."""
 
     def __init__(
         self,
@@ -115,11 +114,10 @@ class Cuts:
         others: Mapping[int, int],
         by: Measure,
         turns: Turns,
-        likely: float,
     ):
         self.by, self._byte = by, by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
-        self._turns, self._likely = turns, likely
+        self._turns = turns
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
         self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
 
@@ -128,11 +126,11 @@ class Cuts:
         apart = resident.difference(self._cascades.in_place(first, end, resident))
         return self._usable - self._bounds.size_bytes(apart)
 
-    def best(self, near: float, most: float = math.inf) -> list[Cut] | None:
-        """That is at most so many times what any way is likely to take. None where no way was found, or each takes more than
-        `most` cycles."""
+    def best(self, near: float, most: float = math.inf, rounds: int | None = None) -> list[Cut] | None:
+        """That is at most so many times what any way takes at least. None where no way was found, or each takes more than `most`
+        cycles, or none of these is known after so many paths."""
         known: _State | None = None
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if rounds is None else rounds):
             path = self._path(only_planned=False)
             if path is None or self._cycles(path) > most:
                 return None
@@ -142,6 +140,9 @@ class Cuts:
             for step in path.steps:
                 if step.end - step.first > 1 and step.room not in self._turns.setdefault(step.key, {}):
                     self._turns[step.key][step.room] = self._plan(step)
+        else:
+            if rounds is not None:
+                return None
         return None if known is None else [self._cut(step) for step in known.steps]
 
     def _cycles(self, path: _State) -> float:
@@ -156,15 +157,15 @@ class Cuts:
         return room, None if room is None else by_room[room]
 
     def _worth(self, step: _Step, only_planned: bool) -> float | None:
-        """What it costs, where it is not planned likely; None where it cannot be planned. More room never costs more."""
+        """What it costs, at least where it is not planned; None where it cannot be planned. More room never costs more."""
         if step.end - step.first == 1:
             return step.cost
         room, found = self._in_turns(step)
         if room is None:
-            return None if only_planned else step.cost * self._likely
+            return None if only_planned else step.cost
         if found is None or room == step.room:
             return None if found is None else found.cost
-        return None if only_planned else max(step.cost * self._likely, found.cost)
+        return None if only_planned else max(step.cost, found.cost)
 
     def _cut(self, step: _Step) -> Cut:
         found = self._turns.get(step.key, {}).get(step.room)
@@ -182,7 +183,7 @@ class Cuts:
         return [min(end, at + _LONGEST) for at, end in enumerate(ends)]
 
     def _path(self, only_planned: bool) -> _State | None:
-        """That of least cost."""
+        """That of least cost, of cascades that are not planned yet at least so much."""
         states: list[dict[Roots, _State]] = [{} for _ in range(self._count + 1)]
         states[0][frozenset()] = _State(0, ())
         for at in range(self._count):

@@ -14,8 +14,8 @@ class Options:
     repeat, a batch is the program of one sample, repeated, unless that takes more than so many times the cycles of a program that
     works through the batch layer by layer. call_cycles: where it has a call, what a program says several times becomes a block
     that is called, unless that takes more than so many times the cycles. near: layers in turns are searched until what is found
-    is expected to take no more than so many times the cycles that any such plan takes at least, in less than the whole SRAM those
-    of which nothing is planned yet `likely` times what they take at least. simulated: plans for several
+    is expected to take no more than so many times the cycles that any such plan takes at least. rounds: paths that are looked at
+    for less than the whole SRAM, beyond which that size has no plan. simulated: plans for several
     sizes of the SRAM are compared by what their programs are simulated to take, not by what they are expected to.
     """
 
@@ -28,13 +28,13 @@ class Options:
     repeat_cycles: float
     call_cycles: float
     near: float
-    likely: float
+    rounds: int | None
     simulated: bool
 
 
 LEVELS = (
-    Options(False, False, False, False, False, 1, math.inf, math.inf, 1.0, 1.0, False),
-    Options(True, True, False, False, False, 4, 1.05, 1.01, 1.0, 1.0, False),
-    Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, 1.02, False),
-    Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, 1.0, True),
+    Options(False, False, False, False, False, 1, math.inf, math.inf, 1.0, None, False),
+    Options(True, True, False, False, False, 4, 1.05, 1.01, 1.0, None, False),
+    Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, False),
+    Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, None, True),
 )

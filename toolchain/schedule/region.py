@@ -172,7 +172,7 @@ class Planner(LayerByLayer):
             return plan if plan.alone_cycles <= most else None
         for share in _USABLE:
             fewest, amid = (self._cuts(size, share, plan, by) for by in (ALONE, AMID))
-            cuts = fewest.best(self.options.near, most)
+            cuts = fewest.best(self.options.near, most, self.options.rounds if size < self.size else None)
             if cuts is None:
                 break
             found = [self._cut(fewest, cuts), self._cut(amid, amid.best(self.options.near))]
@@ -182,8 +182,8 @@ class Planner(LayerByLayer):
 
     def _cuts(self, size: int, share: float, before: RegionPlan, by: Measure) -> Cuts:
         """In a share of so many bytes of the SRAM. before: layer by layer."""
-        turns, likely = self.turns.setdefault(by, {}), 1.0 if size == self.size else self.options.likely
-        return Cuts(self.cascades, self.bounds(before), int(size * share), self.sizes, by, turns, likely)
+        turns = self.turns.setdefault(by, {})
+        return Cuts(self.cascades, self.bounds(before), int(size * share), self.sizes, by, turns)
 
     def _cut(self, way: Cuts, cuts: Sequence[Cut] | None) -> RegionPlan | None:
         """The plan cut so; None where nothing was found or something has no place."""
