@@ -55,7 +55,7 @@ class Planner(LayerByLayer):
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
             for share in _USABLE:
-                ways = (self._cuts(self.size, share, before, Measure(byte=t / rate)) for t in _TRAFFIC)
+                ways = (self._cuts(int(self.size * share), before, Measure(byte=t / rate)) for t in _TRAFFIC)
                 cut = [self._cut(way, way.best(self.options.near)) for way in ways]
                 if any(cut):
                     return [p for p in cut if p is not None]
@@ -171,7 +171,7 @@ class Planner(LayerByLayer):
         if not self.options.residency or not plan.spilled:
             return plan if plan.alone_cycles <= most else None
         for share in _USABLE:
-            fewest, amid = (self._cuts(size, share, plan, by) for by in (ALONE, AMID))
+            fewest, amid = (self._cuts(int(size * share), plan, by) for by in (ALONE, AMID))
             cuts = fewest.best(self.options.near, most, self.options.rounds if size < self.size else None)
             if cuts is None:
                 break
@@ -180,10 +180,9 @@ class Planner(LayerByLayer):
                 return min((plan, *(f for f in found if f is not None)), key=lambda p: p.cycles)
         return plan if plan.alone_cycles <= most else None
 
-    def _cuts(self, size: int, share: float, before: RegionPlan, by: Measure) -> Cuts:
-        """In a share of so many bytes of the SRAM. before: layer by layer."""
-        turns = self.turns.setdefault(by, {})
-        return Cuts(self.cascades, self.bounds(before), int(size * share), self.sizes, by, turns)
+    def _cuts(self, usable: int, before: RegionPlan, by: Measure) -> Cuts:
+        """before: layer by layer."""
+        return Cuts(self.cascades, self.bounds(before), usable, self.sizes, by, self.turns.setdefault(by, {}))
 
     def _cut(self, way: Cuts, cuts: Sequence[Cut] | None) -> RegionPlan | None:
         """The plan cut so; None where nothing was found or something has no place."""
