@@ -91,6 +91,7 @@ def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
     steady = np.add(BEFORE, (0.7, 0.3, 0.4, 0.6, 0.5, 0.5, 0.2, 0.8))
     assert verdict(*steady).objection(verdict(*BEFORE)) is None
     assert verdict(*np.add(BEFORE, 0.04)).objection(verdict(*BEFORE)) == "the outputs gain 0.04 dB"
+    assert verdict(*np.subtract(BEFORE, 0.5)).objection(verdict(*BEFORE)) == "the outputs lose 0.50 dB"
 
 
 def test_probabilities_of_the_host_are_judged_by_their_logarithms(tmp_path: Path) -> None:

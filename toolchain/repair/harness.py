@@ -12,7 +12,7 @@ from quant.repair.step import Gain, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.errors import CompileError, counted
 from toolchain.repair.equalize import equalize, free_ends
-from toolchain.repair.judge import Judge, Verdict
+from toolchain.repair.judge import Judge, Verdict, gained
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
 from toolchain.repair.offsets import offset_sums
@@ -135,7 +135,7 @@ class _Attempt:
         after = None if self.verdict is None else self.verdict.decibels
         notes, gains = ((), ()) if self.outcome is None else (self.outcome.notes, self.outcome.gains)
         left = f", with {counted(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
-        why = f"{objection or f'the outputs gain {(after or 0.0) - best.decibels:.2f} dB'}{left}"
+        why = f"{objection or gained((after or 0.0) - best.decibels)}{left}"
         return Tried(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes)
 
 

@@ -57,9 +57,9 @@ class Verdict:
             return "no output to judge it by"
         gain = float(np.mean([after - was for _, was, after in pairs]))
         if gain < LEAST_GAIN_DB:
-            return f"the outputs gain {gain:.2f} dB"
+            return gained(gain)
         chance = _by_chance(np.mean([self._gains(before, name) for name, *_ in pairs], axis=0)) if tested else None
-        return None if chance is None else f"the outputs gain {gain:.2f} dB, {chance}"
+        return None if chance is None else f"{gained(gain)}, {chance}"
 
     def losses(self, before: Verdict, plain: Verdict) -> dict[str, str]:
         """Why it may not be, by the tensor of each part that this takes something from: MOST_LOST_DB of what it had `before`, or
@@ -202,3 +202,8 @@ def _told_parts(network: Network) -> dict[str, list[tuple[str, str]]]:
         for node in network.selection.graph.nodes
         if isinstance(node.op, Concat) and graph.outputs_reached(network.origins[node.outputs[0]][0], constants)
     }
+
+
+def gained(decibels: float) -> str:
+    """In words."""
+    return f"the outputs {'gain' if decibels >= 0 else 'lose'} {abs(decibels):.2f} dB"

@@ -178,7 +178,7 @@ def repair_text(report: Mapping[str, Any]) -> str:
         (s["step"], _level(s["before_db"]), _level(s["after_db"]), "kept" if s["kept"] else "left out", cut(s["why"], 80))
         for s in repair["steps"]
     ]
-    return f"{title}\n" + table(("step", "before dB", "with it dB", "", "since"), rows, (1, 2))
+    return f"{title}\n" + table(("step", "before dB", "with it dB", "", "because"), rows, (1, 2))
 
 
 def _level(decibels: float | None) -> str:
