@@ -52,13 +52,14 @@ class Readings(Generic[Model]):
 
 def readings(judge: Judge[Model], data: Any) -> Readings[Model]:
     """judge: the model that data are, or their faults, which they have: all of them where more are met than are mended."""
-    if len(met_at_once := _listed(judge(data))) > _MOST:
-        return Readings(met_at_once)
+    first = judge(data)
+    if len(_listed(first)) > _MOST:
+        return Readings(_listed(first))
     models, met = list[Model](), list[dict[Broken, Found]]()
     for last in (False, True):
         tried, said, places = copy.deepcopy(data), dict[Broken, Found](), list[KeyPath]()
         for _ in range(_MOST):
-            found = judge(tried)
+            found = judge(tried) if places else first
             if not isinstance(found, list):
                 models.append(found)
                 break

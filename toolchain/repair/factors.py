@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,8 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 from toolchain.repair.channels import WEIGHTED, Channels, Roles
-from toolchain.repair.patterns import SUMS, clamp_bound, passed_on, power
+from toolchain.repair.patterns import SUMS, Array, clamp_bound, passed_on, power
 
-Array = np.ndarray[Any, Any]
 Factors = Mapping[str, Array]
 
 _SAME = 1e-9  # of factors that are one: the rounding of powers

@@ -124,7 +124,7 @@ def _sum(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> A
 def _joined(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
     """Along the channels these are one behind the other; along anything else they are the same of all parts."""
     rank = read[0].ndim
-    axis = int(_parameter(node, graph, "axis", None, 0)) % rank
+    axis = int(node.op.attributes.get("axis", 0)) % rank
     if all(pattern.shape[axis] == 1 for pattern in read):
         found = read[0]
         for other in read[1:]:
@@ -212,9 +212,9 @@ def _numbers(node: OnnxNode, graph: OnnxGraph, name: str, at: int) -> list[int]:
     return [int(v) for v in np.atleast_1d(_parameter(node, graph, name, at, ()))]
 
 
-def _parameter(node: OnnxNode, graph: OnnxGraph, name: str, at: int | None, default: Any) -> Any:
+def _parameter(node: OnnxNode, graph: OnnxGraph, name: str, at: int, default: Any) -> Any:
     """An attribute, or the constant that is input `at`."""
     if name in node.op.attributes:
         return node.op.attributes[name]
-    given = at is not None and at < len(node.inputs) and node.inputs[at]
-    return graph.constants[node.inputs[at]] if given and at is not None else default
+    given = node.inputs[at] if at < len(node.inputs) else ""
+    return graph.constants[given] if given else default

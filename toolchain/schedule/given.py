@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from toolchain.errors import CompileError
-from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.cuts import Bounds
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layers import RegionLayers
@@ -78,10 +77,7 @@ class _Given(Planner):
 
     def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
         """Beside those that must."""
-        kept, align = [*reserved], self.chip.sram.alignment_bytes
-        for storage in (self.storages[root] for root in sorted(self.pinned.inside)):
-            for step in range(storage.start, storage.end):
-                kept[step] += aligned(storage.size_bytes, align)
+        kept = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
         return super().residents(kept, capacity) | self.pinned.inside
 
     def place(

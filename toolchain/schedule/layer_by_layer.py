@@ -140,7 +140,7 @@ class LayerByLayer:
             return frozenset()
         align = self.chip.sram.alignment_bytes
         tensors = [
-            ResidentTensor(s.name, s.start, s.end, -(-s.size_bytes // align) * align, s.size_bytes * s.touches)
+            ResidentTensor(s.name, s.start, s.end, aligned(s.size_bytes, align), s.size_bytes * s.touches)
             for s in self.storages.values()
             if s.name not in self.settled
         ]

@@ -15,8 +15,8 @@ class Options:
     works through the batch layer by layer. call_cycles: where it has a call, what a program says several times becomes a block
     that is called, unless that takes more than so many times the cycles. near: layers in turns are searched until what is found
     is expected to take no more than so many times the cycles that any such plan takes at least. rounds: paths that are looked at
-    for less than the whole SRAM, beyond which that size has no plan. simulated: plans for several
-    sizes of the SRAM are compared by what their programs are simulated to take, not by what they are expected to.
+    for less than the whole SRAM, beyond which that size has no plan. simulated: plans for several sizes of the SRAM are compared
+    by what their programs are simulated to take, not by what they are expected to.
     """
 
     fuse: bool

@@ -70,11 +70,7 @@ class WholeTensors(LayerByLayer):
     @property
     def fewest_bytes(self) -> int:
         """The most over all steps of what is live and what the layer needs beside it."""
-        live = list(self.staging)
-        for root in self.kept:
-            storage = self.storages[root]
-            for step in range(storage.start, storage.end):
-                live[step] += aligned(storage.size_bytes, self.chip.sram.alignment_bytes)
+        live = (own + used for own, used in zip(self.staging, self._live_bytes(self.kept)))
         return max(live, default=0)
 
     def whole(self) -> RegionPlan | None:
