@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from toolchain.frontend.promote import promoted
 from toolchain.ir.graph import OnnxGraph, OnnxNode
 
 Array = np.ndarray[Any, Any]
@@ -142,9 +143,9 @@ def _turned(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -
 
 def _sliced(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
     found, shape = read[0], graph.types[node.inputs[0]].shape
-    starts, ends = (_numbers(node, graph, name, at) for at, name in ((1, "starts"), (2, "ends")))
-    axes = _numbers(node, graph, "axes", 3) or list(range(len(starts)))
-    steps = _numbers(node, graph, "steps", 4) or [1] * len(starts)
+    starts, ends = (_numbers(node, graph, name) for name in ("starts", "ends"))
+    axes = _numbers(node, graph, "axes") or list(range(len(starts)))
+    steps = _numbers(node, graph, "steps") or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps):
         if found.shape[axis] > 1:
             found = found.take(range(*slice(start, end, step).indices(shape[axis])), axis % len(shape))
@@ -153,8 +154,8 @@ def _sliced(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -
 
 def _padded(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
     """By zeros, where no channel is new."""
-    rank, pads = read[0].ndim, _numbers(node, graph, "pads", 1)
-    filled = _parameter(node, graph, "value", 2, 0.0)
+    rank, pads = read[0].ndim, _numbers(node, graph, "pads")
+    filled = promoted(node, graph.constants).op.attributes["value"] or 0.0
     along = [pads[axis] or pads[axis + rank] for axis in range(rank)]
     plain = node.op.attributes.get("mode", "constant") == "constant" and not np.any(filled)
     return read[0] if plain and not any(p and read[0].shape[axis] > 1 for axis, p in enumerate(along)) else None
@@ -163,7 +164,7 @@ def _padded(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -
 def _reduced(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
     """What is reduced together has one factor."""
     found, rank = read[0], read[0].ndim
-    axes = [axis % rank for axis in _numbers(node, graph, "axes", 1)] or list(range(rank))
+    axes = [axis % rank for axis in _numbers(node, graph, "axes")] or list(range(rank))
     for axis in axes:
         first = found.take([0], axis)
         for index in range(1, found.shape[axis]):
@@ -208,13 +209,7 @@ def _at_rank(pattern: Array, rank: int) -> Array:
     return pattern.reshape((1,) * (rank - pattern.ndim) + pattern.shape)
 
 
-def _numbers(node: OnnxNode, graph: OnnxGraph, name: str, at: int) -> list[int]:
-    return [int(v) for v in np.atleast_1d(_parameter(node, graph, name, at, ()))]
-
-
-def _parameter(node: OnnxNode, graph: OnnxGraph, name: str, at: int, default: Any) -> Any:
-    """An attribute, or the constant that is input `at`."""
-    if name in node.op.attributes:
-        return node.op.attributes[name]
-    given = node.inputs[at] if at < len(node.inputs) else ""
-    return graph.constants[given] if given else default
+def _numbers(node: OnnxNode, graph: OnnxGraph, name: str) -> list[int]:
+    """Of a constant parameter; none where it is not given."""
+    found = promoted(node, graph.constants).op.attributes[name]
+    return [] if found is None else [int(v) for v in np.atleast_1d(found)]
