@@ -156,6 +156,46 @@ def test_what_no_window_meets_need_not_come(kernel: int, pads: int, read: int, t
     assert figures["bounds"]["dram"]["inputs"] == read
 
 
+def _sliced(*parts: tuple[list[int], list[int], list[int], list[int]]) -> onnx.ModelProto:
+    """A convolution 3 -> 8 channels of 6x6, slices of which (starts, ends, axes, steps) are clamped, each an output."""
+    rng = np.random.default_rng(0)
+    constants = [numpy_helper.from_array(rng.standard_normal((8, 3, 1, 1)).astype(np.float32), "w")]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"])]
+    outputs = []
+    for number, part in enumerate(parts):
+        names = [f"{key}{number}" for key in ("starts", "ends", "axes", "steps")]
+        constants += [numpy_helper.from_array(np.array(values, np.int64), name) for name, values in zip(names, part)]
+        nodes += [
+            helper.make_node("Slice", ["c", *names], [f"s{number}"]),
+            helper.make_node("Tanh", [f"s{number}"], [f"y{number}"]),
+        ]
+        outputs.append(helper.make_tensor_value_info(f"y{number}", TensorProto.FLOAT, None))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 6, 6])
+    graph = helper.make_graph(nodes, "sliced", [x], outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("parts", "channels", "pixels"),
+    [
+        ([([0], [5], [1], [1]), ([5], [8], [1], [1])], True, 36),
+        ([([0], [5], [1], [1]), ([4], [8], [1], [1])], True, 0),  # one channel for both: all are known to be met, not how much
+        ([([0], [5], [1], [1]), ([6], [8], [1], [1])], False, 0),
+        ([([0], [8], [1], [2]), ([1], [8], [1], [2])], True, 36),
+        ([([0, 0], [3, 8], [2, 1], [1, 1]), ([3, 0], [6, 8], [2, 1], [1, 1])], True, 36),
+        ([([0, 0], [3, 5], [2, 1], [1, 1]), ([3, 5], [6, 8], [2, 1], [1, 1])], True, 0),
+    ],
+    ids=["halves", "overlap", "gap", "even and odd", "rows", "corners"],
+)
+def test_slices_need_what_they_cover_together(
+    parts: list[tuple[list[int], list[int], list[int], list[int]]], channels: bool, pixels: int, tmp_path: Path
+) -> None:
+    figures = _figures(_sliced(*parts), _machine(65536), tmp_path)
+    assert figures["bounds"]["dram"]["inputs"] == pixels * 3
+    convolution = figures["layers"][0]["bounds"]["dram"]["constants"]
+    assert convolution >= 24 if channels else convolution == 0
+
+
 def test_an_input_that_is_an_output_under_another_shape_need_not_come(tmp_path: Path) -> None:
     strided = _strided(1, 0)
     strided.graph.node.append(helper.make_node("Flatten", ["x"], ["same"]))

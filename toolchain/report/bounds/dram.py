@@ -14,7 +14,7 @@ from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer, MoveOp, TiledOp
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.bounds.moments import Edge, Room, Stage, read_again_bytes
-from toolchain.report.bounds.reads import Needed, Read, needed_of, reads_of, windows_of
+from toolchain.report.bounds.reads import Needed, Read, needed_of, needed_together, reads_of, windows_of, with_parts
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,16 @@ def _needed(
     computed: dict[str, Needed] = {}
     for layer, own in zip(reversed(layers), reversed(reads)):
         made = layer.node.outputs[0]
+        for known in (found, computed):
+            if made in known:
+                known[made] = with_parts(known[made], types[made].shape)
         behind = computed if isinstance(layer.node.op, MoveOp) else found
         for name, read in own.items():
             for known, asked in ((found, found.get(made)), (computed, behind.get(made))):
-                known[name] = _either(known.get(name, Needed()), needed_of(asked or Needed(), read, types[name].elements))
-    return found, computed
-
-
-def _either(one: Needed, other: Needed) -> Needed:
-    return Needed(max(one.elements, other.elements), one.channels or other.channels, one.whole or other.whole)
+                more = needed_of(asked or Needed(), read, types[name].elements)
+                known[name] = needed_together(known.get(name, Needed()), more)
+    ports = [n for n in computed if n not in {layer.node.outputs[0] for layer in layers}]
+    return found, computed | {n: with_parts(computed[n], types[n].shape) for n in ports}
 
 
 @dataclass(frozen=True)

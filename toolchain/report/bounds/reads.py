@@ -3,9 +3,10 @@ here nothing is asserted, so that a bound stays one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -21,17 +22,20 @@ from toolchain.ops.softmax import IntegerSoftmax
 
 @dataclass(frozen=True)
 class Needed:
-    """Of a tensor: so many elements at least. channels: of each channel (index of the last dimension) some; whole: all."""
+    """Of a tensor: so many elements at least. channels: of each channel (index of the last dimension) some; whole: all. parts:
+    what is needed of slices of it."""
 
     elements: int = 0
     channels: bool = False
     whole: bool = False
+    parts: Mapping[Slice, Needed] = field(default_factory=dict[Slice, "Needed"])
 
 
 @dataclass(frozen=True)
 class Read:
     """How a layer reads one activation. elements: that all of its output is made of. channels: among them some of each channel;
-    even, mixes, keeps: as `moments.Edge` has them. passes: as many are needed as of the output, if that is not needed whole."""
+    even, mixes, keeps: as `moments.Edge` has them. passes: as many are needed as of the output, if that is not needed whole.
+    part: all that is read."""
 
     elements: int
     channels: bool = True
@@ -39,6 +43,7 @@ class Read:
     mixes: bool = False
     keeps: bool = False
     passes: bool = False
+    part: Slice | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def _moved(layer: Layer) -> dict[str, Read]:
         return {inputs[0]: Read(elements[0], True, True, False, op.perm[last] == last, True)}
     if isinstance(op, Slice):
         uncut = layer.input_type(0).shape[-1:] == layer.output.shape[-1:]
-        return {inputs[0]: Read(layer.output.elements, uncut, False, False, uncut, True)}
+        return {inputs[0]: Read(layer.output.elements, uncut, False, False, uncut, True, op)}
     if isinstance(op, ResizeNearest):
         return {inputs[0]: Read(elements[0], True, True, False, True)}
     if isinstance(op, Join):
@@ -152,8 +157,33 @@ def _moved(layer: Layer) -> dict[str, Read]:
 
 def needed_of(needed: Needed, read: Read, elements: int) -> Needed:
     """Of an activation with so many elements, where so much is needed of what a layer makes of it."""
+    parts = {} if read.part is None else {read.part: Needed(needed.elements, needed.channels, needed.whole)}
     if needed.whole:
-        return Needed(read.elements, read.channels, read.elements >= elements)
+        return Needed(read.elements, read.channels, read.elements >= elements, parts)
     if read.passes:
-        return Needed(min(needed.elements, elements), needed.channels and read.keeps and read.channels)
+        return Needed(min(needed.elements, elements), needed.channels and read.keeps and read.channels, parts=parts)
     return Needed(0, needed.channels and (read.keeps or read.mixes) and read.channels)
+
+
+def needed_together(one: Needed, other: Needed) -> Needed:
+    """Of a tensor that two layers read."""
+    parts = dict(one.parts)
+    for part, needed in other.parts.items():
+        parts[part] = needed_together(parts.get(part, Needed()), needed)
+    return Needed(max(one.elements, other.elements), one.channels or other.channels, one.whole or other.whole, parts)
+
+
+def with_parts(needed: Needed, shape: Sequence[int]) -> Needed:
+    """Of a tensor of this shape all of whose readers are known: slices that share no element add up."""
+    if not needed.parts:
+        return needed
+    taken, met = np.zeros(shape, bool), np.zeros(shape[-1], bool)
+    elements = whole = 0
+    for part, own in needed.parts.items():
+        index = tuple(slice(s, s + n * k, k) for s, n, k in zip(part.starts, part.shape, part.steps))
+        met[index[-1]] |= own.channels
+        if not taken[index].any():
+            taken[index] = True
+            elements += own.elements
+            whole += own.whole * prod(part.shape)
+    return Needed(max(needed.elements, elements), needed.channels or bool(met.all()), needed.whole or whole == taken.size)
