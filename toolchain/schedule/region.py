@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from toolchain.errors import CompileError
+from toolchain.machine import Space
 from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.alike import alike
 from toolchain.schedule.cascade import Cascades
@@ -81,10 +82,12 @@ class Planner(LayerByLayer):
 
     def _found(self) -> list[RegionPlan]:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
-        end. Where little was looked at, all sizes are; else as long as layers by themselves could take as few cycles with them,
+        end; with as much as plans for more use, it is the same. Where little was looked at, all other sizes are; else as long as layers by themselves could take as few cycles with them,
         and no less than half where plans are not simulated as well. Raises CompileError."""
-        found, seen, least = list[RegionPlan](), list[RegionPlan](), math.inf
+        found, seen, least, used = list[RegionPlan](), list[RegionPlan](), math.inf, math.inf
         for size in (self.size, *self._smaller()):
+            if size >= used:
+                continue
             much = self._looked_at(len(seen)) > _LITTLE
             if much and not self.options.simulated and size < self.size // 2:
                 break
@@ -92,6 +95,7 @@ class Planner(LayerByLayer):
             plans = self._best(size, near * least)
             if not plans and much:
                 break
+            used = max((plan.placements[Space.SRAM].peak_bytes for plan in plans), default=math.inf)
             for number, plan in enumerate(plans):
                 if any(plan is known for known in seen):
                     continue
