@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from networks import HEX_DIGITS, NETWORKS, compile_network, simulated
-from test_golden import LEVEL, SMALL, label, read_golden
+from test_golden import LARGE, LEVEL, SMALL, label, read_golden
 
 from tests.quantized.forms import float32_machine
 from tests.unsigned import HALF, unsigned
@@ -17,7 +17,14 @@ from toolchain.compiling import Compiled
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds, verify
 
-CASES = [pytest.param(n, marks=[] if n == SMALL else [pytest.mark.slow]) for n in NETWORKS]
+_FIRST_LARGE = next(iter(LARGE))
+CASES = [
+    pytest.param(
+        n,
+        marks=([] if n == SMALL else [pytest.mark.slow]) + ([pytest.mark.exhaustive] if n in LARGE and n != _FIRST_LARGE else []),
+    )
+    for n in NETWORKS
+]
 
 
 def checked(network: str, machine: Machine, level: int = LEVEL) -> Compiled:

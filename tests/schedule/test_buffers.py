@@ -315,7 +315,7 @@ def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["light_squeezenet", "light_inception_v1"])
+@pytest.mark.parametrize("name", ["light_squeezenet", pytest.param("light_inception_v1", marks=pytest.mark.exhaustive)])
 def test_real_networks(name: str, make: Make) -> None:
     path = Path(onnx.__file__).parent / f"backend/test/data/light/{name}.onnx"
     plain = build(path, BuildOptions(load_machine("edge16"))).figures

@@ -62,18 +62,18 @@ def axis_of(window: Window, outputs: int) -> Axis:
     """Of one axis."""
     met = window.elements(outputs)
     inside = met >= 0
-    table = np.zeros((outputs, window.size), bool)
-    rows, _ = np.nonzero(inside)
-    table[rows, met[inside]] = True
-    return Axis(int(table.any(0).sum()), int(inside.any(0).sum()), int(inside.sum(1).min()), _is_even(table))
+    touched = np.zeros(window.size, bool)
+    touched[met[inside]] = True
+    return Axis(int(touched.sum()), int(inside.any(0).sum()), int(inside.sum(1).min()), _is_even(met, window.size))
 
 
-def _is_even(met: np.ndarray) -> bool:
-    """met: bool[outputs, inputs]."""
-    outputs, inputs = met.shape
-    o, i = np.arange(outputs)[:, None], np.arange(inputs)
-    shared = (i * outputs < (o + 1) * inputs) & (o * inputs < (i + 1) * outputs)
-    return bool(met[shared].all())
+def _is_even(met: np.ndarray, inputs: int) -> bool:
+    """Whether each output meets all inputs whose share of the axis overlaps with its own. met: [outputs, taps], -1 for padding."""
+    outputs = len(met)
+    output = np.arange(outputs, dtype=np.int64)
+    first, last = output * inputs // outputs, -(-(output + 1) * inputs // outputs) - 1
+    shared = (met >= first[:, None]) & (met <= last[:, None])
+    return bool((shared.sum(1) == last - first + 1).all())
 
 
 def window_of(layer: Layer, op: IntegerConvolution, axis: int) -> Window:
