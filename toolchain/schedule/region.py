@@ -82,8 +82,9 @@ class Planner(LayerByLayer):
 
     def _found(self) -> list[RegionPlan]:
         """Plans for all of the SRAM and for smaller sizes: what is chosen layer by layer for more room need not be better in the
-        end; with as much as plans for more use, it is the same. Where little was looked at, all other sizes are; else as long as layers by themselves could take as few cycles with them,
-        and no less than half where plans are not simulated as well. Raises CompileError."""
+        end; with as much as the plans for more use, it is the same. Where little was looked at, all other sizes are; else as long
+        as layers by themselves could take as few cycles with them, and no less than half where plans are not simulated as well.
+        Raises CompileError."""
         found, seen, least, used = list[RegionPlan](), list[RegionPlan](), math.inf, math.inf
         for size in (self.size, *self._smaller()):
             if size >= used:

@@ -68,7 +68,7 @@ def axis_of(window: Window, outputs: int) -> Axis:
 
 
 def _is_even(met: np.ndarray, inputs: int) -> bool:
-    """Whether each output meets all inputs whose share of the axis overlaps with its own. met: [outputs, taps], -1 for padding."""
+    """Whether each output meets all inputs whose share of the axis overlaps its own. met: [outputs, taps], -1 for padding."""
     outputs = len(met)
     output = np.arange(outputs, dtype=np.int64)
     first, last = output * inputs // outputs, -(-(output + 1) * inputs // outputs) - 1
