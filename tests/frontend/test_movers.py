@@ -45,6 +45,23 @@ CHAINS = [
         "f = Transpose<perm = [0,2,3,1]>(e) y = Reshape(f, s) }",
         0,  # a detector's head
     ),
+    (
+        "(float[2,6,11] x, float[5,6,3] w, float[4,5,3] w2) => (float[a,b,c] y) { a = Conv(x, w) b = Relu(a) y = Conv(b, w2) }",
+        0,  # 1-D windows: what comes and what leaves is turned by the host, as in two dimensions
+    ),
+    (
+        "(float[2,11,6] x, float[5,6,3] w) => (float[a,b,c] y) { a = Transpose<perm = [0,2,1]>(x) b = Conv(a, w) "
+        "y = Transpose<perm = [0,2,1]>(b) }",
+        0,  # a 1-D model with channels last
+    ),
+    (
+        "(float[2,6,11] x, float[5,6,3] w, float[11,4] v) => (float[a,b,c] y, float[d,e,f] z) { y = Conv(x, w) z = MatMul(x, v) }",
+        1,  # what two layers read in two orders arrives in one
+    ),
+    (
+        "(float[2,6,11] x, float[5,6,3] w, float[9,4] v) => (float[a,b,c] z) { y = Conv(x, w) z = MatMul(y, v) }",
+        1,  # what the chip reads in the model's order
+    ),
 ]
 
 

@@ -117,7 +117,7 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
         if port.address + port.size_bytes > region.dram_bytes:
             size, end = port.size_bytes, region.dram_bytes
             yield f"{where}: port {port.model!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"
-        if port.layout == "nhwc" and len(port.shape) != 4:
+        if port.layout == "nhwc" and len(port.shape) not in (3, 4):
             yield f"{where}: port {port.model!r} is channels-last with {len(port.shape)} dimensions"
         elif known.get(port.model, port.model_shape) != port.model_shape:
             yield f"{where}: port {port.model!r} has another shape than the model's tensor of that name"

@@ -14,6 +14,7 @@ from toolchain.hw.layout import FeatureMaps
 from toolchain.hw.numerics import AnyActivationName
 from toolchain.ir.states import StatePart, area_name
 from toolchain.machine.tensors import laid_bytes
+from toolchain.ops.kit.layout import channels_second
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
@@ -29,7 +30,6 @@ def _held(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Shape = Annotated[tuple[Count, ...], AfterValidator(_held)]
-_TO_NCHW = (0, 3, 1, 2)
 
 
 def _element_type(name: str) -> str:
@@ -74,7 +74,7 @@ class PortHeader(_Section):
 
     @property
     def model_shape(self) -> tuple[int, ...]:
-        return tuple(self.shape[i] for i in _TO_NCHW) if self.layout == "nhwc" else self.shape
+        return tuple(self.shape[i] for i in channels_second(len(self.shape))) if self.layout == "nhwc" else self.shape
 
 
 class ResultHeader(_Section):

@@ -6,11 +6,11 @@ model's order. On a channels-last chip they stand between two more Transposes; t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, fresh_name, step_name
-from toolchain.ops.kit.layout import NHWC, arranged
+from toolchain.ops.kit.layout import arranged, channels_last, channels_second
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.permutation import Reshape, Transpose
 
@@ -104,7 +104,7 @@ def merge_moves(graph: Graph) -> Graph:
         for step in merged[:-1]:
             made_types[step.outputs[0]] = replace(graph.types[y], shape=_shape_after(step, graph.types, made_types))
             made_origins[step.outputs[0]] = Origin(graph.origins[y].tensor, INNER)
-    return _without_dead(_turned_by_host(graph.with_nodes(nodes, made_types, origins=made_origins)))
+    return _given_turned(_without_dead(_turned_by_host(graph.with_nodes(nodes, made_types, origins=made_origins))))
 
 
 def _turned_by_host(graph: Graph) -> Graph:
@@ -117,19 +117,55 @@ def _turned_by_host(graph: Graph) -> Graph:
             continue
         y = node.outputs[0]
         by_host = graph.origins[y].layout == "plain" and all(isinstance(n.op, OnnxOp) for n in consumers.get(y, ()))
-        if not by_host or len(graph.types[y].shape) != 4:
+        rank = len(graph.types[y].shape)
+        if not by_host or rank not in (3, 4):
             continue
         chain = [node]
         while (before := producers.get(chain[0].inputs[0])) is not None and isinstance(before.op, Reshape | Transpose):
             chain.insert(0, before)
         moves = any(isinstance(n.op, Transpose) for n in chain)
         target = replace(graph.types[y], shape=arranged(graph.types[y].shape, "nhwc"))
-        free = _one_transpose([*chain, Node("", Transpose(NHWC), (y,), (y,), ())], graph) if moves else None
+        free = _one_transpose([*chain, Node("", Transpose(channels_last(rank)), (y,), (y,), ())], graph) if moves else None
         if free is not None and len(free) == 1:
             views[node.name] = replace(node, op=Reshape(target.shape), inputs=chain[0].inputs, sources=free[0].sources)
             types[y] = target
     origins = {y: Origin(graph.origins[y].tensor, "nhwc") for y in types}
     return graph.with_nodes((views.get(n.name, n) for n in graph.nodes), types, origins=origins)
+
+
+def _given_turned(graph: Graph) -> Graph:
+    """What the host gives in three dimensions, as the input of a 1-D window, arrives channels last where that spares a Transpose.
+    Of four dimensions it does already (`Scope.read`)."""
+    producers, consumers = graph.producers(), graph.consumers()
+    views: dict[str, Node] = {}
+    gone, types = set[str](), dict[str, TensorType]()
+    for x, readers in consumers.items():
+        if len(readers) != 1 or not isinstance(readers[0].op, Reshape | Transpose) or x in producers or x in graph.outputs:
+            continue
+        if x in graph.constants or len(graph.types[x].shape) != 3 or graph.origins[x].layout != "plain":
+            continue
+        chain = _moves_behind(readers[0], consumers, graph.outputs)
+        if not any(isinstance(n.op, Transpose) for n in chain):
+            continue
+        turned = replace(graph.types[x], shape=arranged(graph.types[x].shape, "nhwc"))
+        given = Node("", Transpose(channels_second(3)), (x,), (x,), ())
+        free = _one_transpose([given, *chain], graph.with_nodes(graph.nodes, {x: turned}))
+        if free is not None and len(free) == 1:
+            views[chain[-1].name], types[x] = replace(free[0], name=chain[-1].name), turned
+            gone.update(n.name for n in chain[:-1])
+    origins = {x: Origin(graph.origins[x].tensor, "nhwc") for x in types}
+    return graph.with_nodes((views.get(n.name, n) for n in graph.nodes if n.name not in gone), types, origins=origins)
+
+
+def _moves_behind(node: Node, consumers: Mapping[str, Sequence[Node]], outputs: Sequence[str]) -> list[Node]:
+    """Reshapes and Transposes one behind the other, each of which only the next one reads."""
+    chain: list[Node] = []
+    following: Sequence[Node] = (node,)
+    while len(following) == 1 and isinstance(following[0].op, Reshape | Transpose):
+        chain.append(following[0])
+        made = following[0].outputs[0]
+        following = () if made in outputs else consumers.get(made, ())
+    return chain
 
 
 def _shape_after(step: Node, types: Mapping[str, TensorType], made: Mapping[str, TensorType]) -> Shape:

@@ -10,13 +10,13 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, fresh_name, step_name
 from toolchain.ir.states import Carried, StatePair, StatePart
-from toolchain.ops.kit.layout import NCHW, NHWC
+from toolchain.ops.kit.layout import channels_last, channels_second
 from toolchain.ops.movement import Concat, IntegerPad, Join, Slice, Stack
 from toolchain.ops.permutation import permutation
 from toolchain.ops.rows import ScatterRows
 from toolchain.passes.segments import segments
 
-_ORDERS = {"nhwc": NHWC, "plain": NCHW}  # from the other of the two layouts
+_ORDERS = {"nhwc": channels_last, "plain": channels_second}  # from the other of the two layouts
 
 
 def keep_states(
@@ -138,12 +138,12 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
     read = ends.readers[layout]
     for other in ends.readers.values():
         if other != read:  # the one place of a state has one layout
-            op = permutation(types[read].shape, _ORDERS[origins[other].layout])
+            op = permutation(types[read].shape, _ORDERS[origins[other].layout](len(types[read].shape)))
             nodes.insert(0, Node(step_name(past, f"as {origins[other].layout}"), op, (read,), (other,), ()))
     source = present
     if origins[present].layout != layout:
         source = fresh_name(f"{present}@{layout}", types)
-        op = permutation(types[present].shape, _ORDERS[layout])
+        op = permutation(types[present].shape, _ORDERS[layout](len(types[present].shape)))
         nodes.append(Node(step_name(present, "in the state's order"), op, (present,), (source,), ()))
         types[source], origins[source] = types[read], Origin(present, layout)
     made = fresh_name(f"{present}@state", types)

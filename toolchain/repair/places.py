@@ -17,7 +17,7 @@ from quant.sample import Sample
 from toolchain.ir.graph import INNER, Graph, Node
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise.rules import Binary
-from toolchain.ops.kit.layout import NHWC
+from toolchain.ops.kit.layout import channels_last
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.movement import Pad, Slice
 from toolchain.ops.permutation import Reshape, Transpose
@@ -136,7 +136,7 @@ def _way(
             return None, ()
         tensor = node.inputs[0]
     model, layout = origins[tensor]
-    first: list[Callable[[Array], Array]] = [lambda x: x.transpose(NHWC)] if layout == "nhwc" else []
+    first: list[Callable[[Array], Array]] = [lambda x: x.transpose(channels_last(x.ndim))] if layout == "nhwc" else []
     return model, (*first, *reversed(moves))
 
 

@@ -22,7 +22,7 @@ from toolchain.ir.inner import Within
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.kit.layout import NHWC
+from toolchain.ops.kit.layout import channels_last, channels_second
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.passes.telling import Silence
@@ -211,7 +211,7 @@ class _Pass:
 
     def _noise(self, block: Block, codes: Array, x: Array) -> float:
         shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
-        straight = codes.transpose(0, 3, 1, 2) if shown.layout == "nhwc" else codes
+        straight = codes.transpose(channels_second(codes.ndim)) if shown.layout == "nhwc" else codes
         return noise_energy(x, straight.reshape(x.shape), quant, shown.model in self._network.masks)
 
     def _finish(self) -> None:
@@ -224,7 +224,7 @@ class _Pass:
 
 
 def _laid_out(codes: Array, layout: str) -> Array:
-    return np.ascontiguousarray(codes.transpose(NHWC)) if layout == "nhwc" else codes
+    return np.ascontiguousarray(codes.transpose(channels_last(codes.ndim))) if layout == "nhwc" else codes
 
 
 def _widened(known: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Array]:

@@ -9,16 +9,16 @@ import numpy as np
 
 from toolchain.codegen import Port
 from toolchain.machine import in_granules, out_of_granules
+from toolchain.ops.kit.layout import channels_last, channels_second
 
 WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 _GRANULES = {"surface": (0, 3, 1, 2, 4), "line": (0, 1, 3, 2, 4)}  # of [n, h, w, granules, channels of one]
 
 
 def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
     """Real array in the model's order -> codes as the chip holds them. round half even of x / scale (ONNX QuantizeLinear)."""
     if port.layout == "nhwc":
-        value = value.transpose(_TO_NHWC)
+        value = value.transpose(channels_last(value.ndim))
     limits = np.iinfo(port.dtype)
     with np.errstate(over="ignore"):  # infinity saturates
         codes = np.rint(value.astype(np.float32) / np.float32(port.scale)) + port.zero_point
@@ -30,14 +30,14 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
 
 def model_shape(port: Port) -> tuple[int, ...]:
     """In the model's order."""
-    return tuple(port.shape[i] for i in _TO_NCHW) if port.layout == "nhwc" else port.shape
+    return tuple(port.shape[i] for i in channels_second(len(port.shape))) if port.layout == "nhwc" else port.shape
 
 
 def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
     """Codes -> float32 in the model's order (ONNX DequantizeLinear)."""
     value = (codes.astype(np.float32) - np.float32(port.zero_point)) * np.float32(port.scale)
     # numpy makes a scalar of arithmetic on an array without dimensions
-    return np.ascontiguousarray(value.transpose(_TO_NCHW)) if port.layout == "nhwc" else np.asarray(value)
+    return np.ascontiguousarray(value.transpose(channels_second(value.ndim))) if port.layout == "nhwc" else np.asarray(value)
 
 
 def in_type(value: np.ndarray, dtype: str) -> np.ndarray:

@@ -379,7 +379,7 @@ def _host_session(island: Island, providers: Sequence[str]) -> Any:
 
 def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
     """A region's input as its port declares it. Raises ProgramError when what came before made something else."""
-    if value.size != math.prod(port.shape) or (port.layout == "nhwc" and value.ndim != 4):
+    if value.size != math.prod(port.shape) or (port.layout == "nhwc" and value.ndim != len(port.shape)):
         raise ProgramError(f"tensor {port.model!r} has shape {list(value.shape)}, its port {list(port.shape)}; build it again")
     return value
 
