@@ -55,7 +55,8 @@ CHAINS = [
         0,  # a 1-D model with channels last
     ),
     (
-        "(float[2,6,11] x, float[5,6,3] w, float[11,4] v) => (float[a,b,c] y, float[d,e,f] z) { y = Conv(x, w) z = MatMul(x, v) }",
+        "(float[2,6,11] x, float[5,6,3] w, float[11,4] v) => (float[a,b,c] y, float[d,e,f] z) { "
+        "y = Conv(x, w) z = MatMul(x, v) }",
         1,  # what two layers read in two orders arrives in one
     ),
     (

@@ -59,6 +59,28 @@ def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_p
     assert expected == pytest.approx(turns.figures["cycles"], rel=0.03)
 
 
+def _sound(samples: int) -> onnx.ModelProto:
+    """Three 1-D convolutions over one channel."""
+    rng, nodes, weights = np.random.default_rng(0), list[onnx.NodeProto](), list[onnx.TensorProto]()
+    for number, (outputs, inputs) in enumerate([(16, 1), (16, 16), (8, 16)]):
+        values = rng.normal(0, (5 * inputs) ** -0.5, (outputs, inputs, 5)).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, f"w{number}"))
+        nodes.append(helper.make_node("Conv", [f"x{number}", f"w{number}"], [f"c{number}"], f"conv{number}", pads=[2, 2]))
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [f"x{number + 1}"], f"relu{number}"))
+    x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 1, samples])
+    y = helper.make_tensor_value_info("x3", TensorProto.FLOAT, [1, 8, samples])
+    graph = helper.make_graph(nodes, "sound", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
+def test_layers_over_one_dimension_take_turns(name: str, tmp_path: Path) -> None:
+    """Each byte of DRAM is moved once, and the host turns what comes and goes."""
+    found = _built(_sound(16_000), with_sram(name, 64), tmp_path)
+    assert _dram_bytes(found) < 1.15 * found.figures["dram_bound_bytes"]
+    assert [layer["op"] for layer in found.figures["layers"]] == ["Convolution"] * 3
+
+
 def _two_arrays(sram_bytes: int) -> Machine:
     """edge16 with memories twice as fast."""
     found = load_machine("edge16").chip.model_dump(mode="json")

@@ -68,27 +68,25 @@ def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tupl
     return tuple(full[first:])
 
 
-def drops_height(before: OnnxNode | None, scope: RewriteScope) -> bool:
-    """A Reshape from [n, c, 1, w] to [n, c, w]: the end of a 1-D window."""
+def drops_width(before: OnnxNode | None, scope: RewriteScope) -> bool:
+    """A Reshape from [n, c, h, 1] to [n, c, h]: the end of a 1-D window."""
     if before is None:
         return False
     source, target = scope.shape(before.inputs[0]), scope.shape(before.outputs[0])
-    return len(source) == 4 and source[2] == 1 and target == (*source[:2], source[3])
+    return len(source) == 4 and source[3] == 1 and target == source[:3]
 
 
 def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = [scope.producer(x, "Reshape") for x in n.inputs]
-    if not all(drops_height(b, scope) for b in before):
+    if not all(drops_width(b, scope) for b in before):
         return None
-    axis = n.op.attributes["axis"]
-    op = replace(n.op, attributes={"axis": 3 if axis == 2 else axis})
-    return moved(replace(n, op=op), [b.inputs[0] for b in before if b is not None], scope)
+    return moved(n, [b.inputs[0] for b in before if b is not None], scope)
 
 
 def mean(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = scope.producer(n.inputs[0], "Reshape")
     axes = scope.constants.get(operand(n, 1))
-    if before is None or not drops_height(before, scope) or axes is None or axes.tolist() != [2]:
+    if before is None or not drops_width(before, scope) or axes is None or axes.tolist() != [2]:
         return None
     return moved(n, (before.inputs[0], scope.ints(f"{n.name}/axes", (2, 3))), scope)
 

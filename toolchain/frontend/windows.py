@@ -129,22 +129,22 @@ def global_max(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
 
 
 def to_2d(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """A window over [n, c, w] is one over [n, c, 1, w]."""
+    """A window over [n, c, h] is one over [n, c, h, 1]: layers that take turns do so by rows."""
     shape = scope.shape(n.inputs[0])
     if len(shape) != 3 or any(n.outputs[1:]) or "auto_pad" in n.op.attributes:
         return None
     a = dict(n.op.attributes)
     for key, unit in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
         if key in a:
-            a[key] = (unit, *a[key])
-    a["pads"] = (0, a["pads"][0], 0, a["pads"][1])
+            a[key] = (*a[key], unit)
+    a["pads"] = (a["pads"][0], 0, a["pads"][1], 0)
     x, y = scope.tensor(f"{n.inputs[0]}/2d"), scope.tensor(f"{n.outputs[0]}/2d")
-    before = [reshape(n, "to_2d", n.inputs[0], (*shape[:2], 1, shape[2]), x, scope)]
+    before = [reshape(n, "to_2d", n.inputs[0], (*shape, 1), x, scope)]
     inputs = [x, *n.inputs[1:]]
     if n.op.op_type in CONVS:
         w = scope.shape(n.inputs[1])
         inputs[1] = scope.tensor(f"{n.inputs[1]}/2d")
-        before.append(reshape(n, "weight_to_2d", n.inputs[1], (*w[:2], 1, w[2]), inputs[1], scope))
+        before.append(reshape(n, "weight_to_2d", n.inputs[1], (*w, 1), inputs[1], scope))
     window = replace(n, op=OnnxOp(n.op.op_type, a), inputs=tuple(inputs), outputs=(y,))
     return Rewrite((*before, window, reshape(n, "to_1d", y, scope.shape(n.outputs[0]), n.outputs[0], scope)))
 

@@ -134,7 +134,8 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     for inner in inners:
         for tile_channels in all_channels:
             columns = most_columns(tile_channels)
-            for rows in halvings(height):
+            most_rows = min(height, entries // tile_channels)
+            for rows in halvings(height) if width > 1 else dict.fromkeys((most_rows, *halvings(most_rows, mac.rows))):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
                 for wide in dict.fromkeys((columns, *widths[1:], *(halvings(columns, mac.rows) if height == 1 else ()))):
