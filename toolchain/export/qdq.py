@@ -1,8 +1,8 @@
 """The quantized network as ONNX that others run: QuantizeLinear and DequantizeLinear at every tensor that the chip holds.
 
-Layers that add up codes are written as the machine rounds them (`toolchain.export.sums`), or as kernels for codes do, once: weights
-with their scales, biases int32 where such kernels take them. What else there is stays operators of floats between two roundings.
-Tensors of wide codes stay floats.
+Layers that add up codes are written as the machine rounds them (`toolchain.export.sums`), or as kernels for codes do, once: their
+weights with scales, biases int32 where such kernels take them. Others stay operators of floats between two roundings, tensors of
+wide codes floats.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,13 @@ def network_of(
     parts: Mapping[str, Sequence[tuple[str, str]]],
     ranges: Mapping[str, Range | Quant],
     ended: frozenset[str] = frozenset(),
+    factors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Network:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes; ranges:
-    of the model's tensors, or their scales; ended: as `Selection` has them."""
+    of the model's tensors, or their scales; ended: as `Selection` has them; factors: as of `Network`."""
     shown = shown_tensors(integer, model.types, origins, parts)
     silent = silences(chosen, integer, ranges)
-    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended)
+    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended, factors)
 
 
 @dataclass(frozen=True)
