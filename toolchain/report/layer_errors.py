@@ -264,7 +264,9 @@ def weight_noise(found: Measured, block: Block) -> float | None:
     noise = _weight_error(found.network, node, given, x)
     inside = (y > node.op.requant.low) & (y < node.op.requant.high)
     quant = found.network.quant(node.outputs[0])
-    real = (y.astype(np.float32) - np.float32(quant.zero_point)) * np.float32(quant.scale)
+    # float's, where it is known in front of what moves it: what the layer makes may be noise as large
+    right = kept.codes[block.tensor] if block.tensor == node.outputs[0] else y
+    real = (right.astype(np.float32) - np.float32(quant.zero_point)) * np.float32(quant.scale)
     unscaled = found.network.unscaled(block)
     if unscaled is not None:  # a number for each channel, which are last here
         real, noise = real * unscaled.ravel(), noise * unscaled.ravel()
