@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # loses windows of pools with ceil_mode (seen in onnxruntime 1.31). The other rounds weights and biases that a model has in float.
 WRONG_FUSIONS = ["Pad_Fusion", "WeightBiasQuantization"]
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+# Drops the output of a Conv that is asked for, where its weights are under a DequantizeLinear (1.32).
+_DROPS_OUTPUTS = "ConvAddActivationFusion"
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -70,9 +72,8 @@ def open_session(
     if weights:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(w) for w in weights.values()]
         options.add_external_initializers(list(weights), values)
-    return onnxruntime.InferenceSession(
-        model, options, providers=list(providers), disabled_optimizers=WRONG_FUSIONS, enable_fallback=0
-    )
+    wrong = [*WRONG_FUSIONS, _DROPS_OUTPUTS] if isinstance(model, bytes) and b"DequantizeLinear" in model else WRONG_FUSIONS
+    return onnxruntime.InferenceSession(model, options, providers=list(providers), disabled_optimizers=wrong, enable_fallback=0)
 
 
 def _exact(

@@ -101,6 +101,8 @@ def wide(subject: Subject, machine: Machine, rng: np.random.Generator) -> Plante
     network, ranges = opened(subject, machine)
     node, readers = drawn(network, rng), network.graph.consumers()
     while True:
+        if node.outputs[0] not in network.origins:  # the host's, whatever is in front of it tells it no more
+            node = drawn(network, rng)
         tensor = made_tensor(network, node)
         given = ranges[tensor]
         assert isinstance(given, Range)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.decomposing import decomposing
@@ -416,3 +417,22 @@ def test_whole_numbers_of_the_host_stay_there() -> None:
     build = built("(int64[4] x) => (bool[4] y) { c = int64 {2} y = Less(x, c) }", samples, machine_of("edge16"))
     ((_, _, reason),) = build.container.fallbacks
     assert reason == "tensor x is int64, and nothing of the chip makes it, from which its largest number were known"
+
+
+@pytest.mark.parametrize("value", [-2.3, 0.3, 1.8, 2.0])
+@pytest.mark.parametrize("rounded", [False, True], ids=["float", "in a quantized model"])
+def test_a_number_put_beside_truths_is_no_truth(rounded: bool, value: float, tmp_path: Path) -> None:
+    """0 and 1 have a scale of 1, which another number than a whole one needs finer; it is within a step of 8 bits."""
+    rounds = "q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z)" if rounded else "y = Identity(c)"
+    low, high = min(value, 0.0), max(value, 1.0)
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[1,4,6,6] x) => (float[1,4,8,8] y)
+      <float t = {{0.2}}, float v = {{{value}}}, int64[8] pads = {{0, 0, 1, 1, 0, 0, 1, 1}}, float s = {{{(high - low) / 255}}},
+       int8 z = {{{round(-low * 255 / (high - low)) - 128}}}>
+      {{ a = Greater(x, t) b = Cast<to=1>(a) c = Pad(b, pads, v) {rounds} }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((20, 1, 4, 6, 6)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "x.npz")))
+    found = Session(built.container, backend="reference").run(None, {"x": x[0]})[0]
+    wanted = np.pad((x[0] > 0.2).astype(np.float32), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=value)
+    assert np.mean(np.abs(found - wanted) > (high - low) / 255) <= 0.02  # x next to the threshold has its codes

@@ -174,7 +174,8 @@ def _built(
     anew = rounded_anew_notes(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
     notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
     chosen = clamped(selection, chip)
-    qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, chip) if options.export_qdq else None
+    integer, shown, nearest = compiled.unfused, selection.shown, options.export_nearest
+    qdq = qdq_model(model, integer, chosen, shown, chip, nearest) if options.export_qdq else None
     curve = _curve(container.name, calibrated, container.machine, options, progress) if options.sram_curve else None
     if curve is not None:
         figures["sram_curve"] = as_figures(curve)

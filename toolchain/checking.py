@@ -14,6 +14,7 @@ from toolchain.errors import InternalError, ProgramError
 from toolchain.options import BuildOptions
 from toolchain.passes.given import clamped
 from toolchain.passes.select import IDLE, Selection
+from toolchain.repair.factors import shaped_factors
 from toolchain.repair.prepare import Prepared
 from toolchain.report import explained, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
@@ -58,11 +59,12 @@ def checked(
     chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
     ranges = calibrated.quantization.ranges
     clamped_graph = clamped(selection, chip)
-    network = network_of(model, compiled.unfused, clamped_graph, selection.shown, parts, ranges, selection.ended)
+    factors = shaped_factors(model.graph, calibrated.quantization.factors)
+    network = network_of(model, compiled.unfused, clamped_graph, selection.shown, parts, ranges, selection.ended, factors)
     observer = calibrated.label or default_observer(chip.numerics)
     given = ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters, calibrated.effort)
-    subject = Subject(model, container, reference, network, quantized, parts, samples, on)
+    subject = Subject(model, container, reference, network, quantized, parts, samples, on, samples.count)
     judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement
 

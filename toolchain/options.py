@@ -32,10 +32,11 @@ class BuildOptions:
     entries; gate: what every entry must reach;
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
     repair: what is done for the answer beyond calibration, None: `fast` where calibration has samples enough;
-    export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
-    the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how
-    layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
-    the SRAM too; values: inputs that are constants, by name, as numbers are written;
+    export_qdq: the integers are also made an ONNX model; export_nearest: in which layers round once, whatever the machine does;
+    entries: by name, shapes of inputs beside `shapes`, each a set for which the file has programs of its own;
+    types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how layers run;
+    goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of the SRAM too;
+    values: inputs that are constants, by name, as numbers are written;
     states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those that the graph or
     their names show; blocks_alike: blocks of layers that are alike are quantized as one; entry_values: as `values`, of single
     entries."""
@@ -65,6 +66,7 @@ class BuildOptions:
     states: tuple[str, ...] | None = None
     blocks_alike: bool = False
     entry_values: Mapping[str, Values] = field(default_factory=dict)
+    export_nearest: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

@@ -212,6 +212,10 @@ BUILD = [
         "--dump-dir dumps: goes with --dump-after STAGE, which says what to dump",
     ),
     (
+        "npu-build good.onnx --hw edge16 --export-nearest",
+        "--export-nearest: goes with --export-qdq FILE; it says how layers round there",
+    ),
+    (
         "npu-build good.onnx --hw edge16 --sram-curve c.png",
         "--sram-curve c.png: is written as SVG; give a name that ends in .svg",
     ),

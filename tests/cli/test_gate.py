@@ -90,6 +90,15 @@ def test_a_function_that_does_not_pass_keeps_it_from_being_written(here: Path) -
     assert ": clipped tail, " in printed.err and "try --calib with samples in which " in printed.err
 
 
+def test_a_report_of_some_of_the_samples_says_so(here: Path) -> None:
+    printed = built("--calib data.npz --judge other.npz")
+    assert "outputs against float, on 4 of 5 samples of --judge:\n" in printed.out
+    levels = json.loads((here / "m.json").read_text())["sample_sqnr_db"]
+    assert f"\n\nsingle samples have {min(levels):.1f} to {max(levels):.1f} dB; --min-sqnr DB judges all 5\n\n" in printed.out
+    assert len(levels) == 4 and min(levels) < max(levels)
+    assert "single samples" not in built("--calib data.npz --judge other.npz --min-sqnr 1").out
+
+
 def test_too_few_samples_to_hold_any_out_are_said(here: Path) -> None:
     printed = built("--calib data.npz --samples 16 --min-sqnr 20")
     assert (printed.code, printed.err) == (

@@ -1,12 +1,17 @@
-"""The exported ONNX model rounds where the chip does: onnxruntime gives the chip's codes, layer by layer and end to end."""
+"""The exported ONNX model rounds where the chip does: onnxruntime gives the chip's codes, layer by layer and end to end.
+
+As the machine rounds by default; `nearest`: once, for kernels of codes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
+import onnx.utils
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -18,7 +23,6 @@ from tests.other_numerics import with_numerics
 from tests.unsigned import unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
-from toolchain.frontend.emit import subgraph, to_proto
 from toolchain.ir.graph import TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.report.fidelity import real_values
@@ -51,11 +55,12 @@ def float32_scales() -> Machine:
     return with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne")
 
 
-def saved(graph: str, folder: Path) -> Path:
+def saved(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> Path:
+    """weights: more than WEIGHTS."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {graph} }}')
     rng = np.random.default_rng(0)
     values = {n: rng.standard_normal(s) / np.sqrt(np.prod(s[1:]) or 1) for n, s in WEIGHTS.items()}
-    for name, value in (values | {"low": np.array(-0.5), "high": np.array(0.7)}).items():
+    for name, value in (values | {"low": np.array(-0.5), "high": np.array(0.7), **weights}).items():
         if any(name in n.input for n in proto.graph.node):
             proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
     for node in proto.graph.node:
@@ -65,9 +70,12 @@ def saved(graph: str, folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-def exported(path: Path, data: Path, hw: str | Machine) -> tuple[bytes, Session, list[dict[str, np.ndarray]]]:
+def exported(
+    path: Path, data: Path, hw: str | Machine, *, nearest: bool = False
+) -> tuple[bytes, Session, list[dict[str, np.ndarray]]]:
     """The ONNX file, the integer reference, and samples."""
-    built = build(path, BuildOptions(hw, calibration=str(data), level=0, export_qdq=True))  # nothing fused: every layer shows
+    options = BuildOptions(hw, calibration=str(data), level=0, export_qdq=True, export_nearest=nearest)
+    built = build(path, options)  # nothing fused: every layer shows
     assert built.qdq is not None
     inputs = {t.name: TensorType(t.shape, t.dtype) for t in built.container.inputs}
     return built.qdq, Session(built.container, backend="reference"), list(open_data(data, inputs, limit=4))
@@ -87,36 +95,73 @@ def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.parametrize("nearest", [False, True], ids=["as_the_machine", "nearest"])
 @pytest.mark.parametrize("hw", ["edge16", "edge16_u8", "ws8_pow2"])
 @pytest.mark.parametrize("case", CASES)
-def test_each_layer_is_within_a_step_and_the_whole_close(case: str, hw: str, tmp_path: Path) -> None:
+def test_each_layer_is_within_a_step_and_the_whole_close(case: str, hw: str, nearest: bool, tmp_path: Path) -> None:
     """Every layer is fed with the chip's own codes of what it reads."""
     path = saved(CASES[case], tmp_path)
     machine = unsigned(load_machine("edge16")) if hw == "edge16_u8" else load_machine(hw)
-    data, reference, samples = exported(path, tmp_path / "data.npz", machine)
+    data, reference, samples = exported(path, tmp_path / "data.npz", machine, nearest=nearest)
     proto = onnx.load_from_string(data)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.opset_import[0].version >= 21
     quantized = [n for n in proto.graph.node if n.op_type == "QuantizeLinear"]
     values = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
-    (tmp_path / "q.onnx").write_bytes(data)
-    graph = load_model(tmp_path / "q.onnx").graph
+    cutter, graph = onnx.utils.Extractor(proto), load_model(path).graph
     for sample in samples:
         run = reference.run_detailed(sample)
         if hw != "ws8_pow2":  # that truncates: a sum of layers is as many halves of a step lower
             assert sqnr_db(run.outputs["y"], ran(data, sample)) >= 30
         real = {**sample, **chip_values(run, reference, graph)}
+        codes = {n.output[0]: codes_of(real, n, values) for n in quantized if n.output[0].removesuffix("/codes") in real}
+        feeds = {**sample, **codes}
         for node in quantized:
-            name = node.output[0].removesuffix("/codes")
-            if name not in real or node.input[0] in sample:
+            made = node.output[0]
+            if made not in codes or node.input[0] in sample:
                 continue
-            part = subgraph(graph, [n for n in real if n != name], [node.input[0]])
-            found = ran(to_proto(part, 21).SerializeToString(), {n: real[n] for n in part.inputs}, plain=True)
-            scale, zero = values[node.input[1]], values[node.input[2]].astype(np.int64)
-            limits = np.iinfo(values[node.input[2]].dtype)
-            codes = np.clip(np.rint(found / scale) + zero, limits.min, limits.max)
-            own = np.rint(real[name] / scale) + zero
-            assert np.abs(codes - own).max() <= 1, (name, np.abs(codes - own).max())
+            others = [n for n in feeds if n != made]
+            found = ran(cutter.extract_model(others, [made]).SerializeToString(), {n: feeds[n] for n in others}, plain=True)
+            assert np.abs(found.astype(int) - codes[made]).max() <= 1, made
+
+
+def codes_of(real: Mapping[str, np.ndarray], node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Of the tensor that a QuantizeLinear rounds."""
+    scale, zero = (values[n] for n in node.input[1:])
+    limits = np.iinfo(zero.dtype)
+    return np.clip(np.rint(real[node.output[0].removesuffix("/codes")] / scale) + zero, limits.min, limits.max).astype(zero.dtype)
+
+
+ROUNDINGS = {
+    "double_round": lambda: load_machine("edge16"),
+    "double_round, uint8": lambda: unsigned(load_machine("edge16")),
+    "truncate": lambda: load_machine("ws8_pow2"),
+    **{
+        rule: lambda rule=rule: with_numerics(load_machine("edge16"), rounding=rule)
+        for rule in ("half_away", "single_half_up", "floor")
+    },
+}
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("case", ["chain", "bounds", "depthwise", "product", "transposed product", "pooled"])
+def test_onnxruntime_makes_the_codes_of_a_machine_however_it_rounds(case: str, rounding: str, tmp_path: Path) -> None:
+    """Networks of sums of codes, with its optimizations and without."""
+    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", ROUNDINGS[rounding]())
+    steps = [n.op_type for n in onnx.load_from_string(data).graph.node]
+    assert steps.count("Floor") == sum(steps.count(op) for op in ("Conv", "Gemm", "AveragePool", "ReduceMean"))
+    for sample in samples:
+        wanted = reference.run(None, sample)[0]
+        assert np.array_equal(ran(data, sample), wanted) and np.array_equal(ran(data, sample, plain=True), wanted)
+
+
+def test_sums_beyond_what_float32_holds_round_once(tmp_path: Path) -> None:
+    """Weights that are all the same: 2,048 products of 127 and up to 255 are above 2^24."""
+    graph = "a = Flatten(x) b = Concat<axis=1>(a, a, a, a, a, a, a, a) y = Gemm(b, big, h)"
+    path = saved(graph, tmp_path, {"big": np.full((2048, 10), 0.01)})
+    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16")
+    assert not any(n.op_type == "Floor" for n in onnx.load_from_string(data).graph.node)
+    assert all(sqnr_db(reference.run(None, s)[0], ran(data, s)) >= 30 for s in samples)
 
 
 def chip_values(run: object, reference: Session, graph: object) -> dict[str, np.ndarray]:
@@ -149,7 +194,7 @@ def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, co
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_exported_is_read_back_to_the_same_codes(case: str, hw: str, tmp_path: Path) -> None:
     """At full level, where what is read back is fused again."""
-    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", hw)
+    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", hw, nearest=True)
     (tmp_path / "q.onnx").write_bytes(data)
     again = build(tmp_path / "q.onnx", BuildOptions(hw, calibration=str(tmp_path / "data.npz")))
     assert not any("rounded anew" in n or "cannot keep" in n for n in again.notes)
@@ -174,6 +219,17 @@ def test_tensors_of_the_model_may_have_the_names_that_codes_would_have(tmp_path:
     data, reference, samples = exported(tmp_path / "m.onnx", tmp_path / "data.npz", "edge16")
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     assert all(sqnr_db(reference.run(None, sample)[0], ran(data, sample)) >= 30 for sample in samples)
+
+
+def test_nodes_may_have_the_names_of_tensors(tmp_path: Path) -> None:
+    """Of what they make, as exporters of some frameworks write them."""
+    path = saved(CASES["chain"], tmp_path)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, path)
+    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16")
+    assert all(np.array_equal(ran(data, sample), reference.run(None, sample)[0]) for sample in samples)
 
 
 def test_codes_of_sixteen_bits_are_read_back_to_a_float32_of_their_scales(tmp_path: Path) -> None:
@@ -204,7 +260,7 @@ def test_wide_codes_stay_floats(tmp_path: Path) -> None:
 
 
 def test_weights_are_the_chips_codes(tmp_path: Path) -> None:
-    data, _, _ = exported(saved(CASES["chain"], tmp_path), tmp_path / "data.npz", "edge16")
+    data, _, _ = exported(saved(CASES["chain"], tmp_path), tmp_path / "data.npz", "edge16", nearest=True)
     proto = onnx.load_from_string(data)
     kinds = {i.name: i.data_type for i in proto.graph.initializer if i.name.endswith("/codes")}
     assert set(kinds.values()) == {onnx.TensorProto.INT8} and len(kinds) == 2

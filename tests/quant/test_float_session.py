@@ -26,3 +26,23 @@ def test_padding_before_a_pool(pads: str, pool: str, expected: list[list[float]]
     )
     (y,) = open_session(model.SerializeToString()).run(None, {"x": X})
     assert y.tolist() == [[expected]]
+
+
+def test_a_convolution_in_front_of_a_sum_that_is_asked_for() -> None:
+    """Its weights are rounded, as a quantized model's are, and the sum's other operand is made behind it."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[1,8,4,4] x)
+      => (float[1,8,4,4] y, float[1,8,4,4] b)
+      <float s = {0.1}, int8 z = {0}> {
+        xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z)
+        v = QuantizeLinear(w, s, z) vd = DequantizeLinear(v, s, z) b = Conv(xd, vd, u)
+        wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) a = Conv(xd, wd, u)
+        h = Relu(a) hq = QuantizeLinear(h, s, z) hd = DequantizeLinear(hq, s, z)
+        k = QuantizeLinear(w, s, z) kd = DequantizeLinear(k, s, z) c = Conv(hd, kd, u)
+        d = Add(c, b) y = Relu(d) }""")
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (8, 8, 1, 1), "u": (8,)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    x = rng.standard_normal((1, 8, 4, 4)).astype(np.float32)
+    found = dict(zip("yb", open_session(model.SerializeToString()).run(["y", "b"], {"x": x})))
+    wanted = dict(zip("yb", open_session(model.SerializeToString(), few_runs=True).run(["y", "b"], {"x": x})))
+    assert all(np.allclose(found[n], wanted[n], atol=1e-5) for n in "yb")

@@ -17,7 +17,7 @@ from tests.quantized.forms import script
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.report.error_page import report_files
-from toolchain.report.error_report import ErrorReport
+from toolchain.report.error_report import Effort, ErrorReport
 
 SAMPLES = 24
 
@@ -161,6 +161,36 @@ def test_accumulators_that_wrap_are_named(tmp_path: Path) -> None:
     assert report is not None
     assert (report.findings[0].layer, report.findings[0].cause) == ("node_y", "accumulator overflow")
     assert report.findings[0].remedy.startswith("engines.mac.accumulators.bits above 24 in the machine's file")
+
+
+def test_a_concat_whose_range_is_too_wide_is_named_for_what_it_joins(tmp_path: Path) -> None:
+    """Its operands have its scale; a range of their own in the file of --quant would change nothing."""
+    graph = "a = Conv(x, u) b = Conv<pads=[1,1,1,1]>(x, w) c = Concat<axis=1>(a, b) d = Conv(c, t) y = Relu(d)"
+    saved(tmp_path, graph, {**WEIGHTS, "t": drawn(4, 8, 1, 1)}, drawn(SAMPLES, 4, 8, 8))
+    first = reported(tmp_path, ranges={"c": (-160.0, 160.0)}).findings[0]
+    assert (first.layer, first.tensor, first.cause) == ("node_c", "c", "range wider than its values")
+    assert "for c in the file of --quant" in first.remedy
+
+
+def test_scores_of_nothing_are_not_what_layers_are_tried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the worst by themselves, for the scale is that of what they are joined with; only one layer is tried."""
+    monkeypatch.setattr(Effort, "of", lambda _: Effort(1, 4, 1, 1))
+    graph = "s = Conv(x, u, k) t = Sigmoid(s) b = Conv(x, v1) c = Conv(b, v2) y = Concat<axis=1>(c, t)"
+    weights = {"u": WEIGHTS["u"], "k": np.full(4, -12.0), "v1": drawn(4, 4, 1, 1), "v2": WEIGHTS["u"]}
+    saved(tmp_path, graph, weights, drawn(SAMPLES, 4, 8, 8))
+    report = reported(tmp_path, ranges={"b": (-1.0, 1.0), "s": (-16.0, 0.0), "t": (0.0, 1.0)})
+    assert (report.findings[0].layer, report.findings[0].cause) == ("node_b", "clipped tail")
+    scores = next(r for r in report.rows if r.tensor == "t")
+    assert scores.effect_db is None and scores.alone_db < report.findings[0].alone_db
+
+
+def test_weights_whose_rounding_is_louder_than_the_signal_are_named(tmp_path: Path) -> None:
+    """Rows that sum to nothing, over an input that hardly changes: what rounding leaves of it is louder."""
+    w = drawn(4, 4, 3, 3)
+    x = 5 + 0.01 * np.random.default_rng(7).standard_normal((SAMPLES, 4, 8, 8))
+    saved(tmp_path, "y = Conv(x, w)", {"w": w - w.mean((1, 2, 3), keepdims=True)}, x)
+    first = reported(tmp_path, repair="none").findings[0]
+    assert (first.layer, first.cause) == ("node_y", "weight rounding") and first.alone_db < 3
 
 
 class _Page(HTMLParser):

@@ -10,7 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.other_numerics import with_numerics
 from toolchain.api import BuildOptions, build
+from toolchain.isa import load_machine
 from toolchain.report.error_report import Effort
 from toolchain.report.text import warnings_text, worst_text
 
@@ -158,11 +160,13 @@ def test_values_beyond_the_codes_are_warned_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("samples", [None, 4])
 def test_dead_channels_are_warned_of(samples: int | None, tmp_path: Path) -> None:
-    """By weights of zeros; by values, where enough is seen, also those that a Relu never lets through."""
+    """By weights that are too small for a code; by values, where enough is seen, also those that a Relu never lets through. What
+    the file has no weights for is meant so."""
     weights = np.random.default_rng(0).standard_normal((4, 4, 1, 1))
-    weights[1] = 0
-    options = saved(tmp_path, "a = Conv(x, w, b) y = Relu(a)", {"w": weights, "b": np.array([0, 1, -99, 0])})
-    judged = replace(options, judge=options.calibration, error_report=True, samples=samples)
+    weights[1], weights[3] = 1e-6 * weights[1], 0
+    one_scale = with_numerics(load_machine("edge16"), weights_per_channel=False)
+    options = saved(tmp_path, "a = Conv(x, w, b) y = Relu(a)", {"w": weights, "b": np.array([0, 1, -99, 1])})
+    judged = replace(options, hardware=one_scale, judge=options.calibration, error_report=True, samples=samples, repair="none")
     expected = "dead channels, which give one value whatever comes: node_a {} of 4"
     assert expected.format(1) in build(tmp_path / "m.onnx", replace(judged, error_report=False)).warnings
     assert expected.format(2) in build(tmp_path / "m.onnx", judged).warnings

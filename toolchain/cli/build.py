@@ -120,6 +120,9 @@ def build_command(
     ] = None,
     error_report: Annotated[Path | None, typer.Option(help="A new folder for what each layer loses: table, JSON, HTML.")] = None,
     export_qdq: Annotated[Path | None, typer.Option(help="The result as ONNX with Q and DQ.")] = None,
+    export_nearest: Annotated[
+        bool, typer.Option("--export-nearest", help="Layers in it round once, as QLinear kernels do, whatever the machine does.")
+    ] = False,
     min_cosine: Annotated[float | None, typer.Option(help="Every part must have it, or nothing is written: exit code 3.")] = None,
     min_sqnr: Annotated[float | None, typer.Option(help="The same in dB.")] = None,
     evaluation: Annotated[str | None, typer.Option("--eval", help="FILE.py:FUNCTION that says whether it is enough.")] = None,
@@ -151,6 +154,7 @@ def build_command(
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
                 sram_curve is not None, values, None if state is None else tuple(state), blocks_alike, own_values,
+                export_nearest,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)
@@ -224,6 +228,8 @@ def _require_effect(
         raise CompileError(f"--samples {options.samples}: goes with --calib DATA; without it the inputs are random")
     if force and not options.gate:
         raise CompileError("--force: goes with --min-cosine, --min-sqnr or --eval; nothing else keeps a file from being written")
+    if options.export_nearest and not options.export_qdq:
+        raise CompileError("--export-nearest: goes with --export-qdq FILE; it says how layers round there")
     if sram_curve is not None and sram_curve.suffix != ".svg" and not is_stream(sram_curve):
         raise CompileError(f"--sram-curve {sram_curve}: is written as SVG; give a name that ends in .svg")
     if dump_dir is not None and dump_after is None:

@@ -38,6 +38,7 @@ def _report(built: Build, explain: bool) -> str:
         _curve_text(built),
         text.repair_text(built.figures),
         text.fidelity_text(built.figures, "outputs", "outputs"),
+        text.spread_text(built.figures),
         text.fidelity_text(built.figures, "concats", "concat operands"),
         text.worst_text(built.figures),
         text.score_text(built.figures),

@@ -1,72 +1,67 @@
 """The quantized network as ONNX that others run: QuantizeLinear and DequantizeLinear at every tensor that the chip holds.
 
-Weights are the chip's codes with their scales, biases int32 where a runtime's products take them. Functions, averages and
-resizings stay operators of floats between two roundings, as the chip's tables and sums round once. Tensors of wide
-codes stay floats.
+Layers that add up codes are written as the machine rounds them (`toolchain.export.sums`), or as kernels for codes do, once: their
+weights with scales, biases int32 where such kernels take them. Others stay operators of floats between two roundings, tensors of
+wide codes floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
-from toolchain.errors import InternalError
+from toolchain.export.sums import Sums, weight_codes
+from toolchain.export.writer import Array, Coded, Writer
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 
-Array = NDArray[Any]
+Origins = Mapping[str, tuple[str, str]]  # chip tensor -> (model tensor, layout)
 _LOST_HALF = (Rounding.FLOOR, Rounding.TRUNCATE)  # roundings that biases make up for, which no other runtime does
 
 
-@dataclass(frozen=True)
-class _Coded:
-    """Of a model tensor: what its codes are, and whether the chip makes them (or only reads them)."""
-
-    quant: Quant
-    dtype: str
-    made: bool
-
-
-def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> bytes:
+def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False) -> bytes:
     """The same as the bytes of an ONNX file, weights beside uint8 codes in uint8; see `qdq_graph`."""
     from quant.exact_weights import with_exact_weights
     from toolchain.frontend.emit import to_proto
 
-    graph = qdq_graph(model, integer, chosen, origins, chip)
+    graph = qdq_graph(model, integer, chosen, origins, chip, nearest)
     return with_exact_weights(to_proto(graph, model.opset)).SerializeToString(deterministic=True)
 
 
-def qdq_graph(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> OnnxGraph:
+def qdq_graph(
+    model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False
+) -> OnnxGraph:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
     layout)."""
     coded = _coded(integer, origins, model)
     host = {s for n in integer.nodes if isinstance(n.op, OnnxOp) for s in (n.sources or (n.name,))}
-    writer = _Writer(model.graph, coded, {n.name: n for n in integer.nodes}, integer, chosen, chip)
+    writer, by_name = Writer(model.graph, coded), {n.name: n for n in integer.nodes}
+    sums = None if nearest else Sums(writer, integer, model.graph.consumers())
+    layers = _Layers(writer, sums, integer, chosen, chip)
     for name in model.graph.inputs:
         if name in coded:
-            writer.rounded(name, name, writer.fresh(f"{name}/dequantized"), coded[name])
+            writer.rounded(name, name, writer.fresh(f"{name}/dequantized"))
     for node in model.graph.nodes:
-        writer.take(node, not host.isdisjoint(node.sources or (node.name,)))
+        on_host = not host.isdisjoint(node.sources or (node.name,))
+        layers.take(node, None if on_host else by_name.get(node.name), on_host)
     types = {**model.graph.types, **writer.types}
     base = replace(model.graph, types=types, constants={**model.graph.constants, **writer.constants})
     return base.with_nodes(writer.nodes)
 
 
-def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: NormalModel) -> dict[str, _Coded]:
+def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: NormalModel) -> dict[str, Coded]:
     made = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
-    found: dict[str, _Coded] = {}
+    found: dict[str, Coded] = {}
     for name, (tensor, layout) in origins.items():
         kind = integer.types.get(name)
         if kind is None or kind.quant is None or layout == INNER or model.types[tensor].dtype != "float32":
@@ -76,81 +71,42 @@ def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: Normal
         # of a tensor that the chip holds in both orders, and reads from the host in none, the codes are the same
         if tensor not in found or name == tensor:
             made_here = name in made or (tensor in found and found[tensor].made)
-            found[tensor] = _Coded(kind.quant, kind.dtype, made_here)
+            found[tensor] = Coded(kind.quant, kind.dtype, made_here)
     return found
 
 
-@dataclass
-class _Writer:
-    """The nodes written so far."""
+@dataclass(frozen=True)
+class _Layers:
+    """Writes the model's nodes as the chip has them. sums: None where each layer is to round once."""
 
-    source: Graph
-    coded: Mapping[str, _Coded]
-    layers: Mapping[str, Node]
+    writer: Writer
+    sums: Sums | None
     integer: Graph
     chosen: Graph
     chip: Chip
-    nodes: list[Node] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
-    _dequantized: dict[str, str] = field(default_factory=dict)
 
-    def take(self, node: OnnxNode, on_host: bool) -> None:
-        inputs = [self._read(n, on_host) for n in node.inputs]
-        if not on_host and node.name in self.layers:
-            self._codes_of(node, self.layers[node.name], inputs)
-        exact = {n: self.fresh(f"{n}/exact") for n in node.outputs if n in self.coded and self.coded[n].made and not on_host}
+    def take(self, node: OnnxNode, layer: Node | None, on_host: bool) -> None:
+        writer = self.writer
+        exact = {
+            n: writer.fresh(f"{n}/exact") for n in node.outputs if n in writer.coded and writer.coded[n].made and not on_host
+        }
         outputs = [exact.get(n, n) for n in node.outputs]
-        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
+        if layer is None or self.sums is None or not self.sums.write(node, layer, outputs[0]):
+            inputs = [self._read(n, on_host) for n in node.inputs]
+            if layer is not None:
+                self._codes_of(node, layer, inputs)
+            writer.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
         for name, made in zip(node.outputs, outputs):
-            if name not in self.coded:
+            if name not in writer.coded:
                 continue
             if made != name:
-                self.types[made] = self.source.types[name]
-                self.rounded(name, made, name, self.coded[name])
+                writer.types[made] = writer.source.types[name]
+                writer.rounded(name, made, name)
             else:  # the host's: it goes on as it is, and the chip reads its codes
-                self.rounded(name, name, self.fresh(f"{name}/dequantized"), self.coded[name])
+                writer.rounded(name, name, writer.fresh(f"{name}/dequantized"))
 
     def _read(self, name: str, on_host: bool) -> str:
-        return name if on_host else self._dequantized.get(name, name)
-
-    def rounded(self, name: str, source: str, target: str, coded: _Coded) -> None:
-        """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""
-        parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
-        codes, shape = self.fresh(f"{name}/codes"), self.source.types[name].shape
-        self.types[codes] = TensorType(shape, coded.dtype)
-        self.types[target] = self.source.types[name]
-        self.nodes.append(Node(f"{name}/quantize", OnnxOp("QuantizeLinear"), (source, *parameters), (codes,)))
-        self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear"), (codes, *parameters), (target,)))
-        self._dequantized[name] = target
-
-    def _parameters(self, name: str, scale: Any, zero_point: Any, dtype: str) -> tuple[str, str]:
-        return (
-            self._constant(f"{name}/scale", np.asarray(scale, np.float32)),
-            self._constant(f"{name}/zero_point", np.asarray(zero_point, dtype)),
-        )
-
-    def fresh(self, name: str) -> str:
-        """A name that no tensor of the model has."""
-        while name in self.source.types:
-            name += "'"
-        return name
-
-    def _constant(self, name: str, value: Array) -> str:
-        name = self.fresh(name)
-        self.constants[name] = value
-        self.types[name] = TensorType(value.shape, str(value.dtype))
-        return name
-
-    def _stored(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
-        """A constant as codes that are dequantized."""
-        name = self.fresh(name)
-        stored = self._constant(f"{name}/codes", codes)
-        parameters = self._parameters(name, scale, zero_point, str(codes.dtype))
-        self.types[name] = TensorType(codes.shape, "float32")
-        attributes = {} if axis is None else {"axis": axis}
-        self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear", attributes), (stored, *parameters), (name,)))
-        return name
+        return name if on_host else self.writer.dequantized.get(name, name)
 
     # --- constants of layers
 
@@ -163,23 +119,17 @@ class _Writer:
 
     def _weights(self, node: OnnxNode, layer: Node, inputs: list[str]) -> None:
         op = operator_of(layer, IntegerConvolution)
-        codes, bias = op.whole_weights(self.integer.constants[layer.inputs[1]]), self.integer.constants[layer.inputs[2]]
+        codes, bias = weight_codes(node, layer, self.integer, self.writer.source), self.integer.constants[layer.inputs[2]]
         x, y = self._quant(layer.inputs[0]), self._quant(layer.outputs[0])
         scales = weight_scales(op.requant, x.scale, y.scale)
-        if node.op.op_type == "Gemm":
-            if not node.op.attributes["transB"]:
-                raise InternalError(f"{node.name}: a Gemm of the normal form has its weights as [n, k]")
-            codes = codes.reshape(codes.shape[0], -1)
-        else:
-            codes = codes.transpose(NCHW).reshape(self.source.types[node.inputs[1]].shape)
         each = scales.size > 1
         zero = np.zeros(scales.size if each else (), codes.dtype)
         name = f"{node.name}/weights"
         scale = scales if each else scales.reshape(())
         if op.group:  # whole numbers beyond 8 bits: groups of them with minima are no type of ONNX
-            inputs[1] = self._constant(name, (codes * scales.reshape(-1, *(1,) * (codes.ndim - 1))).astype(np.float32))
+            inputs[1] = self.writer.constant(name, (codes * scales.reshape(-1, *(1,) * (codes.ndim - 1))).astype(np.float32))
         else:
-            inputs[1] = self._stored(name, np.ascontiguousarray(codes), scale, zero, 0 if each else None)
+            inputs[1] = self.writer.stored(name, codes, scale, zero, 0 if each else None)
         if len(inputs) > 2 and inputs[2]:
             inputs[2] = self._bias(node, bias, x.scale, np.broadcast_to(scales, bias.shape))
 
@@ -192,24 +142,24 @@ class _Writer:
             codes = np.rint(self.chosen.constants[given.inputs[2]].astype(np.float64) / steps)
         name = f"{node.name}/bias"
         if numerics.activation.bits != 8 or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
-            return self._constant(name, (codes * steps).astype(np.float32))
-        return self._stored(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
+            return self.writer.constant(name, (codes * steps).astype(np.float32))
+        return self.writer.stored(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
 
     def _operand(self, node: Node, layer: Node, inputs: list[str]) -> None:
         """The constant operand of a sum or product, by the codes and the scale that the chip has it in."""
         at = next((i for i, n in enumerate(layer.inputs) if n in self.integer.constants), None)
-        where = next((i for i, n in enumerate(node.inputs) if n in self.source.constants), None)
+        where = next((i for i, n in enumerate(node.inputs) if n in self.writer.source.constants), None)
         if at is None or where is None:
             return
         op = operator_of(layer, IntegerBinary)
-        codes, shape = self.integer.constants[layer.inputs[at]], self.source.types[node.outputs[0]].shape
+        codes, shape = self.integer.constants[layer.inputs[at]], self.writer.source.types[node.outputs[0]].shape
         held = self.integer.types[layer.outputs[0]].shape
         if held != shape and len(shape) == 4:  # channels last
             codes = codes.reshape((1,) * (4 - codes.ndim) + codes.shape).transpose(NCHW)
         scale = operand_scale(op, at, self._quant(layer.inputs[1 - at]).scale, self._quant(layer.outputs[0]).scale)
         zero = op.a_zero_point if at == 0 else op.b_zero_point
         stored = np.ascontiguousarray(codes)
-        inputs[where] = self._stored(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
+        inputs[where] = self.writer.stored(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
 
     def _quant(self, name: str) -> Quant:
         found = self.integer.types[name].quant

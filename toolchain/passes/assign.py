@@ -128,8 +128,8 @@ def assign_quants(
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):
                 own, kept = known(name, types[name]), quants[node.inputs[0]]
-                finer = kept if isinstance(own, Quant) else activation_quant(_with(own, brought(node.op)), numerics)
-                quants[name] = finer if _blurred(node, kept) and finer.scale <= kept.scale / 2 else kept
+                finer = own if isinstance(own, Quant) else activation_quant(_with(own, brought(node.op)), numerics)
+                quants[name] = finer if finer.scale <= kept.scale / 2 and _blurred(node, kept, finer.scale) else kept
             elif fixed is not None:
                 quants[name] = fixed
             else:
@@ -181,9 +181,9 @@ def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[N
     return () if hidden else lost
 
 
-def _blurred(node: Node, x: Quant) -> bool:
-    """Whether a number that a mover brings is far from what its input's codes make of it."""
-    return any(abs(np.rint(v / x.scale) * x.scale - v) > abs(v) / 4 for v in brought(node.op) if v > MASK_LOW)
+def _blurred(node: Node, x: Quant, step: float) -> bool:
+    """Whether a number that a mover brings is more than a step from what its input's codes make of it."""
+    return any(abs(np.rint(v / x.scale) * x.scale - v) > step for v in brought(node.op) if v > MASK_LOW)
 
 
 def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:

@@ -47,7 +47,7 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
     faults = [fault for name, f in factors.items() if (fault := _fault(name, f, graph, channels)) is not None]
     if faults:
         raise CompileError("\n".join(faults))
-    shaped = {name: f.reshape(channels.shape(name)) for name, f in factors.items()}
+    shaped = _shaped(factors, channels)
     producers = graph.producers()
     constants, types = dict(graph.constants), dict(graph.types)
     nodes: list[OnnxNode] = []
@@ -68,6 +68,15 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
         raise InternalError(f"factors for {lost[0]!r}, which is an input or output of the model")
     scaled = graph.with_nodes(nodes, types, constants)
     return replace(model, graph=scaled, source=None), tuple(n.name for n in put_in.values())
+
+
+def shaped_factors(graph: OnnxGraph, factors: Factors) -> dict[str, Array]:
+    """graph: with these factors. Each broadcasts to its tensor."""
+    return _shaped(factors, Channels(graph)) if factors else {}
+
+
+def _shaped(factors: Factors, channels: Channels) -> dict[str, Array]:
+    return {name: f.reshape(channels.shape(name)) for name, f in factors.items()}
 
 
 def _fault(name: str, factors: Array, graph: OnnxGraph, known: Channels) -> str | None:

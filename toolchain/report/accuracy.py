@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -28,7 +29,7 @@ FEW = 4  # samples that a build is judged on where nobody asks for more
 @dataclass(frozen=True)
 class Subject:
     """What is judged. reference: the integer network's session; parts: Concat node -> (model tensor, layout) of each operand;
-    samples: to judge on, which start afresh each time."""
+    samples: to judge on, which start afresh each time; given: how many there are, None: that is not known."""
 
     model: NormalModel
     container: Container
@@ -38,6 +39,7 @@ class Subject:
     parts: Mapping[str, Sequence[tuple[str, str]]]
     samples: Iterable[Sample]
     on: JudgedOn
+    given: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     """first: the first of the samples, with what the integer network makes of it; the others are run here."""
     others = islice(subject.samples, 1, None if gate else FEW)
     runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
-    found = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate)
+    found = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate, factors=subject.network.factors)
     real = subject.on != RANDOM
     worst = worst_layers(subject.network, subject.samples, found.levels, subject.quantized) if real else None
     errors = _errors(subject) if reported else None
@@ -68,6 +70,8 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
         "concats": [_part(f, subject.model.graph, worst) for f in found.concats],
         "judged_on": subject.on,
         "judged_samples": runs.taken,
+        "samples_to_judge": subject.given,
+        "sample_sqnr_db": [level if math.isfinite(level) else None for level in found.levels],
         "worst_layers": [] if worst is None else [w.as_json() for w in worst.layers],
         "worst_samples": 0 if worst is None else worst.samples,
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},

@@ -15,6 +15,7 @@ from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.matrix_product import IntegerMatrixProduct
+from toolchain.ops.movement import Join
 from toolchain.ops.unary import Lookup
 from toolchain.report.blocks import Block
 from toolchain.report.findings import LOST_DB, Cause, LayerError, Quantized
@@ -199,6 +200,14 @@ def to_blame(found: Measured, block: Block, row: LayerError) -> str | None:
     # The energy of few large values hides what the others lose, and what is clipped; codes beyond all values could be finer.
     hidden = (_few_set_it, _is_wide) if row.cause == "steep function" and not _at_ends(found, block) else _ODD
     return next((f for f in feeds if any(odd(found, f) for odd in hidden)), None)
+
+
+def scaled_by(found: Measured, block: Block) -> str | None:
+    """The tensor of a Concat whose range, which is wider than all that it joins, is the block's too."""
+    integer, name = found.network.integer, block.tensor
+    joined = (n.outputs[0] for n in integer.nodes if isinstance(n.op, Join) and name in n.inputs)
+    alike = (y for y in joined if y in found.sums and found.network.quant(y) == found.network.quant(name))
+    return next((y for y in alike if _is_wide(found, y)), None)
 
 
 def _at_ends(found: Measured, block: Block) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
 from toolchain.passes.telling import silences
 from toolchain.report.blocks import Block, blocks, shown_tensors
-from toolchain.report.diagnosis import diagnosed, is_fine, is_silent, keeps_all, to_blame, undiagnosed
+from toolchain.report.diagnosis import diagnosed, is_fine, is_silent, keeps_all, scaled_by, to_blame, undiagnosed
 from toolchain.report.findings import LayerError, Quantized
 from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, alone_values, measured
 from toolchain.report.warnings import layer_warnings
@@ -83,12 +84,13 @@ def network_of(
     parts: Mapping[str, Sequence[tuple[str, str]]],
     ranges: Mapping[str, Range | Quant],
     ended: frozenset[str] = frozenset(),
+    factors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Network:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes; ranges:
-    of the model's tensors, or their scales; ended: as `Selection` has them."""
+    of the model's tensors, or their scales; ended: as `Selection` has them; factors: as of `Network`."""
     shown = shown_tensors(integer, model.types, origins, parts)
     silent = silences(chosen, integer, ranges)
-    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended)
+    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended, factors)
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,10 @@ def error_report(network: Network, samples: Iterable[tuple[Sample, Codes]], quan
     found = measured(network, islice(samples, effort.samples))
     rows = sorted((diagnosed(found, b, quantized) for b in network.blocks), key=_alone)
     outputs = _Outputs(found, found.kept[: effort.kept])
-    tried = [replace(r, effect_db=outputs.level(r.block)) for r in rows[: effort.tried]]
-    rows = [*_worst_first(tried), *rows[effort.tried :]]
+    heard = [r for r in rows if outputs.hear(r.block)]  # of scores of what is not there every layer would be as bad
+    tried = [replace(r, effect_db=outputs.level(r.block)) for r in heard[: effort.tried]]
+    known = {r.position for r in tried}
+    rows = [*_worst_first(tried), *(r for r in rows if r.position not in known)]
     findings = tuple(_findings(found, rows, quantized, len(rows)))
     return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
 
@@ -159,6 +163,9 @@ def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized,
         while (feed := to_blame(found, row.block, row)) is not None:
             before = known[feed]
             made = before if before.cause is not None else diagnosed(found, by_tensor[feed], quantized)
+            row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
+        if (whole := scaled_by(found, row.block)) is not None and whole in known:
+            made = known[whole] if known[whole].cause is not None else diagnosed(found, by_tensor[whole], quantized)
             row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
         if row.name not in named:
             named.add(row.name)
@@ -209,6 +216,11 @@ class _Outputs:
         chosen = [i for i, tells in enumerate(told) if tells or not any(told)]
         self._names = [names[i] for i in chosen]
         self._values = [[v[i] for i in chosen] for v in values]
+        self._behind = _behind(self._model.graph, self._names)
+
+    def hear(self, block: Block) -> bool:
+        """Whether any of them is made of what the block makes."""
+        return self._found.network.shown[block.tensor].model in self._behind
 
     def level(self, block: Block) -> float:
         """dB of the output that suffers most where the block's error alone is put into float."""
@@ -222,6 +234,15 @@ class _Outputs:
             for total, x, y in zip(sums, values, got):
                 total.update(x, y)
         return min((total.sqnr_db for total in sums), default=math.inf)
+
+
+def _behind(graph: OnnxGraph, names: Iterable[str]) -> set[str]:
+    """The tensors that these are made of, and themselves."""
+    found = set(names)
+    for node in reversed(graph.nodes):
+        if found.intersection(node.outputs):
+            found.update(n for n in node.inputs if n)
+    return found
 
 
 def _tells(graph: OnnxGraph, name: str, value: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from toolchain.runtime import Run
 from toolchain.runtime.ports import to_real
 
 Sample = Mapping[str, np.ndarray]
+Factors = Mapping[str, np.ndarray]
+UNSCALED: Factors = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,21 @@ class Measured:
     """Sums over samples of how far the integer network's outputs, and the operands of its Concats, are from float's.
 
     container: of the integer network; parts: Concat node -> (model tensor, layout) of each operand that is to be looked at;
-    states: what the chip keeps for the next run counts as an output.
+    states: what the chip keeps for the next run counts as an output; factors: what channels of the operands are multiplied by,
+    in whose numbers none is judged; each broadcasts to its tensor.
     """
 
-    def __init__(self, container: Container, parts: Mapping[str, Sequence[tuple[str, str]]], *, states: bool = False) -> None:
+    def __init__(
+        self,
+        container: Container,
+        parts: Mapping[str, Sequence[tuple[str, str]]],
+        *,
+        states: bool = False,
+        factors: Factors = UNSCALED,
+    ) -> None:
         outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
         outputs += dict.fromkeys(state.output for _, state in container.states) if states else []
-        self._graph = container.graph
+        self._graph, self._factors = container.graph, factors
         self._operands = _operands(container.graph, parts)
         self._whole = {name: Compared() for name in outputs}
         self._part = {o.label: Compared() for o in self._operands}
@@ -67,7 +78,8 @@ class Measured:
         for name, sums in self._whole.items():
             sums.update(values[name], run.outputs[name] if name in run.outputs else run.real[name])
         for o in self._operands:
-            self._part[o.label].update(values[o.tensor], real_values(run.codes[o.code], self._graph, o.code, o.layout))
+            own, factors = real_values(run.codes[o.code], self._graph, o.code, o.layout), self._factors.get(o.tensor, 1)
+            self._part[o.label].update(values[o.tensor] / factors, own / factors)
 
     @property
     def outputs(self) -> list[Part]:
@@ -90,10 +102,11 @@ def fidelity(
     parts: Mapping[str, Sequence[tuple[str, str]]],
     *,
     few: bool = False,
+    factors: Factors = UNSCALED,
 ) -> Fidelities:
     """runs: samples with what the integer reference makes of them, read once, one held at a time; few: of which there are no
-    more than a fast session pays for."""
-    measured, levels = Measured(container, parts), list[float]()
+    more than a fast session pays for; factors: as of `Measured`."""
+    measured, levels = Measured(container, parts, factors=factors), list[float]()
     session = FloatSession(model, measured.wanted, few_runs=few)
     for sample, run in runs:
         values = dict(zip(measured.wanted, session.run(sample)))

@@ -39,8 +39,9 @@ KEPT = 3  # samples
 @dataclass(frozen=True)
 class Network:
     """What is measured. integer: nothing fused behind its layers; chosen: the same in float, as selected; blocks, shown: of
-    the integer graph (report.blocks); silent: by chip tensor, what of it
-    tells its readers nothing; ended: the model's tensors that a quantized model ends where their codes do."""
+    the integer graph (report.blocks); silent: by chip tensor, what of it tells its readers nothing; ended: the model's tensors
+    that a quantized model ends where their codes do; factors: what channels of the file's tensors are multiplied by in `model`,
+    in whose numbers nothing is judged; each broadcasts to its tensor."""
 
     model: NormalModel
     integer: Graph
@@ -49,6 +50,12 @@ class Network:
     blocks: tuple[Block, ...]
     silent: Mapping[str, Silence]
     ended: frozenset[str]
+    factors: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    def unscaled(self, block: Block) -> Array | None:
+        """float32: what makes the block's tensor the file's again; None: nothing."""
+        factors = self.factors.get(self.shown[block.tensor].model)
+        return None if factors is None else (1 / factors).astype(np.float32)
 
     def counted(self, block: Block, x: Array) -> Array:
         """float's values of the block's tensor, as far as they tell its readers anything, and mathematics leaves them."""
@@ -179,7 +186,7 @@ class _Pass:
         for block in self._by_model[name]:
             shown, kind = self._network.shown[block.tensor], self._network.integer.types[block.tensor]
             quant, counted = self._network.quant(block.tensor), self._network.counted(block, x)
-            codes = self._found.sums[block.tensor].own.codes(counted, quant, kind.dtype)
+            codes = self._found.sums[block.tensor].own.codes(counted, quant, kind.dtype, self._network.unscaled(block))
             self._codes[block.tensor] = _laid_out(codes, shown.layout).reshape(kind.shape)
             self._waiting.append((block, counted))
         # A block's feeds are before its tensor in the order of the network, and mostly in float's.
@@ -212,7 +219,8 @@ class _Pass:
     def _noise(self, block: Block, codes: Array, x: Array) -> float:
         shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
         straight = codes.transpose(channels_second(codes.ndim)) if shown.layout == "nhwc" else codes
-        return noise_energy(x, straight.reshape(x.shape), quant, shown.model in self._network.masks)
+        masks, unscaled = shown.model in self._network.masks, self._network.unscaled(block)
+        return noise_energy(x, straight.reshape(x.shape), quant, masks, unscaled)
 
     def _finish(self) -> None:
         if self._waiting:
@@ -256,7 +264,12 @@ def weight_noise(found: Measured, block: Block) -> float | None:
     noise = _weight_error(found.network, node, given, x)
     inside = (y > node.op.requant.low) & (y < node.op.requant.high)
     quant = found.network.quant(node.outputs[0])
-    real = (y.astype(np.float32) - np.float32(quant.zero_point)) * np.float32(quant.scale)
+    # float's, where it is known in front of what moves it: what the layer makes may be noise as large
+    right = kept.codes[block.tensor] if block.tensor == node.outputs[0] else y
+    real = (right.astype(np.float32) - np.float32(quant.zero_point)) * np.float32(quant.scale)
+    unscaled = found.network.unscaled(block)
+    if unscaled is not None:  # a number for each channel, which are last here
+        real, noise = real * unscaled.ravel(), noise * unscaled.ravel()
     signal = float(np.sum(real * real, dtype=np.float64))
     energy = float(np.sum(noise * noise, where=inside, dtype=np.float64))
     return energy / signal if signal else 0.0

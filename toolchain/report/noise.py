@@ -19,7 +19,8 @@ _SOME = 1 << 11  # values of a sample that a median is taken of
 
 @dataclass
 class Rounding:
-    """What rounding a tensor's float values to its codes does to them. Energies are sums of squares.
+    """What rounding a tensor's float values to its codes does to them. Energies are sums of squares, in the file's numbers where
+    the tensor's channels are scaled.
 
     noise: all of it; clipped_noise: of values outside the codes, of which there are `clipped`; low, high: of the values.
     masks: values that mask, minus infinity or what stands for it, are left out of all figures: the least code means the same.
@@ -34,13 +35,15 @@ class Rounding:
     count: int = 0
     low: float = math.inf
     high: float = -math.inf
+    _power: float = 0.0  # of the values as they are rounded
     _first: float = math.inf
     _last: float = -math.inf
     _some: list[Array] = field(default_factory=list)
 
-    def codes(self, x: Array, quant: Quant, dtype: str) -> Array:
-        """float32 x -> its codes, as the host makes them on the way into a region; adds what that costs."""
-        flat = np.ravel(x)
+    def codes(self, x: Array, quant: Quant, dtype: str, unscaled: Array | None = None) -> Array:
+        """float32 x -> its codes, as the host makes them on the way into a region; adds what that costs. unscaled: what x is
+        multiplied by to be the file's numbers, broadcasts to it; None: nothing."""
+        flat, back = np.ravel(x), _raveled(unscaled, x)
         some = flat[:: -(-flat.size // _SOME) or 1]
         seen = _seen(some, self.masks)
         some = np.abs(some if seen is None else some[seen])
@@ -56,20 +59,26 @@ class Rounding:
                 steps = steps.astype(np.float64)
             held = np.clip(steps, limits.min, limits.max)
             made[start : start + _CHUNK] = held
+            own = None if back is None else back[start : start + _CHUNK]
             seen = _seen(part, self.masks)
             if seen is not None:
-                part, steps, held = part[seen], steps[seen], held[seen]
+                part, steps, held, own = part[seen], steps[seen], held[seen], None if own is None else own[seen]
             if not part.size:
                 continue
-            self._add(part, (held - zero) * scale - part, steps != held)
+            self._add(part, (held - zero) * scale - part, steps != held, own)
             self._first, self._last = min(self._first, float(held.min())), max(self._last, float(held.max()))
         return made.reshape(x.shape)
 
-    def _add(self, part: Array, error: Array, outside: Array) -> None:
+    def _add(self, part: Array, error: Array, outside: Array, unscaled: Array | None) -> None:
         self.count += part.size
-        self.signal += _energy(part)
-        self.noise += _energy(error)
         self.low, self.high = min(self.low, float(part.min())), max(self.high, float(part.max()))
+        power = _energy(part)
+        self._power += power
+        if unscaled is not None:
+            error = error * unscaled
+            power = _energy(part * unscaled)
+        self.signal += power
+        self.noise += _energy(error)
         clipped = int(np.count_nonzero(outside))
         if clipped:
             self.clipped += clipped
@@ -87,20 +96,27 @@ class Rounding:
 
     @property
     def rms(self) -> float:
-        return math.sqrt(self.signal / self.count) if self.count else 0.0
+        """Of the values as they are rounded."""
+        return math.sqrt(self._power / self.count) if self.count else 0.0
 
 
-def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False) -> float:
-    """Sum of squared differences of what the codes stand for from x, of the same shape. masks: as of `Rounding`."""
-    flat, other = np.ravel(x), np.ravel(codes)
+def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False, unscaled: Array | None = None) -> float:
+    """Sum of squared differences of what the codes stand for from x, of the same shape. masks, unscaled: as of `Rounding`."""
+    flat, other, back = np.ravel(x), np.ravel(codes), _raveled(unscaled, x)
     scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
     found = 0.0
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
         error = (other[start : start + _CHUNK].astype(np.float32) - zero) * scale - part
+        if back is not None:
+            error = error * back[start : start + _CHUNK]
         seen = _seen(part, masks)
         found += _energy(error if seen is None else error[seen])
     return found
+
+
+def _raveled(unscaled: Array | None, x: Array) -> Array | None:
+    return None if unscaled is None else np.ravel(np.broadcast_to(unscaled, x.shape))
 
 
 def _seen(x: Array, masks: bool) -> Array | None:

@@ -188,11 +188,22 @@ def _level(decibels: float | None) -> str:
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     """The parts under `key`. Random inputs give figures, no verdict: they say nothing of the model's own data."""
     judged = report["judged_on"] != RANDOM
-    of = f"{counted(report['judged_samples'], 'sample')} {JUDGED_ON[report['judged_on']]}"
-    title = f"{what} against float, on {of}:"
+    count, all_of = report["judged_samples"], report["samples_to_judge"] if judged else None
+    some = counted(count, "sample") if all_of is None or all_of <= count else f"{count} of {counted(all_of, 'sample')}"
+    title = f"{what} against float, on {some} {JUDGED_ON[report['judged_on']]}:"
     parts = report[key]
     rows = [(cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
     return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
+
+
+def spread_text(report: Mapping[str, Any]) -> str:
+    """How far single samples are from each other, where some that there are were not judged; else empty."""
+    levels, count, all_of = report["sample_sqnr_db"], report["judged_samples"], report["samples_to_judge"]
+    if report["judged_on"] == RANDOM or all_of is None or all_of <= count or not report["outputs"]:
+        return ""
+    known = sorted(level for level in levels if level is not None)
+    each = f"single samples have {known[0]:.1f} to {known[-1]:.1f} dB; " if len(known) > 1 else ""
+    return f"{each}--min-sqnr DB judges all {all_of}"
 
 
 def warnings_text(report: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from quant.observe import Range
 from toolchain.errors import counted, percent
 from toolchain.ir.graph import Quant
+from toolchain.ops.convolution.rules import Convolution
 from toolchain.report.layer_errors import Measured
 
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
@@ -127,22 +128,31 @@ def _saturated(found: Measured, told: Collection[str]) -> list[str]:
 
 
 def _dead(found: Measured) -> list[str]:
-    """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all zero."""
+    """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all the code
+    zero. What has no weights in the file is meant so."""
     dead = {}
+    given = {n.name: n.inputs[1] for n in found.network.chosen.nodes if isinstance(n.op, Convolution)}
     for block in found.network.blocks:
         channels, node = found.sums[block.tensor].channels, block.layer
         if channels is None or node is None:
             continue
         if found.samples >= FEW_SAMPLES:
-            count = int(np.count_nonzero(channels[0] == channels[1]))
+            still = channels[0] == channels[1]
         else:
-            weights = found.network.integer.constants[node.inputs[1]]
-            count = int(np.count_nonzero(~weights.reshape(len(weights), -1).any(1)))
+            still = ~_has_weights(found.network.integer.constants[node.inputs[1]])
+        if node.name in given:
+            still = still & _has_weights(found.network.chosen.constants[given[node.name]])
+        count = int(np.count_nonzero(still))
         if count:
             dead[node.name] = (count, len(channels[0]))
     ranked = sorted(dead.items(), key=lambda d: -d[1][0] / d[1][1])
     named = ", ".join(f"{name} {count} of {of}" for name, (count, of) in ranked[:NAMED])
     return [f"dead channels, which give one value whatever comes: {_first(named, len(ranked))}"] if ranked else []
+
+
+def _has_weights(weights: np.ndarray) -> np.ndarray:
+    """bool[o]: which output channels have any that is not zero. weights: [o, ...]."""
+    return np.any(weights.reshape(len(weights), -1) != 0, axis=1)
 
 
 def _first(named: str, count: int) -> str:

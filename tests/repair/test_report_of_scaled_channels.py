@@ -1,0 +1,47 @@
+"""Where equalization scales channels, layers are judged in the file's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unequal_networks import convolutions, plain, samples
+
+from quant.error import sqnr_db
+from quant.float_session import FloatSession
+from quant.repair.step import Quantization
+from toolchain.repair.factors import shaped_factors
+from toolchain.report.error_report import concat_parts, error_report, network_of
+from toolchain.report.findings import Quantized
+from toolchain.report.layer_errors import alone_values, measured, weight_noise
+
+SHAPE = (1, 3, 8, 8)
+
+
+def test_figures_are_those_of_the_numbers_of_the_file(tmp_path: Path) -> None:
+    """Channels whose factors span 64: what is lost of the small ones would be all that counts."""
+    net, data = convolutions(tmp_path, "edge16", per_tensor=True), samples(SHAPE, 16)
+    factors = {"c": np.geomspace(1 / 8, 8, 8)}
+    through = net.through(Quantization({}, factors=factors))
+    given = replace(plain(through, data), factors=factors)
+    scaled = shaped_factors(through.model.graph, factors)
+    parts = concat_parts(through.selection.graph, through.origins)
+    graphs = through.integer(given), through.graph, through.origins, parts, given.ranges
+    network, as_held = (network_of(through.model, *graphs, factors=f) for f in (scaled, {}))
+    session = through.session(given)
+    runs = [(s, session.run_detailed(s).codes) for s in data[:1]]
+    report, other = (error_report(n, runs, Quantized(net.chip, "minmax")) for n in (network, as_held))
+    (row,), (held,) = ([r for r in found.rows if r.tensor == "c"] for found in (report, other))
+    (block,) = (b for b in network.blocks if network.shown[b.tensor].model == "c")
+    found = measured(network, runs)
+    (real,) = FloatSession(net.model, ["c"]).run(data[0])
+    made = alone_values(found, block, found.kept[0]) / scaled["c"]
+    assert row.alone_db == pytest.approx(sqnr_db(real, made), abs=0.01)
+    quant, (values,) = network.quant(block.tensor), FloatSession(through.model, ["c"]).run(data[0])
+    codes = np.clip(np.rint(values / quant.scale) + quant.zero_point, -128, 127)
+    assert row.own_db == pytest.approx(sqnr_db(real, (codes - quant.zero_point) * quant.scale / scaled["c"]), abs=0.01)
+    assert row.accumulated_db is not None and row.accumulated_db == pytest.approx(row.alone_db, abs=3)
+    assert abs(held.alone_db - row.alone_db) > 1 and abs(held.own_db - row.own_db) > 1
+    assert weight_noise(found, block) != pytest.approx(weight_noise(measured(as_held, runs), block), rel=0.05)
