@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import onnx
@@ -15,6 +15,7 @@ from quant.divided import Divided, cut, measured_as
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
+from quant.multiples import Sink, Stepped
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
 from quant.pieces import PiecewiseModel, tensor_bytes
@@ -25,6 +26,7 @@ from toolchain.ir.graph import TensorType
 from toolchain.ir.masks import MASK_LOW
 
 ObserverName = Literal["minmax", "percentile", "mse"]
+SinkT = TypeVar("SinkT", bound=Sink)
 Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
 OBSERVERS: tuple[ObserverName, ...] = ("minmax", "percentile", "mse")
 NO_NUMERICS: Mapping[str, Numerics] = MappingProxyType({})
@@ -65,7 +67,8 @@ def calibrate(
     computed_by: FloatModel | None = None,
     divided: Divided | None = None,
 ) -> dict[str, Range]:
-    """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`.
+    """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`; of inputs with
+    their step.
 
     model: static, float, such that onnxruntime runs it; it is not changed. computed_by: what computes its tensors instead,
     where another spelling of it shall; divided: of a model with steps in the place of operators. One pass over `data`, one
@@ -81,24 +84,37 @@ def calibrate(
     for name in tensors:
         observers[name] = shared.setdefault(measured_as(name, divided), make(others.get(name)))
     observers |= {name: UnlessMasked(found) for name, found in observers.items() if name in masks}
+    steps = _steps_of_inputs(model, observers)
     observe(
         model,
         data,
-        observers,
+        {**observers, **steps},
         progress=progress,
         session_threads=session_threads,
         held_bytes=held_bytes,
         computed_by=computed_by,
         divided=divided,
     )
-    return {name: observers[name].range() for name in tensors}
+    return {name: _with_step(observers[name].range(), steps.get(name)) for name in tensors}
+
+
+def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, Stepped[SinkT]]:
+    """Of inputs that are measured alone: a state is also what a run makes."""
+    constants, times = {i.name for i in model.graph.initializer}, Counter(map(id, sinks.values()))
+    inputs = [i.name for i in model.graph.input if i.name not in constants]
+    return {n: Stepped(sinks[n]) for n in inputs if n in sinks and times[id(sinks[n])] == 1}
+
+
+def _with_step(r: Range, seen: Stepped[Any] | None) -> Range:
+    return r if seen is None or seen.step is None else replace(r, step=seen.step)
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of each tensor; `masks`: those that mask, whose ends stay as they are."""
+    """What was seen of each tensor; `steps`: of inputs; `masks`: those that mask, whose ends stay as they are."""
 
     histograms: Mapping[str, Histogram]
+    steps: Mapping[str, Stepped[Histogram]]
     masks: frozenset[str]
 
     def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
@@ -106,7 +122,7 @@ class Observed:
         for name, histogram in self.histograms.items():
             ends = histogram.extremes
             masks = name in self.masks and min(ends.low, -ends.high) <= MASK_LOW
-            found[name] = ends if masks else _range_by(observer, histogram, numerics)
+            found[name] = _with_step(ends if masks else _range_by(observer, histogram, numerics), self.steps.get(name))
         return found
 
 
@@ -132,18 +148,13 @@ def observed(
     """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(measured_as(name, divided), Histogram()) for name in tensors}
-    observe(model, data, histograms, progress=progress, computed_by=computed_by, divided=divided)
-    return Observed(histograms, _masks(model, divided))
+    steps = _steps_of_inputs(model, histograms)
+    observe(model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, divided=divided)
+    return Observed(histograms, steps, _masks(model, divided))
 
 
 def _masks(model: onnx.ModelProto, divided: Divided | None) -> frozenset[str]:
     return masked_tensors(model if divided is None else divided.whole)
-
-
-class Sink(Protocol):
-    """What `observe` shows a tensor's values to."""
-
-    def update(self, x: np.ndarray) -> None: ...
 
 
 def observe(

@@ -30,11 +30,12 @@ class Tails:
 @dataclass(frozen=True)
 class Range:
     """low <= real values <= high, both finite. tails: where it was measured and values that were not seen may lie beyond; None
-    where it is as somebody says, or as it must be."""
+    where it is as somebody says, or as it must be. step: what all of the values are whole multiples of, where there is one."""
 
     low: float
     high: float
     tails: Tails | None = field(default=None, compare=False, repr=False)
+    step: float | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):

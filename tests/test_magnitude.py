@@ -18,7 +18,12 @@ Array = np.ndarray[Any, Any]
 SAMPLES = 16
 
 
-def made(body: str, folder: Path, types: tuple[str, ...] = ("*=int16",)) -> tuple[list[dict[str, Any]], Array, Array]:
+FOLDED = "folded away: constant, without effect, or merged into another node"
+
+
+def made(
+    body: str, folder: Path, types: tuple[str, ...] = ("*=int16",), hosted: tuple[str, ...] = ()
+) -> tuple[list[dict[str, Any]], Array, Array]:
     """The report's nodes, the inputs, [samples, 2, 3, 40], and what the chip makes of them."""
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,40] a, float[1,3,40] b) => (float[1,3,40] y) {{ {body} }}'
     onnx.save(parser.parse_model(text), folder / "m.onnx")
@@ -26,7 +31,9 @@ def made(body: str, folder: Path, types: tuple[str, ...] = ("*=int16",)) -> tupl
     size = 10.0 ** rng.uniform(-3, 0, (SAMPLES, 1, 3, 40))
     x = (size * rng.normal(0, 1, (SAMPLES, 2, 3, 40))).clip(-2, 2).astype(np.float32)
     np.savez(folder / "d.npz", a=x[:, 0], b=x[:, 1])
-    built = build(folder / "m.onnx", BuildOptions("transformer64", calibration=str(folder / "d.npz"), types=types))
+    built = build(
+        folder / "m.onnx", BuildOptions("transformer64", calibration=str(folder / "d.npz"), types=types, host_nodes=hosted)
+    )
     session = Session(built.data)
     y = [session.run(None, {"a": s[:1], "b": s[1:]})[0][0] for s in x]
     return built.figures["nodes"], x, np.stack(y)
@@ -42,6 +49,21 @@ def test_small_ones_are_as_good(squares: str, tmp_path: Path) -> None:
     expected = np.sqrt((x.astype(np.float64) ** 2).sum(1))
     small = expected < 0.02
     assert sqnr_db(expected, y) > 74 and sqnr_db(expected[small], y[small]) > 36 and small.sum() > 400
+
+
+@pytest.mark.parametrize(("body", "taken"), [("y = Sqrt(s)", "Mul Mul Add"), ("r = Sqrt(s) t = Neg(q) y = Add(r, t)", "Mul Add")])
+def test_what_the_turns_do_in_the_place_of_is_part_of_them(body: str, taken: str, tmp_path: Path) -> None:
+    """All but a square that others read, which is made for them."""
+    nodes, _, _ = made(f"p = Mul(a, a) q = Mul(b, b) s = Add(p, q) {body}", tmp_path)
+    (root,) = (row for row in nodes if row["op"] == "Sqrt")
+    parts = [row["op"] for row in nodes if row["made_by"] == "model" and row["layer"] == root["layer"] and row is not root]
+    assert parts == taken.split() and all(row["reason"] != FOLDED for row in nodes)
+
+
+def test_a_square_that_the_host_shall_make_is_made_there(tmp_path: Path) -> None:
+    nodes, x, y = made("p = Mul(a, a) q = Mul(b, b) s = Add(p, q) y = Sqrt(s)", tmp_path, hosted=("Mul_0",))
+    assert [row["node"] for row in nodes if row["engine"] == "host"] == ["Mul_0"]
+    assert sqnr_db(np.sqrt((x.astype(np.float64) ** 2).sum(1)), y) > 25
 
 
 @pytest.mark.usefixtures("no_room")

@@ -191,7 +191,8 @@ def test_the_program_of_one_scale_is_that_of_the_host(tmp_path: Path) -> None:
     path, _ = saved("clipped", tmp_path)
     data = tmp_path / "whole.npz"
     x = np.random.default_rng(2).uniform(-1, 1, (24, 1, 8)).astype(np.float32)
-    np.savez(data, allow_pickle=False, x=x, h=np.tile(np.linspace(-0.5, 0.5, 8, dtype=np.float32), (24, 1, 1)))
+    h = 0.5 * np.sin(np.linspace(-np.pi / 2, np.pi / 2, 8, dtype=np.float32))  # an input in whole steps has a scale of its own
+    np.savez(data, allow_pickle=False, x=x, h=np.tile(h, (24, 1, 1)))
     here, there = (build(path, BuildOptions("edge16", str(data), states=states)) for states in (("h=hn",), ("none",)))
     port = next(p for s in there.container.segments if isinstance(s, Region) for p in s.inputs if p.model == "h")
     assert (port.scale, port.zero_point) == (kept(here)["h"].port.scale, kept(here)["h"].port.zero_point)
@@ -425,6 +426,7 @@ def test_data_may_hold_the_states(tmp_path: Path) -> None:
 FAULTS = {
     ("z=hn",): "state z=hn: there is no input 'z'; inputs are x, h",
     ("h=hm",): "state h=hm: there is no output 'hm'; outputs are y, hn",
+    ("hn=h",): "state hn=h: 'hn' is an output; the input comes first: h=hn",
     ("h",): "state h: must be PAST=PRESENT, for example state=stateN",
     ("h=y",): "state h=y: input 'h' is [1, 8], output 'y' [1, 4]; a state has one shape, or its place would not hold it",
     ("x=hn", "h=hn"): "state h=hn: output 'hn' is given twice; an output is the next value of one input\n"
@@ -484,7 +486,7 @@ def test_a_state_that_the_host_reads(tmp_path: Path) -> None:
         asked = BuildOptions("edge16", data, host_nodes=(node,), states=tuple(PAIRS.get(name, ("h=hn",))))
         with pytest.raises(CompileError) as fault:
             build(path, asked)
-        handed = "leave it out, and hand the output to the next run as its input"
+        handed = "leave it out, and it goes through the host at every run, as input and output"
         way_out = f"  help: leave out the --host-node that keeps {node} there; or {handed}"
         assert str(fault.value) == f"state {past}={past}n: {reason}\n{way_out}"
         found = build(path, replace(asked, states=None))
@@ -630,3 +632,25 @@ def test_a_region_that_only_looks_at_its_inputs_otherwise(tmp_path: Path) -> Non
     for level in (0, 2, 3):
         built = build(tmp_path / "n.onnx", BuildOptions("edge16", level=level))
         assert not region(built.container).layers
+
+
+LIKELY = {
+    "one": ("float[1,4] x, float[1,8] a", "float[1,4] y, float[1,8] b", "y = Neg(x) b = Relu(a)", ["a=b"]),
+    "two of one shape": ("float[1,8] x, float[1,8] a", "float[1,8] y, float[1,8] b", "y = Neg(x) b = Add(a, x)", []),
+    "not computed of it": ("float[1,4] x, float[1,8] a", "float[1,4] y, float[1,8] b", "y = Relu(x) b = Pad(y, pads)", []),
+    "nothing left to give": ("float[1,4] x, float[1,8] a", "float[1,8] b", "z = Pad(x, pads) b = Add(a, z)", []),
+    "its name says so": ("float[1,4] x, float[1,8] h", "float[1,4] y, float[1,8] hn", "y = Neg(x) hn = Relu(h)", []),
+}
+
+
+@pytest.mark.parametrize("name", LIKELY)
+def test_a_pair_that_may_be_a_state_is_told(name: str, tmp_path: Path) -> None:
+    """And is none unless somebody says so."""
+    given, made, body, expected = LIKELY[name]
+    pads = "pads = Constant<value = int64[4] {0,0,0,4}>()"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g ({given}) => ({made}) {{ {pads} {body} }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    notes = [n for n in build(tmp_path / "n.onnx", BuildOptions("edge16")).notes if "may be a state" in n]
+    assert [n.partition("--state ")[2].split()[0] for n in notes] == expected
+    for states in (("none",), *((pair,) for pair in expected)):
+        assert "may be a state" not in str(build(tmp_path / "n.onnx", BuildOptions("edge16", states=states)).notes)

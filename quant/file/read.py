@@ -162,7 +162,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 def _value(entry: Entry) -> Range | Quant:
     if entry.low is not None and entry.high is not None:
         if entry.values is None or entry.below is None or entry.above is None:
-            return Range(entry.low, entry.high)
-        return Range(entry.low, entry.high, Tails(entry.values, entry.below, entry.above))
+            return Range(entry.low, entry.high, step=entry.step)
+        return Range(entry.low, entry.high, Tails(entry.values, entry.below, entry.above), entry.step)
     assert entry.scale is not None and entry.zero_point is not None
     return Quant(entry.scale, entry.zero_point)

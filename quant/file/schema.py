@@ -16,7 +16,8 @@ _TAILS = {"values", "below", "above"}
 
 
 class Entry(BaseModel):
-    """Of one tensor: its range and, where it was measured, how sure its ends are (`Tails`); or scale and zero point; its type."""
+    """Of one tensor: its range and, where it was measured, how sure its ends are (`Tails`) and the step of its values; or scale
+    and zero point; its type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     low: FiniteFloat | None = None
@@ -26,16 +27,19 @@ class Entry(BaseModel):
     values: Annotated[int, Field(gt=0)] | None = None
     below: Annotated[FiniteFloat, Field(ge=0)] | None = None
     above: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    step: Annotated[FiniteFloat, Field(gt=0)] | None = None
     type: Annotated[CodeType, Field(strict=False)] | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> Entry:
         given = {key for key, value in self.__dict__.items() if value is not None and key != "type"}
         tails = given & _TAILS
-        if given - _TAILS not in ({"low", "high"}, {"scale", "zero_point"}):
+        if given - _TAILS - {"step"} not in ({"low", "high"}, {"scale", "zero_point"}):
             raise ValueError("needs low and high, or scale and zero_point, and not both")
         if tails and (tails != _TAILS or self.low is None):
             raise ValueError("values, below and above stand beside low and high, all three or none")
+        if self.step is not None and self.low is None:
+            raise ValueError("step stands beside low and high")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low {self.low!r} is above high {self.high!r}")
         return self

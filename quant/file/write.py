@@ -24,6 +24,7 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         "# express), or scale and zero_point: real = scale * (code - zero_point). type, such as int16, gives it codes of another",
         "# type than the machine's first, where the machine has it. values, below and above: how many values low and high were",
         "# measured on, and how far others lie beyond, in the mean: the build leaves room for these, and without them none.",
+        "# step: what all values of an input are whole multiples of: the build takes a scale that holds them where there is one.",
         f"version: {VERSION}",
         f"model: {_text(parameters.model)}",
         f"hardware: {_text(parameters.hardware)}",
@@ -39,6 +40,7 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
             value = f"scale: {_number(entry.scale)}, zero_point: {entry.zero_point}"
         else:
             value = f"low: {_number(entry.low)}, high: {_number(entry.high)}{_tails_text(entry)}"
+            value += "" if entry.step is None else f", step: {_number(entry.step)}"
         if name in parameters.types:
             value += f", type: {parameters.types[name]}"
         source = " ".join(parameters.sources.get(name, "").split())

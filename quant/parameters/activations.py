@@ -23,6 +23,7 @@ SMALLEST_SCALE = 2.0**-40
 SEQUENCE_ROOM = 2.0
 # Steps that room is weighed against: finer ones are there for small numbers, of which a mean of squares knows nothing.
 _MOST_STEPS = 2.0**12
+_AS_ONE = 1e-6  # scales that differ by no more are one: less than 1/16 of a code of 16 bits
 _ROUNDS = 8  # until room and span agree, to far less than a code
 
 
@@ -31,12 +32,13 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
 
     Where scales are powers of two: the power and zero point of least squared error for values spread evenly over `r`,
     which may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
+    Elsewhere the scale of values that have a step is a whole part of that, where the step is no finer than the codes.
     """
-    r = r.with_zero()
+    step, r = r.step, r.with_zero()
     if numerics.scale.kind == "pow2":
         low, high, count = np.array([r.low]), np.array([r.high]), np.ones(1)
         return _least_error(low, high, count, _pow2_candidates(r, numerics), numerics)
-    return _covering(r, numerics)
+    return _covering(r, numerics, step)
 
 
 def with_room(r: Range, within: Within | None, numerics: Numerics) -> Range:
@@ -44,6 +46,8 @@ def with_room(r: Range, within: Within | None, numerics: Numerics) -> Range:
     depends on all earlier steps of a sequence twice the range, where its codes have bits to spare. numerics: of these codes.
     within: what values of such a tensor lie in; None: it is none."""
     wider = _with_tails(r, numerics)
+    if r.step is not None and _covering(r, numerics).scale <= r.step < _covering(wider, numerics).scale:
+        wider = r  # what has steps ends where the codes of its converter do
     if within is None:
         return wider
     if numerics.activation.interpolates:
@@ -65,7 +69,7 @@ def _with_tails(r: Range, numerics: Numerics) -> Range:
         below, above = _room(tails.below, gain), _room(tails.above, gain)
         share = span / max(below + above, span)
         below, above = below * share, above * share
-    return Range(r.low - below, r.high + above) if below or above else r
+    return Range(r.low - below, r.high + above, step=r.step) if below or above else r
 
 
 def _room(mean: float, gain: float) -> float:
@@ -113,12 +117,23 @@ def _with_others(seen: Range, histogram: Histogram) -> tuple[Array, Array, Array
     return low, high, counts
 
 
-def _covering(r: Range, numerics: Numerics) -> Quant:
+def _covering(r: Range, numerics: Numerics, step: float | None = None) -> Quant:
+    """step: a whole part of which the scale shall be, where it can: then multiples of it lose nothing."""
     first, last = (limit >> numerics.activation.spare_bits for limit in numerics.activation.limits)
     if numerics.symmetric_activations:
-        return Quant(float(max(r.high / last, r.low / first, SMALLEST_SCALE)), 0)
-    scale = float(max(r.span / (last - first), SMALLEST_SCALE))
-    return Quant(scale, _zero_point(r.low / scale, first, last))
+        return Quant(_part_of(step, float(max(r.high / last, r.low / first, SMALLEST_SCALE))), 0)
+    least = float(max(r.span / (last - first), SMALLEST_SCALE))
+    scale = _part_of(step, least)
+    spare = (last - first - r.span / scale) // 2 if scale > least and r.low < 0 < r.high else 0  # codes at either end
+    return Quant(scale, _zero_point(r.low / scale - spare, first, last))
+
+
+def _part_of(step: float | None, scale: float) -> float:
+    """The least scale from `scale` on that `step` is a whole multiple of; `scale` where it is that, or coarser than the step."""
+    parts = 0 if step is None else math.floor(step / scale * (1 + _AS_ONE))
+    if step is None or not parts or abs(scale * parts / step - 1) <= _AS_ONE:
+        return scale
+    return step / parts
 
 
 def _zero_point(low_steps: float, first: int, last: int) -> int:

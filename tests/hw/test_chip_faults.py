@@ -28,6 +28,11 @@ TIMING = section_text("edge16.yaml", "timing")
 # what is replaced, by what, the fault; the fault's line is that of ANCHORS or of the replacement's first line
 CASES = {
     "unknown key": ("banks: 8", "bank: 8", 'mine.yaml:{line}: memories.sram.bank: no such key; did you mean "banks"?'),
+    "the beginning of a key": (
+        "    banks: 8\n",
+        "    latncy: 8\n    banks: 8\n",
+        'mine.yaml:{line}: memories.sram.latncy: no such key; did you mean "latency_cycles"?',
+    ),
     "unknown section": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\nregisters: {}",
@@ -405,6 +410,16 @@ def test_fault_is_one_exact_line(case, tmp_path):
     write_changed(tmp_path, "edge16.yaml", [(old, new)])
     own = [fault for fault in faults_of() if fault.startswith("mine.yaml:")]  # and not what its table lacks for these changes
     assert own == [message.format(line=line_of(tmp_path / "mine.yaml", ANCHORS.get(case, new)))]
+
+
+def test_the_keys_that_there_are_are_told_once(tmp_path):
+    changes = [("    banks: 8\n", "    banks: 8\n    hue: 1\n    tint: 2\n"), ("sync:", "colour: 3\nsync:")]
+    write_changed(tmp_path, "edge16.yaml", changes)
+    line = line_of(tmp_path / "mine.yaml", "    hue:")
+    hue, tint, colour = (fault for fault in faults_of() if "no such key" in fault)
+    assert hue.startswith(f"mine.yaml:{line}: memories.sram.hue: no such key; known: alignment_bytes, ")
+    assert tint == f"mine.yaml:{line + 1}: memories.sram.tint: no such key; known: those of line {line}"
+    assert "colour: no such key; known: clock, control, " in colour
 
 
 def test_all_faults_show_at_once_in_the_order_of_the_file(tmp_path):

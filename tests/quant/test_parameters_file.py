@@ -52,7 +52,7 @@ def test_text() -> None:
     parameters = Parameters(
         {"x": Range(-1.0, 1e-5), "conv_1": Quant(0.125, 3)}, "minmax", 8, "calib.npz", "net.onnx", "edge", {"conv_1": "c (Conv)"}
     )
-    assert render_parameters(parameters).splitlines()[5:] == [
+    assert render_parameters(parameters).splitlines()[6:] == [
         "version: 1",
         'model: "net.onnx"',
         'hardware: "edge"',

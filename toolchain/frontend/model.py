@@ -59,8 +59,8 @@ class NormalModel:
     steps that have the finest codes of the machine where nobody says other; repeated: by tensor of a step of a
     sequence, the name of what it is at all steps, which are measured as one; first: states that go into a
     sequence; made_of: by constant of steps, the one of the model that it is a part of; states: inputs with the outputs that are
-    these inputs of the next run, states_asked: those of them that somebody asked for; alike: by tensor of a block that is like
-    one before it, the tensor whose range is also its."""
+    these inputs of the next run, states_asked: those of them that somebody asked for, states_likely: pairs that are none unless
+    somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its."""
 
     graph: OnnxGraph
     opset: int
@@ -80,6 +80,7 @@ class NormalModel:
     made_of: Mapping[str, str] = field(default_factory=dict[str, str])
     states: tuple[StatePair, ...] = ()
     states_asked: tuple[StatePair, ...] = ()
+    states_likely: tuple[StatePair, ...] = ()
     alike: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property

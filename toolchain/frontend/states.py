@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -21,7 +22,8 @@ def with_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
     """The model with its states, each input calibrated as one with its output. asked: PAST=PRESENT each, or `none` alone; None:
     those that the graph or their names show. Raises CompileError with every fault."""
     if asked is None:
-        return _carried(model, _found(model))
+        found = _found(model)
+        return replace(_carried(model, found), states_likely=tuple(_likely(model, found)))
     if list(asked) == [NONE]:
         return model
     faults, pairs = list[str](), list[StatePair]()
@@ -65,6 +67,28 @@ def _found(model: NormalModel) -> list[StatePair]:
     return [] if any(_nothing_left(model, found)) else found
 
 
+def _likely(model: NormalModel, found: Sequence[StatePair]) -> list[StatePair]:
+    """Pairs that no name tells of: an input behind the first, which models have for their data, and an output of one shape that
+    no other input or output has, the one computed of the other, where a run has others to give."""
+    left = [[n for n in names if all(n not in p for p in found)] for names in (model.graph.inputs, model.graph.outputs)]
+    fitting = [StatePair(i, o) for i in left[0] for o in left[1] if _misfit(StatePair(i, o), model) is None]
+    pasts, presents = Counter(p.past for p in fitting), Counter(p.present for p in fitting)
+    single = [p for p in fitting if pasts[p.past] == presents[p.present] == 1 and p.past in model.graph.inputs[1:]]
+    likely = [p for p in single if p.past in _computed_of(p.present, model)]
+    return [] if any(_nothing_left(model, [*found, *likely])) else likely
+
+
+def _computed_of(name: str, model: NormalModel) -> set[str]:
+    """The tensors that it is made of, itself among them."""
+    producers, found, waiting = model.graph.producers(), set[str](), [name]
+    while waiting:
+        made = waiting.pop()
+        if made not in found:
+            found.add(made)
+            waiting += producers[made].inputs if made in producers else ()
+    return found
+
+
 def _written(model: NormalModel) -> Iterator[StatePair]:
     """Of each TensorScatter, and so of each GroupQueryAttention, whose cache is an input and whose result is an output. An input
     that several write to says nothing."""
@@ -85,6 +109,9 @@ def _parsed(text: str, model: NormalModel) -> StatePair | str:
         return known[0]
     if not any(p.past and p.present for p in splits):
         return f"state {text}: must be PAST=PRESENT, for example state=stateN"
+    turned = next((p for p in splits if p.past in model.graph.outputs and p.present in model.graph.inputs), None)
+    if turned is not None:
+        return f"state {text}: {turned.past!r} is an output; the input comes first: {turned.present}={turned.past}"
     past, present = next((p for p in splits if p.past in model.graph.inputs), splits[0])
     faults = []
     if past not in model.graph.inputs:

@@ -18,6 +18,8 @@ from toolchain.hw.quantities import WRITTEN
 from toolchain.hw.source import KeyPath, Source
 
 Model = TypeVar("Model", bound=BaseModel)
+_NO_KEY, _KNOWN = "no such key", "; known: "
+_NEAR = 0.7  # of the letters of two words, that they share
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,34 @@ def words_of(error: ErrorDetails) -> tuple[str, ...]:
 
 
 def in_order(faults: typing.Iterable[str]) -> list[str]:
-    """Each once, by the lines that they name."""
-    return sorted(dict.fromkeys(faults), key=_line)
+    """Each once, by the lines that they name; which keys there are, of the first of those that lack one of the same."""
+    ordered = sorted(dict.fromkeys(faults), key=_line)
+    lines = dict[str, int]()
+    for index, fault in enumerate(ordered):
+        head, _, keys = fault.partition(_KNOWN)
+        line, _ = _line(fault)
+        if head.endswith(_NO_KEY) and line != lines.setdefault(keys, line):
+            ordered[index] = f"{head}{_KNOWN}those of line {lines[keys]}"
+    return ordered
 
 
 def suggest(word: str, known: typing.Iterable[str]) -> str:
     """'; did you mean "banks"?', or the list of what is known."""
     names = sorted(known)
     swapped = [name for name in names if sorted(name) == sorted(word)]
-    close = swapped or difflib.get_close_matches(word, names, n=1, cutoff=0.7)
+    close = swapped or difflib.get_close_matches(word, names, n=1, cutoff=_NEAR) or _near_beginnings(word, names)
     if close:
         return f'; did you mean "{close[0]}"?'
-    return f"; known: {', '.join(names)}" if names else ""
+    return f"{_KNOWN}{', '.join(names)}" if names else ""
+
+
+def _near_beginnings(word: str, names: list[str]) -> list[str]:
+    """The name that begins in such a word, as latency_cycles in latncy, where there is only one."""
+    begun = dict[str, list[str]]()
+    for name in names:
+        begun.setdefault(name.partition("_")[0], []).append(name)
+    alone = {first: of[0] for first, of in begun.items() if len(of) == 1}
+    return [alone[first] for first in difflib.get_close_matches(word, alone, n=1, cutoff=_NEAR)]
 
 
 def _follows(error: ErrorDetails) -> bool:
@@ -96,7 +114,7 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
         return _wrong_kind(source, path, error)
     if kind == "extra_forbidden":
         keys = _known_keys(model, path[:-1], data)
-        return source.fault(path, f"no such key{suggest(str(path[-1]), keys)}", at_key=True)
+        return source.fault(path, f"{_NO_KEY}{suggest(str(path[-1]), keys)}", at_key=True)
     if path[-1:] == ("[key]",):  # pydantic's step to a key itself
         return source.fault(path[:-1], _reason(error), at_key=True)
     in_list = path and isinstance(path[-1], int)

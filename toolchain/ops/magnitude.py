@@ -44,10 +44,12 @@ def _legs(steps: Steps) -> tuple[str, str] | None:
         return node if node is not None and node.op.op_type == op_type and not node.op.domain else None
 
     total = made_by(steps.node.inputs[0], "Add")
-    squares = [made_by(name, "Mul") for name in total.inputs] if total is not None else []
-    legs = [s.inputs[0] for s in squares if s is not None and s.inputs[0] == s.inputs[1]]
-    if len(legs) != 2 or steps.shape(legs[0]) != steps.shape(legs[1]):
+    factors = [made_by(name, "Mul") for name in total.inputs] if total is not None else []
+    squares = [s for s in factors if s is not None and s.inputs[0] == s.inputs[1]]
+    legs = [s.inputs[0] for s in squares]
+    if total is None or len(legs) != 2 or steps.shape(legs[0]) != steps.shape(legs[1]):
         return None
+    steps.takes_in(total, *squares)
     return legs[0], legs[1]
 
 

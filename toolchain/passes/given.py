@@ -23,7 +23,7 @@ from toolchain.ops.rows import ScatterRows
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import ASKED_FOR, Selection, select
-from toolchain.passes.states import keep_states
+from toolchain.passes.states import keep_states, likely_notes
 
 # What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
@@ -219,7 +219,8 @@ def selected(
     said = replace(found, given=given, types=types, rounded=taken.rounded, ended=taken.ended, left=left)
     requested = [f.node for f in found.fallbacks if f.reason == ASKED_FOR]
     graph, of_states = keep_states(found.graph, model.states, model.states_asked, chip, requested)
-    return replace(said, graph=graph, fallbacks=told, fixed=fixed, notes=(*notes, *of_states))
+    notes = (*notes, *of_states, *likely_notes(model.states_likely))
+    return replace(said, graph=graph, fallbacks=told, fixed=fixed, notes=notes)
 
 
 def _left_in_float(

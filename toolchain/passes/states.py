@@ -41,10 +41,20 @@ def keep_states(
             notes.append(f"state {named}: goes through the host at every run, as input and output: {found.reason}")
     if faults:
         first = f"leave out the --host-node that keeps {', '.join(causes)} there; or " if causes else ""
-        raise CompileError("\n".join([*faults, f"  help: {first}leave it out, and hand the output to the next run as its input"]))
+        way_out = f"  help: {first}leave it out, and it goes through the host at every run, as input and output"
+        raise CompileError("\n".join([*faults, way_out]))
     for ends in kept:
         graph = _with_state(graph, ends)
     return graph, notes
+
+
+def likely_notes(pairs: Sequence[StatePair]) -> list[str]:
+    """A sentence for each pair that may be a state and that nobody said to be one."""
+    return [
+        f"input {past!r} and output {present!r} have a shape of their own, and may be a state: --state {past}={present} keeps it "
+        f"in the chip's memory from run to run; --state none says that it is none"
+        for past, present in pairs
+    ]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class Steps:
     inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
     output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other; moved:
     other tensors that have them then, since steps move them; repeated: by tensor of a step of a sequence, what it is called
-    at all of its steps; made_of: by constant of steps, the node's that it is a part of.
+    at all of its steps; made_of: by constant of steps, the node's that it is a part of; taken_in: other nodes of the model whose
+    work the node's own output has done.
     """
 
     node: OnnxNode
@@ -45,6 +46,7 @@ class Steps:
     moved: set[str] = field(default_factory=set[str])
     repeated: dict[str, str] = field(default_factory=dict[str, str])
     made_of: dict[str, str] = field(default_factory=dict[str, str])
+    taken_in: tuple[str, ...] = ()
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
@@ -104,8 +106,18 @@ class Steps:
             self.inner[name] = range
         named = tuple(x if isinstance(x, str) else self._constant(f"{name}/{i}", x) for i, x in enumerate(inputs))
         own = self.node.name if output == 0 else f"{self.node.name}: {what}"
-        self.nodes.append(Node(own, OnnxOp(op_type, attributes), named, (name,), self.node.sources or (self.node.name,)))
+        sources = (*(self.node.sources or (self.node.name,)), *(self.taken_in if output == 0 else ()))
+        self.nodes.append(Node(own, OnnxOp(op_type, attributes), named, (name,), sources))
         return name
+
+    def takes_in(self, *made: OnnxNode) -> None:
+        """Steps do the work of these nodes too, each as far as the node and those before it are all that read it."""
+        consumers, own = self.graph.consumers(), {self.node.name}
+        for node in made:
+            readers = [n.name for y in node.outputs for n in consumers.get(y, ())]
+            if own.issuperset(readers) and not set(node.outputs).intersection(self.graph.outputs):
+                own.add(node.name)
+                self.taken_in += node.sources or (node.name,)
 
     def named(self, what: str) -> str:
         """The tensor that is this, whatever it holds."""
