@@ -41,12 +41,20 @@ class _Aim:
 _AIMS = (_Aim(True, 0.5, 0.5), _Aim(False, 0.5, 0.5), _Aim(False, 0.5, 0.0), _Aim(False, 1.0, 0.0))
 
 
-def equalize(network: Network, before: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
-    """Factors for all groups of tensors between layers of the chip, and the ranges of the tensors that carry them: of several
-    ways to weigh what lies before and behind, the best on a few samples."""
+def equalize(
+    network: Network,
+    before: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    measured: Iterable[Sample] | None = None,
+) -> Outcome:
+    """Factors for all groups of tensors between layers of the chip, and the ranges of the tensors that carry them, of all that is
+    `measured` (None: the samples): of several ways to weigh what lies before and behind, the best on a few samples."""
     groups = [g for g in find_groups(network) if g.makers and g.takers]
     if not groups:
         return Outcome(before)
+    measured = samples if measured is None else measured
     seen = channel_peaks(network, groups, samples, progress)
     judge = Judge(to_try_on(samples))
     found = [Outcome(before)]
@@ -55,15 +63,22 @@ def equalize(network: Network, before: Quantization, samples: Iterable[Sample], 
         if aim.by_weights and network.chip.numerics.weights_per_channel:
             continue
         factors = _balanced(groups, network.model.graph, seen, aim)
-        found.append(_with_factors(network, before, factors, (), samples, progress))
+        found.append(_with_factors(network, before, factors, (), measured, progress))
         through = network.through(Quantization({}, factors=factors))
         levels.append(judge.verdict(through, found[-1].quantization).decibels)
     return found[int(np.argmax(levels))]
 
 
-def free_ends(network: Network, before: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+def free_ends(
+    network: Network,
+    before: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    measured: Iterable[Sample] | None = None,
+) -> Outcome:
     """Sums that only the host reads stay on the host, and what layers leave for the host alone has its channels in full: a
-    scale for all of them would be lost on what the chip never sees."""
+    scale for all of them would be lost on what the chip never sees. measured: as of `equalize`."""
     hosted = _hosted_sums(network)
     base = network.through(replace(before, factors={}, hosted=hosted)) if hosted else network
     groups = [g for g in find_groups(base) if g.chip_makers and g.host_reads and not g.takers]
@@ -72,7 +87,7 @@ def free_ends(network: Network, before: Quantization, samples: Iterable[Sample],
     seen = channel_peaks(base, groups, samples, progress)
     levelled = [(g, _levelled(seen, g, base.model.graph)) for g in groups]
     factors = {name: one for g, f in levelled if f is not None for name, one in g.by_tensor(f).items()}
-    return _with_factors(network, before, factors, hosted, samples, progress)
+    return _with_factors(network, before, factors, hosted, samples if measured is None else measured, progress)
 
 
 def _with_factors(
