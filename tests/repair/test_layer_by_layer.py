@@ -77,16 +77,18 @@ def noise(net: Network, given: Quantization, data: list[Sample]) -> float:
     return float(np.square(made - real).mean() / np.square(real).mean())
 
 
-@pytest.mark.parametrize("machine", ["wide32_w4a16", "ws8_pow2", "edge16"])
+@pytest.mark.parametrize(("machine", "most"), [("wide32_w4a16", 0.05), ("ws8_pow2", 0.5), ("edge16", 0.97)])
 @pytest.mark.parametrize("step", [rounded_weights, answering_weights])
-def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str) -> None:
+def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str, most: float) -> None:
+    """With int8 weights and a scale for each channel it would be chance: what weights lose is less than what activations do."""
     net, seen = grouped(tmp_path, machine), samples(CONV_SHAPE, 48)
+    net = Network(net.model, net.selection, with_numerics(net.machine, weights_per_channel=machine == "wide32_w4a16"))
     given = plain(net, seen)
     outcome = step(net, given, seen, nothing)
     assert {g.layer for g in outcome.gains} == {n.name for n in net.graph.nodes if isinstance(n.op, Convolution)}
     assert sum(g.after for g in outcome.gains) < sum(g.before for g in outcome.gains)
     before, after = (noise(net, q, samples(CONV_SHAPE, 32, 1)) for q in (given, outcome.quantization))
-    assert after < (1.0 if machine == "edge16" else 0.6) * before
+    assert after < most * before
 
 
 @pytest.mark.parametrize("make", [residual, normed], ids=["residual", "host"])
