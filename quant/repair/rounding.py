@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-SIZES = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)  # of scales, tried beside them as they are
+SIZES = (0.8, 0.9, 1.1, 1.2)  # of scales, tried beside them as they are
+FINER_SIZES = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)  # the same where weights take few codes
 POWERS = (0.5, 2.0)  # the same where they are powers of two
 FEW = 64  # inputs of an output, whose weights cannot make up for each other much: there scales are worth a search
 WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB

@@ -225,7 +225,7 @@ def test_scales_that_a_machine_has_not_are_not_taken(tmp_path: Path, monkeypatch
     monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
     before = rounded_weights(net, given, seen, nothing).quantization.layers
     monkeypatch.setattr("toolchain.repair.rounding.FEW", 64)
-    monkeypatch.setattr("toolchain.repair.rounding.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales))
+    monkeypatch.setattr("toolchain.repair.scales.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales))
     after = rounded_weights(net, given, seen, nothing).quantization.layers
     for name, layer in before.items():
         other = after[name].weight
@@ -306,7 +306,10 @@ def test_groups_of_another_machine_are_refused(groups: WeightGroups, said: str) 
 
 
 @pytest.mark.parametrize("step", [rounded_weights, answering_weights])
-def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step) -> None:
+def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the same codes at the same scales."""
+    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
+    monkeypatch.setattr("toolchain.repair.scales.WAYS", 1)
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     given = plain(net, seen)
     once, swept = (step(net, given, seen, nothing, sweeps=n) for n in (0, 16))
@@ -320,16 +323,16 @@ def test_dampings_are_judged_by_other_samples_than_the_hessian_is_of(tmp_path: P
     """Every third sample judges: here they are nothing but zeros."""
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     dark = [{"x": np.zeros_like(s["x"])} if i % 3 == 2 else s for i, s in enumerate(seen)]
-    given, parts = plain(net, seen), list[tuple[Moments, Array]]()
+    given, parts = plain(net, seen), list[tuple[Moments, Moments]]()
 
-    def noted(w: Array, scales: Array, part: Moments, other: Array, *limits: int) -> float:
+    def noted(w: Array, scales: Array, part: Moments, other: Moments, *limits: int) -> float:
         parts.append((part, other))
         return best_damping(w, scales, part, other, *limits)
 
     monkeypatch.setattr("toolchain.repair.rounding.best_damping", noted)
     rounded_weights(net, given, dark, nothing)
     part, other = parts[0]  # of the layer that reads the input
-    assert other.shape == (1, 5 * 16, 27) and not other.any()
+    assert other.count == 5 * 16 and not other.hessian.any() and not other.mean.any()
     assert (np.diag(part.hessian[0]) > 0).all()
 
 

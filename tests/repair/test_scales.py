@@ -55,8 +55,8 @@ def test_no_row_is_worse_and_most_are_better(numerics: Numerics) -> None:
 
 @pytest.mark.parametrize(
     "numerics",
-    [replace(FREE, scale=ScaleForm("pow2")), replace(FREE, weights_per_channel=False)],
-    ids=["powers of two", "one for all channels"],
+    [replace(FREE, scale=ScaleForm("pow2")), replace(FREE, weights_per_channel=False), replace(FREE, weight=CodeType.INT8)],
+    ids=["powers of two", "one for all channels", "many codes"],
 )
 def test_scales_that_are_not_free_stay(numerics: Numerics) -> None:
     given = sought(numerics)
@@ -77,3 +77,22 @@ def test_scales_that_the_machine_has_only_coarsely_stay() -> None:
     before = free.rounded(plain(free))
     assert np.mean(free.fitted(before).scales != before.scales) > 0.6
     assert np.array_equal(coarse.fitted(before).scales, before.scales)
+
+
+@pytest.mark.parametrize(("weight", "long"), [(CodeType.INT4, True), (CodeType.INT8, False)])
+def test_a_long_search_is_for_few_codes(weight: CodeType, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = sought(replace(FREE, weight=weight))
+    asked: list[tuple[str, int]] = []
+
+    def noted_sizes(*_: object, sizes: np.ndarray, **_more: object) -> np.ndarray:
+        asked.append(("sizes", len(sizes)))
+        return sizes[0]
+
+    def noted_codes(w: np.ndarray, *_: object, ways: int, **_more: object) -> np.ndarray:
+        asked.append(("ways", ways))
+        return np.zeros_like(w)
+
+    monkeypatch.setattr("toolchain.repair.scales.best_sizes", noted_sizes)
+    monkeypatch.setattr("toolchain.repair.scales.round_weights", noted_codes)
+    given.rounded(given.sized(plain(given)))
+    assert asked == [("sizes", 13 if long else 5), ("ways", 16 if long else 1)]

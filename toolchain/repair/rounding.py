@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from quant.fixed_point.core.requantization import requantize
 from quant.parameters import WeightQuant, weight_code_range
 from quant.repair.bias import bias_shift
 from quant.repair.damping import LEAST, answer, best_damping, best_pull, damped
-from quant.repair.moments import moments
+from quant.repair.moments import Moments, moments
 from quant.repair.rounding import FEW
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
 from quant.sample import Sample
@@ -238,25 +239,23 @@ class _Layer:
         return sought.fitted(sought.rounded(weight))
 
     def _seen(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
-        """The Hessian of all rows, damped, and the weights that are wanted."""
+        """The Hessian of all rows, damped, and the weights that are wanted; by damping and pull that serve the samples best which
+        judge, by what the others show."""
         lacking = self._lacking(w) if answering else None
-        damping, pull = self._strengths(w, weight, limits, lacking)
-        seen = moments(self._rows, lacking)
-        return damped(seen.hessian, damping), w if pull is None else w + answer(seen, pull)
-
-    def _strengths(
-        self, w: Array, weight: WeightQuant, limits: tuple[int, int], lacking: Array | None
-    ) -> tuple[float, float | None]:
-        """Damping and pull that serve the samples best which judge, by what the others show."""
         if self._samples < _JUDGING:
-            return LEAST, None
-        judging = np.arange(self._samples) % _JUDGING == _JUDGING - 1
-
-        def of(x: Array, those: Array) -> Array:
-            return x.reshape(len(x), self._samples, -1, x.shape[2])[:, those].reshape(len(x), -1, x.shape[2])
-
+            return damped(moments(self._rows, lacking).hessian, LEAST), w
+        *others, unseen = (self._moments(lacking, first) for first in range(_JUDGING))
+        seen = reduce(Moments.joined, others)
         each, least = (v.reshape(w.shape) for v in weight.steps())
-        seen = moments(of(self._rows, ~judging), None if lacking is None else of(lacking, ~judging))
-        unseen = of(self._rows, judging)
         damping = best_damping(w - least, each, seen, unseen, *limits)
-        return damping, None if lacking is None else best_pull(seen, unseen, of(lacking, judging))
+        pull = None if lacking is None else best_pull(seen, unseen)
+        together = seen.joined(unseen)
+        return damped(together.hessian, damping), w if pull is None else w + answer(together, pull)
+
+    def _moments(self, lacking: Array | None, first: int) -> Moments:
+        """Of every _JUDGING-th sample, from the first on."""
+
+        def of(x: Array) -> Array:
+            return x.reshape(len(x), self._samples, -1, x.shape[2])[:, first::_JUDGING]
+
+        return moments(of(self._rows), None if lacking is None else of(lacking))

@@ -8,9 +8,20 @@ import numpy as np
 
 from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import WeightQuant, chosen_rows, expressible_weight, regrouped
-from quant.repair.rounding import POWERS, SIZES, WAYS, best_sizes, descended, fitted_sizes, output_error, round_weights
+from quant.repair.rounding import (
+    FINER_SIZES,
+    POWERS,
+    SIZES,
+    WAYS,
+    best_sizes,
+    descended,
+    fitted_sizes,
+    output_error,
+    round_weights,
+)
 from toolchain.ops.kit.operator import Array
 
+_MANY = 20.0  # the root mean square of codes of 8 bits with a scale each is 40, of 4 bits 3
 _FARTHEST = 2.0  # times as large, or as small, as it was: a fitted scale beyond that is one of codes that say next to nothing
 
 
@@ -29,14 +40,15 @@ class Sought:
     def rounded(self, weight: WeightQuant) -> WeightQuant:
         """Codes for the scales that it has."""
         each, least = self._steps(weight)
-        return self._with_codes(
-            weight, round_weights(self.wanted - least, each, self.hessian, *self.limits, ways=WAYS, sweeps=self.sweeps)
-        )
+        ways = WAYS if _coarse(weight) else 1
+        codes = round_weights(self.wanted - least, each, self.hessian, *self.limits, ways=ways, sweeps=self.sweeps)
+        return self._with_codes(weight, codes)
 
     def sized(self, weight: WeightQuant) -> WeightQuant:
         """Its scales as large as serves its output best, of a few sizes that the machine can express; codes are to follow."""
         shared = len(weight.scales) == 1
-        tried = np.array([1.0, *(POWERS if self.numerics.scale.kind == "pow2" else SIZES)])
+        free = FINER_SIZES if _coarse(weight) else SIZES
+        tried = np.array([1.0, *(POWERS if self.numerics.scale.kind == "pow2" else free)])
         sizes = np.repeat(tried[:, None], len(weight.scales), 1)
         for size in sizes[1:]:
             size[~self._expressible(weight, weight.scales * size)] = 1.0
@@ -50,9 +62,9 @@ class Sought:
 
     def fitted(self, weight: WeightQuant) -> WeightQuant:
         """Scales moved to where these codes serve best, and codes as they had better be there; rows that would lose by it stay.
-        Nothing moves where channels share a scale, or where it is to be a power of two."""
+        Nothing moves where channels share a scale, where it is to be a power of two, or where weights take many codes."""
         alone = weight.groups is None
-        if len(weight.scales) == 1 or (alone and self.numerics.scale.kind == "pow2"):
+        if len(weight.scales) == 1 or (alone and self.numerics.scale.kind == "pow2") or not _coarse(weight):
             return weight
         each, least = self._steps(weight)
         codes = weight.codes.reshape(self.wanted.shape).astype(np.float64)
@@ -79,3 +91,8 @@ class Sought:
         """bool of each scale."""
         grown = replace(weight, scales=scales)
         return expressible_weight(weight.dequantized(), grown, self.ratio, self.numerics).scales == scales
+
+
+def _coarse(weight: WeightQuant) -> bool:
+    """Whether the weights take so few codes that which of them is worth a long search."""
+    return float(np.square(weight.codes, dtype=np.float32).mean()) < _MANY**2
