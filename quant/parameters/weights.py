@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.sums.groups import WeightGroups
 from quant.parameters.codes import weight_code_range
 from quant.parameters.groups import (
+    RealGroups,
     channel_scales,
     covering_groups,
     fitting_codes,
@@ -117,6 +118,30 @@ def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics
         return WeightQuant(group_codes(w, groups, scales, numerics.weight.limits), scales, weight.axis, groups)
     steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
+
+
+def regrouped(weight: WeightQuant, times: Array, numerics: Numerics) -> WeightQuant:
+    """The same codes where scales of groups are `times` as large, float64[o, g], as near as whole numbers come; minima stay what
+    they mean."""
+    assert weight.groups is not None
+    scales, minima = real_groups(weight.groups, weight.scales)
+    real = RealGroups(scales * times, minima)
+    scales = channel_scales(real, numerics)
+    return replace(weight, scales=scales, groups=whole_groups(real, scales, weight.groups.size, form_of(numerics)))
+
+
+def chosen_rows(first: Array, one: WeightQuant, other: WeightQuant) -> WeightQuant:
+    """first: bool of each index of `axis`, which must be 0: where it is true that of `one`, else of `other`."""
+    at = np.flatnonzero(first)
+    codes, scales = other.codes.copy(), other.scales.copy()
+    codes[at], scales[at] = one.codes[at], one.scales[at]
+    if one.groups is None or other.groups is None:
+        return replace(other, codes=codes, scales=scales)
+    whole, minima = other.groups.scales.copy(), None if other.groups.minima is None else other.groups.minima.copy()
+    whole[at] = one.groups.scales[at]
+    if minima is not None and one.groups.minima is not None:
+        minima[at] = one.groups.minima[at]
+    return replace(other, codes=codes, scales=scales, groups=WeightGroups(other.groups.size, whole, minima))
 
 
 def given_groups(given: StoredGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.repair.moments import Moments
-from quant.repair.rounding import round_weights
+from quant.repair.rounding import output_error, round_weights
 
 Array = NDArray[Any]
 
 LEAST = 0.01  # of the mean diagonal, as GPTQ has it
 DAMPINGS = (LEAST, 0.1, 0.3, 1.0, 3.0, 10.0)
-PULLS = (10.0, 3.0, 1.0, 0.3, 0.1)  # the same for weights that answer for their inputs
+PULLS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # the same for weights that answer for their inputs
 _OUTPUTS = 32  # of a group, that are tried
 
 
@@ -32,17 +32,17 @@ def damped(hessian: Array, share: float) -> Array:
     return hessian + np.where(mean > 0, share * mean, 1.0)[:, None, None] * np.eye(k)
 
 
-def best_damping(w: Array, scales: Array, seen: Moments, unseen: Array, first: int, last: int) -> float:
+def best_damping(w: Array, scales: Array, seen: Moments, unseen: Moments, first: int, last: int) -> float:
     """One of DAMPINGS: the first, as long as the next does not round some of the outputs with less error on rows not seen.
 
-    w, scales, first, last: of `round_weights`; unseen: float32[g, n, k].
+    w, scales, first, last: of `round_weights`.
     """
     some = _some(w)
-    w, scales, apart = w[:, some], np.broadcast_to(scales, w.shape)[:, some], _less(unseen, seen.mean)
+    w, scales, judging = w[:, some], np.broadcast_to(scales, w.shape)[:, some], unseen.about(seen).hessian
 
     def error(share: float) -> float:
         codes = round_weights(w, scales, damped(seen.hessian, share), first, last)
-        return _power(_products(apart, w - codes * scales))
+        return float(output_error(w - codes * scales, judging).sum())
 
     best, least = DAMPINGS[0], error(DAMPINGS[0])
     for share in DAMPINGS[1:]:
@@ -59,39 +59,28 @@ def answer(seen: Moments, share: float) -> Array:
 
     seen: with what outputs lack; share: of `damped`.
     """
-    assert seen.cross is not None
-    return np.linalg.solve(damped(seen.hessian, share), seen.cross.transpose(0, 2, 1)).transpose(0, 2, 1)
+    assert seen.lacking is not None
+    return np.linalg.solve(damped(seen.hessian, share), seen.lacking.cross.transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
-def best_pull(seen: Moments, unseen: Array, lacking: Array) -> float | None:
+def best_pull(seen: Moments, unseen: Moments) -> float | None:
     """One of PULLS: each in turn, as long as some of the outputs lack less on rows not seen; None: by the strongest they already
-    lack more. lacking: float32[g, n, o], of `unseen`."""
-    assert seen.cross is not None and seen.lacking is not None
-    some = _some(seen.cross)
-    part = replace(seen, cross=seen.cross[:, some])
-    apart, wrong = _less(unseen, seen.mean), _less(lacking[:, :, some], seen.lacking[:, some])
-    best, least = None, _power(wrong)
+    lack more."""
+    assert seen.lacking is not None
+    some, judging = _some(seen.lacking.cross), unseen.about(seen)
+    part = replace(seen, lacking=replace(seen.lacking, cross=seen.lacking.cross[:, some]))
+    wrong = judging.lacking
+    assert wrong is not None
+    cross, power = wrong.cross[:, some], float(wrong.power[:, some].sum())
+    best, least = None, power
     for share in PULLS:
-        found = _power(wrong - _products(apart, answer(part, share)))
-        if found >= least:
+        found = answer(part, share)
+        left = power - 2 * float((found * cross).sum()) + float(output_error(found, judging.hessian).sum())
+        if left >= least:
             break
-        best, least = share, found
+        best, least = share, left
     return best
 
 
 def _some(w: Array) -> slice:
     return slice(None, None, -(-w.shape[1] // _OUTPUTS))
-
-
-def _less(rows: Array, mean: Array) -> Array:
-    """What a bias that is right on average for the rows seen leaves."""
-    return rows - mean[:, None].astype(np.float32)
-
-
-def _products(rows: Array, w: Array) -> Array:
-    """float32[g, n, o]."""
-    return np.matmul(rows, w.transpose(0, 2, 1).astype(np.float32))
-
-
-def _power(x: Array) -> float:
-    return float(np.square(x, dtype=np.float64).sum())

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from quant.fixed_point import CodeType, GroupForm, Numerics, ScaleForm, WeightScaling, make_requant, matmul, requantize
 from quant.parameters import (
     bias_quant,
+    chosen_rows,
     expressible_weight,
     given_groups,
+    regrouped,
     requantized,
     weight_code_range,
     weight_quant,
@@ -215,3 +217,28 @@ def test_a_bias_beside_groups_may_be_wider() -> None:
     found = bias_quant(np.full(4, 3.0), w, held, Quant(1e-4, 0), numerics)
     assert not found.enlarged and found.codes.min() > 2**31
     np.testing.assert_allclose(found.codes * 1e-4 * held.scales, 3.0)
+
+
+@pytest.mark.parametrize("minimum_bits", [0, 12])
+def test_rows_of_two_quantizations(minimum_bits: int) -> None:
+    rng, form = np.random.default_rng(8), GroupForm((16,), minimum_bits=minimum_bits)
+    numerics = Numerics(CodeType.INT16, CodeType.INT4, groups=form)
+    w = rng.standard_normal((5, 1, 1, 40))
+    one, other = (weight_quant(x, 0, numerics, scaling=WeightScaling(0, 16)) for x in (w, 3 * w + 0.5))
+    first = np.array([True, False, False, True, False])
+    found = chosen_rows(first, one, other).dequantized()
+    assert np.array_equal(found, np.where(first[:, None, None, None], one.dequantized(), other.dequantized()))
+    assert (one.dequantized() != other.dequantized()).any((1, 2, 3)).all()
+
+
+@pytest.mark.parametrize("minimum_bits", [0, 12])
+def test_groups_at_other_scales_mean_as_much_more(minimum_bits: int) -> None:
+    rng, form = np.random.default_rng(9), GroupForm((16,), minimum_bits=minimum_bits)
+    numerics = Numerics(CodeType.INT16, CodeType.INT4, groups=form)
+    weight = weight_quant(rng.standard_normal((5, 1, 1, 40)) + 1, 0, numerics, scaling=WeightScaling(0, 16))
+    times = rng.uniform(0.6, 1.7, (5, 3))
+    moved = regrouped(weight, times, numerics)
+    before, after = weight.steps(), moved.steps()
+    np.testing.assert_allclose(after[0].reshape(5, 40), before[0].reshape(5, 40) * np.repeat(times, 16, 1)[:, :40], rtol=0.01)
+    np.testing.assert_allclose(after[1], before[1], atol=0.01 * np.abs(before[1]).max())
+    assert np.array_equal(moved.codes, weight.codes)

@@ -46,6 +46,16 @@ def test_an_outlier_that_no_output_sees_is_clipped(tmp_path: Path) -> None:
     assert judge.verdict(net, after).decibels > judge.verdict(net, before).decibels + 10
 
 
+def test_ranges_are_of_all_that_is_measured(tmp_path: Path) -> None:
+    net, seen = cropped(tmp_path), spiked(8)
+    larger = [{"x": np.where(s["x"] == 300.0, s["x"], 2 * s["x"])} for s in spiked(8, seed=1)]
+    both = [*seen, *larger]
+    few, all_of_them = (choose_observers(net, plain(net, both), seen, nothing, measured=m) for m in (None, both))
+    for tensor in ("s", "y"):
+        of_few, of_all = (o.quantization.ranges[tensor].high for o in (few, all_of_them))  # pyright: ignore[reportAttributeAccessIssue]
+        assert of_all > 1.5 * of_few
+
+
 def test_an_outlier_that_the_output_is_about_is_kept(tmp_path: Path) -> None:
     weights = {"w": np.eye(4).reshape(4, 4, 1, 1), "v": np.eye(4).reshape(4, 4, 1, 1)}
     text = """g (float[1,4,64,64] x) => (float[1,4,1,1] y) {

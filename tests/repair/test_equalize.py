@@ -65,6 +65,13 @@ def test_unequal_channels_get_their_codes_back(machine: str, per_tensor: bool, g
     assert gained > gain_db, gained
 
 
+def test_only_the_way_that_is_chosen_is_measured_on_all_samples(tmp_path: Path) -> None:
+    net, data, read = convolutions(tmp_path, per_tensor=True), samples((1, 3, 8, 8), 40), list[int]()
+    once = (read.append(i) or s for i, s in enumerate(data))
+    assert equalize(net, plain(net, data), data, nothing, measured=once).quantization.factors
+    assert read == list(range(40))
+
+
 def test_a_clamp_moves_only_where_no_data_reaches_it(tmp_path: Path) -> None:
     """r is clamped at 1, whose input nothing bounds: its channels stay. e has a bounded input, but no clamp: its channels go."""
     net = convolutions(tmp_path, per_tensor=True, clamp=1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import convolutions, network, nothing, plain, samples
+from unequal_networks import convolutions, network, normed, nothing, plain, samples
 
 from quant.data import Samples
 from quant.observe import Range
@@ -20,8 +20,8 @@ from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.judging import data_of
 from toolchain.repair.equalize import equalize
-from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds
-from toolchain.repair.harness import OBSERVERS_STEP, SWEEPS, NamedStep, repaired
+from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds, whole
+from toolchain.repair.harness import OBSERVERS_STEP, STEPS, SWEEPS, NamedStep, repaired
 from toolchain.repair.judge import Judge, Verdict, to_try_on
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import prepared, steps_of
@@ -123,6 +123,30 @@ def test_where_nothing_is_kept_all_samples_are_calibrated_on(tmp_path: Path, mon
     none, fast = (prepared(net, data, None, effort, nothing) for effort in ("none", "fast"))
     assert not fast.tried[0].kept and (fast.samples, fast.held_out) == (16, 8)
     assert dict(fast.quantization.ranges) == dict(none.quantization.ranges)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "name"),
+    [
+        (lambda folder: convolutions(folder, per_tensor=True), (1, 3, 8, 8), "equalization"),
+        (normed, (1, 16, 8), "region ends"),
+    ],
+    ids=["equalization", "region ends"],
+)
+def test_what_a_step_chose_has_ranges_of_all_samples(make, shape: tuple[int, ...], name: str, tmp_path: Path) -> None:
+    """The largest values are in those that judge: the half of sixteen that steps choose by has seen little of them."""
+    net, seen, held = make(tmp_path), samples(shape, 8), [{"x": 1.5 * s["x"]} for s in samples(shape, 8, seed=1)]
+    found = repaired(net, plain(net, [*seen, *held]), seen, held, [s for s in STEPS if s.name == name], nothing)
+    largest = max(float(s["x"].max()) for s in held)
+    assert found.tried[0].kept and largest > 1.2 * max(float(s["x"].max()) for s in seen)
+    assert found.quantization.ranges["x"].high == pytest.approx(largest)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_whole_of_what_was_dealt() -> None:
+    dealt = folds(numbered(20))
+    together = whole(*dealt)
+    assert together.count == 20 and sorted(int(s["x"][0]) for s in together) == list(range(20))
+    assert whole([], dealt[1]).count is None
 
 
 def halved(_net: Network, before: Quantization, _samples: object, _progress: object) -> Outcome:

@@ -77,16 +77,18 @@ def noise(net: Network, given: Quantization, data: list[Sample]) -> float:
     return float(np.square(made - real).mean() / np.square(real).mean())
 
 
-@pytest.mark.parametrize("machine", ["wide32_w4a16", "ws8_pow2", "edge16"])
+@pytest.mark.parametrize(("machine", "most"), [("wide32_w4a16", 0.05), ("ws8_pow2", 0.5), ("edge16", 0.97)])
 @pytest.mark.parametrize("step", [rounded_weights, answering_weights])
-def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str) -> None:
+def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str, most: float) -> None:
+    """With int8 weights and a scale for each channel it would be chance: what weights lose is less than what activations do."""
     net, seen = grouped(tmp_path, machine), samples(CONV_SHAPE, 48)
+    net = Network(net.model, net.selection, with_numerics(net.machine, weights_per_channel=machine == "wide32_w4a16"))
     given = plain(net, seen)
     outcome = step(net, given, seen, nothing)
     assert {g.layer for g in outcome.gains} == {n.name for n in net.graph.nodes if isinstance(n.op, Convolution)}
     assert sum(g.after for g in outcome.gains) < sum(g.before for g in outcome.gains)
     before, after = (noise(net, q, samples(CONV_SHAPE, 32, 1)) for q in (given, outcome.quantization))
-    assert after < (1.0 if machine == "edge16" else 0.6) * before
+    assert after < most * before
 
 
 @pytest.mark.parametrize("make", [residual, normed], ids=["residual", "host"])
@@ -223,7 +225,7 @@ def test_scales_that_a_machine_has_not_are_not_taken(tmp_path: Path, monkeypatch
     monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
     before = rounded_weights(net, given, seen, nothing).quantization.layers
     monkeypatch.setattr("toolchain.repair.rounding.FEW", 64)
-    monkeypatch.setattr("toolchain.repair.rounding.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales))
+    monkeypatch.setattr("toolchain.repair.scales.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales))
     after = rounded_weights(net, given, seen, nothing).quantization.layers
     for name, layer in before.items():
         other = after[name].weight
@@ -304,7 +306,10 @@ def test_groups_of_another_machine_are_refused(groups: WeightGroups, said: str) 
 
 
 @pytest.mark.parametrize("step", [rounded_weights, answering_weights])
-def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step) -> None:
+def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the same codes at the same scales."""
+    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
+    monkeypatch.setattr("toolchain.repair.scales.WAYS", 1)
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     given = plain(net, seen)
     once, swept = (step(net, given, seen, nothing, sweeps=n) for n in (0, 16))
@@ -318,16 +323,16 @@ def test_dampings_are_judged_by_other_samples_than_the_hessian_is_of(tmp_path: P
     """Every third sample judges: here they are nothing but zeros."""
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     dark = [{"x": np.zeros_like(s["x"])} if i % 3 == 2 else s for i, s in enumerate(seen)]
-    given, parts = plain(net, seen), list[tuple[Moments, Array]]()
+    given, parts = plain(net, seen), list[tuple[Moments, Moments]]()
 
-    def noted(w: Array, scales: Array, part: Moments, other: Array, *limits: int) -> float:
+    def noted(w: Array, scales: Array, part: Moments, other: Moments, *limits: int) -> float:
         parts.append((part, other))
         return best_damping(w, scales, part, other, *limits)
 
     monkeypatch.setattr("toolchain.repair.rounding.best_damping", noted)
     rounded_weights(net, given, dark, nothing)
     part, other = parts[0]  # of the layer that reads the input
-    assert other.shape == (1, 5 * 16, 27) and not other.any()
+    assert other.count == 5 * 16 and not other.hessian.any() and not other.mean.any()
     assert (np.diag(part.hessian[0]) > 0).all()
 
 

@@ -41,29 +41,43 @@ class _Aim:
 _AIMS = (_Aim(True, 0.5, 0.5), _Aim(False, 0.5, 0.5), _Aim(False, 0.5, 0.0), _Aim(False, 1.0, 0.0))
 
 
-def equalize(network: Network, before: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
-    """Factors for all groups of tensors between layers of the chip, and the ranges of the tensors that carry them: of several
-    ways to weigh what lies before and behind, the best on a few samples."""
+def equalize(
+    network: Network,
+    before: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    measured: Iterable[Sample] | None = None,
+) -> Outcome:
+    """Factors for all groups of tensors between layers of the chip, and the ranges of the tensors that carry them, of all that is
+    `measured` (None: the samples): of several ways to weigh what lies before and behind, and none, the best on a few samples at
+    ranges of these."""
     groups = [g for g in find_groups(network) if g.makers and g.takers]
     if not groups:
         return Outcome(before)
-    seen = channel_peaks(network, groups, samples, progress)
-    judge = Judge(to_try_on(samples))
-    found = [Outcome(before)]
-    levels = [judge.verdict(network, before).decibels]
-    for aim in _AIMS:
-        if aim.by_weights and network.chip.numerics.weights_per_channel:
-            continue
-        factors = _balanced(groups, network.model.graph, seen, aim)
-        found.append(_with_factors(network, before, factors, (), samples, progress))
-        through = network.through(Quantization({}, factors=factors))
-        levels.append(judge.verdict(through, found[-1].quantization).decibels)
-    return found[int(np.argmax(levels))]
+    seen, few = channel_peaks(network, groups, samples, progress), to_try_on(samples)
+    aims = [a for a in _AIMS if not (a.by_weights and network.chip.numerics.weights_per_channel)]
+    tried = [{}, *(_balanced(groups, network.model.graph, seen, aim) for aim in aims)]
+    judge, levels = Judge(few), list[float]()
+    for factors in tried:
+        made = _with_factors(network, before, factors, (), few, progress).quantization
+        levels.append(judge.verdict(network.through(Quantization({}, factors=factors)), made).decibels)
+    best = tried[int(np.argmax(levels))]
+    if not best:
+        return Outcome(before)
+    return _with_factors(network, before, best, (), samples if measured is None else measured, progress)
 
 
-def free_ends(network: Network, before: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+def free_ends(
+    network: Network,
+    before: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    measured: Iterable[Sample] | None = None,
+) -> Outcome:
     """Sums that only the host reads stay on the host, and what layers leave for the host alone has its channels in full: a
-    scale for all of them would be lost on what the chip never sees."""
+    scale for all of them would be lost on what the chip never sees. measured: as of `equalize`."""
     hosted = _hosted_sums(network)
     base = network.through(replace(before, factors={}, hosted=hosted)) if hosted else network
     groups = [g for g in find_groups(base) if g.chip_makers and g.host_reads and not g.takers]
@@ -72,7 +86,9 @@ def free_ends(network: Network, before: Quantization, samples: Iterable[Sample],
     seen = channel_peaks(base, groups, samples, progress)
     levelled = [(g, _levelled(seen, g, base.model.graph)) for g in groups]
     factors = {name: one for g, f in levelled if f is not None for name, one in g.by_tensor(f).items()}
-    return _with_factors(network, before, factors, hosted, samples, progress)
+    if not factors and not hosted:
+        return Outcome(before)
+    return _with_factors(network, before, factors, hosted, samples if measured is None else measured, progress)
 
 
 def _with_factors(
@@ -84,8 +100,6 @@ def _with_factors(
     progress: Progress,
 ) -> Outcome:
     """network: gone through what `before` has; factors come on top of it."""
-    if not factors and not hosted:
-        return Outcome(before)
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
     tensors = scaled.tensors

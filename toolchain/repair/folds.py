@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from quant.sample import Sample
 
@@ -60,3 +60,11 @@ def folds(samples: Iterable[Sample], *, stretch: int = 1) -> tuple[Fold, Fold]:
     seen = None if count is None or judging is None else count - judging
     random = bool(getattr(samples, "random", False))
     return Fold(those(False), seen, random), Fold(those(True), judging, random)
+
+
+def whole(seen: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
+    """What was dealt, together again: what is chosen by one fold and judged on the other is measured on both."""
+    counts = [s.count if isinstance(s, Fold) else None for s in (seen, held_out)]
+    known = [n for n in counts if n is not None]
+    random = isinstance(seen, Fold) and seen.random
+    return Fold(lambda: chain(seen, held_out), sum(known) if len(known) == len(counts) else None, random)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from quant.repair.step import Gain, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.errors import CompileError, counted
 from toolchain.repair.equalize import equalize, free_ends
+from toolchain.repair.folds import whole
 from toolchain.repair.judge import Judge, Verdict, gained
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
@@ -27,7 +28,8 @@ EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 class NamedStep:
     """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it; instead_of: a
     step that makes the same choices in another way: of the two the better is kept, if its gain over neither is no chance;
-    by_layer: it can `leave` layers as they are."""
+    by_layer: it can `leave` layers as they are; finds_ranges: what it chooses is `measured` on all samples, as ranges are without
+    repair."""
 
     name: str
     run: Step
@@ -35,12 +37,13 @@ class NamedStep:
     efforts: tuple[Effort, ...] = ("fast", "full")
     instead_of: str | None = None
     by_layer: bool = False
+    finds_ranges: bool = False
 
 
-OBSERVERS_STEP = NamedStep("observers", choose_observers, 10)
+OBSERVERS_STEP = NamedStep("observers", choose_observers, 10, finds_ranges=True)
 STEPS: tuple[NamedStep, ...] = (
-    NamedStep("region ends", free_ends, 2),
-    NamedStep("equalization", equalize, 6),
+    NamedStep("region ends", free_ends, 2, finds_ranges=True),
+    NamedStep("equalization", equalize, 6, finds_ranges=True),
     OBSERVERS_STEP,
     NamedStep("offsets", offset_sums, 4),
     NamedStep("rounding", partial(rounded_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),
@@ -88,14 +91,17 @@ def repaired(
     steps: Sequence[NamedStep],
     progress: Progress,
 ) -> Repaired:
-    """quantization: plain, of ranges that `held_out` had no part in. Same samples, same result."""
+    """quantization: plain. Same samples, same result."""
     base, judge, tried, without = network, Judge(held_out), list[Tried](), dict[str, Verdict]()
     clock = _Clock(steps, progress)
     best = plain = judge.verdict(network, quantization)
     clock.start()
+    everything = whole(seen, held_out)
     for at, step in enumerate(steps):
         earlier = without.get(step.instead_of or "")
-        attempt = partial(_attempt, base, network, quantization, step, seen, judge, clock.within(at))
+        told_to = clock.within(at)
+        run = partial(step.run, network, quantization, seen, told_to, **({"measured": everything} if step.finds_ranges else {}))
+        attempt = partial(_attempt, base, quantization, step.name, run, judge, told_to)
         made = attempt()
         objection, losses = made.objection(best, earlier), made.losses(best, plain)
         spared = layers_behind(network, losses) if step.by_layer and losses and objection is None else frozenset[str]()
@@ -165,20 +171,19 @@ class _Clock:
 
 def _attempt(
     base: Network,
-    network: Network,
     before: Quantization,
-    step: NamedStep,
-    seen: Iterable[Sample],
+    name: str,
+    run: Callable[..., Outcome],
     judge: Judge,
     progress: Progress,
     spared: frozenset[str] = frozenset(),
 ) -> _Attempt:
-    """spared: layers that are left as they are."""
+    """run: the step of this name, which started from `before`; spared: layers that are left as they are."""
     try:
-        outcome = step.run(network, before, seen, progress, **{"leave": spared} if spared else {})
+        outcome = run(**{"leave": spared} if spared else {})
         if outcome.quantization is before:
             return _Attempt(outcome, None, "it finds nothing to change")
-        progress(f"judge {step.name}", 0, None)
+        progress(f"judge {name}", 0, None)
         return _Attempt(outcome, judge.verdict(base.through(outcome.quantization), outcome.quantization))
     except CompileError as fault:
         return _Attempt(None, None, f"the machine cannot express it: {fault}")

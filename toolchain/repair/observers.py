@@ -21,8 +21,16 @@ _ALIKE = 0.02  # ranges whose ends differ by less of their span are one
 Choice = dict[str, ObserverName]
 
 
-def choose_observers(network: Network, before: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
-    """Ranges that all observers find in one pass over the samples; which of them a tensor takes is searched.
+def choose_observers(
+    network: Network,
+    before: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    measured: Iterable[Sample] | None = None,
+) -> Outcome:
+    """Ranges that all observers find in one pass over what is `measured` (None: the samples); which of them a tensor takes is
+    searched.
 
     The best observer for all tensors comes first; then the others' ranges are taken for half of the tensors that they would
     change, a quarter, an eighth, where the outputs of a few samples gain.
@@ -31,7 +39,7 @@ def choose_observers(network: Network, before: Quantization, samples: Iterable[S
     numerics, model = network.chip.numerics, network.model
     seen = observed(
         model.proto,
-        samples,
+        samples if measured is None else measured,
         tensors,
         progress=lambda done, total: progress("observe", done, total),
         computed_by=model,

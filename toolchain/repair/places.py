@@ -47,9 +47,9 @@ class Place:
     moves: tuple[Callable[[Array], Array], ...]
     beside: Place | None = None
 
-    def rows(self, x: Array, sample: int, zero: int) -> Array:
-        """x: the tensor, as the chip has it, in codes or real -> float32[groups, places, k], less `zero`."""
-        return self.window.rows(x.reshape(self.shape), self.most, (self.seed, sample), zero)
+    def rows(self, x: Array, sample: int, zero: int, out: Array | None = None) -> Array:
+        """x: the tensor, as the chip has it, in codes or real -> float32[groups, places, k], less `zero`; in `out` if given."""
+        return self.window.rows(x.reshape(self.shape), self.most, (self.seed, sample), zero, out)
 
 
 def places(network: Network, given: Quantization, samples: int) -> dict[str, Place]:
@@ -157,11 +157,11 @@ class Rows:
 
     def put(self, x: Array, sample: int, zero: int) -> None:
         """x, zero: as of `Place.rows`."""
-        found = self._place.rows(x, sample, zero)
-        groups, count, k = found.shape
+        place = self._place
         if not self.all.size:
-            self.all = np.empty((groups, count * self._samples, k), np.float32)
-        self.all[:, count * sample : count * (sample + 1)] = found
+            k = math.prod(place.window.kernel) * place.shape[3] // place.window.groups
+            self.all = np.empty((place.window.groups, place.most * self._samples, k), np.float32)
+        place.rows(x, sample, zero, self.all[:, place.most * sample : place.most * (sample + 1)])
 
 
 class FloatRows:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requantization import requantize
-from quant.parameters import WeightQuant, expressible_weight, weight_code_range
+from quant.parameters import WeightQuant, weight_code_range
 from quant.repair.bias import bias_shift
 from quant.repair.damping import LEAST, answer, best_damping, best_pull, damped
-from quant.repair.moments import moments
-from quant.repair.rounding import FEW, POWERS, SIZES, best_sizes, round_weights
+from quant.repair.moments import Moments, moments
+from quant.repair.rounding import FEW
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.errors import counted
@@ -26,6 +27,7 @@ from toolchain.passes.node_scope import node_scope
 from toolchain.passes.telling import Silence, silences
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.places import FloatRows, Place, Rows, places
+from toolchain.repair.scales import Sought
 from toolchain.repair.walk import held_samples, walk
 
 Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
@@ -231,46 +233,29 @@ class _Layer:
         w = self._w.reshape(groups, -1, k)
         limits = weight_code_range(before.op.weight_type)
         hessian, wanted = self._seen(w, weight, limits, answering)
+        sought = Sought(wanted, hessian, limits, sweeps, self._network.chip.numerics, self._x.scale / self._y.scale)
         if k <= FEW:
-            weight = self._sized(weight, wanted, hessian, limits, sweeps)
-        each, least = (v.reshape(w.shape) for v in weight.steps())
-        codes = round_weights(wanted - least, each, hessian, *limits, sweeps=sweeps)
-        return replace(weight, codes=codes.reshape(self._w.shape).astype(np.int8))
+            weight = sought.sized(weight)
+        return sought.fitted(sought.rounded(weight))
 
     def _seen(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
-        """The Hessian of all rows, damped, and the weights that are wanted."""
+        """The Hessian of all rows, damped, and the weights that are wanted; by damping and pull that serve the samples best which
+        judge, by what the others show."""
         lacking = self._lacking(w) if answering else None
-        damping, pull = self._strengths(w, weight, limits, lacking)
-        seen = moments(self._rows, lacking)
-        return damped(seen.hessian, damping), w if pull is None else w + answer(seen, pull)
-
-    def _strengths(
-        self, w: Array, weight: WeightQuant, limits: tuple[int, int], lacking: Array | None
-    ) -> tuple[float, float | None]:
-        """Damping and pull that serve the samples best which judge, by what the others show."""
         if self._samples < _JUDGING:
-            return LEAST, None
-        judging = np.arange(self._samples) % _JUDGING == _JUDGING - 1
-
-        def of(x: Array, those: Array) -> Array:
-            return x.reshape(len(x), self._samples, -1, x.shape[2])[:, those].reshape(len(x), -1, x.shape[2])
-
+            return damped(moments(self._rows, lacking).hessian, LEAST), w
+        *others, unseen = (self._moments(lacking, first) for first in range(_JUDGING))
+        seen = reduce(Moments.joined, others)
         each, least = (v.reshape(w.shape) for v in weight.steps())
-        seen = moments(of(self._rows, ~judging), None if lacking is None else of(lacking, ~judging))
-        unseen = of(self._rows, judging)
         damping = best_damping(w - least, each, seen, unseen, *limits)
-        return damping, None if lacking is None else best_pull(seen, unseen, of(lacking, judging))
+        pull = None if lacking is None else best_pull(seen, unseen)
+        together = seen.joined(unseen)
+        return damped(together.hessian, damping), w if pull is None else w + answer(together, pull)
 
-    def _sized(self, weight: WeightQuant, wanted: Array, hessian: Array, limits: tuple[int, int], sweeps: int) -> WeightQuant:
-        """Its scales as large as serves its output best, of those that the machine can express."""
-        numerics, shared = self._network.chip.numerics, len(weight.scales) == 1
-        tried = np.array([1.0, *(POWERS if numerics.scale.kind == "pow2" else SIZES)])
-        sizes = np.repeat(tried[:, None], len(weight.scales), 1)
-        for size in sizes[1:]:
-            grown = replace(weight, scales=weight.scales * size)
-            coarse = expressible_weight(self._w, grown, self._x.scale / self._y.scale, numerics).scales != grown.scales
-            size[coarse] = 1.0
-        each, least = (v.reshape(wanted.shape) for v in weight.steps())
-        sizes = np.broadcast_to(sizes, (len(sizes), wanted.shape[0] * wanted.shape[1])).reshape(-1, *wanted.shape[:2])
-        best = best_sizes(wanted, each, least, hessian, *limits, sizes=sizes, shared=shared, sweeps=sweeps).reshape(-1)
-        return replace(weight, scales=weight.scales * (best[:1] if shared else best))
+    def _moments(self, lacking: Array | None, first: int) -> Moments:
+        """Of every _JUDGING-th sample, from the first on."""
+
+        def of(x: Array) -> Array:
+            return x.reshape(len(x), self._samples, -1, x.shape[2])[:, first::_JUDGING]
+
+        return moments(of(self._rows), None if lacking is None else of(lacking))

@@ -28,7 +28,7 @@ def test_few_rows_are_believed_less(rows: int, believed: bool) -> None:
     rng = np.random.default_rng(0)
     seen, unseen, fresh = moments(drawn(rng, rows, 1.0), None), drawn(rng, rows, 1.0), drawn(rng, 8000, 1.0)
     w, scales = layer(rng)
-    found = best_damping(w, scales, seen, unseen, -8, 7)
+    found = best_damping(w, scales, seen, moments(unseen, None), -8, 7)
     assert found in DAMPINGS and (found == LEAST) is believed
 
     def error(share: float) -> float:
@@ -44,7 +44,8 @@ def test_a_mean_that_others_do_not_share_counts() -> None:
     rows, others = drawn(rng, 4000, 0.3), drawn(rng, 4000, 0.3)
     w, scales = layer(rng)
     seen, apart = moments(rows, None), others + 30 * rng.standard_normal((1, 1, K)).astype(np.float32)
-    assert best_damping(w, scales, seen, others, -8, 7) < best_damping(w, scales, seen, apart, -8, 7)
+    near, far = (best_damping(w, scales, seen, moments(x, None), -8, 7) for x in (others, apart))
+    assert near < far
 
 
 def test_inputs_that_are_always_zero_have_an_inverse() -> None:
@@ -59,7 +60,7 @@ def test_weights_answer_for_the_error_of_their_inputs() -> None:
     w = rng.standard_normal((1, 5, 6))
     lacking = (real - read) @ w.transpose(0, 2, 1)
     seen = moments(read[:, :4000], lacking[:, :4000])
-    assert best_pull(seen, read[:, 4000:], lacking[:, 4000:]) == PULLS[-1]  # the more they do so the better
+    assert best_pull(seen, moments(read[:, 4000:], lacking[:, 4000:])) == PULLS[-1]  # the more they do so the better
     moved = w + answer(seen, PULLS[-1])
     wanted = real @ w.transpose(0, 2, 1)
     before, after = (np.square(read @ v.transpose(0, 2, 1) - wanted).mean() for v in (w, moved))
@@ -72,7 +73,7 @@ def test_weights_do_not_answer_for_noise() -> None:
     real = rng.standard_normal((1, 808, 64)).astype(np.float32)
     read = real + np.float32(0.1) * rng.standard_normal(real.shape).astype(np.float32)
     lacking = (real - read) @ rng.standard_normal((1, 64, 5))
-    assert best_pull(moments(read[:, :8], lacking[:, :8]), read[:, 8:], lacking[:, 8:]) is None
+    assert best_pull(moments(read[:, :8], lacking[:, :8]), moments(read[:, 8:], lacking[:, 8:])) is None
 
 
 def test_what_is_wrong_on_average_no_weight_answers_for() -> None:
@@ -80,4 +81,4 @@ def test_what_is_wrong_on_average_no_weight_answers_for() -> None:
     rng = np.random.default_rng(5)
     read = rng.standard_normal((1, 800, 16)).astype(np.float32)
     lacking = 40 * rng.standard_normal((1, 1, 5)) + 0.01 * rng.standard_normal((1, 800, 5))
-    assert best_pull(moments(read[:, :20], lacking[:, :20]), read[:, 20:], lacking[:, 20:]) is None
+    assert best_pull(moments(read[:, :20], lacking[:, :20]), moments(read[:, 20:], lacking[:, 20:])) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quant.fixed_point.sums.conv import conv2d
-from quant.repair.moments import Window, moments
+from quant.repair.moments import Moments, Window, moments
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,45 @@ def test_moments_are_about_the_mean(groups_at_once: bool, monkeypatch: pytest.Mo
     rng = np.random.default_rng(0)
     rows, lacking = (rng.standard_normal((2, 30, n)).astype(np.float32) + np.float32(7) for n in (3, 5))
     found = moments(rows, lacking)
-    assert found.cross is not None and found.lacking is not None
+    assert found.lacking is not None and found.count == 30
     np.testing.assert_allclose(found.mean, rows.mean(1), rtol=1e-6)
-    np.testing.assert_allclose(found.lacking, lacking.mean(1), atol=1e-5)
+    np.testing.assert_allclose(found.lacking.mean, lacking.mean(1), atol=1e-5)
+    np.testing.assert_allclose(found.lacking.power, 30 * lacking.var(1), rtol=1e-4)
     for g in range(2):
         np.testing.assert_allclose(found.hessian[g], 29 * np.cov(rows[g].T), rtol=1e-4, atol=1e-4)
         both = np.cov(lacking[g].T, rows[g].T)[:5, 5:]
-        np.testing.assert_allclose(found.cross[g], 29 * both, rtol=1e-4, atol=1e-4)
-    assert moments(rows, None).cross is None
+        np.testing.assert_allclose(found.lacking.cross[g], 29 * both, rtol=1e-4, atol=1e-4)
+    assert moments(rows, None).lacking is None
+
+
+def same(one: Moments, other: Moments) -> None:
+    assert one.count == other.count and one.lacking is not None and other.lacking is not None
+    for name in ("mean", "hessian"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-3)
+    for name in ("mean", "cross", "power"):
+        np.testing.assert_allclose(getattr(one.lacking, name), getattr(other.lacking, name), rtol=1e-3, atol=1e-3)
+
+
+def test_moments_of_parts_make_those_of_the_whole() -> None:
+    """Rows of every third sample, which lie apart; the means of the parts differ."""
+    rng = np.random.default_rng(1)
+    rows, lacking = (rng.standard_normal((2, 9, 4, n)).astype(np.float32) for n in (3, 5))
+    for x in (rows, lacking):
+        x += 3 * np.arange(9, dtype=np.float32)[None, :, None, None]
+    first, second, third = (moments(rows[:, i::3], lacking[:, i::3]) for i in range(3))
+    same(first.joined(second).joined(third), moments(rows, lacking))
+    assert first.joined(second).lacking is not None
+    alone = moments(rows[:, ::3], None)
+    assert alone.joined(second).lacking is None
+
+
+def test_moments_about_the_means_of_others() -> None:
+    rng = np.random.default_rng(2)
+    rows, lacking = (rng.standard_normal((2, 20, n)).astype(np.float32) + np.float32(n) for n in (3, 5))
+    here, there = (moments(rows[:, part], lacking[:, part]) for part in (slice(12), slice(12, 20)))
+    found = here.about(there)
+    assert found.lacking is not None and there.lacking is not None
+    x, y = rows[:, :12] - there.mean[:, None], lacking[:, :12] - there.lacking.mean[:, None]
+    np.testing.assert_allclose(found.hessian, np.einsum("gni,gnj->gij", x, x), rtol=1e-4)
+    np.testing.assert_allclose(found.lacking.cross, np.einsum("gno,gnj->goj", y, x), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found.lacking.power, np.square(y).sum(1), rtol=1e-4)

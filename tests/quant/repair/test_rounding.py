@@ -9,7 +9,7 @@ import pytest
 
 from quant.repair.damping import LEAST, damped
 from quant.repair.moments import moments
-from quant.repair.rounding import best_sizes, output_error, round_weights
+from quant.repair.rounding import WAYS, best_sizes, fitted_sizes, output_error, round_weights
 
 FIRST, LAST = -2, 1
 EVERY = np.array(list(product(range(FIRST, LAST + 1), repeat=4)), np.float64)
@@ -47,6 +47,64 @@ def test_no_output_is_worse_than_nearest_and_most_are_much_better(groups: int, o
     assert codes.min() >= -8 and codes.max() <= 7 and (codes == np.rint(codes)).all()
     found, nearest = (output_error(w - c * scales, hessian) for c in (codes, np.clip(np.rint(w / scales), -8, 7)))
     assert (found <= nearest).all() and found.sum() < 0.3 * nearest.sum()
+
+
+@pytest.mark.parametrize("held", [1 << 22, 1])
+def test_of_several_ways_the_best_is_found(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mostly the best of all codes: of each weight two are looked at. held: rows together, or one after the other."""
+    monkeypatch.setattr("quant.repair.rounding._HELD", held)
+    rng = np.random.default_rng(0)
+    hessian = moments(correlated(rng, 200, 64, 4), None).hessian
+    w = rng.uniform(FIRST - 0.5, LAST + 0.5, (200, 2, 4)) * 0.3
+    scales = np.full((1, 1, 1), 0.3)
+    found = output_error(w - round_weights(w, scales, hessian, FIRST, LAST, ways=WAYS) * scales, hessian)
+    every = [
+        [output_error(w[i : i + 1, o : o + 1] - EVERY * 0.3, hessian[i : i + 1]).min() for o in range(2)] for i in range(200)
+    ]
+    assert (found >= np.array(every) * (1 - 1e-9)).all()
+    assert np.mean(found <= np.array(every) * (1 + 1e-9)) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("groups", "outputs", "k"), [(1, 12, 150), (64, 1, 9), (4, 3, 40)], ids=["dense", "depthwise", "grouped"]
+)
+def test_more_ways_lose_less(groups: int, outputs: int, k: int) -> None:
+    rng = np.random.default_rng(6)
+    mixed = np.eye(k) + rng.standard_normal((groups, k, k)) / np.sqrt(k)
+    hessian = damped(moments((rng.standard_normal((groups, 8 * k, k)) @ mixed).astype(np.float32), None).hessian, LEAST)
+    w = rng.standard_normal((groups, outputs, k))
+    w[0, 0, 3] = 40  # clipped: its next code is the same
+    scales = np.abs(w).max(2, keepdims=True) / 7
+    scales[0, 0] = 0.3
+    scales[-1, -1] = 0.0
+    errors = []
+    for ways in (1, 3, WAYS):
+        codes = round_weights(w, scales, hessian, -8, 7, ways=ways)
+        assert codes.min() >= -8 and codes.max() <= 7 and (codes == np.rint(codes)).all() and not codes[-1, -1].any()
+        errors.append(np.delete(output_error(w - codes * scales, hessian).reshape(-1), [0, -1]).sum())
+    assert errors[2] < errors[1] < errors[0] and errors[2] < 0.9 * errors[0]
+
+
+@pytest.mark.parametrize("size", [9, 4])
+def test_fitted_sizes_are_the_least_squares_of_the_output(size: int) -> None:
+    rng = np.random.default_rng(7)
+    hessian = moments(correlated(rng, 5, 100, 9), None).hessian
+    w = rng.standard_normal((5, 2, 9))
+    made = w + 0.2 * rng.standard_normal(w.shape)
+    made[0, 0, :size] = 0.0
+    found = fitted_sizes(w, made, hessian, size)
+    assert found.shape == (5, 2, -(-9 // size)) and found[0, 0, 0] == 1.0
+
+    def error(sizes: np.ndarray) -> np.ndarray:
+        return output_error(w - made * np.repeat(sizes, size, 2)[:, :, :9], hessian)
+
+    least = error(found)
+    assert (least < error(np.ones_like(found)) * (1 - 1e-6))[1:].all()
+    for part in range(found.shape[2]):
+        for step in (-0.01, 0.01):
+            other = found.copy()
+            other[:, :, part] += step
+            assert (error(other) >= least).all() and (error(other) > least)[1:].all()
 
 
 def test_wide_layers_are_rounded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
