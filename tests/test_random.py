@@ -28,7 +28,7 @@ from toolchain.runtime import Session
 CASES = int(os.environ.get("RANDOM_CASES", "132"))
 PATTERNS = [("*",), ("*[02468]",), ("*[13579]",), ("*[02468]", "*[13579]"), ("*[01234]", "*[05]")]  # of names of tensors
 integers = st.integers(0, 2)
-_OF_TURNS = 7  # the seed of the part with layers in turns: its few cases must have some
+_OF_TURNS = 9  # the seed of the part with layers in turns: its few cases must have some
 PARTS = 6  # tests of their own, so that they run side by side
 
 

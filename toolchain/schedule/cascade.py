@@ -14,7 +14,7 @@ from toolchain.schedule.drafts import Asked, Blocks, Chosen, Draft, PlannedCasca
 from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
-from toolchain.schedule.repeats import count_works, representative
+from toolchain.schedule.repeats import all_works, count_works, representative
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
@@ -43,7 +43,7 @@ class Cascades:
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates)
         self._started: dict[Asked, Start | None] = {}
-        self._drafts: dict[Asked, Draft] = {}
+        self._drafts: dict[Asked, Draft | None] = {}
         self._rings: dict[Asked, int] = {}
         self._left: dict[tuple[int, int, int, str], bool] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
@@ -175,8 +175,13 @@ class Cascades:
         if start is None:
             return None
         if key not in self._drafts:
-            self._drafts[key] = self._drafted(range(key.first, key.end), start.stripes, start.kept, key.resident, start.chosen)
+            chosen = self._able(start)
+            layers = range(key.first, key.end)
+            drafted = None if chosen is None else self._drafted(layers, start.stripes, start.kept, key.resident, chosen)
+            self._drafts[key] = drafted
         draft = self._drafts[key]
+        if draft is None:
+            return None
         for depth in draft.depths(self._depth, stay):
             for streamed in range(key.end - key.first + 1):
                 slots = draft.slots(depth, streamed)
@@ -186,6 +191,16 @@ class Cascades:
                         draft.planned[depth, streamed] = self.planned(draft, slots)
                     return draft.planned[depth, streamed]
         return None
+
+    def _able(self, start: Start) -> Mapping[int, Chosen] | None:
+        """With those units of each layer that can run its works in all stripes: they were chosen by some. None where none can."""
+        found = dict(start.chosen)
+        several = {index for index, chosen in found.items() if len(chosen.units) > 1}
+        for index, works in all_works(self._visited(start.stripes, start.chosen)) if several else ():
+            if index in several:
+                able = self._model.able(self._layers[index], [works])
+                found[index] = found[index]._replace(units=tuple(u for u in found[index].units if u in able))
+        return found if all(chosen.units for chosen in found.values()) else None
 
     def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
         """slots: of each layer."""

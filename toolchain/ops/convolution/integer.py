@@ -135,7 +135,8 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
         for tile_channels in all_channels:
             columns = most_columns(tile_channels)
             most_rows = min(height, entries // tile_channels)
-            for rows in halvings(height) if width > 1 else dict.fromkeys((most_rows, *halvings(most_rows, mac.rows))):
+            tall = width == 1 and height > mac.rows  # rows fill the array
+            for rows in dict.fromkeys((most_rows, *halvings(most_rows, mac.rows))) if tall else halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
                 for wide in dict.fromkeys((columns, *widths[1:], *(halvings(columns, mac.rows) if height == 1 else ()))):
