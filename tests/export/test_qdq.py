@@ -41,6 +41,7 @@ CASES = {
     "moves": "a = MaxPool<kernel_shape=[2,2], strides=[2,1]>(x) b = Transpose<perm=[0,2,3,1]>(a) y = Concat<axis=1>(b, b)",
     "functions": "a = Sigmoid(x) b = Mul(a, x) c = Conv(b, u) y = Tanh(c)",
     "host": "a = Conv(x, u) b = Softmax<axis=1>(a) c = Mul(b, a) y = Conv(c, u)",
+    "moved product": "a = Conv(x, u) b = Flatten<axis=2>(a) c = Transpose<perm=[1,0]>(b) y = MatMul(c, v)",
     "joined": "a = Conv(x, u) b = Mul(x, k) y = Concat<axis=2>(a, b)",
     "pooled": "a = GlobalAveragePool(x) b = Flatten(a) y = Gemm(b, v, h)",
 }
@@ -96,6 +97,14 @@ def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
 
 
 @pytest.mark.parametrize("nearest", [False, True], ids=["as_the_machine", "nearest"])
+@pytest.mark.parametrize("case", CASES)
+def test_onnxruntime_loads_it_as_it_is_set_by_default(case: str, nearest: bool, tmp_path: Path) -> None:
+    """Where it moves codes across what moves, it makes types that it refuses."""
+    data, _, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", "edge16", nearest=nearest)
+    assert np.isfinite(ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, dict(samples[0]))[0]).all()
+
+
+@pytest.mark.parametrize("nearest", [False, True], ids=["as_the_machine", "nearest"])
 @pytest.mark.parametrize("hw", ["edge16", "edge16_u8", "ws8_pow2"])
 @pytest.mark.parametrize("case", CASES)
 def test_each_layer_is_within_a_step_and_the_whole_close(case: str, hw: str, nearest: bool, tmp_path: Path) -> None:
@@ -144,7 +153,7 @@ ROUNDINGS = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("case", ["chain", "bounds", "depthwise", "product", "transposed product", "pooled"])
+@pytest.mark.parametrize("case", ["chain", "bounds", "depthwise", "product", "transposed product", "pooled", "moved product"])
 def test_onnxruntime_makes_the_codes_of_a_machine_however_it_rounds(case: str, rounding: str, tmp_path: Path) -> None:
     """Networks of sums of codes, with its optimizations and without."""
     data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", ROUNDINGS[rounding]())

@@ -26,6 +26,7 @@ from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 
 Origins = Mapping[str, tuple[str, str]]  # chip tensor -> (model tensor, layout)
+_MOVES = ("Reshape", "Transpose")
 _LOST_HALF = (Rounding.FLOOR, Rounding.TRUNCATE)  # roundings that biases make up for, which no other runtime does
 
 
@@ -72,6 +73,10 @@ def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: Normal
         if tensor not in found or name == tensor:
             made_here = name in made or (tensor in found and found[tensor].made)
             found[tensor] = Coded(kind.quant, kind.dtype, made_here)
+    for node in model.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
+        x, y = node.inputs[0] if node.inputs else "", node.outputs[0]
+        if node.op.op_type in _MOVES and x in found and y not in found:
+            found[y] = replace(found[x], made=True)
     return found
 
 
