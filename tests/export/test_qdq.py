@@ -101,7 +101,8 @@ def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
 def test_onnxruntime_loads_it_as_it_is_set_by_default(case: str, nearest: bool, tmp_path: Path) -> None:
     """Where it moves codes across what moves, it makes types that it refuses."""
     data, _, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", "edge16", nearest=nearest)
-    assert np.isfinite(ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, dict(samples[0]))[0]).all()
+    as_set = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+    assert np.isfinite(np.asarray(as_set.run(None, dict(samples[0]))[0])).all()
 
 
 @pytest.mark.parametrize("nearest", [False, True], ids=["as_the_machine", "nearest"])

@@ -52,6 +52,16 @@ def test_parts_that_meet_padding_alone_may_be_left_out(group: int, wide: int, tm
     assert _array_cycles(figures) == 44 * every or wide < 4 or group > 1
 
 
+@pytest.mark.parametrize(("kernel", "dilation"), [(5, 3), (5, 4), (15, 1)])
+def test_many_rows_beside_padding_leave_what_the_others_take(kernel: int, dilation: int, tmp_path: Path) -> None:
+    """A depthwise window over one dimension, as long as it was."""
+    far = dilation * (kernel // 2)
+    asked = {"pads": [far, 0, far, 0], "group": 64, "dilations": [dilation, 1]}
+    padded = _array_cycles(_figures([64, 1, kernel, 1], [1, 64, 150, 1], {}, tmp_path, **asked))
+    bare = _array_cycles(_figures([64, 1, kernel, 1], [1, 64, 150, 1], {}, tmp_path, **{**asked, "pads": [0, 0, 0, 0]}))
+    assert bare <= padded <= bare * 150 / (150 - 2 * far)
+
+
 def test_rows_of_a_stride_that_the_machine_has_not_are_made_one_by_one(tmp_path: Path) -> None:
     """Four taps at once, where tiles of several rows take one each, which fills a quarter of the reduction."""
     limits = {"max_stride": [1, 1]}

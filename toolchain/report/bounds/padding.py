@@ -27,25 +27,32 @@ class Band(NamedTuple):
         return Band(self.first, other.end, min(self.top, other.top), max(self.bottom, other.bottom))
 
     @property
+    def taps(self) -> int:
+        """Rows of the kernel, for each of its own."""
+        return (self.end - self.first) * (self.bottom - self.top)
+
+    @property
     def rows(self) -> tuple[int, int]:
         """(first, count)."""
         return self.first, self.end - self.first
 
 
 def bands(layer: Layer, op: IntegerConvolution) -> list[Band]:
-    """From top to bottom: each row beside padding, those between in one; one in all where there are many, or no padding."""
-    height = layer.output.shape[1]
-    met = _met(layer, op, 0)
-    kernel = met.shape[1]
+    """From top to bottom: rows that meet the same rows of the kernel in one. Where there are many, outer ones count nothing."""
     found: list[Band] = []
-    for row, taps in enumerate(met):
+    for row, taps in enumerate(_met(layer, op, 0)):
         at = np.flatnonzero(taps)
         band = Band(row, row + 1, int(at[0]), int(at[-1]) + 1) if len(at) else Band(row, row + 1, 0, 0)
-        if found and (band.top, band.bottom) == (found[-1].top, found[-1].bottom) == (0, kernel):
+        if found and found[-1][2:] == band[2:]:
             found[-1] += band
         else:
             found.append(band)
-    return found if len(found) <= _MOST else [Band(0, height, 0, kernel)]
+    while len(found) > _MOST:
+        if sum(band.taps for band in found[:2]) < sum(band.taps for band in found[-2:]):
+            found[:2] = [Band(found[0].first, found[1].end, 0, 0)]
+        else:
+            found[-2:] = [Band(found[-2].first, found[-1].end, 0, 0)]
+    return found
 
 
 def products(layer: Layer, op: IntegerConvolution) -> int | None:
