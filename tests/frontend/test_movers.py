@@ -59,6 +59,25 @@ CHAINS = [
         "y = Conv(x, w) z = MatMul(x, v) }",
         1,  # what two layers read in two orders arrives in one
     ),
+    *(
+        (
+            f"(float[2,6,12] x, float[8,6,3] w, float[8,8,1] w2, float[5,{channels},3] w3) => (float[a,b,c] y) {{ "
+            f"p = int64[6] {{0,0,4,0,0,0}} i = int64[1] {{1}} f = int64[1] {{5}} last = int64[1] {{-1}} "
+            f"a = Conv(x, w) b = Relu(a) {between} y = Conv(z, w3) }}",
+            0,
+        )
+        for channels, between in [
+            (8, "z = Slice(b, i, f, last)"),
+            (4, "z = Slice(b, i, f, i)"),
+            (8, "z = Pad(b, p)"),
+            (8, 'z = Pad<mode = "edge">(b, p)'),
+            (8, "m = GlobalAveragePool(b) n = Conv(m, w2) o = Sigmoid(n) z = Mul(b, o)"),
+            (8, "m = GlobalAveragePool(b) n = Conv(m, w2) o = Sigmoid(n) z = Mul(o, b)"),
+            (4, "m, n = Split<axis = 1>(b) o = Sigmoid(n) z = Mul(m, o)"),
+            (14, "e = Conv<pads = [1,1]>(x, w) z = Concat<axis = -2>(e, x)"),
+            (8, "d = Conv(b, w2) z = Concat<axis = -1>(d, b)"),
+        ]
+    ),
     (
         "(float[2,6,11] x, float[5,6,3] w, float[9,4] v) => (float[a,b,c] z) { y = Conv(x, w) z = MatMul(y, v) }",
         1,  # what the chip reads in the model's order

@@ -32,13 +32,15 @@ def unary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
 
 
 def binary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """Both operands reshaped from one shape to one shape, or one of them and a constant that can follow it."""
+    """Both operands reshaped from one shape to one shape, both results of 1-D windows, or one operand and a constant that can
+    follow it."""
     target = scope.shape(n.outputs[0])
-    left = scope.producer(n.inputs[0], "Reshape")
+    left, right = (scope.producer(name, "Reshape") for name in n.inputs)
+    if left is not None and right is not None and drops_width(left, scope) and drops_width(right, scope):
+        return moved(n, (left.inputs[0], right.inputs[0]), scope)
     if left is None or scope.shape(n.inputs[0]) != target:
         return None
     source = scope.shape(left.inputs[0])
-    right = scope.producer(n.inputs[1], "Reshape")
     if right is not None:
         if scope.shape(right.inputs[0]) != source or scope.shape(n.inputs[1]) != target:
             return None
@@ -77,10 +79,39 @@ def drops_width(before: OnnxNode | None, scope: RewriteScope) -> bool:
 
 
 def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """With the result of a 1-D window among its parts; the others take its four dimensions."""
     before = [scope.producer(x, "Reshape") for x in n.inputs]
-    if not all(drops_width(b, scope) for b in before):
+    if not any(drops_width(b, scope) for b in before):
         return None
-    return moved(n, [b.inputs[0] for b in before if b is not None], scope)
+    parts, more = list[str](), list[OnnxNode]()
+    for name, made in zip(n.inputs, before):
+        if made is not None and drops_width(made, scope):
+            parts.append(made.inputs[0])
+        else:
+            parts.append(scope.tensor(f"{name}/2d"))
+            more.append(reshape(n, f"part_to_2d_{len(more)}", name, (*scope.shape(name), 1), parts[-1], scope))
+    op = replace(n.op, attributes={"axis": n.op.attributes["axis"] % 3})
+    return Rewrite((*more, *moved(replace(n, op=op), parts, scope).nodes))
+
+
+def pad(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """Around a 1-D window's result."""
+    before, pads = scope.producer(n.inputs[0], "Reshape"), scope.constants.get(operand(n, 1))
+    if before is None or not drops_width(before, scope) or pads is None or operand(n, 3):
+        return None
+    ends = pads.tolist()
+    four = scope.ints(f"{n.name}/pads", (*ends[:3], 0, *ends[3:], 0))
+    return moved(n, (before.inputs[0], four, *n.inputs[2:]), scope)
+
+
+def cut(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """A Slice of a 1-D window's result: its dimensions are the first three of four."""
+    before = scope.producer(n.inputs[0], "Reshape")
+    axes = scope.constants.get(operand(n, 3))
+    if before is None or not drops_width(before, scope) or axes is None:
+        return None
+    four = scope.ints(f"{n.name}/axes", tuple(int(axis) % 3 for axis in axes.tolist()))
+    return moved(n, (before.inputs[0], *n.inputs[1:3], four, *n.inputs[4:]), scope)
 
 
 def mean(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
@@ -95,5 +126,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(UNARY, (unary,)),
     **dict.fromkeys(BINARY, (binary,)),
     "Concat": (concat,),
+    "Pad": (pad,),
+    "Slice": (cut,),
     "ReduceMean": (mean,),
 }
