@@ -66,6 +66,18 @@ CASES = (
     Case(
         "conv of one dimension, concat", "x 2,3,9; w 4,3,3; w2 2,3,3", "a = Conv(x, w) b = Conv(x, w2) y = Concat<axis = 1>(a, b)"
     ),
+    Case(
+        "conv of one dimension, slice, concat with what is none",
+        "x 2,3,9; w 4,3,3",
+        "i = int64[1] {1} j = int64[1] {6} k = int64[1] {-1} a = Conv(x, w) b = Slice(a, i, j, k) c = Slice(x, i, j, k) "
+        "y = Concat<axis = 1>(b, c)",
+    ),
+    Case(
+        "conv of one dimension, pad, gate",
+        "x 2,3,9; w 4,3,3; w2 4,4,1",
+        "p = int64[6] {0,0,3,0,0,1} a = Conv(x, w) b = Pad(a, p) m = GlobalAveragePool(b) g = Conv(m, w2) h = Sigmoid(g) "
+        "y = Mul(h, b)",
+    ),
     Case("concat of unlike scales", "x 2,3,4; z 2,2,4; q 2,1,4", "y = Concat<axis = 1>(x, z, q)", ranges={"z": (-4.0, 9.0)}),
     Case(
         "concat of what is read elsewhere",
