@@ -175,10 +175,7 @@ class Cascades:
         if start is None:
             return None
         if key not in self._drafts:
-            chosen = self._able(start)
-            layers = range(key.first, key.end)
-            drafted = None if chosen is None else self._drafted(layers, start.stripes, start.kept, key.resident, chosen)
-            self._drafts[key] = drafted
+            self._drafts[key] = self._able_draft(key, start)
         draft = self._drafts[key]
         if draft is None:
             return None
@@ -192,15 +189,17 @@ class Cascades:
                     return draft.planned[depth, streamed]
         return None
 
-    def _able(self, start: Start) -> Mapping[int, Chosen] | None:
-        """With those units of each layer that can run its works in all stripes: they were chosen by some. None where none can."""
-        found = dict(start.chosen)
-        several = {index for index, chosen in found.items() if len(chosen.units) > 1}
-        for index, works in all_works(self._visited(start.stripes, start.chosen)) if several else ():
+    def _able_draft(self, key: Asked, start: Start) -> Draft | None:
+        """By those units of each layer that can run its works in all stripes: they were chosen by some. None where none can."""
+        chosen, visited = dict(start.chosen), self._visited(start.stripes, start.chosen)
+        several = {index for index, one in chosen.items() if len(one.units) > 1}
+        for index, works in all_works(visited) if several else ():
             if index in several:
                 able = self._model.able(self._layers[index], [works])
-                found[index] = found[index]._replace(units=tuple(u for u in found[index].units if u in able))
-        return found if all(chosen.units for chosen in found.values()) else None
+                chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in able))
+        if not all(one.units for one in chosen.values()):
+            return None
+        return self._drafted(range(key.first, key.end), start.stripes, start.kept, key.resident, chosen, visited)
 
     def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
         """slots: of each layer."""
@@ -240,12 +239,17 @@ class Cascades:
         return Start(stripes, kept, chosen, least)
 
     def _drafted(
-        self, layers: range, stripes: Stripes, kept: Mapping[str, str], resident: Collection[str], chosen: Mapping[int, Chosen]
+        self,
+        layers: range,
+        stripes: Stripes,
+        kept: Mapping[str, str],
+        resident: Collection[str],
+        chosen: Mapping[int, Chosen],
+        visited: VisitedStripes,
     ) -> Draft:
         types = self._layers[layers.start].types
         views = {n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.channels) for n, root in kept.items()}
         inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
-        visited = self._visited(stripes, chosen)
         blocks = {i: Blocks(self._layers[i], chosen[i].units) for i in layers}
         channel = 0
         for step in chain.from_iterable(steps for steps in visited if not isinstance(steps, int)):
@@ -277,7 +281,7 @@ class Cascades:
         the layers, no fewer than `least_rows`. resident: roots that lie in SRAM whole."""
         kept = self._kept_of(layers, rows)
         stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, channels)
-        return self._drafted(layers, stripes, kept, resident, chosen)
+        return self._drafted(layers, stripes, kept, resident, chosen, self._visited(stripes, chosen))
 
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
         return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}
