@@ -55,13 +55,18 @@ CHAINS = [
         0,  # a 1-D model with channels last
     ),
     (
+        "(float[2,11,6] x, float[6,6,3] w) => (float[a,b,c] y, float[d,e,f] z) { a = Transpose<perm = [0,2,1]>(x) "
+        "b = Conv<pads = [1,1]>(a, w) z = Add(a, b) y = Transpose<perm = [0,2,1]>(z) }",
+        0,  # and with a residual sum
+    ),
+    (
         "(float[2,6,11] x, float[5,6,3] w, float[11,4] v) => (float[a,b,c] y, float[d,e,f] z) { "
         "y = Conv(x, w) z = MatMul(x, v) }",
         1,  # what two layers read in two orders arrives in one
     ),
     *(
         (
-            f"(float[2,6,12] x, float[8,6,3] w, float[8,8,1] w2, float[5,{channels},3] w3) => (float[a,b,c] y) {{ "
+            f"(float[2,6,12] x, float[8,6,3] w, float[8,8,1] w2, float[5,{channels},3] w3, float[6,6,3] w4) => (float[a,b,c] y) {{ "
             f"p = int64[6] {{0,0,4,0,0,0}} i = int64[1] {{1}} f = int64[1] {{5}} last = int64[1] {{-1}} "
             f"a = Conv(x, w) b = Relu(a) {between} y = Conv(z, w3) }}",
             0,
@@ -76,6 +81,8 @@ CHAINS = [
             (4, "m, n = Split<axis = 1>(b) o = Sigmoid(n) z = Mul(m, o)"),
             (14, "e = Conv<pads = [1,1]>(x, w) z = Concat<axis = -2>(e, x)"),
             (8, "d = Conv(b, w2) z = Concat<axis = -1>(d, b)"),
+            (6, "e = Conv<pads = [1,1]>(x, w4) z = Add(e, x)"),
+            (6, "e = Conv<pads = [1,1]>(x, w4) z = Sub(x, e)"),
         ]
     ),
     (

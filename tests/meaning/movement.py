@@ -78,6 +78,11 @@ CASES = (
         "p = int64[6] {0,0,3,0,0,1} a = Conv(x, w) b = Pad(a, p) m = GlobalAveragePool(b) g = Conv(m, w2) h = Sigmoid(g) "
         "y = Mul(h, b)",
     ),
+    Case(
+        "conv of one dimension between transposes, residual sum",
+        "x 2,9,4; w 4,4,3",
+        "a = Transpose<perm = [0,2,1]>(x) b = Conv<pads = [1,1]>(a, w) c = Add(a, b) y = Transpose<perm = [0,2,1]>(c)",
+    ),
     Case("concat of unlike scales", "x 2,3,4; z 2,2,4; q 2,1,4", "y = Concat<axis = 1>(x, z, q)", ranges={"z": (-4.0, 9.0)}),
     Case(
         "concat of what is read elsewhere",

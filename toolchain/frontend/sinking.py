@@ -32,12 +32,13 @@ def unary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
 
 
 def binary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """Both operands reshaped from one shape to one shape, both results of 1-D windows, or one operand and a constant that can
-    follow it."""
+    """Both operands reshaped from one shape to one shape, one the result of a 1-D window (the other takes its four dimensions),
+    or one operand and a constant that can follow it."""
     target = scope.shape(n.outputs[0])
     left, right = (scope.producer(name, "Reshape") for name in n.inputs)
-    if left is not None and right is not None and drops_width(left, scope) and drops_width(right, scope):
-        return moved(n, (left.inputs[0], right.inputs[0]), scope)
+    three = all(len(scope.shape(name)) == 3 and name not in scope.constants for name in n.inputs)
+    if three and (drops_width(left, scope) or drops_width(right, scope)):
+        return in_2d(n, scope)
     if left is None or scope.shape(n.inputs[0]) != target:
         return None
     source = scope.shape(left.inputs[0])
@@ -78,20 +79,24 @@ def drops_width(before: OnnxNode | None, scope: RewriteScope) -> bool:
     return len(source) == 4 and source[3] == 1 and target == source[:3]
 
 
-def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """With the result of a 1-D window among its parts; the others take its four dimensions."""
-    before = [scope.producer(x, "Reshape") for x in n.inputs]
-    if not any(drops_width(b, scope) for b in before):
-        return None
-    parts, more = list[str](), list[OnnxNode]()
-    for name, made in zip(n.inputs, before):
-        if made is not None and drops_width(made, scope):
-            parts.append(made.inputs[0])
+def in_2d(n: OnnxNode, scope: RewriteScope) -> Rewrite:
+    """On operands of four dimensions; what is no result of a 1-D window is reshaped."""
+    operands, more = list[str](), list[OnnxNode]()
+    for name in n.inputs:
+        before = scope.producer(name, "Reshape")
+        if before is not None and drops_width(before, scope):
+            operands.append(before.inputs[0])
         else:
-            parts.append(scope.tensor(f"{name}/2d"))
-            more.append(reshape(n, f"part_to_2d_{len(more)}", name, (*scope.shape(name), 1), parts[-1], scope))
-    op = replace(n.op, attributes={"axis": n.op.attributes["axis"] % 3})
-    return Rewrite((*more, *moved(replace(n, op=op), parts, scope).nodes))
+            operands.append(scope.tensor(f"{name}/2d"))
+            more.append(reshape(n, f"operand_to_2d_{len(more)}", name, (*scope.shape(name), 1), operands[-1], scope))
+    return Rewrite((*more, *moved(n, operands, scope).nodes))
+
+
+def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """With the result of a 1-D window among its parts."""
+    if not any(drops_width(scope.producer(x, "Reshape"), scope) for x in n.inputs):
+        return None
+    return in_2d(replace(n, op=replace(n.op, attributes={"axis": n.op.attributes["axis"] % 3})), scope)
 
 
 def pad(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
