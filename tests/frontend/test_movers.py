@@ -66,8 +66,8 @@ CHAINS = [
     ),
     *(
         (
-            f"(float[2,6,12] x, float[8,6,3] w, float[8,8,1] w2, float[5,{channels},3] w3, float[6,6,3] w4) => (float[a,b,c] y) {{ "
-            f"p = int64[6] {{0,0,4,0,0,0}} i = int64[1] {{1}} f = int64[1] {{5}} last = int64[1] {{-1}} "
+            f"(float[2,6,12] x, float[8,6,3] w, float[8,8,1] w2, float[5,{channels},3] w3, float[6,6,3] w4) => "
+            f"(float[a,b,c] y) {{ p = int64[6] {{0,0,4,0,0,0}} i = int64[1] {{1}} f = int64[1] {{5}} last = int64[1] {{-1}} "
             f"a = Conv(x, w) b = Relu(a) {between} y = Conv(z, w3) }}",
             0,
         )

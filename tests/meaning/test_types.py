@@ -20,6 +20,7 @@ from toolchain.runtime import Session
 
 WORSE_DB = 3.0  # by chance of rounding, where some tensors are finer
 EACH = 12  # of so many cases one is fast
+TESTS = 3  # each case is in one of them, in all with the exhaustive ones
 
 
 def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[list[list[np.ndarray]], list[str]]:
@@ -32,10 +33,13 @@ def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[li
     return [session.run(names, s) for s in case.samples], held
 
 
-CHOSEN = [n if i % EACH == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CASES)]
+def chosen(turn: int) -> list[object]:
+    """The cases' names; turn: of the test among the three."""
+    marks = [[pytest.mark.slow] * (i % EACH != turn) + [pytest.mark.exhaustive] * (i % TESTS != turn) for i in range(len(CASES))]
+    return [pytest.param(name, marks=these) for name, these in zip(CASES, marks)]
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", chosen(0))
 def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     try:
@@ -50,7 +54,7 @@ def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_
 
 
 @pytest.mark.usefixtures("no_room")
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", chosen(1))
 def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path) -> None:
     """And a machine that has them besides makes the same bits where nothing asks for them."""
     case, machine = CASES[name], mixed_machine("int32")
@@ -70,7 +74,7 @@ def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("no_room")
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", chosen(2))
 def test_types_mean_what_the_file_means(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     coarse, held = outputs(case, int8_machine(), tmp_path)
