@@ -75,7 +75,7 @@ def classified(folder: Path) -> Build:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["descriptors", pytest.param("registers", marks=pytest.mark.exhaustive)])
 def test_a_batch_of_8_takes_little_more_program_and_time(kind: str, folder: Path):
     machine = KINDS[kind]
     one, eight = (build(of_batch(folder, n), BuildOptions(machine)) for n in (1, 8))

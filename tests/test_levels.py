@@ -13,7 +13,10 @@ from toolchain.runtime import Session, random_feeds
 CLASSIFIER = Path(__file__).parent.parent / "examples/classifier/classifier.onnx"
 
 
-@pytest.mark.parametrize("machine", ["edge16", *(pytest.param(m, marks=pytest.mark.slow) for m in ("ws8_pow2", "ethos_u65_512"))])
+OTHERS = [pytest.param("ethos_u65_512", marks=pytest.mark.slow), pytest.param("ws8_pow2", marks=pytest.mark.exhaustive)]
+
+
+@pytest.mark.parametrize("machine", ["edge16", *OTHERS])
 def test_levels_agree_and_the_highest_is_fastest(machine: str) -> None:
     built = [build(CLASSIFIER, BuildOptions(machine, level=level)) for level in range(4)]
     cycles = [b.figures["cycles"] for b in built]

@@ -17,11 +17,10 @@ from toolchain.compiling import Compiled
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds, verify
 
-_FIRST_LARGE = next(iter(LARGE))
 CASES = [
     pytest.param(
         n,
-        marks=([] if n == SMALL else [pytest.mark.slow]) + ([pytest.mark.exhaustive] if n in LARGE and n != _FIRST_LARGE else []),
+        marks=([] if n == SMALL else [pytest.mark.slow]) + ([pytest.mark.exhaustive] if n in LARGE else []),
     )
     for n in NETWORKS
 ]

@@ -26,7 +26,7 @@ from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
 from toolchain.schedule.tree.text import print_schedule
 
-CASES = int(os.environ.get("RANDOM_CASES", "18"))
+CASES = int(os.environ.get("RANDOM_CASES", "10"))
 
 
 def _early_work_and_late_weights() -> onnx.ModelProto:

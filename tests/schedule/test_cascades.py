@@ -91,7 +91,7 @@ def _two_arrays(sram_bytes: int) -> Machine:
     return with_keys(load_machine("edge16"), memories=found["memories"], engines=found["engines"])
 
 
-@pytest.mark.parametrize("size", [14, 28])
+@pytest.mark.parametrize("size", [14, pytest.param(28, marks=pytest.mark.exhaustive)])
 def test_two_arrays_that_write_parts_of_one_tensor_do_not_wait_for_each_other(size: int, tmp_path: Path) -> None:
     """Nor is what repeats given to one of them alone, where the other is still busy with the layer before."""
     found = _built(bodies(3, size, 64, 128), _two_arrays(512 * 1024), tmp_path)

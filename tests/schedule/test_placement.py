@@ -234,8 +234,7 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
     assert any("has no bits for unit, but this chip uses 0 to 1 (units mac0, mac1)" in reason for _, reason in faults)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["resnet8_cifar", "dscnn_kws"])
+@pytest.mark.parametrize("network", ["dscnn_kws", pytest.param("resnet8_cifar", marks=pytest.mark.exhaustive)])
 def test_a_second_array_helps_a_real_network(network: str, model: Path) -> None:
     onnx.save(filled(network), model)
     engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]

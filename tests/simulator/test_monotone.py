@@ -120,7 +120,7 @@ def run(chip: Chip, ops: list[MachineOp]) -> Simulation:
 FEW = PROGRAMS * 3 // 10
 
 
-@pytest.mark.parametrize("cases", [range(FEW), pytest.param(range(FEW, PROGRAMS), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [range(FEW), pytest.param(range(FEW, PROGRAMS), marks=pytest.mark.exhaustive)])
 def test_more_never_slows(cases: range) -> None:
     """Neither the program nor any of its operations, whatever is multiplied by 2, 3 or 5."""
     slower: list[tuple[int, str]] = []
