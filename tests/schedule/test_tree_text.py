@@ -26,7 +26,8 @@ def layers(draw: Any) -> Tree:
         for role, number, memory in rings
     ]
     loops = [Loop(axis, step, Seq(()), draw(names)) for axis, step in draw(st.lists(st.tuples(words, counts), max_size=3))]
-    call = Call(draw(names), tuple(draw(st.lists(words, max_size=3))), *(draw(st.sampled_from(["", "ws", "a b"])) for _ in "ab"))
+    units, chosen = tuple(draw(st.lists(words, max_size=3))), [draw(st.sampled_from(["", "ws", "a b"])) for _ in "ab"]
+    call = draw(st.sampled_from([Call(draw(names), units, *chosen), Call(draw(names), inline=True)]))
     return LayerTree(tuple(allocs), tuple(loops), call).tree()
 
 

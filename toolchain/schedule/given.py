@@ -21,12 +21,13 @@ from toolchain.schedule.tree.nodes import RegionTree
 from toolchain.schedule.tree.order import in_said_order
 from toolchain.schedule.tree.pinned import Pinned
 from toolchain.schedule.tree.room import overfull, scattered
-from toolchain.schedule.tree.to_plan import Facts, given_of
+from toolchain.schedule.tree.to_plan import Facts, given_of, inline_of
 
 
 def plan_given(planning: Planning, tree: RegionTree) -> RegionPlan:
     """The plan of a region by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
     CompileError with all that is wrong with it."""
+    planning = replace(planning, inline=inline_of(planning.nodes, tree))
     free = {n.name for n in LayerByLayer(planning).free}
     return _Given(replace(planning, nodes=in_said_order(planning.nodes, free, tree)), tree).plan()
 

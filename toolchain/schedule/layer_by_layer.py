@@ -44,7 +44,9 @@ class LayerByLayer:
         activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes]
         in_place = options.in_place
-        self.views = views_in_place(activations, layers, chip) if in_place else find_views(activations, in_place=False)
+        self.views = (
+            views_in_place(activations, layers, chip, planning.inline) if in_place else find_views(activations, in_place=False)
+        )
         self.free = [n for n in nodes if self._is_free(n)]
         turned = orders(self.views)
         self.layers = [replace(layer, orders=turned) for layer in layers if not self._is_free(layer.node)]

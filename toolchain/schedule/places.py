@@ -68,9 +68,18 @@ class View:
         return laid_bytes(shape, self.item_bytes, self.strides.maps)
 
 
+INLINE = (Slice, Join, Transpose)  # movers that units may spare, who read and write what is moved where it lies
+
+
+def is_inline(node: Node, views: Mapping[str, View]) -> bool:
+    """Whether at least a part of what a mover moves lies where it should already."""
+    root = views[node.outputs[0]].root
+    return isinstance(node.op, INLINE) and any(views[n].root == root for n in node.inputs if n in views)
+
+
 class Activations(NamedTuple):
     """What views are made of. ports: inputs and outputs, which own their storage. feature_maps: those that lie as `maps` says.
-    moved: outputs of Transposes that have a storage of their own whatever reads them."""
+    moved: outputs of `INLINE` that have a storage of their own whatever makes or reads them."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
@@ -120,12 +129,13 @@ def _view(node: Node, views: Mapping[str, View], region: Activations, uses: Mapp
         return View(source.root, source.offset_bytes, own.strides, own.item_bytes) if _alike(node, source, own, region) else own
     if isinstance(node.op, PutRows) and node.op.in_place:
         return views[node.inputs[0]]
-    if isinstance(node.op, Slice) and in_place and not reshaped and out not in region.ports:
+    apart = not in_place or out in region.ports or out in region.moved
+    if isinstance(node.op, Slice) and not apart and not reshaped:
         source = views[node.inputs[0]]
         if _is_run(node.op, source, own):
             strides = source.strides.stepped(node.op.steps)
             return View(source.root, source.at(node.op.starts), strides, source.item_bytes)
-    if isinstance(node.op, Transpose) and in_place and out not in region.ports and out not in region.moved:
+    if isinstance(node.op, Transpose) and not apart:
         view = _permuted(views[node.inputs[0]], node.op.perm)
         if view is not None and own.strides.maps is None and all(_takes(n, out, view) for n in uses.get(out, [])):
             return view
@@ -164,6 +174,8 @@ def _in_place_parts(region: Activations, uses: Mapping[str, list[Node]]) -> dict
     made = {n.outputs[0]: n for n in region.nodes}
     for node in reversed(region.nodes):
         out = node.outputs[0]
+        if out in region.moved:
+            continue
         if isinstance(node.op, Transpose):
             name = node.inputs[0]
             view = _permuted(placed.get(out) or region.whole(out), np.argsort(node.op.perm).tolist())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
@@ -13,7 +13,8 @@ from toolchain.schedule.options import Options
 @dataclass(frozen=True)
 class Planning:
     """Nodes of one region, in an order that runs, of an integer graph; the tensors that enter and leave it; for which machine and
-    with what of its ways to plan."""
+    with what of its ways to plan. inline: of these movers, by name, whether units read and write what they move where it lies; of
+    others it is open."""
 
     graph: Graph
     nodes: Sequence[Node]
@@ -21,3 +22,4 @@ class Planning:
     outputs: Collection[str]
     chip: Chip
     options: Options
+    inline: Mapping[str, bool] = field(default_factory=dict[str, bool])

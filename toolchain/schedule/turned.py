@@ -21,14 +21,16 @@ def orders(views: Mapping[str, View]) -> Orders:
     return {name: view.order for name, view in views.items() if view.order}
 
 
-def views_in_place(region: Activations, layers: Sequence[Layer], chip: Chip) -> dict[str, View]:
+def views_in_place(region: Activations, layers: Sequence[Layer], chip: Chip, inline: Mapping[str, bool]) -> dict[str, View]:
     """As `find_views`, but for Transposes whose elements units would read one by one, which costs them more cycles than a DMA
-    channel takes to move them once. layers: of the region's nodes."""
+    channel takes to move them once. layers: of the region's nodes. inline: of movers of which it is said, by name."""
+    said = {node.outputs[0]: inline[node.name] for node in region.nodes if node.name in inline}
+    region = region._replace(moved=frozenset(out for out, lies in said.items() if not lies))
     views = find_views(region, in_place=True)
-    turned = orders(views)
+    turned = {out: order for out, order in orders(views).items() if out not in said}
     if not turned:
         return views
-    apart = find_views(region._replace(moved=frozenset(turned)), in_place=True)
+    apart = find_views(region._replace(moved=region.moved.union(turned)), in_place=True)
     costly: set[str] = set()
     for layer in layers:
         out = layer.node.outputs[0]
@@ -37,7 +39,7 @@ def views_in_place(region: Activations, layers: Sequence[Layer], chip: Chip) -> 
             more = sum(_cycles(reader, {out: turned[out]}) - _cycles(reader, {}) for reader in readers)
             if more > CostModel(chip).moves(layer, apart, apart).alone_cycles:
                 costly.add(out)
-    return find_views(region._replace(moved=frozenset(costly)), in_place=True) if costly else views
+    return find_views(region._replace(moved=region.moved | costly), in_place=True) if costly else views
 
 
 def _cycles(layer: Layer, found: Orders) -> int:

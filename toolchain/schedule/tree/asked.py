@@ -38,6 +38,9 @@ def asked_of(layer: Layer, said: LayerTree, in_turns: bool, faults: Faults) -> A
         if call.units or call.dataflow or call.mode:
             faults.of(layer, call.line, "is moved by DMA and runs on no unit; write 'call' alone")
         return None
+    if call.inline:
+        faults.of(layer, call.line, "call inline: it is computed, and inline is what would only be moved; leave the word out")
+        return None
     order, units = _order(layer, said, faults), _units(layer, said, faults)
     if order is None or units is None:
         return None

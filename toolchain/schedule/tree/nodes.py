@@ -51,12 +51,14 @@ class Ahead:
 @dataclass(frozen=True)
 class Call:
     """A layer's tiles, one after the other, on those of these units that are free first; () of a mover, or where nothing is said:
-    any that can. dataflow, mode: of the array, "" for its first."""
+    any that can. dataflow, mode: of the array, "" for its first. inline: of a mover: units read and write where it lies what it
+    would move."""
 
     layer: str
     units: tuple[str, ...] = ()
     dataflow: str = ""
     mode: str = ""
+    inline: bool = False
     note: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
 

@@ -10,6 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
+from toolchain.schedule.places import is_inline
 from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.repeats import all_works
 from toolchain.schedule.staging import LayerPlan, Part, PlannedLayer, Slot
@@ -92,7 +93,8 @@ def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | 
     layer, name = planned.layer, planned.layer.node.name
     kind = f"{step}: {type(layer.node.op).__name__}"
     if planned.plan is None:
-        return LayerTree((), (), Call(name, note=f"{kind}, moved by DMA"))
+        inline = is_inline(layer.node, plan.views)
+        return LayerTree((), (), Call(name, inline=inline, note=f"{kind}, {'read where it lies' if inline else 'moved by DMA'}"))
     own = planned.plan
     order = order_of(layer, own.tiling)
     works = list(islice(layer.tiled.nest(layer, own.tiling).works(), _TOLD))
@@ -157,4 +159,4 @@ def _call(planned: PlannedLayer, own: LayerPlan, note: str) -> Call:
     array = units[0].array
     flow = array.dataflows[tiling.dataflow] if tiling.dataflow or len(array.dataflows) > 1 else ""
     mode = array.depthwise_modes[tiling.mode] if tiling.mode else ""
-    return Call(planned.layer.node.name, names, flow, mode, note)
+    return Call(planned.layer.node.name, names, flow, mode, note=note)

@@ -180,6 +180,9 @@ class _Parser:
     def _call(self, layer: str, line: int, said: Statement) -> Call:
         """line: of the layer, at which faults of it are told."""
         units: list[str] = []
+        if said.takes("inline"):
+            self._ended(said)
+            return Call(layer, inline=True, line=line)
         if said.takes("on"):
             units.append(said.word("a unit"))
             while said.takes(","):

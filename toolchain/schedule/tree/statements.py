@@ -20,7 +20,7 @@ _FORMS = {
     "ring": "ring input NUMBER | constant NUMBER | output in MEMORY [slots NUMBER | all]",
     "fetch": 'fetch NUMBER behind "LAYER"',
     "for": "for AXIS by NUMBER",
-    "call": "call [on UNIT, ...] [dataflow NAME] [mode NAME]",
+    "call": "call [inline] | [on UNIT, ...] [dataflow NAME] [mode NAME]",
 }
 
 

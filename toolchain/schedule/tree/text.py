@@ -99,6 +99,8 @@ def _loop(loop: Loop) -> str:
 
 def _call(layer: LayerTree) -> str:
     call = layer.call
+    if call.inline:
+        return "call inline"
     on = f" on {', '.join(map(_machine, call.units))}" if call.units else ""
     flow = f" dataflow {_machine(call.dataflow)}" if call.dataflow else ""
     return f"call{on}{flow}{f' mode {_machine(call.mode)}' if call.mode else ''}"

@@ -15,7 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.places import View
+from toolchain.schedule.places import INLINE, View, is_inline
 from toolchain.schedule.plan import Storage
 from toolchain.schedule.tree.asked import Asked, asked_of
 from toolchain.schedule.tree.faults import Faults
@@ -29,6 +29,7 @@ from toolchain.schedule.tree.nodes import (
     RegionTree,
     Tensor,
     layer_of,
+    layers_of,
     tensors_of,
     turns_of,
 )
@@ -108,6 +109,7 @@ def given_of(tree: RegionTree, facts: Facts) -> Given:
         faults.add(
             alloc.line, f"alloc {quoted(root)}: rows are kept of tensors between layers in turns; no loop holds all that touch it"
         )
+    _require_inline(layers, facts, faults)
     together = {i for _, members in groups for i in members}
     asked = {i: a for i, own in layers.items() if (a := asked_of(facts.layers[i], own, i in together, faults)) is not None}
     faults.end()
@@ -131,6 +133,20 @@ def _index(said: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTre
     assert index is not None
     layers[index] = said
     return index
+
+
+def inline_of(nodes: Sequence[Node], tree: RegionTree) -> dict[str, bool]:
+    """What the tree says of the movers that can be inline, by name."""
+    said = {layer.call.layer: layer.call.inline for layer in layers_of(tensors_of(tree.body)[1])}
+    return {node.name: said[node.name] for node in nodes if node.name in said and isinstance(node.op, INLINE)}
+
+
+def _require_inline(layers: Mapping[int, LayerTree], facts: Facts, faults: Faults) -> None:
+    for index, own in layers.items():
+        layer = facts.layers[index]
+        if own.call.inline and not isinstance(layer.node.op, TiledOp) and not is_inline(layer.node, facts.views):
+            reason = "nothing beside it makes or reads this where it would lie (below -O2 nothing at all does)"
+            faults.of(layer, own.call.line, f"call inline: {reason}; write 'call' alone")
 
 
 def _require_order(order: Sequence[int], layers: Mapping[int, LayerTree], facts: Facts, faults: Faults) -> None:

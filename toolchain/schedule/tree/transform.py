@@ -87,6 +87,23 @@ def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
     return _changed(tree, "parallel", layer, lambda own: replace(own, call=replace(own.call, units=tuple(units), note="")))
 
 
+def inline(tree: RegionTree, layer: str) -> RegionTree:
+    """Nothing is moved by this mover: what makes or reads it does so where it lies. What had a storage of its own for that reason
+    has none, nor an `alloc`."""
+    return _changed(tree, "inline", layer, lambda own: _moving(own, "inline", True))
+
+
+def move(tree: RegionTree, layer: str) -> RegionTree:
+    """The other way round: DMA moves it to a storage of its own, in which its neighbours are read one by one."""
+    return _changed(tree, "move", layer, lambda own: _moving(own, "move", False))
+
+
+def _moving(own: LayerTree, what: str, inline: bool) -> LayerTree:
+    if own.rings or own.loops or own.call.units:
+        raise CompileError(f"{what}: layer {quoted(own.call.layer)} has rings, loops or units: it is computed, not moved")
+    return replace(own, call=replace(own.call, inline=inline, note=""))
+
+
 def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
     """So many of the layer's constants come behind the loads of an earlier layer, or of itself, the next so many behind those of
     the next that is named, in order: earlier or later than they did. Others pass through its ring, all where none is named."""
