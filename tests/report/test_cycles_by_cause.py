@@ -86,6 +86,18 @@ def test_a_trace_has_the_causes_of_the_figures(grouped: Build) -> None:
     assert {e["id"].split(".")[0] for e in events if e["ph"] == "s"} == {"0"}
 
 
+def test_a_layer_that_worked_beside_others_is_judged_by_its_own_work(grouped: Build) -> None:
+    figures = grouped.figures
+    peak = figures["macs_per_cycle"]
+    assert sum(layer["busy_macs"] for layer in figures["layers"]) == figures["busy_cycles"]["mac"] * peak
+    assert all(layer["busy_macs"] >= layer["macs"] for layer in figures["layers"])
+    assert "*" not in layers_text(figures)
+    first, *others = figures["layers"]
+    text = layers_text({**figures, "layers": [{**first, "cycles": 0}, *others]})
+    use = f"{100 * first['macs'] / first['busy_macs']:.1f} % *"
+    assert use in text.splitlines()[2] and text.endswith("MAC use is while they worked for it")
+
+
 def test_nothing_is_said_of_causes_that_are_not_known(grouped: Build) -> None:
     layers = [{**layer, "attribution": None} for layer in grouped.figures["layers"]]
     unknown = {**grouped.figures, "attribution": None, "layers": layers}

@@ -81,13 +81,17 @@ def test_layers_over_one_dimension_take_turns(name: str, tmp_path: Path) -> None
     assert [layer["op"] for layer in found.figures["layers"]] == ["Convolution"] * 3
 
 
-def _two_arrays(sram_bytes: int) -> Machine:
-    """edge16 with memories twice as fast."""
+def _two_arrays(sram_bytes: int, entries: int | None = None) -> Machine:
+    """edge16 with memories twice as fast. entries: of the accumulators of the second array, where it is of another kind."""
     found = load_machine("edge16").chip.model_dump(mode="json")
     for memory in found["memories"].values():
         memory.update({rate: 2 * memory[rate] for rate in ("read_bytes_per_cycle", "write_bytes_per_cycle")})
     found["memories"]["sram"].update(size=sram_bytes, banks=16)
-    found["engines"]["mac"]["count"] = 2
+    mac = found["engines"]["mac"]
+    if entries is None:
+        mac["count"] = 2
+    else:
+        found["engines"]["small"] = {**mac, "accumulators": {**mac["accumulators"], "entries": entries}}
     return with_keys(load_machine("edge16"), memories=found["memories"], engines=found["engines"])
 
 
@@ -106,6 +110,16 @@ def test_works_of_layers_in_turns_are_shared_out_to_two_arrays(tmp_path: Path) -
     assert len(inside) >= 5 and all(len(set(layer.units)) == 2 for layer in inside)
     assert found.figures["arrays_overlap"] > 0.6
     assert plan.cycles == pytest.approx(found.figures["cycles"], rel=0.03)
+
+
+@pytest.mark.parametrize("entries", [1024, 2048])
+def test_layers_in_turns_run_on_the_arrays_that_have_room_for_all_their_stripes(entries: int, tmp_path: Path) -> None:
+    """The first stripe of a layer has the halo of those behind it besides: more sums than a small array holds, which could have
+    run every other one."""
+    found = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024, entries), tmp_path)
+    (plan,) = found.plans
+    units = [{unit.name for unit in plan.layers[i].units} for cascade in plan.cascades for i in cascade.layers]
+    assert {"mac"} in units and {"mac", "small"} in units
 
 
 @pytest.mark.parametrize("arrays", [1, 2])

@@ -170,6 +170,7 @@ def _layers(
                 "engine": _engine(container.machine.chip, busy[layer]),
                 "cycles": int(cycles[layer]),
                 "macs": int(macs[layer]),
+                "busy_macs": _busy_macs(container.machine.chip, busy[layer]),
                 "bound_by": _bound_by(container.machine.chip, busy[layer]),
                 "segment": segment,
                 "operations": places.get(layer),
@@ -179,6 +180,11 @@ def _layers(
             }
         )
     return rows
+
+
+def _busy_macs(chip: Chip, busy: np.ndarray) -> int:
+    """Products that the arrays could make in the cycles in which they worked for a layer, whenever these were."""
+    return round(sum(int(busy[unit.queue]) * chip.peak_macs([unit]) for unit in chip.of_kind("mac_array")))
 
 
 def _engine(chip: Chip, busy: np.ndarray) -> str:

@@ -10,7 +10,7 @@ from toolchain.ir.graph import INNER, Graph
 
 Row = Mapping[str, Any]
 RowT = TypeVar("RowT")
-_SUMMED = ("cycles", "macs", "bounds", "traffic", "attribution")
+_SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 
 
 def tensors_of_steps(graph: Graph) -> dict[str, str]:

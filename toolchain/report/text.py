@@ -33,8 +33,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def layers_text(figures: Mapping[str, Any]) -> str:
-    """One line a layer of the chip; empty when it has none. MAC use: of the arrays that the program uses. Most lost to: what
-    the unit that did most for the layer was kept by longest, with the share of the layer's cycles."""
+    """One line a layer of the chip; empty when it has none. MAC use: of the arrays that the program uses, in the layer's cycles;
+    of one whose arrays worked longer than that, beside other layers, while they worked. Most lost to: what the unit that did most
+    for the layer was kept by longest, with the share of the layer's cycles."""
     if not figures["layers"]:
         return ""
     peak = figures["macs_per_cycle"]
@@ -48,7 +49,7 @@ def layers_text(figures: Mapping[str, Any]) -> str:
             f"{layer['macs']:,}",
             f"{_dram_bytes(layer):,}",
             _least(layer, "dram_bytes"),
-            f"{100 * layer['macs'] / (layer['cycles'] * peak):.1f} %" if layer["cycles"] > 0 and peak else "-",
+            _mac_use(layer, peak),
             layer["bound_by"],
             most_lost(layer),
         )
@@ -67,7 +68,20 @@ def layers_text(figures: Mapping[str, Any]) -> str:
         "bound by",
         "most lost to",
     )
-    return table(heads, rows, (3, 4, 5, 6, 7, 8))
+    beside = any(row[8].endswith("*") for row in rows)
+    said = (
+        "\n* its arrays worked beside other layers too, whose cycles these are: MAC use is while they worked for it"
+        if beside
+        else ""
+    )
+    return table(heads, rows, (3, 4, 5, 6, 7, 8)) + said
+
+
+def _mac_use(layer: Mapping[str, Any], peak: float) -> str:
+    """peak: products a cycle."""
+    own = layer["cycles"] * peak
+    most = max(own, layer["busy_macs"])
+    return f"{100 * layer['macs'] / most:.1f} %{' *' if most > own else ''}" if most and layer["macs"] else "-"
 
 
 def _least(layer: Mapping[str, Any], what: str) -> str:
