@@ -76,6 +76,8 @@ CHAINS = [
             (4, "z = Slice(b, i, f, i)"),
             (8, "z = Pad(b, p)"),
             (8, 'z = Pad<mode = "edge">(b, p)'),
+            (8, 's = float[3] {1,1,2} z = Resize<mode = "nearest">(b, , s)'),
+            (8, 's = float[3] {1,1,2} z = Resize<mode = "linear">(b, , s)'),
             (8, "m = GlobalAveragePool(b) n = Conv(m, w2) o = Sigmoid(n) z = Mul(b, o)"),
             (8, "m = GlobalAveragePool(b) n = Conv(m, w2) o = Sigmoid(n) z = Mul(o, b)"),
             (4, "m, n = Split<axis = 1>(b) o = Sigmoid(n) z = Mul(m, o)"),

@@ -79,6 +79,16 @@ CASES = (
         "y = Mul(h, b)",
     ),
     Case(
+        "conv of one dimension, nearest resize",
+        "x 2,3,9; w 4,3,3",
+        's = float[3] {1,1,2} a = Conv(x, w) y = Resize<mode = "nearest">(a, , s)',
+    ),
+    Case(
+        "conv of one dimension, linear resize",
+        "x 2,3,9; w 4,3,3",
+        's = float[3] {1,1,3} a = Conv(x, w) y = Resize<mode = "linear">(a, , s)',
+    ),
+    Case(
         "conv of one dimension between transposes, residual sum",
         "x 2,9,4; w 4,4,3",
         "a = Transpose<perm = [0,2,1]>(x) b = Conv<pads = [1,1]>(a, w) c = Add(a, b) y = Transpose<perm = [0,2,1]>(c)",

@@ -119,6 +119,17 @@ def cut(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return moved(n, (before.inputs[0], *n.inputs[1:3], four, *n.inputs[4:]), scope)
 
 
+def resize(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """Of a 1-D window's result, along its rows."""
+    before = scope.producer(n.inputs[0], "Reshape")
+    _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
+    by = scope.constants.get(sizes or scales)
+    if before is None or not drops_width(before, scope) or roi or n.op.attributes.get("axes") or by is None:
+        return None
+    four = scope.constant(f"{n.name}/by", np.append(by, by.dtype.type(1)))
+    return moved(n, (before.inputs[0], "", *(("", four) if sizes else (four,))), scope)
+
+
 def mean(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = scope.producer(n.inputs[0], "Reshape")
     axes = scope.constants.get(operand(n, 1))
@@ -132,6 +143,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(BINARY, (binary,)),
     "Concat": (concat,),
     "Pad": (pad,),
+    "Resize": (resize,),
     "Slice": (cut,),
     "ReduceMean": (mean,),
 }
