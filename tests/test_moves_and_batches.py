@@ -208,7 +208,7 @@ def test_random_moves_and_products(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=24,
+        max_examples=16,
         deadline=None,
         derandomize=True,
         database=None,

@@ -314,10 +314,15 @@ def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
     assert "- mac: input, output in sram; weights, parameters in wbuf" in manual(machine)
 
 
+CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier" / "classifier.onnx"
+LIGHT = [Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx" for name in ("squeezenet", "inception_v1")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["light_squeezenet", pytest.param("light_inception_v1", marks=pytest.mark.exhaustive)])
-def test_real_networks(name: str, make: Make) -> None:
-    path = Path(onnx.__file__).parent / f"backend/test/data/light/{name}.onnx"
+@pytest.mark.parametrize(
+    "path", [CLASSIFIER, *(pytest.param(p, marks=pytest.mark.exhaustive) for p in LIGHT)], ids=lambda p: p.stem
+)
+def test_real_networks(path: Path, make: Make) -> None:
     plain = build(path, BuildOptions(load_machine("edge16"))).figures
     wide = build(path, BuildOptions(make(memory("128 KiB"), operands(CONSTANTS)))).figures
     assert wide["cycles"] < 1.01 * plain["cycles"]
