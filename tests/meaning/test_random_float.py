@@ -22,7 +22,7 @@ from tests.meaning.recorder import Seen, everything, recorded
 from tests.random_cases import DrawnModel, exported_networks
 from toolchain.isa import load_machine
 
-CASES = int(os.environ.get("RANDOM_FLOAT_CASES", "80"))
+CASES = int(os.environ.get("RANDOM_FLOAT_CASES", "112"))
 PARTS = 8  # tests of their own, so that they run side by side
 SAMPLES = 8
 
