@@ -136,7 +136,7 @@ def saved(name: str, folder: Path) -> tuple[Path, str]:
 
 def built_on(machine: Machine, name: str, folder: Path, states: tuple[str, ...] | None = None) -> Build:
     path, data = saved(name, folder)
-    return build(path, BuildOptions(machine, data, states=states))
+    return build(path, BuildOptions(machine, data, states=states, repair="none"))
 
 
 def kept(built: Build) -> dict[str, State]:

@@ -68,18 +68,21 @@ class View:
         return laid_bytes(shape, self.item_bytes, self.strides.maps)
 
 
-INLINE = (Slice, Join, Transpose)  # movers that units may spare, who read and write what is moved where it lies
+def may_be_inline(node: Node) -> bool:
+    """Whether units may spare this mover, who read and write what it moves where it lies. What is left of a state, a Join of one
+    part, lies where the next run reads it and is no matter of choice."""
+    return isinstance(node.op, Slice | Transpose) or (isinstance(node.op, Join) and len(node.inputs) > 1)
 
 
 def is_inline(node: Node, views: Mapping[str, View]) -> bool:
     """Whether at least a part of what a mover moves lies where it should already."""
     root = views[node.outputs[0]].root
-    return isinstance(node.op, INLINE) and any(views[n].root == root for n in node.inputs if n in views)
+    return may_be_inline(node) and any(views[n].root == root for n in node.inputs if n in views)
 
 
 class Activations(NamedTuple):
     """What views are made of. ports: inputs and outputs, which own their storage. feature_maps: those that lie as `maps` says.
-    moved: outputs of `INLINE` that have a storage of their own whatever makes or reads them."""
+    moved: outputs of movers that have a storage of their own whatever makes or reads them."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]

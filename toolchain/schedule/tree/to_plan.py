@@ -15,7 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.places import INLINE, View, is_inline
+from toolchain.schedule.places import View, is_inline, may_be_inline
 from toolchain.schedule.plan import Storage
 from toolchain.schedule.tree.asked import Asked, asked_of
 from toolchain.schedule.tree.faults import Faults
@@ -138,7 +138,7 @@ def _index(said: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTre
 def inline_of(nodes: Sequence[Node], tree: RegionTree) -> dict[str, bool]:
     """What the tree says of the movers that can be inline, by name."""
     said = {layer.call.layer: layer.call.inline for layer in layers_of(tensors_of(tree.body)[1])}
-    return {node.name: said[node.name] for node in nodes if node.name in said and isinstance(node.op, INLINE)}
+    return {node.name: said[node.name] for node in nodes if node.name in said and may_be_inline(node)}
 
 
 def _require_inline(layers: Mapping[int, LayerTree], facts: Facts, faults: Faults) -> None:
