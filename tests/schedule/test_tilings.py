@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,16 @@ def test_of_equal_steps_a_few_are_visited() -> None:
 def test_outer_steps_are_repeated_with_what_they_hold() -> None:
     four, two = Axis(tuple(range(4)), (0,) * 4), Axis((0, 1), (0, 1))
     assert list(visits((four, two))) == [(0, 0), (0, 1), BEGIN, (1, 0), (1, 1), 2]
+
+
+@CASES
+@given(st.data(), st.one_of(convolutions(), convolutions(), others()))
+def test_what_is_remembered_of_a_work_is_what_it_takes(data: Any, layer: Layer) -> None:
+    """Of tiles of all sizes, partial sums too, of which the bytes that come and go do not say how many there are."""
+    model = CostModel(layer.chip)
+    for tiling in _some_tilings(data.draw, layer):
+        for work in islice(layer.tiled.nest(layer, tiling).works(), 24):
+            assert model.runs(layer, work) == CostModel(layer.chip).runs(layer, work)
 
 
 def test_layers_of_many_tiles_take_few_visits() -> None:

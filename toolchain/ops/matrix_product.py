@@ -207,7 +207,8 @@ class IntegerMatrixProduct(TiledOp):
 
         reads = tuple(box for box, c in zip((a_region, b_region), constant) if not c)
         held = tuple(constant_block(layer, box) for box, c in zip((a_region, b_region), constant) if c)
-        return Work(reads, held, write, emit, tiling.variant)
+        sums = () if last else (rows[1], columns[1])
+        return Work(reads, held, write, emit, (*tiling.variant, *sums))
 
 
 def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:

@@ -54,7 +54,7 @@ class Dense(Lowering):
                 ),
             )
 
-        return Work(tuple(reads), constants.blocks, write, emit, (*self.tiling.variant, *part.ky, *part.kx))
+        return Work(tuple(reads), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """With scales and minima of their groups, where they have any."""

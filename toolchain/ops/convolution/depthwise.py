@@ -36,9 +36,8 @@ class Depthwise(Lowering):
                 ),
             )
 
-        return Work(
-            (box,), constants.blocks, self.write(tile) if last else None, emit, (*self.tiling.variant, *part.ky, *part.kx)
-        )
+        write = self.write(tile) if last else None
+        return Work((box,), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """Row by row."""

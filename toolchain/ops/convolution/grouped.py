@@ -111,7 +111,7 @@ class Grouped(Lowering):
                     )
             return tuple(found)
 
-        return [Work((box,), constants.blocks, write, emit, self.tiling.variant)]
+        return [Work((box,), constants.blocks, write, emit, (*self.tiling.variant, *self.beside(tile, box)))]
 
     def _results(self, piece: Pair, out: Site | None) -> dict[str, int]:
         """What becomes of the sums of a piece of the groups, and how many channels they have."""

@@ -12,7 +12,7 @@ from toolchain.ops.kit.arrays import lie_together
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import channel_slice, parameter_block
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, spans
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, beside_padding, spans
 from toolchain.ops.kit.window import Window
 
 Pair = tuple[int, int]
@@ -147,6 +147,14 @@ class Lowering:
         top, rows = vertical.needed(*tile.rows)
         left, columns = self.horizontal.needed(*tile.columns)
         return Box(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
+
+    def variant(self, tile: Tile, part: Part, box: Box, last: bool) -> tuple[int, ...]:
+        sums = () if last else (tile.rows[1], tile.columns[1], tile.channels[1])
+        return (*self.tiling.variant, *part.ky, *part.kx, *self.beside(tile, box), *sums)
+
+    def beside(self, tile: Tile, box: Box) -> tuple[int, int]:
+        """The tile's first row and column where its windows lie beside padding, of which these say how much there is; else -1."""
+        return beside_padding((tile.rows[0], tile.columns[0]), box, self.layer.types[self.x].shape)
 
     def write(self, tile: Tile) -> Box:
         start = (tile.n, tile.rows[0], tile.columns[0], tile.channels[0])

@@ -45,13 +45,22 @@ CodeGenerator = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[Mac
 class Work(NamedTuple):
     """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
     partial sums). variant: what of its time its shapes do not say: the array's dataflow and depthwise mode, (start, count) of the
-    rows and columns of the kernel."""
+    rows and columns of the kernel, where windows lie beside padding; of partial sums how many there are."""
 
     reads: tuple[Box, ...]
     blocks: tuple[Block, ...]
     write: Box | None
     emit: CodeGenerator
     variant: tuple[int, ...] = (0, 0)
+
+
+def beside_padding(begin: tuple[int, int], box: Box, shape: Sequence[int]) -> tuple[int, int]:
+    """The first row and column of a tile, each where what it reads ends with its input (NHWC) and may be padded; else -1."""
+    rows, columns = (
+        first if not start or start + size == whole else -1
+        for first, start, size, whole in zip(begin, box.start[1:3], box.size[1:3], shape[1:3], strict=True)
+    )
+    return rows, columns
 
 
 @dataclass(frozen=True)

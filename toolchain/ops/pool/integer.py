@@ -21,7 +21,7 @@ from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings, spans
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, beside_padding, halvings, spans
 from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_counts
 
 
@@ -117,7 +117,7 @@ class _Pooling(TiledOp):
                 ),
             )
 
-        return Work((box,), (), write, emit)
+        return Work((box,), (), write, emit, beside_padding((rows[0], columns[0]), box, layer.input_type(0).shape))
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         raise NotImplementedError
