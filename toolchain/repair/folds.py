@@ -68,3 +68,12 @@ def whole(seen: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
     known = [n for n in counts if n is not None]
     random = isinstance(seen, Fold) and seen.random
     return Fold(lambda: chain(seen, held_out), sum(known) if len(known) == len(counts) else None, random)
+
+
+def spread_over(samples: Iterable[Sample], most: int) -> list[Sample]:
+    """At most so many, at equal distances; the first where it is not known how many there are. Sequences begin in silence, and
+    data often lies in the order of its kinds."""
+    count = samples.count if isinstance(samples, Fold) else None
+    if count is None:
+        return list(islice(samples, most))
+    return [sample for i, sample in enumerate(samples) if i == 0 or i * most // count > (i - 1) * most // count]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
 
 from quant.fixed_point.core.codes import CodeType
 from quant.float_session import open_session
@@ -15,11 +14,12 @@ from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.kit.operator import Array, NpuOp, operator_of
 from toolchain.passes.node_scope import integer_nodes, node_scope
 from toolchain.passes.segments import Segment, segments
+from toolchain.repair.folds import spread_over
 from toolchain.repair.network import Network
 from toolchain.runtime.ports import fed, to_codes, to_real
 
 HELD_BYTES = 512 << 20  # of all samples' live tensors
-SAMPLES = 64
+SAMPLES = 256  # of more the rows of a layer would not tell more: there are eight for each of its inputs
 
 # A layer before it is quantized, and the codes of all tensors that are live then, over all samples -> its parameters.
 Choose = Callable[[Node, Mapping[str, Sequence[Array]]], LayerParameters]
@@ -120,9 +120,8 @@ def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
 
 
 def held_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> list[Sample]:
-    """As many of the first samples as memory holds through a walk, at most SAMPLES."""
-    each = _peak_bytes(network.integer(given))
-    return list(islice(samples, max(1, min(SAMPLES, HELD_BYTES // each))))
+    """As many as memory holds through a walk, at most SAMPLES, spread over the whole where that is known."""
+    return spread_over(samples, max(1, min(SAMPLES, HELD_BYTES // _peak_bytes(network.integer(given)))))
 
 
 def _peak_bytes(integer: Graph) -> int:
