@@ -73,7 +73,12 @@ def whole(seen: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
 def spread_over(samples: Iterable[Sample], most: int) -> list[Sample]:
     """At most so many, at equal distances; the first where it is not known how many there are. Sequences begin in silence, and
     data often lies in the order of its kinds."""
-    count = samples.count if isinstance(samples, Fold) else None
+    count = samples.count if isinstance(samples, Fold) else len(samples) if isinstance(samples, list) else None
     if count is None:
         return list(islice(samples, most))
-    return [sample for i, sample in enumerate(samples) if i == 0 or i * most // count > (i - 1) * most // count]
+    return [sample for index, sample in enumerate(samples) if is_spread(index, count, most)]
+
+
+def is_spread(index: int, count: int, most: int) -> bool:
+    """Whether this one of `count` is among `most` at equal distances."""
+    return index == 0 or index * most // count > (index - 1) * most // count

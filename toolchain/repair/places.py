@@ -41,8 +41,9 @@ class Place:
     shape: tuple[int, ...]
     window: Window
     seed: int
+    samples: int  # that it is looked at in: the first so many
     most: int  # places of each sample
-    size_bytes: int  # of the rows of all samples
+    size_bytes: int  # of the rows of all these samples
     tensor: str | None
     moves: tuple[Callable[[Array], Array], ...]
     beside: Place | None = None
@@ -91,7 +92,7 @@ def _place(node: Node, op: Convolution, seed: int, network: Network, samples: in
     window = Window((kh, kw), op.strides, op.pads, op.dilations, op.groups)
     size_bytes, shape = most * samples * row_bytes, network.graph.types[node.inputs[0]].shape
     way = _way(node.inputs[0], network.graph, network.origins)
-    made = Place(node, node.inputs[0], shape, window, seed, most, size_bytes, *way)
+    made = Place(node, node.inputs[0], shape, window, seed, samples, most, size_bytes, *way)
     return made if other is None else replace(made, beside=_beside(made, other, network, samples))
 
 
@@ -176,13 +177,13 @@ class FloatRows:
         """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
         if place.tensor is None:
             return None
-        if place not in self._held:
+        while place not in self._held:
             self._compute()
         held = self._held.pop(place)
         return held.all if isinstance(held, Rows) else self._rows(place, held).all
 
     def _rows(self, place: Place, tensors: Sequence[Array]) -> Rows:
-        rows = Rows(place, len(self._samples))
+        rows = Rows(place, place.samples)
         for index, x in enumerate(tensors):
             rows.put(x, index, 0)
         return rows
@@ -192,20 +193,21 @@ class FloatRows:
         return min(place.size_bytes, self._tensor_bytes(place))
 
     def _tensor_bytes(self, place: Place) -> int:
-        return 4 * math.prod(place.shape) * len(self._samples)
+        return 4 * math.prod(place.shape) * place.samples
 
     def _compute(self) -> None:
         group = [self._waiting.pop(0)]
         room = HELD_BYTES - self._size_bytes(group[0])
-        while self._waiting and self._size_bytes(self._waiting[0]) <= room:
+        samples = self._samples[: group[0].samples]
+        while self._waiting and self._waiting[0].samples == len(samples) and self._size_bytes(self._waiting[0]) <= room:
             room -= self._size_bytes(self._waiting[0])
             group.append(self._waiting.pop(0))
         names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
-        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // len(self._samples)
+        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // len(samples)
         session = FloatSession(self._network.model, names, lean=one > _LEAN_BYTES)
         for place in group:
-            self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, len(self._samples))
-        for index, sample in enumerate(self._samples):
+            self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, place.samples)
+        for index, sample in enumerate(samples):
             values = dict(zip(names, session.run(sample)))
             for place in group:
                 assert place.tensor is not None
