@@ -102,10 +102,10 @@ def test_what_layers_are_chosen_on_is_spread_over_what_is_seen(count: int, known
 def test_as_many_samples_are_held_as_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = convolutions(tmp_path)
     given, seen = plain(net, samples((1, 3, 8, 8))), Fold(lambda: iter(samples((1, 3, 8, 8), 600)), 600)
-    assert len(held_samples(net, given, seen).first) == 256
+    assert held_samples(net, given, seen).first.size == 256
     monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 100_000)
     few = held_samples(net, given, seen)
-    assert 1 < len(few.first) < 256
+    assert 1 < few.first.size < 256
 
 
 def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:

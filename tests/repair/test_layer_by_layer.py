@@ -26,6 +26,7 @@ from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
 from toolchain.repair import places, rounding
+from toolchain.repair.folds import spread_over
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 from toolchain.repair.walk import Held, held_samples, walk
@@ -133,7 +134,7 @@ def test_the_build_makes_what_the_walk_saw(tmp_path: Path) -> None:
         read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
-    walk(net, given, Held(seen), look)
+    walk(net, given, Held(spread_over(seen, 16)), look)
     session = net.session(outcome.quantization)
     for i, sample in enumerate(seen):
         codes = session.run_detailed(sample).codes
@@ -160,9 +161,9 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
     seen = samples((1, 3, 16, 16), 24)
     given = plain(net, seen)
     monkeypatch.setattr("toolchain.repair.walk.SAMPLES", 12)
-    monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 80_000)
+    monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 50_000)
     held = held_samples(net, given, seen)
-    assert 0 < len(held.first) < 12 == len(held.every) and net.weighted[0].name not in held.behind and held.together < 5
+    assert 0 < held.first.size < 12 == held.every.size and net.weighted[0].name not in held.behind and held.together < 5
     outcome = rounded_weights(net, given, seen, nothing)
     assert "12 samples" in outcome.notes[0] and len(outcome.gains) == 4
     read: dict[str, list[Array]] = {}
@@ -174,7 +175,7 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
     assert walk(net, given, held, look) == outcome.quantization.layers
     session = net.session(outcome.quantization)
     codes = [session.run_detailed(sample).codes for sample in held.every]
-    assert {len(found) for found in read.values()} == {len(held.first), 12}
+    assert {len(found) for found in read.values()} == {held.first.size, 12}
     assert all(np.array_equal(codes[i][name], x) for name, found in read.items() for i, x in enumerate(found))
 
 

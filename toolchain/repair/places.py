@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,7 @@ class Rows:
 class FloatRows:
     """The float rows of one layer after the other, computed for as many of the next ones as memory holds."""
 
-    def __init__(self, network: Network, samples: Sequence[Sample], found: Mapping[str, Place]):
+    def __init__(self, network: Network, samples: Iterable[Sample], found: Mapping[str, Place]):
         self._network, self._samples = network, samples
         self._waiting = [p for place in found.values() for p in (place, place.beside) if p is not None and p.tensor is not None]
         self._held: dict[Place, Rows | list[Array]] = {}
@@ -198,16 +199,16 @@ class FloatRows:
     def _compute(self) -> None:
         group = [self._waiting.pop(0)]
         room = HELD_BYTES - self._size_bytes(group[0])
-        samples = self._samples[: group[0].samples]
-        while self._waiting and self._waiting[0].samples == len(samples) and self._size_bytes(self._waiting[0]) <= room:
+        samples = group[0].samples
+        while self._waiting and self._waiting[0].samples == samples and self._size_bytes(self._waiting[0]) <= room:
             room -= self._size_bytes(self._waiting[0])
             group.append(self._waiting.pop(0))
         names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
-        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // len(samples)
+        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // samples
         session = FloatSession(self._network.model, names, lean=one > _LEAN_BYTES)
         for place in group:
             self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, place.samples)
-        for index, sample in enumerate(samples):
+        for index, sample in enumerate(islice(self._samples, samples)):
             values = dict(zip(names, session.run(sample)))
             for place in group:
                 assert place.tensor is not None

@@ -83,9 +83,9 @@ def _layer_by_layer(
     leave: Collection[str],
 ) -> Outcome:
     held = held_samples(network, given, samples)
-    found = places(network, given, len(held.first))
-    if held.later:
-        late = places(network, given, len(held.every))
+    found = places(network, given, held.first.size)
+    if held.later.size:
+        late = places(network, given, held.every.size)
         found = {name: late[name] if name in held.behind else place for name, place in found.items()}
     integer = network.integer(given)
     # of layers that see other codes than their tensor has, which are no tensor of the model, weights stay as they are
@@ -106,7 +106,7 @@ def _layer_by_layer(
 
     layers = walk(network, given, held, choose)
     return Outcome(
-        replace(given, layers=layers), tuple(gains), (f"repair, {name}: chosen on {counted(len(held.every), 'sample')}",)
+        replace(given, layers=layers), tuple(gains), (f"repair, {name}: chosen on {counted(held.every.size, 'sample')}",)
     )
 
 

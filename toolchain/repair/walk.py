@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from quant.fixed_point.core.codes import CodeType
 from quant.float_session import open_session
@@ -16,7 +16,7 @@ from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.operator import Array, NpuOp, operator_of
 from toolchain.passes.node_scope import integer_nodes, node_scope
 from toolchain.passes.segments import Segment, segments
-from toolchain.repair.folds import is_spread, spread_over
+from toolchain.repair.folds import NONE, Fold, is_spread, picked, spread_over, whole
 from toolchain.repair.network import Network
 from toolchain.runtime.ports import fed, to_codes, to_real
 
@@ -32,14 +32,15 @@ class Held:
     """The samples that a walk runs over: `first` from the beginning; `later` come in where tensors are smaller, for the chip
     nodes `behind`, and are run to there `together` at once."""
 
-    first: Sequence[Sample]
-    later: Sequence[Sample] = ()
+    first: Fold
+    later: Fold = NONE
     behind: frozenset[str] = frozenset()
     together: int = 1
 
     @property
-    def every(self) -> list[Sample]:
-        return [*self.first, *self.later]
+    def every(self) -> Fold:
+        """In the order in which what is live lies."""
+        return whole(self.first, self.later)
 
 
 def walk(network: Network, given: Quantization, held: Held, choose: Choose) -> dict[str, LayerParameters]:
@@ -51,7 +52,7 @@ def walk(network: Network, given: Quantization, held: Held, choose: Choose) -> d
         if chosen is not AS_IN_THE_MODEL:
             found[node.name] = chosen
 
-    def run_to(last: Node, samples: Sequence[Sample]) -> _Values:
+    def run_to(last: Node, samples: Iterable[Sample]) -> _Values:
         values = _Values(network, given, integer, samples)
         for node in values.nodes():
             if node.name == last.name:
@@ -59,12 +60,10 @@ def walk(network: Network, given: Quantization, held: Held, choose: Choose) -> d
             run(values, node, found.get(node.name, AS_IN_THE_MODEL))
         return values
 
-    values, later = _Values(network, given, integer, held.first), held.later
+    values, later = _Values(network, given, integer, held.first), iter(held.later)
     for node in values.nodes():
-        if later and node.name in held.behind:
-            for start in range(0, len(later), held.together):
-                values.extend(run_to(node, later[start : start + held.together]))
-            later = ()
+        while node.name in held.behind and (batch := list(islice(later, held.together))):
+            values.extend(run_to(node, batch))
         run(values, node, choose(node, values.codes))
     return found
 
@@ -72,7 +71,7 @@ def walk(network: Network, given: Quantization, held: Held, choose: Choose) -> d
 class _Values:
     """What is live of each sample: `codes` by chip tensor, `real` by the model's tensors that the host makes or reads."""
 
-    def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Sequence[Sample]):
+    def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Iterable[Sample]):
         self._network, self._given, self._integer = network, given, integer
         self._quants = {name: t.quant for name, t in integer.types.items() if t.quant is not None}
         self._types = {name: CodeType(t.dtype) for name, t in integer.types.items() if t.quant is not None}
@@ -96,6 +95,7 @@ class _Values:
                 self.run_island(part)
                 continue
             self.enter(part)
+            self.keep(parts[index + 1 :])
             self._outputs = part.outputs
             yield from part.nodes
             self.leave(part, parts[index + 1 :])
@@ -164,19 +164,19 @@ def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
 def held_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> Held:
     """As many as memory holds through a walk, at most SAMPLES, spread over the whole where that is known. Where tensors of so
     many are too large for it at the beginning alone, as those of images are, the others come in behind that."""
-    order = [node for part in segments(network.graph) for node in part.nodes]
-    model = network.model
-    own = sum(model.types[name].size_bytes for name in model.graph.inputs)  # which float is computed from, again and again
-    live = [own + size for size in _live_bytes(order, network.integer(given))]
-    most = max(1, HELD_BYTES // live[0])
-    room = HELD_BYTES // 2  # beside those that are run so far
+    order, integer = [node for part in segments(network.graph) for node in part.nodes], network.integer(given)
+    live = _live_bytes(order, integer)
+    real = sum(network.model.types[name].size_bytes for name in network.model.graph.inputs)  # until they are codes
+    each = max(live[0], real + sum(integer.types[name].size_bytes for name in integer.inputs))
+    most, room = max(1, HELD_BYTES // each), HELD_BYTES // 2  # room: for one of what is there and what is run to there
     joins = next((i for i, size in enumerate(live) if SAMPLES * size <= room), None)
-    if most >= SAMPLES or joins is None:
-        return Held(spread_over(samples, min(most, SAMPLES)))
-    every = spread_over(samples, SAMPLES)
-    early = [is_spread(i, len(every), most) for i in range(len(every))]
-    first, later = ([s for s, e in zip(every, early) if e is wanted] for wanted in (True, False))
-    return Held(first, later, frozenset(n.name for n in order[joins:]), max(1, room // live[0]))
+    every = spread_over(samples, SAMPLES if joins is not None else min(most, SAMPLES))
+    count = every.size
+    if count <= most or joins is None:
+        return Held(every)
+    early = [is_spread(index, count, most) for index in range(count)]
+    behind = frozenset(node.name for node in order[joins:])
+    return Held(picked(every, early), picked(every, [not one for one in early]), behind, max(1, room // each))
 
 
 def _live_bytes(order: Sequence[Node], integer: Graph) -> list[int]:
