@@ -26,6 +26,7 @@ from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
 from toolchain.repair import places, rounding
+from toolchain.repair import walk as walked
 from toolchain.repair.folds import spread_over
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
@@ -164,7 +165,12 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
     monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 50_000)
     held = held_samples(net, given, seen)
     assert 0 < held.first.size < 12 == held.every.size and net.weighted[0].name not in held.behind and held.together < 5
+    assert {id(s["x"]) for s in held.every} == {id(s["x"]) for s in spread_over(seen, 12)}
+    begun = list[int]()
+    extend = walked._Values.extend
+    monkeypatch.setattr(walked._Values, "extend", lambda self, other: (begun.append(len(other.real)), extend(self, other)))
     outcome = rounded_weights(net, given, seen, nothing)
+    assert max(begun) == held.together and sum(begun) == held.later.size
     assert "12 samples" in outcome.notes[0] and len(outcome.gains) == 4
     read: dict[str, list[Array]] = {}
 
