@@ -28,6 +28,7 @@ from toolchain.ops.kit.operator import Array
 from toolchain.repair import places, rounding
 from toolchain.repair import walk as walked
 from toolchain.repair.folds import spread_over
+from toolchain.repair.harness import SWEEPS
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 from toolchain.repair.walk import Held, held_samples, walk
@@ -194,6 +195,14 @@ def test_the_same_twice(tmp_path: Path) -> None:
         assert layer.weight is not None and other.weight is not None
         assert layer.bias is not None and other.bias is not None
         assert np.array_equal(layer.weight.codes, other.weight.codes) and np.array_equal(layer.bias, other.bias)
+
+
+def test_a_second_pass_goes_on_from_what_the_first_left(tmp_path: Path) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 24)
+    first = answering_weights(net, plain(net, seen), seen, nothing, sweeps=SWEEPS)
+    second = answering_weights(net, first.quantization, seen, nothing, sweeps=SWEEPS)
+    assert second.gains[0].before == pytest.approx(first.gains[0].after) and first.gains[0].after < 0.95 * first.gains[0].before
+    assert sum(g.after for g in second.gains) < 1.05 * sum(g.after for g in first.gains)
 
 
 def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Path) -> None:

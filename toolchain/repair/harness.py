@@ -50,6 +50,8 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
     NamedStep("answering", partial(answering_weights, sweeps=FEW_SWEEPS), 40, ("fast",), "rounding", by_layer=True),
     NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), "rounding", by_layer=True),
+    NamedStep("second pass", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
+    NamedStep("third pass", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
     NamedStep("bias", corrected_biases, 15, by_layer=True),
 )
 
