@@ -1,4 +1,4 @@
-"""Zero points by which a machine that rounds sums down, or toward zero, rounds them to nearest on average."""
+"""Zero points by which a machine that rounds sums and means down, or toward zero, rounds them to nearest on average."""
 
 from __future__ import annotations
 
@@ -41,6 +41,33 @@ def sum_offset(
     if left[at] > _WORTH:
         return None
     return Offset((-int(first[at]), -int(second[at])), -lift)
+
+
+def mean_offset(
+    rounding: Rounding,
+    step: float,
+    zero_point: int,
+    output_zero_point: int,
+    low: int,
+    codes: tuple[int, int],
+    made: tuple[int, int],
+) -> Offset | None:
+    """Of y, a mean of x or x at another scale: its code less its zero point is rounding(step (mean of codes - zero point)). None:
+    no gain.
+
+    The zero point of x moves by so many codes that y grows by half a step and whole ones, which that of y takes back. codes,
+    made: least and largest zero point of x, and of y; all else as in `sum_offset`.
+    """
+    lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
+    grown = np.arange(zero_point - codes[1], zero_point - codes[0] + 1)
+    whole = np.rint(grown * step - 0.5)
+    left = np.abs(grown * step - 0.5 - whole)
+    possible = (rounding is Rounding.FLOOR) | (whole >= lift)
+    possible &= (output_zero_point - whole >= made[0]) & (output_zero_point - whole <= made[1]) & (left <= _WORTH)
+    if not possible.any():
+        return None
+    at = np.lexsort((np.abs(grown), np.maximum(left, _NEAR), ~possible))[0]
+    return Offset((-int(grown[at]),), -int(whole[at]))
 
 
 def _codes(middle: float, step: float, zero_point: int, codes: tuple[int, int]) -> np.ndarray:

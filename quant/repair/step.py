@@ -48,7 +48,7 @@ class Offset:
     output: int
 
 
-NO_OFFSET = Offset((0, 0), 0)
+NO_OFFSET = Offset((), 0)
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 

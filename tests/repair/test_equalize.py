@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import UNEQUAL, convolutions, normed, nothing, plain, residual, samples
+from unequal_networks import UNEQUAL, convolutions, network, normed, nothing, plain, residual, samples
 
 from quant.float_session import FloatSession
 from quant.repair.step import Quantization
@@ -63,6 +63,28 @@ def test_unequal_channels_get_their_codes_back(machine: str, per_tensor: bool, g
     assert largest_difference(net, through, held) < LARGEST
     gained = judge.verdict(through, after).decibels - judge.verdict(net, before).decibels
     assert gained > gain_db, gained
+
+
+@pytest.mark.parametrize("behind", ["Identity", "Relu"])
+def test_parts_of_a_concat_of_unlike_ranges_get_their_codes_back(behind: str, tmp_path: Path) -> None:
+    """One operand is a fiftieth of the other; what reads both makes up for it."""
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal(s) for n, s in {"a": (8, 8, 1, 1), "b": (8, 8, 1, 1), "c": (8, 16, 1, 1)}.items()}
+    weights["a"] /= 50
+    weights["c"][:, :8] *= 50
+    net = network(
+        f"""g (float[1,8,8,8] x) => (float[1,8,8,8] y) {{
+            d = Conv(x, a) e = Conv(x, b) p = {behind}(d) q = {behind}(e) z = Concat <axis=1> (p, q) y = Conv(z, c)
+        }}""",
+        weights,
+        tmp_path,
+    )
+    data, held = samples((1, 8, 8, 8), 16), samples((1, 8, 8, 8), 8, seed=1)
+    given = plain(net, data)
+    after = equalize(net, given, data, nothing).quantization
+    judge = Judge(held)
+    gained = judge.verdict(net.through(after), after).decibels - judge.verdict(net, given).decibels
+    assert gained > 18, gained
 
 
 def test_only_the_way_that_is_chosen_is_measured_on_all_samples(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.judging import data_of
 from toolchain.repair.equalize import equalize
-from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds, whole
+from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds, spread_over, whole
 from toolchain.repair.harness import OBSERVERS_STEP, STEPS, SWEEPS, NamedStep, repaired
 from toolchain.repair.judge import Judge, Verdict, to_try_on
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import prepared, steps_of
+from toolchain.repair.walk import held_samples
 from toolchain.report.fidelity import Part
 
 CLASSIFIER = Path(__file__).parents[2] / "examples/classifier"
@@ -82,6 +83,29 @@ BEFORE = (20.0, 22.0, 31.0, 25.0, 28.0, 21.0, 26.0, 24.0)
 def test_what_ways_are_tried_on_is_spread_over_what_is_seen(count: int, known: bool, every: int) -> None:
     fold = Fold(lambda: ({"x": np.array(i)} for i in range(count)), count if known else None)
     assert [int(s["x"]) for s in to_try_on(fold)] == list(range(0, count, every))[:8]
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "most", "taken"),
+    [
+        (1000, True, 4, [0, 250, 500, 750]),
+        (10, True, 4, [0, 3, 5, 8]),
+        (3, True, 4, [0, 1, 2]),
+        (1000, False, 4, [0, 1, 2, 3]),
+    ],
+)
+def test_what_layers_are_chosen_on_is_spread_over_what_is_seen(count: int, known: bool, most: int, taken: list[int]) -> None:
+    fold = Fold(lambda: ({"x": np.array(i)} for i in range(count)), count if known else None)
+    assert [int(s["x"]) for s in spread_over(fold, most)] == taken
+
+
+def test_as_many_samples_are_held_as_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = convolutions(tmp_path)
+    given, seen = plain(net, samples((1, 3, 8, 8))), Fold(lambda: iter(samples((1, 3, 8, 8), 600)), 600)
+    assert held_samples(net, given, seen).first.size == 256
+    monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 100_000)
+    few = held_samples(net, given, seen)
+    assert 1 < few.first.size < 256
 
 
 def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
@@ -212,10 +236,11 @@ def test_the_time_left_is_said_before_it_starts_and_with_each_step(tmp_path: Pat
     assert any(re.fullmatch(r"repair 2 of 2, equalization, about \d+ s left: channels", stage) for stage in said)
 
 
-def test_the_full_effort_sweeps_where_the_fast_one_rounds_once() -> None:
+def test_the_full_effort_sweeps_and_passes_where_the_fast_one_rounds_once() -> None:
     fast, full = (steps_of(effort, None) for effort in ("fast", "full"))
-    assert [s.name for s in fast] == [s.name for s in full]
-    assert [s.name for a, s in zip(fast, full) if a is not s] == ["rounding", "answering"]
+    passes = ["second pass", "third pass"]
+    assert [s.name for s in fast] == [s.name for s in full if s.name not in passes]
+    assert [s.name for s in full if s not in fast] == ["rounding", "answering", *passes]
     assert all(getattr(s.run, "keywords", {}) == ({"sweeps": SWEEPS} if s not in fast else {}) for s in full)
 
 

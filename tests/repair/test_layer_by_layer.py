@@ -26,9 +26,12 @@ from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
 from toolchain.repair import places, rounding
+from toolchain.repair import walk as walked
+from toolchain.repair.folds import spread_over
+from toolchain.repair.harness import SWEEPS
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
-from toolchain.repair.walk import walk
+from toolchain.repair.walk import Held, held_samples, walk
 
 Sample = dict[str, np.ndarray]
 CONV_SHAPE = (1, 3, 8, 8)
@@ -133,11 +136,54 @@ def test_the_build_makes_what_the_walk_saw(tmp_path: Path) -> None:
         read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
-    walk(net, given, seen, look)
+    walk(net, given, Held(spread_over(seen, 16)), look)
     session = net.session(outcome.quantization)
     for i, sample in enumerate(seen):
         codes = session.run_detailed(sample).codes
         assert all(np.array_equal(codes[name], held[i]) for name, held in read.items())
+
+
+@pytest.mark.parametrize("between", ["Softmax <axis=1>", "Relu"], ids=["behind the host", "in a region"])
+def test_samples_that_come_in_later_are_seen_as_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """First tensors are many times as large as last ones, so that memory has room for few samples there alone."""
+    rng = np.random.default_rng(0)
+    net = network(
+        f"""g (float[1,3,16,16] x) => (float[1,5,2,2] y) {{
+            a = Conv <strides=[2,2]> (x, w1) b = Relu(a) c = Conv <strides=[2,2]> (b, w2)
+            d = {between} (c) e = Conv(d, w3) y = Conv <strides=[2,2]> (e, w4)
+        }}""",
+        {
+            n: rng.standard_normal(s)
+            for n, s in {"w1": (64, 3, 1, 1), "w2": (4, 64, 1, 1), "w3": (5, 4, 1, 1), "w4": (5, 5, 1, 1)}.items()
+        },
+        tmp_path,
+    )
+    seen = samples((1, 3, 16, 16), 24)
+    given = plain(net, seen)
+    monkeypatch.setattr("toolchain.repair.walk.SAMPLES", 12)
+    monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 50_000)
+    held = held_samples(net, given, seen)
+    assert 0 < held.first.size < 12 == held.every.size and net.weighted[0].name not in held.behind and held.together < 5
+    assert {id(s["x"]) for s in held.every} == {id(s["x"]) for s in spread_over(seen, 12)}
+    begun = list[int]()
+    extend = walked._Values.extend
+    monkeypatch.setattr(walked._Values, "extend", lambda self, other: (begun.append(len(other.real)), extend(self, other)))
+    outcome = rounded_weights(net, given, seen, nothing)
+    assert max(begun) == held.together and sum(begun) == held.later.size
+    assert "12 samples" in outcome.notes[0] and len(outcome.gains) == 4
+    read: dict[str, list[Array]] = {}
+
+    def look(node, live) -> LayerParameters:
+        read[node.inputs[0]] = list(live[node.inputs[0]])
+        return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
+
+    assert walk(net, given, held, look) == outcome.quantization.layers
+    session = net.session(outcome.quantization)
+    codes = [session.run_detailed(sample).codes for sample in held.every]
+    assert {len(found) for found in read.values()} == {held.first.size, 12}
+    assert all(np.array_equal(codes[i][name], x) for name, found in read.items() for i, x in enumerate(found))
 
 
 def test_the_same_twice(tmp_path: Path) -> None:
@@ -149,6 +195,14 @@ def test_the_same_twice(tmp_path: Path) -> None:
         assert layer.weight is not None and other.weight is not None
         assert layer.bias is not None and other.bias is not None
         assert np.array_equal(layer.weight.codes, other.weight.codes) and np.array_equal(layer.bias, other.bias)
+
+
+def test_a_second_pass_goes_on_from_what_the_first_left(tmp_path: Path) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 24)
+    first = answering_weights(net, plain(net, seen), seen, nothing, sweeps=SWEEPS)
+    second = answering_weights(net, first.quantization, seen, nothing, sweeps=SWEEPS)
+    assert second.gains[0].before == pytest.approx(first.gains[0].after) and first.gains[0].after < 0.95 * first.gains[0].before
+    assert sum(g.after for g in second.gains) < 1.05 * sum(g.after for g in first.gains)
 
 
 def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Path) -> None:

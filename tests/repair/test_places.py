@@ -184,5 +184,10 @@ def test_a_walk_drops_what_no_later_part_reads(tmp_path: Path, monkeypatch: pyte
         tmp_path,
     )
     data = samples((1, 8), 4)
+    run, beside = walk._Values.run, list[int]()
+    monkeypatch.setattr(
+        walk._Values, "run", lambda self, node, chosen: (run(self, node, chosen), beside.append(len(self.real[0])))
+    )
     rounded_weights(net, plain(net, data), data, nothing)
     assert len(held) == 4 and max(held) <= 2
+    assert beside and not any(beside)  # what is codes by now is held as these alone

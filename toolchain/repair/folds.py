@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -27,6 +27,11 @@ class Fold:
     random: bool = False
     _kept: list[Sample] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """How many there are, counted where that is not known."""
+        return sum(1 for _ in self) if self.count is None else self.count
+
     def __iter__(self) -> Iterator[Sample]:
         if self._kept:
             yield from self._kept
@@ -38,6 +43,9 @@ class Fold:
             found = None if found is None or room < 0 else [*found, sample]
             yield sample
         self._kept.extend(found or ())
+
+
+NONE = Fold(lambda: iter(()), 0)
 
 
 def folds(samples: Iterable[Sample], *, stretch: int = 1) -> tuple[Fold, Fold]:
@@ -68,3 +76,22 @@ def whole(seen: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
     known = [n for n in counts if n is not None]
     random = isinstance(seen, Fold) and seen.random
     return Fold(lambda: chain(seen, held_out), sum(known) if len(known) == len(counts) else None, random)
+
+
+def spread_over(samples: Iterable[Sample], most: int) -> Fold:
+    """At most so many, at equal distances; the first where it is not known how many there are. Sequences begin in silence, and
+    data often lies in the order of its kinds."""
+    count = samples.count if isinstance(samples, Fold) else len(samples) if isinstance(samples, list) else None
+    if count is None:
+        return Fold(lambda: islice(samples, most), None)
+    return picked(samples, [is_spread(index, count, most) for index in range(count)])
+
+
+def picked(samples: Iterable[Sample], wanted: Sequence[bool]) -> Fold:
+    """Those of them that are wanted."""
+    return Fold(lambda: (sample for sample, one in zip(samples, wanted) if one), sum(wanted))
+
+
+def is_spread(index: int, count: int, most: int) -> bool:
+    """Whether this one of `count` is among `most` at equal distances."""
+    return index == 0 or index * most // count > (index - 1) * most // count

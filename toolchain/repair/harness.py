@@ -16,7 +16,7 @@ from toolchain.repair.folds import whole
 from toolchain.repair.judge import Judge, Verdict, gained
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
-from toolchain.repair.offsets import offset_sums
+from toolchain.repair.offsets import offset_zero_points
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 
 Effort = Literal["none", "fast", "full"]
@@ -45,11 +45,13 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("region ends", free_ends, 2, finds_ranges=True),
     NamedStep("equalization", equalize, 6, finds_ranges=True),
     OBSERVERS_STEP,
-    NamedStep("offsets", offset_sums, 4),
+    NamedStep("offsets", offset_zero_points, 4),
     NamedStep("rounding", partial(rounded_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),
     NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
     NamedStep("answering", partial(answering_weights, sweeps=FEW_SWEEPS), 40, ("fast",), "rounding", by_layer=True),
     NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), "rounding", by_layer=True),
+    NamedStep("second pass", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
+    NamedStep("third pass", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
     NamedStep("bias", corrected_biases, 15, by_layer=True),
 )
 

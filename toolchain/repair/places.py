@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,9 @@ class Place:
     shape: tuple[int, ...]
     window: Window
     seed: int
+    samples: int  # that it is looked at in: the first so many
     most: int  # places of each sample
-    size_bytes: int  # of the rows of all samples
+    size_bytes: int  # of the rows of all these samples
     tensor: str | None
     moves: tuple[Callable[[Array], Array], ...]
     beside: Place | None = None
@@ -91,7 +93,7 @@ def _place(node: Node, op: Convolution, seed: int, network: Network, samples: in
     window = Window((kh, kw), op.strides, op.pads, op.dilations, op.groups)
     size_bytes, shape = most * samples * row_bytes, network.graph.types[node.inputs[0]].shape
     way = _way(node.inputs[0], network.graph, network.origins)
-    made = Place(node, node.inputs[0], shape, window, seed, most, size_bytes, *way)
+    made = Place(node, node.inputs[0], shape, window, seed, samples, most, size_bytes, *way)
     return made if other is None else replace(made, beside=_beside(made, other, network, samples))
 
 
@@ -167,7 +169,7 @@ class Rows:
 class FloatRows:
     """The float rows of one layer after the other, computed for as many of the next ones as memory holds."""
 
-    def __init__(self, network: Network, samples: Sequence[Sample], found: Mapping[str, Place]):
+    def __init__(self, network: Network, samples: Iterable[Sample], found: Mapping[str, Place]):
         self._network, self._samples = network, samples
         self._waiting = [p for place in found.values() for p in (place, place.beside) if p is not None and p.tensor is not None]
         self._held: dict[Place, Rows | list[Array]] = {}
@@ -176,13 +178,13 @@ class FloatRows:
         """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
         if place.tensor is None:
             return None
-        if place not in self._held:
+        while place not in self._held:
             self._compute()
         held = self._held.pop(place)
         return held.all if isinstance(held, Rows) else self._rows(place, held).all
 
     def _rows(self, place: Place, tensors: Sequence[Array]) -> Rows:
-        rows = Rows(place, len(self._samples))
+        rows = Rows(place, place.samples)
         for index, x in enumerate(tensors):
             rows.put(x, index, 0)
         return rows
@@ -192,20 +194,21 @@ class FloatRows:
         return min(place.size_bytes, self._tensor_bytes(place))
 
     def _tensor_bytes(self, place: Place) -> int:
-        return 4 * math.prod(place.shape) * len(self._samples)
+        return 4 * math.prod(place.shape) * place.samples
 
     def _compute(self) -> None:
         group = [self._waiting.pop(0)]
         room = HELD_BYTES - self._size_bytes(group[0])
-        while self._waiting and self._size_bytes(self._waiting[0]) <= room:
+        samples = group[0].samples
+        while self._waiting and self._waiting[0].samples == samples and self._size_bytes(self._waiting[0]) <= room:
             room -= self._size_bytes(self._waiting[0])
             group.append(self._waiting.pop(0))
         names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
-        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // len(self._samples)
+        one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // samples
         session = FloatSession(self._network.model, names, lean=one > _LEAN_BYTES)
         for place in group:
-            self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, len(self._samples))
-        for index, sample in enumerate(self._samples):
+            self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, place.samples)
+        for index, sample in enumerate(islice(self._samples, samples)):
             values = dict(zip(names, session.run(sample)))
             for place in group:
                 assert place.tensor is not None

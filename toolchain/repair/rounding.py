@@ -83,12 +83,15 @@ def _layer_by_layer(
     leave: Collection[str],
 ) -> Outcome:
     held = held_samples(network, given, samples)
-    found = places(network, given, len(held))
+    found = places(network, given, held.first.size)
+    if held.later.size:
+        late = places(network, given, held.every.size)
+        found = {name: late[name] if name in held.behind else place for name, place in found.items()}
     integer = network.integer(given)
     # of layers that see other codes than their tensor has, which are no tensor of the model, weights stay as they are
     known = network.chip.array_types
     found = {n: p for n, p in found.items() if integer.types[p.node.inputs[0]].dtype in known and n not in leave}
-    float_rows, gains = FloatRows(network, held, found), list[Gain]()
+    float_rows, gains = FloatRows(network, held.every, found), list[Gain]()
     silent = silences(network.graph, integer, given.ranges)
 
     def choose(node: Node, live: Mapping[str, Sequence[Array]]) -> LayerParameters:
@@ -102,7 +105,9 @@ def _layer_by_layer(
         return chosen
 
     layers = walk(network, given, held, choose)
-    return Outcome(replace(given, layers=layers), tuple(gains), (f"repair, {name}: chosen on {counted(len(held), 'sample')}",))
+    return Outcome(
+        replace(given, layers=layers), tuple(gains), (f"repair, {name}: chosen on {counted(held.every.size, 'sample')}",)
+    )
 
 
 @dataclass(frozen=True, eq=False)

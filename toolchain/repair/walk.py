@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
 
 from quant.fixed_point.core.codes import CodeType
 from quant.float_session import open_session
@@ -11,50 +12,72 @@ from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
 from quant.sample import Sample
 from toolchain.codegen import Port, island
 from toolchain.codegen.link import port_at
-from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.operator import Array, NpuOp, operator_of
 from toolchain.passes.node_scope import integer_nodes, node_scope
 from toolchain.passes.segments import Segment, segments
+from toolchain.repair.folds import NONE, Fold, is_spread, picked, spread_over, whole
 from toolchain.repair.network import Network
 from toolchain.runtime.ports import fed, to_codes, to_real
 
 HELD_BYTES = 512 << 20  # of all samples' live tensors
-SAMPLES = 64
+SAMPLES = 256  # of more the rows of a layer would not tell more: there are eight for each of its inputs
 
 # A layer before it is quantized, and the codes of all tensors that are live then, over all samples -> its parameters.
 Choose = Callable[[Node, Mapping[str, Sequence[Array]]], LayerParameters]
 
 
-def walk(network: Network, given: Quantization, samples: Sequence[Sample], choose: Choose) -> dict[str, LayerParameters]:
+@dataclass(frozen=True)
+class Held:
+    """The samples that a walk runs over: `first` from the beginning; `later` come in where tensors are smaller, for the chip
+    nodes `behind`, and are run to there `together` at once."""
+
+    first: Fold
+    later: Fold = NONE
+    behind: frozenset[str] = frozenset()
+    together: int = 1
+
+    @property
+    def every(self) -> Fold:
+        """In the order in which what is live lies."""
+        return whole(self.first, self.later)
+
+
+def walk(network: Network, given: Quantization, held: Held, choose: Choose) -> dict[str, LayerParameters]:
     """Chooses the parameters of every chip node in turn, by name; those of `given` are where it starts."""
-    integer = network.integer(given)
-    quants = {name: t.quant for name, t in integer.types.items() if t.quant is not None}
-    found: dict[str, LayerParameters] = dict(given.layers)
-    values = _Values(network, given, integer, samples)
-    parts = segments(network.graph)
-    for index, part in enumerate(parts):
-        values.keep(parts[index:])
-        if not part.on_chip:
-            values.run_island(part)
-            continue
-        values.enter(part)
-        for node in part.nodes:
-            chosen = choose(node, values.codes)
-            if chosen is not AS_IN_THE_MODEL:
-                found[node.name] = chosen
-            values.run(node, quants, chosen, part.outputs)
-        values.leave(part, parts[index + 1 :])
+    integer, found = network.integer(given), dict(given.layers)
+
+    def run(values: _Values, node: Node, chosen: LayerParameters) -> None:
+        values.run(node, chosen)
+        if chosen is not AS_IN_THE_MODEL:
+            found[node.name] = chosen
+
+    def run_to(last: Node, samples: Iterable[Sample]) -> _Values:
+        values = _Values(network, given, integer, samples)
+        for node in values.nodes():
+            if node.name == last.name:
+                break
+            run(values, node, found.get(node.name, AS_IN_THE_MODEL))
+        return values
+
+    values, later = _Values(network, given, integer, held.first), iter(held.later)
+    for node in values.nodes():
+        while node.name in held.behind and (batch := list(islice(later, held.together))):
+            values.extend(run_to(node, batch))
+        run(values, node, choose(node, values.codes))
     return found
 
 
 class _Values:
     """What is live of each sample: `codes` by chip tensor, `real` by the model's tensors that the host makes or reads."""
 
-    def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Sequence[Sample]):
+    def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Iterable[Sample]):
         self._network, self._given, self._integer = network, given, integer
+        self._quants = {name: t.quant for name, t in integer.types.items() if t.quant is not None}
         self._types = {name: CodeType(t.dtype) for name, t in integer.types.items() if t.quant is not None}
         self.codes: dict[str, list[Array]] = {}
         self.real: list[dict[str, Array]] = [{**s, **_parts_of_states(integer, s)} for s in samples]
+        self._outputs: Collection[str] = ()  # of the part that runs: what is asked for behind the last chip node that reads it
         self._reads: dict[str, int] = {}
         for node in network.graph.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -62,6 +85,26 @@ class _Values:
 
     def _port(self, tensor: str) -> Port:
         return port_at(0, tensor, self._integer)
+
+    def nodes(self) -> Iterator[Node]:
+        """Of the chip in their turn, each to be `run` before the next; islands run between them."""
+        parts = segments(self._network.graph)
+        for index, part in enumerate(parts):
+            self.keep(parts[index:])
+            if not part.on_chip:
+                self.run_island(part)
+                continue
+            self.enter(part)
+            self.keep(parts[index + 1 :])
+            self._outputs = part.outputs
+            yield from part.nodes
+            self.leave(part, parts[index + 1 :])
+
+    def extend(self, other: _Values) -> None:
+        """With other samples, run as far."""
+        for name, codes in self.codes.items():
+            codes.extend(other.codes[name])
+        self.real.extend(other.real)
 
     def keep(self, parts: Sequence[Segment]) -> None:
         """Of the real values those that these parts read."""
@@ -90,10 +133,9 @@ class _Values:
             if not self._reads.get(name):
                 del self.codes[name]
 
-    def run(self, node: Node, quants: Mapping[str, Quant], chosen: LayerParameters, kept: Collection[str]) -> None:
-        """kept: what is asked for behind the last chip node that reads it."""
+    def run(self, node: Node, chosen: LayerParameters) -> None:
         network = self._network
-        scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
+        scope = node_scope(network.graph, network.chip, self._types, self._quants, self._given, node, chosen)
         nodes = integer_nodes(node, scope)
         constants = {**network.graph.constants, **scope.constants}
         made: list[Array] = []
@@ -106,7 +148,7 @@ class _Values:
         self.codes[node.outputs[0]] = made
         for name in dict.fromkeys(node.inputs):
             self._reads[name] -= 1
-            if not self._reads[name] and name not in kept:
+            if not self._reads[name] and name not in self._outputs:
                 self.codes.pop(name, None)
 
     def _value(self, name: str, index: int, constants: Mapping[str, Array]) -> Array:
@@ -119,27 +161,33 @@ def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
     return {graph.origins[n].tensor: sample[past][at : at + graph.types[n].shape[0]] for n, past, at in parts}
 
 
-def held_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> list[Sample]:
-    """As many of the first samples as memory holds through a walk, at most SAMPLES."""
-    each = _peak_bytes(network.integer(given))
-    return list(islice(samples, max(1, min(SAMPLES, HELD_BYTES // each))))
+def held_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> Held:
+    """As many as memory holds through a walk, at most SAMPLES, spread over the whole where that is known. Where tensors of so
+    many are too large for it at the beginning alone, as those of images are, the others come in behind that."""
+    order, integer = [node for part in segments(network.graph) for node in part.nodes], network.integer(given)
+    live = _live_bytes(order, integer)
+    real = sum(network.model.types[name].size_bytes for name in network.model.graph.inputs)  # until they are codes
+    each = max(live[0], real + sum(integer.types[name].size_bytes for name in integer.inputs))
+    most, room = max(1, HELD_BYTES // each), HELD_BYTES // 2  # room: for one of what is there and what is run to there
+    joins = next((i for i, size in enumerate(live) if SAMPLES * size <= room), None)
+    every = spread_over(samples, SAMPLES if joins is not None else min(most, SAMPLES))
+    count = every.size
+    if count <= most or joins is None:
+        return Held(every)
+    early = [is_spread(index, count, most) for index in range(count)]
+    behind = frozenset(node.name for node in order[joins:])
+    return Held(picked(every, early), picked(every, [not one for one in early]), behind, max(1, room // each))
 
 
-def _peak_bytes(integer: Graph) -> int:
-    """The most that is live at a node of one sample."""
-    reads: dict[str, int] = {}
-    for node in integer.nodes:
-        for name in dict.fromkeys(node.inputs):
-            reads[name] = reads.get(name, 0) + 1
+def _live_bytes(order: Sequence[Node], integer: Graph) -> list[int]:
+    """By node: the most that is live of one sample's tensors at it or later."""
+    readers: dict[str, int] = {}
+    for index, node in enumerate(order):
+        readers |= dict.fromkeys(node.inputs, index)
     live: dict[str, int] = {n: integer.types[n].size_bytes for n in integer.inputs}
-    peak = sum(live.values())
-    for node in integer.nodes:
-        for name in node.outputs:
-            if name:
-                live[name] = integer.types[name].size_bytes
-        peak = max(peak, sum(live.values()))
-        for name in dict.fromkeys(node.inputs):
-            reads[name] -= 1
-            if not reads[name]:
-                live.pop(name, None)
-    return max(peak, 1)
+    found = list[int]()
+    for index, node in enumerate(order):
+        live |= {name: integer.types[name].size_bytes for name in node.outputs if name in integer.types}
+        found.append(max(sum(live.values()), 1))
+        live = {name: size for name, size in live.items() if readers.get(name, -1) > index}
+    return list(accumulate(found[::-1], max))[::-1]

@@ -1,4 +1,4 @@
-"""Zero points of sums: what is left of the half step that a machine loses, and when there is nothing to be had."""
+"""Zero points of sums and means: what is left of the half step that a machine loses, and when there is nothing to be had."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quant.fixed_point import Rounding
-from quant.repair.offsets import sum_offset
+from quant.repair.offsets import mean_offset, sum_offset
 
 INT8 = (-128, 127)
 
@@ -39,3 +39,25 @@ def test_truncate_moves_the_sum_above_zero() -> None:
 )
 def test_nothing_to_be_gained(rounding: Rounding, steps, zeros, zero: int) -> None:
     assert sum_offset(rounding, steps, zeros, zero, -128, INT8) is None
+
+
+def test_a_mean_grows_by_half_a_step_and_whole_ones() -> None:
+    rng, left = np.random.default_rng(0), []
+    for _ in range(50):
+        step, zero, zero_of_y = float(rng.uniform(0.2, 5)), int(rng.integers(-100, 100)), int(rng.integers(-100, 100))
+        found = mean_offset(Rounding.FLOOR, step, zero, zero_of_y, -128, INT8, INT8)
+        assert found is not None and len(found.operands) == 1
+        assert -128 <= zero + found.operands[0] <= 127 and -128 <= zero_of_y + found.output <= 127
+        left.append(abs(-found.operands[0] * step + found.output - 0.5))
+    assert max(left) < 0.25 and np.mean(left) < 0.03
+
+
+def test_a_mean_that_is_cut_off_toward_zero_moves_above_it() -> None:
+    found = mean_offset(Rounding.TRUNCATE, 0.83, 10, -5, -60, INT8, INT8)
+    assert found is not None and -found.operands[0] * 0.83 > 55 and found.output <= -55
+    assert abs(-found.operands[0] * 0.83 + found.output - 0.5) < 0.05
+
+
+@pytest.mark.parametrize(("rounding", "step"), [(Rounding.FLOOR, 1.0), (Rounding.FLOOR, 2.0), (Rounding.TRUNCATE, 0.01)])
+def test_a_mean_of_whole_steps_or_without_room_stays(rounding: Rounding, step: float) -> None:
+    assert mean_offset(rounding, step, 0, 0, -128, INT8, INT8) is None

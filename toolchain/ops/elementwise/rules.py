@@ -12,7 +12,6 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.pointwise.float32 import right_is_last
 from quant.given import stored_codes
 from quant.parameters import product_scale, quant_range
-from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.elementwise.integer import IntegerBinary, Kind
@@ -22,6 +21,7 @@ from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.zero_points import moved_zero_points
 
 Bounds = tuple[float | None, float | None]
 
@@ -60,7 +60,7 @@ class Binary(FloatOp):
 
         if self.kind in ("add", "sub"):
             r = sum_requants(node, (a, b, y), self.kind, low, high, scope)
-            zeros = _zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
+            zeros = moved_zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
             requants = r.q_requant, r.r_requant, replace(r.out_requant, zero_point=zeros[2])
             op = IntegerBinary(self.kind, zeros[0], zeros[1], r.left_shift, *requants)
         elif self.kind == "mul":
@@ -106,21 +106,6 @@ class Binary(FloatOp):
         else:
             low, high = x.low - y.high, x.high - y.low
         return np.clip(value.astype(np.float64), low, high)
-
-
-def _zero_points(own: tuple[int, int, int], node: Node, scope: QuantScope) -> tuple[int, int, int]:
-    """Of operands and output of a sum, with its offset. Raises CompileError: no codes that the machine has."""
-    named = (node.outputs[0] if n in scope.graph.constants else n for n in (*node.inputs, *node.outputs))
-    chosen, types = scope.offset(node), [scope.codes(n) for n in named]
-    moves = (*chosen.operands, chosen.output)
-    if len(moves) != 3 or not all(t.low <= z + m <= t.high for t, z, m in zip(types, own, moves)):
-        within = ", ".join(dict.fromkeys(f"{t.low}..{t.high}" for t in types))
-        raise CompileError(
-            f"{node.name}: offsets {list(chosen.operands)} and {chosen.output} of zero points {own[0]}, {own[1]} and {own[2]}: "
-            f"two operands and an output, each moved within {within}; mend or remove the entry, or repair again"
-        )
-    a, b, y = (z + m for z, m in zip(own, moves))
-    return a, b, y
 
 
 def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantScope) -> Residual:

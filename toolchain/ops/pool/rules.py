@@ -19,6 +19,7 @@ from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.window import pair_of
+from toolchain.ops.kit.zero_points import moved_zero_points
 from toolchain.ops.pool.geometry import Geometry, Pads, Pair, window_counts
 from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
 
@@ -107,29 +108,31 @@ class AveragePool(FloatOp):
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
         low, high = clamp_codes(self.activation, y, codes)
+        zeros = moved_zero_points((x.zero_point, y.zero_point), node, scope)
         _, height, width, channels = scope.graph.types[node.inputs[0]].shape
         if self.as_convolution(channels, scope.chip):
-            return [self._convolution(node, scope, channels, low, high)]
+            return [self._convolution(node, scope, channels, zeros, low, high)]
         requants = tuple(
-            (n, scope.requant(x.scale / (y.scale * n), "average_pool", codes, y.zero_point, low, high, where=node.name))
+            (n, scope.requant(x.scale / (y.scale * n), "average_pool", codes, zeros[1], low, high, where=node.name))
             for n in self._counted(height, width)
         )
-        op = IntegerAveragePool(self.geometry, self.count_padding, x.zero_point, requants)
+        op = IntegerAveragePool(self.geometry, self.count_padding, zeros[0], requants)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
-    def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
+    def _convolution(self, node: Node, scope: QuantScope, channels: int, zero_points: Sequence[int], low: int, high: int) -> Node:
+        """zero_points: of input and output."""
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         g, (kh, kw), read = self.geometry, self.geometry.kernel, scope.codes(node.inputs[0])
         numerics = scope.numerics(node.inputs[0]).with_weights(scope.chip.weights_for(read)[0])
         weight, step = mean_weight(kh * kw, numerics)
         scale, codes = x.scale * step / y.scale, scope.codes(node.outputs[0])
-        requant = scope.requant(scale, "convolution", codes, y.zero_point, low, high, where=node.name)
+        requant = scope.requant(scale, "convolution", codes, zero_points[1], low, high, where=node.name)
         op = IntegerConvolution(
             g.strides,
             g.pads,
             g.dilations,
             channels,
-            x.zero_point,
+            zero_points[0],
             numerics.accumulator_bits,
             numerics.weight,
             requant,
