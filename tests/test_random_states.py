@@ -28,7 +28,8 @@ CASES = int(os.environ.get("RANDOM_STATES", "6"))
 
 @st.composite
 def networks(draw: Any) -> DrawnModel:
-    """Layers over an input and a state `h`, whose next value `hn` is any tensor of its shape, or made of the state."""
+    """Layers over an input and a state `h`, whose next value `hn` is any tensor of its shape, made of the state, or cut out of
+    what it and a newer tensor are joined to."""
     net = Network(draw, 17)
     shape = tuple(net.number(1, 6) for _ in range(draw(st.sampled_from([4, 4, 3, 2]))))
     for name in ("x", "h"):
@@ -38,12 +39,25 @@ def networks(draw: Any) -> DrawnModel:
         draw(st.sampled_from(LAYERS + EXPORTS))(net)
     alike = [name for name, found in net.shapes.items() if found == shape]
     made = draw(st.sampled_from(alike[-4:]))
-    kind = net.choose("Tanh", "Identity", "Identity", "Relu")
-    net.add(kind, [net.clip(made, -4.0, 4.0) if net.choose(0, 1) else made], shape)
+    kind = net.choose("Tanh", "Identity", "Identity", "Relu", "window", "window")
+    if kind == "window":
+        window(net, net.choose("x", made, made), shape)
+    else:
+        net.add(kind, [net.clip(made, -4.0, 4.0) if net.choose(0, 1) else made], shape)
     left = list(net.shapes)[-1]
     net.nodes[-1].output[0], net.shapes["hn"] = "hn", net.shapes.pop(left)
     net.add("Sigmoid", ["x"], shape)
     return net.model()
+
+
+def window(net: Network, newer: str, shape: tuple[int, ...]) -> None:
+    axis = net.number(0, len(shape) - 1)
+    taken, size = net.number(1, shape[axis]), shape[axis]
+    if taken < size:
+        newer = net.slice(newer, [0], [taken], [axis], [1], (*shape[:axis], taken, *shape[axis + 1 :]))
+    whole = net.add("Concat", ["h", newer], (*shape[:axis], size + taken, *shape[axis + 1 :]), axis=axis)
+    net.add("Relu", [whole], net.shapes[whole])
+    net.slice(whole, [taken], [size + taken], [axis], [1], shape)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.recurrent import recurrent
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.report.error_page import rows_text
+from toolchain.report.fidelity_text import fidelity_text
 from toolchain.report.text import explain_text, layers_text
 from toolchain.runtime import Session
 
@@ -24,9 +26,9 @@ WARNED = (
 )
 
 
-def any_length(folder: Path, **attributes: Any) -> Path:
-    """An LSTM of one batch whose input says no number of steps."""
-    model = recurrent("LSTM", batch=1, **attributes)
+def any_length(folder: Path, op: str = "LSTM", **attributes: Any) -> Path:
+    """A recurrent layer of one batch whose input says no number of steps."""
+    model = recurrent(op, batch=1, **attributes)
     dim = model.graph.input[0].type.tensor_type.shape.dim[1 if attributes.get("layout") else 0]
     dim.Clear()
     dim.dim_param = "T"
@@ -119,6 +121,25 @@ def test_equal_steps_are_one_line(tmp_path: Path) -> None:
     lines = layers_text(many.figures).splitlines()
     line = next(line for line in lines if line.startswith("cell: i c, step 0, and 19 more such steps "))
     assert line.split()[10:13] == ["Binary", "vector", f"{sum(layer['cycles'] for layer in layers):,}"]
+
+
+def test_equal_steps_of_both_directions_are_one_line_each(tmp_path: Path) -> None:
+    """Also products that are in the model only inside others, and operands of the Concats that make the sequences."""
+    model = any_length(tmp_path, "GRU", direction="bidirectional", linear_before_reset=1)
+    few, many = (
+        build(model, BuildOptions("transformer64", data(tmp_path, n), shapes={"x": (n, 1, 12)}, level=0)) for n in (6, 20)
+    )
+    for text in (layers_text, explain_text, operands_text):
+        assert len(text(many.figures).splitlines()) == len(text(few.figures).splitlines())
+    parts = [part for part in many.figures["concats"] if part["steps_of"] == "Y: h, backwards"]
+    worst = min(parts, key=lambda part: part["sqnr_db"])
+    (line,) = (line for line in operands_text(many.figures).splitlines() if "backwards" in line)
+    step = worst["name"].rpartition(", ")[2]
+    assert f"{step}, and 19 more such steps " in line and line.split()[-2] == f"{worst['sqnr_db']:.1f}" and len(parts) == 20
+
+
+def operands_text(figures: Mapping[str, Any]) -> str:
+    return fidelity_text(figures, "concats", "operands")
 
 
 @pytest.mark.parametrize(("name", "narrow"), [("W", "inputs of"), ("R", "state of"), ("*", ""), ("cell", "")])

@@ -268,9 +268,10 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "  help: end the model before this node and do the rest outside",
         ),
         (
-            "(bool c, float[2] x) => (float[2] y) { y = If(c) "
-            "<then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }",
-            'node If_0 (If): which branch it takes depends on "c", known only when it runs\n'
+            "(bool c, float[2] x) => (float[n] y) { y = If(c) "
+            "<then_branch = t () => (float[2] a) { a = Relu(x) }, "
+            "else_branch = e () => (float[4] b) { b = Concat<axis = 0>(x, x) }> }",
+            'node If_0 (If): whether "y" is float32[2] or float32[4] depends on "c", known only when it runs\n'
             "  help: export the model for one case, with the condition fixed; --value NAME=V fixes an input",
         ),
         (

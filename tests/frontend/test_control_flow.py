@@ -114,3 +114,74 @@ def test_branches_may_call_their_tensors_alike(tmp_path: Path) -> None:
     given = "c = Constant<value_int = 1>() d = Cast<to = 9>(c)"
     text = f"(float[2] x) => (float[2] y) {{ {given} a = If(d) {each} b = If(d) {each} y = Add(a, b) }}"
     assert sorted(ops(check_same(save(model(text), tmp_path)))) == ["Add", "Neg", "Relu"]
+
+
+CHOSEN = {
+    "a truth of each run": "t = ReduceMean(x) z = Constant<value_float = 0.0>() c = Greater(t, z)",
+    "without dimensions": "a = Constant<value_ints = [0]>() t = ReduceMean<keepdims = 0>(x, a) z = Constant<value_float = 0.0>() "
+    "c = Greater(t, z)",
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_branches_of_a_condition_that_is_not_known_are_both_computed(name: str, tmp_path: Path) -> None:
+    """And one is chosen of each output; tensors of both have one name."""
+    then, other = "m = Relu(x) o = Neg(m) p = Abs(x)", "m = Abs(x) o = Tanh(m) p = Mul(m, m)"
+    text = (
+        f"(float[2] x) => (float[2] y, float[2] v) {{ {CHOSEN[name]} y, v = If(c) "
+        "<then_branch = t () => (float[2] o, float[2] p) "
+        f"{{ {then} }}, else_branch = e () => (float[2] o, float[2] p) {{ {other} }}> }}"
+    )
+    path = save(model(text), tmp_path)
+    for x in ([0.5, 1.0], [-0.5, -1.0]):
+        loaded = check_same(path, feeds={"x": np.array(x, np.float32)})
+    assert ops(loaded).count("Where") == 2
+
+
+def test_a_branch_within_a_branch(tmp_path: Path) -> None:
+    inner = "o = If(d) <then_branch = f () => (float[2] i) { i = Abs(x) }, else_branch = g () => (float[2] j) { j = Tanh(x) }>"
+    text = (
+        "(float[2] x, bool c, bool d) => (float[2] y) { y = If(c) <then_branch = t () => (float[2] o) "
+        f"{{ {inner} }}, else_branch = e () => (float[2] p) {{ p = Neg(x) }}> }}"
+    )
+    path, x = save(model(text), tmp_path), np.array([0.5, -1.0], np.float32)
+    for c in (False, True):
+        for d in (False, True):
+            check_same(path, feeds={"x": x, "c": np.array(c), "d": np.array(d)})
+
+
+UNTIL = """(float[2] x, float last{more}) => (float[2] y, int64 n) {{
+    n0 = Constant<value_int = 0>() most = Constant<value_int = 5>() one = Constant<value_int = 1>()
+    a = Constant<value_ints = [0]>()
+    y, n = Loop<body = b (int64 i, bool c, float[2] s, int64 k) => (bool d, float[2] t, int64 l) {{
+        t = Add(s, x) l = Add(k, one) m = ReduceSum<keepdims = 0>(t, a) d = Less(m, last) }}>({count}, {first}, x, n0)
+}}"""
+
+
+@pytest.mark.parametrize("first", ["", "go"])
+def test_a_loop_that_may_end_before_its_count(first: str, tmp_path: Path) -> None:
+    """What it makes no longer changes from there."""
+    path = save(model(UNTIL.format(more=", bool go" if first else "", count="most", first=first)), tmp_path)
+    for last in (0.0, 2.5, 100.0):
+        for go in (False, True):
+            feeds = {"x": np.array([0.25, 0.5], np.float32), "last": np.array(last, np.float32)}
+            check_same(path, feeds=feeds | ({"go": np.array(go)} if first else {}))
+
+
+@pytest.mark.parametrize(
+    ("count", "changed", "reason"),
+    [
+        ("", "", 'whether it goes on depends on "again/0/d", known only when it runs'),
+        ("most", "kept", 'how many values it keeps depends on "again/0/d", known only when it runs'),
+    ],
+)
+def test_a_loop_that_ends_nobody_knows_when(count: str, changed: str, reason: str, tmp_path: Path) -> None:
+    proto = model(UNTIL.format(more="", count=count, first=""))
+    (node,) = (n for n in proto.graph.node if n.op_type == "Loop")
+    node.name = "again"
+    if changed:
+        node.attribute[0].g.output.add().CopyFrom(info("m", FLOAT, []))
+        node.output.append("kept")
+    with pytest.raises(CompileError) as fault:
+        load_model(save(proto, tmp_path))
+    assert str(fault.value).splitlines()[0] == f"node again (Loop): {reason}"

@@ -14,7 +14,8 @@ from tests.other_numerics import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.report.error_report import Effort
-from toolchain.report.text import warnings_text, worst_text
+from toolchain.report.fidelity_text import warnings_text
+from toolchain.report.text import worst_text
 
 NAMES = ("one", "two", "three", "four")
 

@@ -27,7 +27,7 @@ def _shapes(built: Build) -> str:
 
 
 def _report(built: Build, explain: bool) -> str:
-    from toolchain.report import spent_text, text
+    from toolchain.report import fidelity_text, spent_text, text
 
     sections = [
         text.layers_text(built.figures),
@@ -37,13 +37,13 @@ def _report(built: Build, explain: bool) -> str:
         text.fallbacks_text(built.figures),
         _curve_text(built),
         text.repair_text(built.figures),
-        text.fidelity_text(built.figures, "outputs", "outputs"),
-        text.spread_text(built.figures),
-        text.fidelity_text(built.figures, "concats", "concat operands"),
+        fidelity_text.fidelity_text(built.figures, "outputs", "outputs"),
+        fidelity_text.spread_text(built.figures),
+        fidelity_text.fidelity_text(built.figures, "concats", "concat operands"),
         text.worst_text(built.figures),
         text.score_text(built.figures),
         text.explain_text(built.figures) if explain else "",
-        *text.warnings_text(built.figures),
+        *fidelity_text.warnings_text(built.figures),
         *(f"note: {note}" for note in built.notes),
     ]
     return "\n\n".join(s for s in sections if s)

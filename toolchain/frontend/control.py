@@ -1,4 +1,5 @@
-"""Nodes that hold graphs: an If of a known condition is its branch, a Loop of a known count and a Scan are written out."""
+"""Nodes that hold graphs: an If of a known condition is its branch, a Loop of a known count and a Scan are written out. Where a
+condition is known only when it runs, both branches are computed, and all iterations, and what they make is chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import onnx
 from toolchain.bounds import ITERATIONS
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.inner_graphs import defined_in, instance, parted
-from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType, fresh_name
 
 WHOLE_SCAN = 9  # the opset from which a Scan has no batch and no lengths
 
@@ -33,24 +34,64 @@ class Flow:
 
 
 def branch(node: OnnxNode, flow: Flow) -> None:
-    condition = flow.constants.get(node.inputs[0])
-    if condition is None:
-        reason = f'which branch it takes depends on "{node.inputs[0]}", known only when it runs'
-        way_out = "export the model for one case, with the condition fixed; --value NAME=V fixes an input"
-        raise refuse_node(node, reason, way_out)
-    graph: Any = node.op.attributes["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+    condition, branches = node.inputs[0], ("then_branch", "else_branch")
+    known = flow.constants.get(condition)
+    if known is not None:
+        return _give(node, _branch(node, branches[0 if known.reshape(-1)[0] else 1], flow), node.outputs, flow)
+    if condition in flow.lost:
+        return flow.lost.update(n for n in node.outputs if n)
+    made = [_branch(node, name, flow) for name in branches]
+    return _choose(node, condition, made[0], made[1], node.outputs, flow)
+
+
+def _branch(node: OnnxNode, name: str, flow: Flow) -> list[str]:
+    """The tensors that a branch gives, made."""
+    graph: Any = node.op.attributes[name]
     taken = defined_in(graph) & (flow.types.keys() | flow.lost)
-    inner = instance(graph, {name: f"{node.name}/{name}" for name in taken})
+    inner = instance(graph, {tensor: fresh_name(f"{node.name}/{tensor}", flow.types) for tensor in sorted(taken)})
     flow.within(node, inner, ())
-    _give(node, [o.name for o in inner.output], node.outputs, flow)
+    return [o.name for o in inner.output]
+
+
+def _choose(
+    node: OnnxNode, condition: str, where: Sequence[str], elsewhere: Sequence[str], outputs: Sequence[str], flow: Flow
+) -> None:
+    """Each output is one of two tensors, whose types are equal."""
+    truth = _single(node, condition, flow)
+    for first, second, output in zip(where, elsewhere, outputs):
+        if not output:
+            continue
+        if flow.lost.intersection((first, second)):
+            flow.lost.add(output)
+            continue
+        types = [flow.types[n] for n in (first, second)]
+        if types[0] != types[1]:
+            found = " or ".join(f"{t.dtype}{list(t.shape)}" for t in types)
+            raise _unknown(node, f'whether "{output}" is {found}', condition)
+        flow.add(Node(f"{node.name}/{output}", OnnxOp("Where"), (truth, first, second), (output,), node.sources))
+
+
+def _single(node: OnnxNode, condition: str, flow: Flow) -> str:
+    """The condition without dimensions, which what is chosen by it would get."""
+    if flow.types[condition].shape == ():
+        return condition
+    truth = fresh_name(f"{node.name}/{condition}", flow.types)
+    shape = _constant(node, f"{condition}/shape", np.zeros(0, np.int64), flow)
+    flow.add(Node(truth, OnnxOp("Reshape"), (condition, shape), (truth,), node.sources))
+    return truth
 
 
 def loop(node: OnnxNode, flow: Flow) -> None:
-    """Its count and its condition are known, from iteration to iteration."""
-    count, going = (_known(node, index, what, flow) for index, what in ((0, "how often it runs"), (1, "whether it runs at all")))
+    """Its count is known, or its condition from iteration to iteration; where that is not, states alone go out of it, which
+    no longer change from where it ends."""
+    count = _known(node, 0, "how often it runs", flow)
+    first = node.inputs[1] if len(node.inputs) > 1 else ""
     states, body = list(node.inputs[2:]), _Body(node, flow)
     collected: list[list[str]] = [[] for _ in body.outputs[1 + len(states) :]]
-    limit, done, on = (None if count is None else int(count)), 0, going is None or bool(going)
+    limit, done = (None if count is None else int(count)), 0
+    on, active = (not first or _truth(first, flow)), ""
+    if on is None:
+        on, active = True, _open(node, "whether it runs at all", first, limit, collected, flow)
     while on and (limit is None or done < limit):
         if done >= ITERATIONS:
             raise refuse_node(node, f"runs more than {ITERATIONS:,} times; so often at most it is written out")
@@ -59,14 +100,41 @@ def loop(node: OnnxNode, flow: Flow) -> None:
         if flow.lost.intersection((condition, *made)):
             flow.lost.update(n for n in node.outputs if n)
             return
-        known = flow.constants.get(condition)
-        if known is None:
-            raise _unknown(node, "whether it goes on", condition)
-        states, on = made[: len(states)], bool(known.reshape(-1)[0])
-        for parts, part in zip(collected, made[len(states) :]):
+        left = made[: len(states)]
+        if active:
+            kept = [f"{node.name}/{done}/{i} kept" for i in range(len(states))]
+            _choose(node, active, left, states, kept, flow)
+            left = kept
+        states, on = left, _truth(condition, flow)
+        if on is None:
+            going = _open(node, "whether it goes on", condition, limit, collected, flow)
+            on, active = True, _both(node, f"{done}/goes on", active, going, flow)
+        for parts, part in zip(collected, made[len(left) :]):
             parts.append(part)
         done += 1
     _finish(node, states, collected, [0] * len(collected), flow)
+
+
+def _truth(condition: str, flow: Flow) -> bool | None:
+    """None: known only when it runs."""
+    known = flow.constants.get(condition)
+    return None if known is None else bool(known.reshape(-1)[0])
+
+
+def _open(node: OnnxNode, what: str, condition: str, limit: int | None, collected: Sequence[Sequence[str]], flow: Flow) -> str:
+    """The condition, without dimensions, of a Loop that may end before its count."""
+    if limit is None or collected:
+        raise _unknown(node, what if limit is None else "how many values it keeps", condition)
+    return _single(node, condition, flow)
+
+
+def _both(node: OnnxNode, what: str, first: str, second: str, flow: Flow) -> str:
+    """Of two conditions, the first none so far."""
+    if not first:
+        return second
+    name = f"{node.name}/{what}"
+    flow.add(Node(name, OnnxOp("And"), (first, second), (name,), node.sources))
+    return name
 
 
 def scan(node: OnnxNode, flow: Flow) -> None:
@@ -145,7 +213,12 @@ def _known(node: OnnxNode, index: int, what: str, flow: Flow) -> Any:
 
 
 def _unknown(node: OnnxNode, what: str, name: str) -> Exception:
-    way_out = "export the model with the loop unrolled, or end it before this node; --value NAME=V fixes an input"
+    case = (
+        "for one case, with the condition fixed"
+        if node.op.op_type == "If"
+        else "with the loop unrolled, or end it before this node"
+    )
+    way_out = f"export the model {case}; --value NAME=V fixes an input"
     return refuse_node(node, f'{what} depends on "{name}", known only when it runs', way_out)
 
 

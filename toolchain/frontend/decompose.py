@@ -27,9 +27,10 @@ def with_steps(
     repeated: Mapping[str, str] = MappingProxyType({}),
     first: frozenset[str] = frozenset(),
     made_of: Mapping[str, str] = MappingProxyType({}),
+    steps_error: float = 0.0,
 ) -> NormalModel:
     """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, repeated,
-    first, made_of: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
+    first, made_of, steps_error: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
     if not steps:
         return model
     types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
@@ -45,4 +46,5 @@ def with_steps(
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
     divided = replace(model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest, first=first, made_of=made_of)
-    return replace(divided, repeated={**model.repeated, **repeated}, own={**model.own, **repeated})
+    names = {**model.own, **repeated}
+    return replace(divided, repeated={**model.repeated, **repeated}, own=names, steps_error=steps_error)

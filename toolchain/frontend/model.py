@@ -58,7 +58,8 @@ class NormalModel:
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
     steps that have the finest codes of the machine where nobody says other; repeated: by tensor of a step of a
     sequence, the name of what it is at all steps, which are measured as one; first: states that go into a
-    sequence; made_of: by constant of steps, the one of the model that it is a part of; states: inputs with the outputs that are
+    sequence; made_of: by constant of steps, the one of the model that it is a part of; steps_error: how far steps are from their
+    operator in float, as a share of each number; states: inputs with the outputs that are
     these inputs of the next run, states_asked: those of them that somebody asked for, states_likely: pairs that are none unless
     somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its."""
 
@@ -78,6 +79,7 @@ class NormalModel:
     repeated: Mapping[str, str] = field(default_factory=dict[str, str])
     first: frozenset[str] = frozenset()
     made_of: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps_error: float = 0.0
     states: tuple[StatePair, ...] = ()
     states_asked: tuple[StatePair, ...] = ()
     states_likely: tuple[StatePair, ...] = ()

@@ -33,6 +33,7 @@ def magnitude(steps: Steps) -> None:
         y = _absolute(steps, f"{name}: aside", aside) if turn < TURNS - 1 else aside
     middle = 2 / (1 + math.cos(math.pi / 4 / 2 ** (TURNS - 1)))  # of what the last angle leaves
     steps.make("magnitude", "Mul", x, length * middle, output=0)
+    steps.error = middle - 1
 
 
 def _legs(steps: Steps) -> tuple[str, str] | None:

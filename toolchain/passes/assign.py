@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 from toolchain.ops.pool.rules import MaxPool
 from toolchain.ops.unary import Unary
+from toolchain.passes.windows import only_moves, window_scales
 
 _AS_GOOD = 1 / 64  # of a scale: 0.1 dB
 
@@ -73,11 +74,29 @@ def assign_quants(
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
     parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that. What a run
-    leaves of a state has what the next one reads.
+    leaves of a state has what the next one reads; a state that is cut out of what it and newer values are joined to has the
+    scale of these.
 
     widened: what tensors without a given scale take in place of their ranges; asked: types of the model's tensors, which given
     scales are in; over_sequences: as Quantization has them.
     """
+    apart = partial(_assigned, graph, chip, types, ranges, widened, asked, over_sequences)
+    found = apart({})
+    joined = window_scales(graph, chip, types, ranges, widened, found)
+    return apart(joined) if joined else found
+
+
+def _assigned(
+    graph: Graph,
+    chip: Chip,
+    types: Mapping[str, CodeType],
+    ranges: Mapping[str, Range | Quant],
+    widened: Mapping[str, Range],
+    asked: Mapping[str, CodeType],
+    over_sequences: Mapping[str, Within],
+    joined: Mapping[str, Quant],
+) -> dict[str, Quant]:
+    """joined: scales that are known, whatever is found of the tensor by itself."""
 
     def known(name: str, codes: CodeType) -> Range | Quant:
         """A given scale; of codes of another type than it is given in, its range."""
@@ -96,6 +115,8 @@ def assign_quants(
 
     def calibrated(name: str, codes: CodeType, made: Node | None = None) -> Quant:
         """made: what makes it, where that says what its values lie in."""
+        if name in joined:
+            return joined[name]
         given = known(name, codes)
         if isinstance(given, Quant):
             return given
@@ -136,7 +157,7 @@ def assign_quants(
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
                 whole = name if own else adopted.get(name, name)
                 found = calibrated(whole, types[name], node if whole == name else None)
-                free = not own and name not in adopted and not of_state(name)
+                free = not own and name not in adopted and name not in joined and not of_state(name)
                 finer = free and _clamps_finer(node, quants, types, found, numerics)
                 same = _renamed(node, quants, types, found, numerics) if free else None
                 quants[name] = quants[node.inputs[0]] if finer else same or found
@@ -217,13 +238,9 @@ def adopted_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
             continue
         for name in node.inputs:
             way = [name]
-            while graph.read_once(way[-1], consumers) and way[-1] in made and _only_moves(made[way[-1]].op):
+            while graph.read_once(way[-1], consumers) and way[-1] in made and only_moves(made[way[-1]].op):
                 way.append(made[way[-1]].inputs[0])
             free = way[-1] in made and _any_scale(made[way[-1]].op)
             if free and graph.read_once(way[-1], consumers):
                 found.update(dict.fromkeys(way, node.outputs[0]))
     return found
-
-
-def _only_moves(op: Operator) -> bool:
-    return same_scale(op) and not brought(op)

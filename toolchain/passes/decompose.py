@@ -98,6 +98,7 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
         {name: one for s in each for name, one in s.repeated.items()},
         frozenset(name for s in each for name in s.moved),
         {name: own for s in each for name, own in s.made_of.items()},
+        max((s.error for s in each), default=0.0),
     )
 
 

@@ -112,9 +112,10 @@ def _score(evaluation: Evaluation, subject: Subject, runs: _Kept) -> Score:
 def _part(part: Part, graph: Graph, worst: Worst | None) -> dict[str, Any]:
     """poor: it is far from float, a layer on its way lost what 16 bits would keep, or lost it in 16 bits, and it holds
     something."""
+    figures = {**part.as_json(), "steps_of": part.steps_of}
     if worst is None or not part.poor or part.tensor in worst.silent:
-        return {**part.as_json(), "poor": False}
-    return {**part.as_json(), "poor": not worst.lost.isdisjoint(_behind(graph, part.tensor))}
+        return {**figures, "poor": False}
+    return {**figures, "poor": not worst.lost.isdisjoint(_behind(graph, part.tensor))}
 
 
 def _behind(graph: Graph, tensor: str) -> set[str]:

@@ -122,10 +122,14 @@ def _alike(a: np.ndarray, b: np.ndarray) -> bool:
 def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) -> float:
     """How far an output of the file moves when its inputs, and all that its nodes make of them, are rounded elsewhere: much where
     it is ill-conditioned or takes decisions, and where it draws random numbers. For inputs, elsewhere is where the coarsest type
-    within the model rounds."""
+    within the model rounds; for what nodes make, no nearer than where steps that only come near their operator are."""
     assert model.source is not None
+
+    def least(dtype: str) -> float:
+        return max(_step(dtype), model.steps_error)
+
     rounded, step = (
-        model.source.rounded_elsewhere([name], _step),
+        model.source.rounded_elsewhere([name], least),
         max(_step(t.dtype) for t in (*model.types.values(), *model.source.types.values())),
     )
     session, rng = FloatSession(_Alone(model.inputs, lambda _: rounded.part), [name], few_runs=True), np.random.default_rng(0)

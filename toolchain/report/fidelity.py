@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,9 +26,11 @@ UNSCALED: Factors = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Part(Fidelity):
-    """`tensor`: the model's, of which this is the figure."""
+    """`tensor`: the model's, of which this is the figure; steps_of: where it is that of one step of a sequence, the name that it
+    has at all of them."""
 
     tensor: str
+    steps_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,13 @@ class Fidelities:
 
 @dataclass(frozen=True)
 class _Operand:
-    """Of a Concat: `tensor` is the model's, `code` the chip's."""
+    """Of a Concat: `tensor` is the model's, `code` the chip's; steps_of: as of `Part`."""
 
     label: str
     tensor: str
     layout: str
     code: str
+    steps_of: str | None
 
 
 class Measured:
@@ -87,12 +91,11 @@ class Measured:
 
     @property
     def concats(self) -> list[Part]:
-        tensors = {o.label: o.tensor for o in self._operands}
-        return [_part(n, sums, tensors[n]) for n, sums in self._part.items()]
+        return [_part(o.label, self._part[o.label], o.tensor, o.steps_of) for o in self._operands]
 
 
-def _part(name: str, sums: Compared, tensor: str) -> Part:
-    return Part(**sums.fidelity(name).__dict__, tensor=tensor)
+def _part(name: str, sums: Compared, tensor: str, steps_of: str | None = None) -> Part:
+    return Part(**sums.fidelity(name).__dict__, tensor=tensor, steps_of=steps_of)
 
 
 def fidelity(
@@ -118,10 +121,11 @@ def fidelity(
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:
     joins = [n for n in graph.nodes if isinstance(n.op, Join) and n.name in parts]
+    told = [(n, i, graph.origins[n.inputs[i]].tensor, *part) for n in joins for i, part in enumerate(parts[n.name])]
+    steps = Counter(name for name, _ in {(name, tensor) for _, _, name, tensor, _ in told})
     return [
-        _Operand(f"{node.name}[{i}] {tensor}", tensor, layout, node.inputs[i])
-        for node in joins
-        for i, (tensor, layout) in enumerate(parts[node.name])
+        _Operand(f"{n.name}[{i}] {tensor}", tensor, layout, n.inputs[i], name if steps[name] > 1 else None)
+        for n, i, name, tensor, layout in told
     ]
 
 

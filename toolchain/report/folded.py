@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from toolchain.ir.graph import INNER, Graph
+from toolchain.ir.graph import INNER, Graph, Node
 
 Row = Mapping[str, Any]
 RowT = TypeVar("RowT")
@@ -15,11 +15,20 @@ _SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 
 def tensors_of_steps(graph: Graph) -> dict[str, str]:
     """graph: the chip's, whose tensors are told by their names in the file. By layer that makes a tensor at one of several steps
-    of a sequence, or something inside it: the name that the tensor has at all of them."""
-    made = [(n.name, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
+    of a sequence, or something inside it: the name that the tensor has at all of them. Of a tensor that is nowhere as it is in
+    the model, only inside others: layers of the same weights, as no two parts of one product have."""
+    made = [(n, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
     times = Counter((origin.tensor, origin.layout) for _, origin in made if origin.layout != INNER)
     several = {tensor for (tensor, _), count in times.items() if count > 1}
-    return {name: origin.tensor for name, origin in made if origin.tensor in several}
+    whole = {tensor for tensor, _ in times}
+    inside = {n.name: (origin.tensor, _weights(n, graph)) for n, origin in made if origin.tensor not in whole}
+    alike = Counter(inside.values())
+    steps = {name for name, (tensor, weights) in inside.items() if weights and alike[tensor, weights] > 1}
+    return {n.name: origin.tensor for n, origin in made if origin.tensor in several or n.name in steps}
+
+
+def _weights(node: Node, graph: Graph) -> tuple[bytes, ...]:
+    return tuple(graph.constants[n].tobytes() for n in node.inputs if n in graph.constants)
 
 
 def folded(rows: Iterable[Row], name: str) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -199,39 +198,6 @@ def _level(decibels: float | None) -> str:
     return "-" if decibels is None else f"{decibels:.2f}"
 
 
-def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
-    """The parts under `key`. Random inputs give figures, no verdict: they say nothing of the model's own data."""
-    judged = report["judged_on"] != RANDOM
-    count, all_of = report["judged_samples"], report["samples_to_judge"] if judged else None
-    some = counted(count, "sample") if all_of is None or all_of <= count else f"{count} of {counted(all_of, 'sample')}"
-    title = f"{what} against float, on {some} {JUDGED_ON[report['judged_on']]}:"
-    parts = report[key]
-    rows = [(cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
-    return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
-
-
-def spread_text(report: Mapping[str, Any]) -> str:
-    """How far single samples are from each other, where some that there are were not judged; else empty."""
-    levels, count, all_of = report["sample_sqnr_db"], report["judged_samples"], report["samples_to_judge"]
-    if report["judged_on"] == RANDOM or all_of is None or all_of <= count or not report["outputs"]:
-        return ""
-    known = sorted(level for level in levels if level is not None)
-    each = f"single samples have {known[0]:.1f} to {known[-1]:.1f} dB; " if len(known) > 1 else ""
-    return f"{each}--min-sqnr DB judges all {all_of}"
-
-
-def warnings_text(report: Mapping[str, Any]) -> list[str]:
-    """One sentence for every part that is bad, however good the whole is; none where nothing was judged on real data."""
-    if report["judged_on"] == RANDOM:
-        return []
-    return [
-        f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
-        for kind, key in (("output", "outputs"), ("concat operand", "concats"))
-        for p in report.get(key, [])
-        if p["poor"]
-    ]
-
-
 def worst_text(report: Mapping[str, Any]) -> str:
     """The layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
     worst = report["worst_layers"]
@@ -254,11 +220,6 @@ def score_text(report: Mapping[str, Any]) -> str:
 
 def _plain(value: float | None) -> str:
     return "-inf" if value is None else f"{value:.1f}"
-
-
-def _decibel(part: Mapping[str, Any]) -> str:
-    value = part["sqnr_db"]
-    return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"
 
 
 def _time(seconds: float) -> str:

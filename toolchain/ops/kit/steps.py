@@ -33,7 +33,7 @@ class Steps:
     output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other; moved:
     other tensors that have them then, since steps move them; repeated: by tensor of a step of a sequence, what it is called
     at all of its steps; made_of: by constant of steps, the node's that it is a part of; taken_in: other nodes of the model whose
-    work the node's own output has done.
+    work the node's own output has done; error: how far the steps are from the operator in float, as a share of each number.
     """
 
     node: OnnxNode
@@ -47,6 +47,7 @@ class Steps:
     repeated: dict[str, str] = field(default_factory=dict[str, str])
     made_of: dict[str, str] = field(default_factory=dict[str, str])
     taken_in: tuple[str, ...] = ()
+    error: float = 0.0
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape

@@ -1,0 +1,87 @@
+"""A state that newer values are joined to, and cut out of the whole again, has one scale with both: nothing is rescaled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.meaning.case import Case
+from tests.meaning.judge import sqnr_db
+from tests.meaning.machines import int16_machine
+from toolchain.api import Build, BuildOptions, build
+from toolchain.codegen import Region
+from toolchain.isa import Machine
+from toolchain.runtime import Session
+
+STREAM = Case(  # two convolutions over time; what the first makes is read past the second one's window too
+    "stream", "x 1,1,8; cache 1,1,4; taps 1,16,2; w 16,1,6; v 16,16,3",
+    "whole = Concat<axis = 2>(cache, x) b = Constant<value_ints = [8]>() e = Constant<value_ints = [12]>() "
+    "a = Constant<value_ints = [2]>() cache_out = Slice(whole, b, e, a) c = Conv<strides = [2]>(whole, w) r = Relu(c) "
+    "both = Concat<axis = 2>(taps, r) f = Constant<value_ints = [4]>() g = Constant<value_ints = [6]>() "
+    "taps_out = Slice(both, f, g, a) d = Conv(both, v) y = Add(d, r)",
+    "y cache_out taps_out",
+)  # fmt: skip
+STATES = ("cache=cache_out", "taps=taps_out")
+STEP = 1 / 32768  # of samples of 16 bits
+
+
+def samples(count: int, seed: int) -> np.ndarray:
+    return (np.rint(np.random.default_rng(seed).normal(0, 0.1, (count, 1, 1, 8)) / STEP) * STEP).astype(np.float32)
+
+
+def stream(machine: str | Machine, folder: Path, **data: np.ndarray) -> Build:
+    onnx.save(STREAM.proto, folder / "stream.onnx")
+    np.savez(folder / "data.npz", allow_pickle=False, **data)
+    return build(folder / "stream.onnx", BuildOptions(machine, str(folder / "data.npz"), states=STATES, repair="none"))
+
+
+def scales(built: Build) -> dict[str, tuple[float, int]]:
+    """Of the input and of the states."""
+    (region,) = (s for s in built.container.segments if isinstance(s, Region))
+    ports = [*region.inputs, *(state.port for state in region.states)]
+    return {port.model: (port.scale, port.zero_point) for port in ports}
+
+
+def rescales(built: Build) -> list[str]:
+    return [layer["name"] for layer in built.figures["layers"] if layer["op"] == "Rescale"]
+
+
+@pytest.mark.parametrize("machine", ["edge16", "transformer64", "wide32_w4a16"])
+def test_nothing_is_rescaled(machine: str, tmp_path: Path) -> None:
+    built = stream(machine, tmp_path, x=samples(64, 1))
+    found = scales(built)
+    assert rescales(built) == [] and found["cache"] == found["x"]
+
+
+def test_samples_stay_exact_in_the_state(tmp_path: Path) -> None:
+    """Of 16 bits, whose scale is the input's own: a state that adds up would have twice the range."""
+    built = stream(int16_machine(), tmp_path, x=samples(64, 1))
+    session = Session(built.data)
+    for x in samples(64, 1)[:8]:
+        session.run(None, {"x": x})
+        assert np.array_equal(session.state("cache"), x[:, :, 4:])
+
+
+def test_a_state_that_begins_with_more_than_is_joined_to_it_has_the_scale_of_the_whole(tmp_path: Path) -> None:
+    rng, x = np.random.default_rng(3), samples(64, 1)
+    first = {"cache": rng.uniform(-4, 4, (64, 1, 1, 4)).astype(np.float32), "taps": rng.uniform(0, 1, (64, 1, 16, 2))}
+    built = stream("transformer64", tmp_path, x=x, **{n: v.astype(np.float32) for n, v in first.items()})
+    found = scales(built)
+    assert found["cache"][0] > 4 * found["x"][0] and len(rescales(built)) >= 1
+
+
+def test_what_the_stream_makes_is_what_float_makes(tmp_path: Path) -> None:
+    built = stream("edge16", tmp_path, x=samples(64, 1))
+    session, runner = Session(built.data), onnxruntime.InferenceSession(STREAM.proto.SerializeToString())
+    held = {past: np.zeros(STREAM.shapes[past], np.float32) for past in ("cache", "taps")}
+    expected, got = list[np.ndarray](), list[np.ndarray]()
+    for x in samples(32, 2):
+        y, *left = (np.asarray(made) for made in runner.run(["y", "cache_out", "taps_out"], {"x": x, **held}))
+        held = dict(zip(held, left))
+        expected.append(y)
+        got.append(session.run(["y"], {"x": x})[0])
+    assert sqnr_db(np.stack(expected), np.stack(got)) > 30

@@ -1,0 +1,61 @@
+"""How far a build's integers are from float, as tables and sentences of what its figures hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolchain.errors import counted
+from toolchain.report.folded import and_more, grouped
+from toolchain.report.text import JUDGED_ON, RANDOM, cut, table
+
+
+def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
+    """The parts under `key`, of steps of a sequence the worst. Random inputs give figures, no verdict: they say nothing of the
+    model's own data."""
+    judged = report["judged_on"] != RANDOM
+    count, all_of = report["judged_samples"], report["samples_to_judge"] if judged else None
+    some = counted(count, "sample") if all_of is None or all_of <= count else f"{count} of {counted(all_of, 'sample')}"
+    title = f"{what} against float, on {some} {JUDGED_ON[report['judged_on']]}:"
+    parts = _worst_of_steps(report[key])
+    rows = [(cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
+    return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
+
+
+def spread_text(report: Mapping[str, Any]) -> str:
+    """How far single samples are from each other, where some that there are were not judged; else empty."""
+    levels, count, all_of = report["sample_sqnr_db"], report["judged_samples"], report["samples_to_judge"]
+    if report["judged_on"] == RANDOM or all_of is None or all_of <= count or not report["outputs"]:
+        return ""
+    known = sorted(level for level in levels if level is not None)
+    each = f"single samples have {known[0]:.1f} to {known[-1]:.1f} dB; " if len(known) > 1 else ""
+    return f"{each}--min-sqnr DB judges all {all_of}"
+
+
+def warnings_text(report: Mapping[str, Any]) -> list[str]:
+    """One sentence for every part that is bad, however good the whole is, of steps of a sequence for the worst; none where
+    nothing was judged on real data."""
+    if report["judged_on"] == RANDOM:
+        return []
+    return [
+        f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
+        for kind, key in (("output", "outputs"), ("concat operand", "concats"))
+        for p in _worst_of_steps([part for part in report.get(key, []) if part["poor"]])
+    ]
+
+
+def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Parts of the steps of a sequence as the one that is farthest from float, whose name says how many there are."""
+    groups = grouped(parts, lambda part: part["steps_of"])
+    worst = [min(group, key=_level) for group in groups]
+    return [{**part, "name": part["name"] + and_more(len(group))} for part, group in zip(worst, groups)]
+
+
+def _level(part: Mapping[str, Any]) -> float:
+    return math.inf if part["exact"] else -math.inf if part["sqnr_db"] is None else part["sqnr_db"]
+
+
+def _decibel(part: Mapping[str, Any]) -> str:
+    value = part["sqnr_db"]
+    return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"
