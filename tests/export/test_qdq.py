@@ -44,10 +44,14 @@ CASES = {
     "moved product": "a = Conv(x, u) b = Flatten<axis=2>(a) c = Transpose<perm=[1,0]>(b) y = MatMul(c, v)",
     "joined": "a = Conv(x, u) b = Mul(x, k) y = Concat<axis=2>(a, b)",
     "pooled": "a = GlobalAveragePool(x) b = Flatten(a) y = Gemm(b, v, h)",
+    "transposed": "a = ConvTranspose<strides=[2,2], pads=[1,0,1,1]>(x, w, e) b = Clip(a, low, high) y = Conv(b, u)",
+    "transposed in groups": "a = ConvTranspose<strides=[3,1], group=2>(x, w) y = Transpose<perm=[0,2,3,1]>(a)",
+    "transposed and cut": "a = Conv(x, u) y = ConvTranspose<pads=[2,2,2,2], dilations=[1,2]>(a, w)",
 }
+SUMS = ("chain", "bounds", "depthwise", "product", "pooled", "moved product")
 WEIGHTS = {
     "w": (4, 4, 3, 3), "u": (4, 4, 1, 1), "d": (4, 1, 3, 3), "g": (256, 10), "t": (10, 256), "h": (10,), "k": (1, 4, 1, 1),
-    "s": (4, 1, 1), "v": (4, 10),
+    "s": (4, 1, 1), "v": (4, 10), "e": (4,),
 }  # fmt: skip
 
 
@@ -154,7 +158,7 @@ ROUNDINGS = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("case", ["chain", "bounds", "depthwise", "product", "transposed product", "pooled", "moved product"])
+@pytest.mark.parametrize("case", [*SUMS, *(c for c in CASES if c.startswith("transposed"))])
 def test_onnxruntime_makes_the_codes_of_a_machine_however_it_rounds(case: str, rounding: str, tmp_path: Path) -> None:
     """Networks of sums of codes, with its optimizations and without."""
     data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", ROUNDINGS[rounding]())

@@ -15,6 +15,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
+from toolchain.export.phases import InPhases, in_phases
 from toolchain.export.sums import Sums, weight_codes
 from toolchain.export.writer import Array, Coded, Writer
 from toolchain.frontend import NormalModel
@@ -44,23 +45,24 @@ def qdq_graph(
 ) -> OnnxGraph:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
     layout)."""
-    coded = _coded(integer, origins, model)
+    spread = in_phases(model.graph, chosen, integer)
+    graph, coded = spread.graph, _coded(integer, origins, model, spread)
     host = {s for n in integer.nodes if isinstance(n.op, OnnxOp) for s in (n.sources or (n.name,))}
-    writer, by_name = Writer(model.graph, coded), {n.name: n for n in integer.nodes}
-    sums = None if nearest else Sums(writer, integer, model.graph.consumers())
+    writer, by_name = Writer(graph, coded), {n.name: n for n in integer.nodes}
+    sums = None if nearest else Sums(writer, integer, graph.consumers())
     layers = _Layers(writer, sums, integer, chosen, chip)
-    for name in model.graph.inputs:
+    for name in graph.inputs:
         if name in coded:
             writer.rounded(name, name, writer.fresh(f"{name}/dequantized"))
-    for node in model.graph.nodes:
+    for node in graph.nodes:
         on_host = not host.isdisjoint(node.sources or (node.name,))
         layers.take(node, None if on_host else by_name.get(node.name), on_host)
-    types = {**model.graph.types, **writer.types}
-    base = replace(model.graph, types=types, constants={**model.graph.constants, **writer.constants})
+    types = {**graph.types, **writer.types}
+    base = replace(graph, types=types, constants={**graph.constants, **writer.constants})
     return base.with_nodes(writer.nodes)
 
 
-def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: NormalModel) -> dict[str, Coded]:
+def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: InPhases) -> dict[str, Coded]:
     made = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
     found: dict[str, Coded] = {}
     for name, (tensor, layout) in origins.items():
@@ -73,7 +75,11 @@ def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: Normal
         if tensor not in found or name == tensor:
             made_here = name in made or (tensor in found and found[tensor].made)
             found[tensor] = Coded(kind.quant, kind.dtype, made_here)
-    for node in model.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
+    for tensor, name in spread.held.items():
+        kind = integer.types[name]
+        if kind.quant is not None and not CodeType(kind.dtype).is_wide:
+            found.setdefault(tensor, Coded(kind.quant, kind.dtype, True))
+    for node in spread.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
         x, y = node.inputs[0] if node.inputs else "", node.outputs[0]
         if node.op.op_type in _MOVES and x in found and y not in found:
             found[y] = replace(found[x], made=True)
