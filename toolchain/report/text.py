@@ -220,18 +220,6 @@ def spread_text(report: Mapping[str, Any]) -> str:
     return f"{each}--min-sqnr DB judges all {all_of}"
 
 
-def warnings_text(report: Mapping[str, Any]) -> list[str]:
-    """One sentence for every part that is bad, however good the whole is; none where nothing was judged on real data."""
-    if report["judged_on"] == RANDOM:
-        return []
-    return [
-        f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
-        for kind, key in (("output", "outputs"), ("concat operand", "concats"))
-        for p in report.get(key, [])
-        if p["poor"]
-    ]
-
-
 def worst_text(report: Mapping[str, Any]) -> str:
     """The layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
     worst = report["worst_layers"]
