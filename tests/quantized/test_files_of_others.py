@@ -246,6 +246,18 @@ def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> 
     assert len(told) == 1 and " of x " in told[0] and "," not in told[0]
 
 
+def test_values_that_others_read_beyond_the_codes_of_a_rounding_are_told(tmp_path: Path) -> None:
+    """One tensor is rounded to codes from 0 on for the convolution, and read as it is by the sum: on a machine of 8 bits both
+    have these codes."""
+    graph = f"{ROUND} e = Conv(d, k) p = QuantizeLinear(e, s2, low) f = DequantizeLinear(p, s2, low)"
+    constants = {"low": np.int8(-128), "s2": np.float32(0.02), "k": RNG.normal(size=(4, 4, 1, 1)).astype(np.float32)}
+    path = saved(Case(f"{graph} c = Conv(f, k) y = Add(e, c)", constants), tmp_path)
+    np.savez(tmp_path / "data.npz", x=RNG.normal(size=(8, 1, 4, 8, 8)).astype(np.float32))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    (told,) = [w for w in built.warnings if "lie outside the codes of" in w]
+    assert " of e " in told
+
+
 def test_weights_of_16_bits_are_refused_with_a_way_out(tmp_path: Path) -> None:
     constants = {"wide": RNG.integers(-(2**15), 2**15, (16, 10)).astype(np.int16), "tiny": np.float32(1e-5)}
     path = saved(Case(f"{ROUND} k = DequantizeLinear(wide, tiny) y = MatMul(d, k)", constants, shape=(4, 16), opset=21), tmp_path)
