@@ -124,6 +124,19 @@ CASES = {
         "q = QuantizeLinear(x, s, z) c = com.microsoft.QLinearWhere(which, q, s, z, fixed, s2, z, s3, z)"
         " y = DequantizeLinear(c, s3, z)", shape=(4, 16),
     ),
+    "onnxruntime's fully connected layer": Case(
+        "q = QuantizeLinear(x, s, z) g = com.microsoft.QGemm(q, s, z, m, ms, mz, , s2, z) y = DequantizeLinear(g, s2, z)",
+        shape=(4, 16),
+    ),
+    "onnxruntime's functions": Case(
+        "q = QuantizeLinear(x, s, z) a = com.microsoft.QLinearLeakyRelu<alpha=0.1>(q, s, z, s3, z)"
+        " f = com.microsoft.QLinearSigmoid(a, s3, z, of255, none) y = DequantizeLinear(f, of255, none)",
+        {"of255": np.float32(1 / 255), "none": np.uint8(0)}, 45,
+    ),
+    "onnxruntime's Concat": Case(
+        "q = QuantizeLinear(x, s, z) p = com.microsoft.QLinearLeakyRelu<alpha=0.1>(q, s, z, s2, z)"
+        " c = com.microsoft.QLinearConcat<axis=2>(s3, z, q, s, z, p, s2, z) y = DequantizeLinear(c, s3, z)", {}, 45,
+    ),
     "a Softmax whose codes are not onnxruntime's choice": Case(
         f"{ROUND} p = com.microsoft.QLinearSoftmax<axis=-1, opset=13>(q, s, z, of255, none)"
         " y = DequantizeLinear(p, of255, none)",
