@@ -5,8 +5,8 @@
     python scripts/judge_magika.py magika/models/standard_v3_3/model.onnx /usr/share /usr/lib [--hw edge16]
 
 Up to 9 files of each of the 60 commonest endings below the folders, in an order of one seed; 48 are calibrated on, 400 others
-judged. The second network is a copy of which the norm's least variance is above 0, so that the norm is not found and runs in
-single steps.
+judged, the network built as npu-build does by default. The second one is a copy of which the norm's least variance is above 0, so
+that the norm is not found and runs in single steps, as it is calibrated.
 Exit code 0: at least 97 % agree, and the report of the copy names the norm in its first line.
 """
 
@@ -30,6 +30,7 @@ from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
 from toolchain.cli.application import reported
 from toolchain.errors import CompileError
+from toolchain.repair.harness import EFFORTS
 from toolchain.runtime import Session
 
 Array = NDArray[np.int32]
@@ -95,11 +96,11 @@ def run(given: argparse.Namespace) -> int:
             shapes=shapes,
             judge=str(here / "judge.npy"),
             observer=given.observer,
-            repair="none",
+            repair=given.repair,
         )
         share = agreement(given.model, name, build(given.model, options).data, list(codes[CALIBRATED:]))
         print(f"{share:.2%} of {JUDGED} files as float")
-        errors = build(here / "spoiled.onnx", replace(options, error_report=True)).errors
+        errors = build(here / "spoiled.onnx", replace(options, error_report=True, repair="none")).errors
     assert errors is not None
     first = errors.findings[0]
     named = NORM in first.name or NORM in (first.layer or "")
@@ -115,6 +116,7 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--hw", default="edge16")
     parser.add_argument("--observer", choices=OBSERVERS)
+    parser.add_argument("--repair", choices=EFFORTS, help="default: npu-build's")
     parser.add_argument("--seed", type=int, default=1)
     with reported():
         sys.exit(run(parser.parse_args()))

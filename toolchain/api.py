@@ -126,7 +126,8 @@ def _started(
     model = with_blocks_alike(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes)
     data = data_of(model, options) if first is None else data_in_other_shapes(model, options, first.calibrated.network.model)
-    samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
+    all_of_it = first is not None or options.parameters is not None or data.judge is not None
+    samples = data.given if all_of_it else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     network = Network(model, selection, machine, hosted).typed(options.types)
     if first is None or options.parameters is not None:

@@ -21,6 +21,8 @@ from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
 from toolchain.report.error_report import concat_parts, network_of
 from toolchain.report.findings import Quantized
 from toolchain.report.gate import Evaluation
+from toolchain.report.shared import shared_warnings
+from toolchain.report.text import RANDOM
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
 
@@ -65,6 +67,8 @@ def checked(
     given = ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters, calibrated.effort)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on, samples.count)
+    shared = shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
+    figures["warnings"] += shared if on != RANDOM else []
     judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement
 

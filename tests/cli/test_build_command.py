@@ -104,14 +104,16 @@ def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: 
     far = (in_workshop / "good_parameters.yaml").read_text().replace("high: 9.0", "high: 0.1").replace("low: -9.0", "low: -0.1")
     (tmp_path / "far.yaml").write_text(far)
     line = f"npu-build good.onnx --hw edge16 --quant {tmp_path}/far.yaml -o {tmp_path}/a.npu --json {tmp_path}/a.json"
-    out = done(line)
-    assert "outputs against float, on 4 samples of RANDOM inputs (means nothing):" in out
-    assert "POOR" not in out and "warning: output" not in out
+    random = run(line)
+    assert "outputs against float, on 4 samples of RANDOM inputs (means nothing):" in random.out
+    assert "POOR" not in random.out and "WARNING: output" not in random.err
     assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "random inputs"
-    out = done(f"{line} --calib good.npz")
-    assert "outputs against float, on 1 sample of --calib:" in out
-    assert "POOR" in out and "warning: output y: SQNR" in out
-    assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "calib"
+    real = run(f"{line} --calib good.npz")
+    assert "outputs against float, on 1 sample of --calib:" in real.out and "POOR" in real.out
+    (said,) = [one for one in real.err.splitlines() if "against float" in one]
+    assert said.startswith("WARNING: output y: SQNR ") and ", tensor y: clipped tail" in said and "; try low: " in said
+    figures = json.loads((tmp_path / "a.json").read_text())
+    assert figures["judged_on"] == "calib" and said.removeprefix("WARNING: ") in figures["warnings"]
 
 
 def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ def test_a_report_of_some_of_the_samples_says_so(here: Path) -> None:
     levels = json.loads((here / "m.json").read_text())["sample_sqnr_db"]
     assert f"\n\nsingle samples have {min(levels):.1f} to {max(levels):.1f} dB; --min-sqnr DB judges all 5\n\n" in printed.out
     assert len(levels) == 4 and min(levels) < max(levels)
+    with np.load(here / "data.npz") as data:  # where others judge none are held out
+        assert json.loads((here / "m.json").read_text())["calibration_samples"] == len(data["x"])
     assert "single samples" not in built("--calib data.npz --judge other.npz --min-sqnr 1").out
 
 

@@ -23,6 +23,7 @@ from tests.other_numerics import with_numerics
 from tests.unsigned import unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
+from toolchain.frontend.read import newest_opset
 from toolchain.ir.graph import TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.report.fidelity import real_values
@@ -44,10 +45,15 @@ CASES = {
     "moved product": "a = Conv(x, u) b = Flatten<axis=2>(a) c = Transpose<perm=[1,0]>(b) y = MatMul(c, v)",
     "joined": "a = Conv(x, u) b = Mul(x, k) y = Concat<axis=2>(a, b)",
     "pooled": "a = GlobalAveragePool(x) b = Flatten(a) y = Gemm(b, v, h)",
+    "averaged": "a = AveragePool<kernel_shape=[2,2], pads=[0,0,1,1]>(x) y = Conv(a, u)",
+    "transposed": "a = ConvTranspose<strides=[2,2], pads=[1,0,1,1]>(x, w, e) b = Clip(a, low, high) y = Conv(b, u)",
+    "transposed in groups": "a = ConvTranspose<strides=[3,1], group=2>(x, w) y = Transpose<perm=[0,2,3,1]>(a)",
+    "transposed and cut": "a = Conv(x, u) y = ConvTranspose<pads=[2,2,2,2], dilations=[1,2]>(a, w)",
 }
+SUMS = ("chain", "bounds", "depthwise", "product", "pooled", "moved product")
 WEIGHTS = {
     "w": (4, 4, 3, 3), "u": (4, 4, 1, 1), "d": (4, 1, 3, 3), "g": (256, 10), "t": (10, 256), "h": (10,), "k": (1, 4, 1, 1),
-    "s": (4, 1, 1), "v": (4, 10),
+    "s": (4, 1, 1), "v": (4, 10), "e": (4,),
 }  # fmt: skip
 
 
@@ -56,9 +62,10 @@ def float32_scales() -> Machine:
     return with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne")
 
 
-def saved(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> Path:
+def saved(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingProxyType({}), opset: int = 17) -> Path:
     """weights: more than WEIGHTS."""
-    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {graph} }}')
+    head = f'<ir_version: 8, opset_import: ["": {opset}]> g (float[1,4,8,8] x) => (float y)'
+    proto = onnx.parser.parse_model(f"{head} {{ {graph} }}")
     rng = np.random.default_rng(0)
     values = {n: rng.standard_normal(s) / np.sqrt(np.prod(s[1:]) or 1) for n, s in WEIGHTS.items()}
     for name, value in (values | {"low": np.array(-0.5), "high": np.array(0.7), **weights}).items():
@@ -72,10 +79,10 @@ def saved(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingP
 
 
 def exported(
-    path: Path, data: Path, hw: str | Machine, *, nearest: bool = False
+    path: Path, data: Path, hw: str | Machine, *, nearest: bool = False, host_nodes: tuple[str, ...] = ()
 ) -> tuple[bytes, Session, list[dict[str, np.ndarray]]]:
     """The ONNX file, the integer reference, and samples."""
-    options = BuildOptions(hw, calibration=str(data), level=0, export_qdq=True, export_nearest=nearest)
+    options = BuildOptions(hw, calibration=str(data), level=0, export_qdq=True, export_nearest=nearest, host_nodes=host_nodes)
     built = build(path, options)  # nothing fused: every layer shows
     assert built.qdq is not None
     inputs = {t.name: TensorType(t.shape, t.dtype) for t in built.container.inputs}
@@ -154,7 +161,7 @@ ROUNDINGS = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("case", ["chain", "bounds", "depthwise", "product", "transposed product", "pooled", "moved product"])
+@pytest.mark.parametrize("case", [*SUMS, *(c for c in CASES if c.startswith("transposed"))])
 def test_onnxruntime_makes_the_codes_of_a_machine_however_it_rounds(case: str, rounding: str, tmp_path: Path) -> None:
     """Networks of sums of codes, with its optimizations and without."""
     data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", ROUNDINGS[rounding]())
@@ -229,6 +236,45 @@ def test_tensors_of_the_model_may_have_the_names_that_codes_would_have(tmp_path:
     data, reference, samples = exported(tmp_path / "m.onnx", tmp_path / "data.npz", "edge16")
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     assert all(sqnr_db(reference.run(None, sample)[0], ran(data, sample)) >= 30 for sample in samples)
+
+
+def test_opsets_are_no_newer_than_the_operators_ask_for(tmp_path: Path) -> None:
+    """onnxruntime has no QuantizeLinear of the newest that it reads."""
+    path = saved(CASES["chain"], tmp_path)
+    model = onnx.load(path)
+    model.opset_import[0].version = newest_opset()
+    onnx.save(model, path)
+    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16")
+    assert onnx.load_from_string(data).opset_import[0].version == 21
+    assert all(np.array_equal(ran(data, sample), reference.run(None, sample)[0]) for sample in samples)
+
+
+def test_operators_of_later_opsets_have_them(tmp_path: Path) -> None:
+    path = saved("a = Conv(x, u) b = Mul(a, k) y = Swish<alpha=0.5>(b)", tmp_path, opset=24)
+    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16", host_nodes=("node_y",))
+    assert onnx.load_from_string(data).opset_import[0].version == 24
+    assert all(sqnr_db(reference.run(None, sample)[0], ran(data, sample)) >= 30 for sample in samples)
+
+
+def test_whole_numbers_stay_what_they_are(tmp_path: Path) -> None:
+    """One operand is of the model, the other the chip's code of a constant."""
+    graph = "a = Conv(x, u) i = ArgMax<axis=1>(a) n = Constant<value_int=2>() f = Equal(i, n) y = Where(f, x, k)"
+    data, reference, samples = exported(saved(graph, tmp_path), tmp_path / "data.npz", "edge16")
+    assert all(np.array_equal(ran(data, sample), reference.run(None, sample)[0]) for sample in samples)
+
+
+def test_what_the_chip_makes_of_a_part_of_what_the_host_does_has_codes(tmp_path: Path) -> None:
+    """A norm written out, whose difference is read by others too: the host runs the whole norm, the chip its first nodes."""
+    norm = "var = ReduceMean<axes=[3]>(square) f = Add(var, low) root = Sqrt(f) n = Div(less, root) scaled = Mul(n, row)"
+    graph = f"mean = ReduceMean<axes=[3]>(x) less = Sub(x, mean) square = Mul(less, less) {norm} y = Add(scaled, less)"
+    path = saved(graph, tmp_path, {"low": np.array(0.01), "row": np.linspace(0.5, 1.5, 8)})
+    data, reference, _ = exported(path, tmp_path / "data.npz", "edge16")
+    kinds = {n.name: type(n.op).__name__ for n in reference.container.graph.nodes}
+    proto = onnx.load_from_string(data)
+    makers = {o: n.op_type for n in proto.graph.node for o in n.output}
+    assert "LayerNormalization" in makers.values() and kinds["node_less"] == "IntegerBinary"
+    (difference,) = [n for n in proto.graph.node if n.name == "node_less"]
+    assert {makers[name] for name in difference.input} == {"DequantizeLinear"}
 
 
 def test_nodes_may_have_the_names_of_tensors(tmp_path: Path) -> None:

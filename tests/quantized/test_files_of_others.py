@@ -124,6 +124,19 @@ CASES = {
         "q = QuantizeLinear(x, s, z) c = com.microsoft.QLinearWhere(which, q, s, z, fixed, s2, z, s3, z)"
         " y = DequantizeLinear(c, s3, z)", shape=(4, 16),
     ),
+    "onnxruntime's fully connected layer": Case(
+        "q = QuantizeLinear(x, s, z) g = com.microsoft.QGemm(q, s, z, m, ms, mz, , s2, z) y = DequantizeLinear(g, s2, z)",
+        shape=(4, 16),
+    ),
+    "onnxruntime's functions": Case(
+        "q = QuantizeLinear(x, s, z) a = com.microsoft.QLinearLeakyRelu<alpha=0.1>(q, s, z, s3, z)"
+        " f = com.microsoft.QLinearSigmoid(a, s3, z, of255, none) y = DequantizeLinear(f, of255, none)",
+        {"of255": np.float32(1 / 255), "none": np.uint8(0)}, 45,
+    ),
+    "onnxruntime's Concat": Case(
+        "q = QuantizeLinear(x, s, z) p = com.microsoft.QLinearLeakyRelu<alpha=0.1>(q, s, z, s2, z)"
+        " c = com.microsoft.QLinearConcat<axis=2>(s3, z, q, s, z, p, s2, z) y = DequantizeLinear(c, s3, z)", {}, 45,
+    ),
     "a Softmax whose codes are not onnxruntime's choice": Case(
         f"{ROUND} p = com.microsoft.QLinearSoftmax<axis=-1, opset=13>(q, s, z, of255, none)"
         " y = DequantizeLinear(p, of255, none)",
@@ -244,6 +257,19 @@ def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> 
     built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
     told = [w for w in built.warnings if "lie outside the codes of" in w]
     assert len(told) == 1 and " of x " in told[0] and "," not in told[0]
+
+
+def test_values_that_others_read_beyond_the_codes_of_a_rounding_are_told(tmp_path: Path) -> None:
+    """One tensor is rounded to codes from 0 on for the convolution, and read as it is by the sum: on a machine of 8 bits both
+    have these codes."""
+    graph = f"{ROUND} e = Conv(d, k) p = QuantizeLinear(e, s2, low) f = DequantizeLinear(p, s2, low)"
+    constants = {"low": np.int8(-128), "s2": np.float32(0.02), "k": RNG.normal(size=(4, 4, 1, 1)).astype(np.float32)}
+    path = saved(Case(f"{graph} c = Conv(f, k) y = Add(e, c)", constants), tmp_path)
+    np.savez(tmp_path / "data.npz", x=RNG.normal(size=(8, 1, 4, 8, 8)).astype(np.float32))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    told = "e is rounded to codes for some of what reads it and left in float for others, and edge16 has it once, in these codes:"
+    (said,) = [w for w in built.warnings if w.startswith(told)]
+    assert 40 < float(said.removeprefix(told).split()[0]) < 60 and said.endswith("; quantize it so that they hold all of it")
 
 
 def test_weights_of_16_bits_are_refused_with_a_way_out(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -226,6 +227,28 @@ def test_other_floats_are_float32_on_the_chip(dtype: type, tmp_path: Path) -> No
     assert given.dtype == dtype
     wanted = by_onnxruntime(small_network()[0], samples[:1])[0]
     assert db(wanted, np.asarray(given, np.float32)) >= 25
+
+
+def test_bfloat16_between_casts_is_float32_on_the_chip(tmp_path: Path) -> None:
+    """onnxruntime has no kernels of it, and numpy no arrays: inputs and outputs are float32."""
+    model, samples = small_network()
+    for value in model.graph.initializer:
+        real = numpy_helper.to_array(value).astype(ml_dtypes.bfloat16)
+        value.CopyFrom(helper.make_tensor(value.name, onnx.TensorProto.BFLOAT16, real.shape, real.tobytes(), raw=True))
+    named = {port.name: f"{port.name}_bfloat16" for port in (*model.graph.input, *model.graph.output)}
+    for node in model.graph.node:
+        node.input[:] = [named.get(name, name) for name in node.input]
+        node.output[:] = [named.get(name, name) for name in node.output]
+    model.graph.node.insert(0, helper.make_node("Cast", ["x"], ["x_bfloat16"], to=onnx.TensorProto.BFLOAT16))
+    model.graph.node.append(helper.make_node("Cast", ["y_bfloat16"], ["y"], to=onnx.TensorProto.FLOAT))
+    del model.graph.value_info[:]
+    model.opset_import[0].version = 22  # the first whose Conv takes it
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", x=np.concatenate([s["x"] for s in samples]))
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "calib.npz")))
+    assert built.figures["host"]["nodes"] == 0 and "the model computes in bfloat16, which is taken as float32" in built.notes
+    given = Session(built.data, backend="reference").run(["y"], samples[0])[0]
+    assert db(by_onnxruntime(small_network()[0], samples[:1])[0], given) >= 25
 
 
 @pytest.mark.parametrize("form, names", [("blocked", ["w0_float", "w0_codes"]), ("tensorrt", TENSORRT)])

@@ -43,7 +43,6 @@ def _report(built: Build, explain: bool) -> str:
         text.worst_text(built.figures),
         text.score_text(built.figures),
         text.explain_text(built.figures) if explain else "",
-        *fidelity_text.warnings_text(built.figures),
         *(f"note: {note}" for note in built.notes),
     ]
     return "\n\n".join(s for s in sections if s)

@@ -15,6 +15,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
+from toolchain.export.phases import InPhases, in_phases
 from toolchain.export.sums import Sums, weight_codes
 from toolchain.export.writer import Array, Coded, Writer
 from toolchain.frontend import NormalModel
@@ -33,10 +34,11 @@ _LOST_HALF = (Rounding.FLOOR, Rounding.TRUNCATE)  # roundings that biases make u
 def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False) -> bytes:
     """The same as the bytes of an ONNX file, weights beside uint8 codes in uint8; see `qdq_graph`."""
     from quant.exact_weights import with_exact_weights
-    from toolchain.frontend.emit import to_proto
+    from toolchain.frontend.emit import least_opset, to_proto
 
     graph = qdq_graph(model, integer, chosen, origins, chip, nearest)
-    return with_exact_weights(to_proto(graph, model.opset)).SerializeToString(deterministic=True)
+    proto = to_proto(graph, least_opset(graph, model.opset))
+    return with_exact_weights(proto).SerializeToString(deterministic=True)
 
 
 def qdq_graph(
@@ -44,23 +46,24 @@ def qdq_graph(
 ) -> OnnxGraph:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
     layout)."""
-    coded = _coded(integer, origins, model)
-    host = {s for n in integer.nodes if isinstance(n.op, OnnxOp) for s in (n.sources or (n.name,))}
-    writer, by_name = Writer(model.graph, coded), {n.name: n for n in integer.nodes}
-    sums = None if nearest else Sums(writer, integer, model.graph.consumers())
+    spread = in_phases(model.graph, chosen, integer)
+    graph, coded = spread.graph, _coded(integer, origins, model, spread)
+    writer, by_name = Writer(graph, coded), {n.name: n for n in integer.nodes}
+    sums = None if nearest else Sums(writer, integer, graph.consumers())
     layers = _Layers(writer, sums, integer, chosen, chip)
-    for name in model.graph.inputs:
+    for name in graph.inputs:
         if name in coded:
             writer.rounded(name, name, writer.fresh(f"{name}/dequantized"))
-    for node in model.graph.nodes:
-        on_host = not host.isdisjoint(node.sources or (node.name,))
-        layers.take(node, None if on_host else by_name.get(node.name), on_host)
-    types = {**model.graph.types, **writer.types}
-    base = replace(model.graph, types=types, constants={**model.graph.constants, **writer.constants})
+    for node in graph.nodes:
+        layer = by_name.get(node.name)
+        on_host = layer is not None and isinstance(layer.op, OnnxOp)  # not by sources: a norm's are also those of its own mean
+        layers.take(node, None if on_host else layer, on_host)
+    types = {**graph.types, **writer.types}
+    base = replace(graph, types=types, constants={**graph.constants, **writer.constants})
     return base.with_nodes(writer.nodes)
 
 
-def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: NormalModel) -> dict[str, Coded]:
+def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: InPhases) -> dict[str, Coded]:
     made = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
     found: dict[str, Coded] = {}
     for name, (tensor, layout) in origins.items():
@@ -73,7 +76,11 @@ def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: Normal
         if tensor not in found or name == tensor:
             made_here = name in made or (tensor in found and found[tensor].made)
             found[tensor] = Coded(kind.quant, kind.dtype, made_here)
-    for node in model.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
+    for tensor, name in spread.held.items():
+        kind = integer.types[name]
+        if kind.quant is not None and not CodeType(kind.dtype).is_wide:
+            found.setdefault(tensor, Coded(kind.quant, kind.dtype, True))
+    for node in spread.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
         x, y = node.inputs[0] if node.inputs else "", node.outputs[0]
         if node.op.op_type in _MOVES and x in found and y not in found:
             found[y] = replace(found[x], made=True)
@@ -100,7 +107,7 @@ class _Layers:
             inputs = [self._read(n, on_host) for n in node.inputs]
             if layer is not None:
                 self._codes_of(node, layer, inputs)
-            writer.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
+            writer.nodes.append(Node(node.name, _as_kernels_read(node.op), tuple(inputs), tuple(outputs), node.sources))
         for name, made in zip(node.outputs, outputs):
             if name not in writer.coded:
                 continue
@@ -154,8 +161,8 @@ class _Layers:
         """The constant operand of a sum or product, by the codes and the scale that the chip has it in."""
         at = next((i for i, n in enumerate(layer.inputs) if n in self.integer.constants), None)
         where = next((i for i, n in enumerate(node.inputs) if n in self.writer.source.constants), None)
-        if at is None or where is None:
-            return
+        if at is None or where is None or self.writer.source.types[node.inputs[where]].dtype != "float32":
+            return  # whole numbers stay what they are
         op = operator_of(layer, IntegerBinary)
         codes, shape = self.integer.constants[layer.inputs[at]], self.writer.source.types[node.outputs[0]].shape
         held = self.integer.types[layer.outputs[0]].shape
@@ -170,6 +177,13 @@ class _Layers:
         found = self.integer.types[name].quant
         assert found is not None, name
         return found
+
+
+def _as_kernels_read(op: OnnxOp) -> OnnxOp:
+    """Without dilations of one, which onnxruntime's average for codes does not know by name."""
+    if op.op_type != "AveragePool" or any(d != 1 for d in op.attributes.get("dilations", ())):
+        return op
+    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "dilations"})
 
 
 def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:

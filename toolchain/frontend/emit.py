@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import elem_type, node_to_proto, value_info
 from toolchain.frontend.infer import model_of
+from toolchain.frontend.read import NORMAL_OPSET
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
 from toolchain.ir.part import Part
 
@@ -39,6 +40,20 @@ def to_proto(graph: OnnxGraph, opset: int, apart: Collection[str] = ()) -> onnx.
         value_info=[value_info(n, graph.types) for n in inner],
     )
     return model_of(made, opset)
+
+
+def least_opset(graph: OnnxGraph, newest: int) -> int:
+    """The first from NORMAL_OPSET on that has all of its operators, in whose words they are in every later one: runtimes lag
+    behind the newest QuantizeLinear. newest: in which it is written."""
+    used = {(n.op.op_type, frozenset(n.op.attributes)) for n in graph.nodes if not n.op.domain}
+    return next((v for v in range(NORMAL_OPSET, newest) if all(_has(v, *op) for op in used)), newest)
+
+
+def _has(opset: int, op_type: str, attributes: frozenset[str]) -> bool:
+    try:
+        return attributes <= onnx.defs.get_schema(op_type, opset).attributes.keys()
+    except onnx.defs.SchemaError:
+        return False
 
 
 def placeholder(name: str, t: TensorType) -> onnx.TensorProto:

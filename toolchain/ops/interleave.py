@@ -6,7 +6,9 @@ They run as one convolution with s x s times the channels, whose output is inter
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +75,16 @@ def phases(size: int, out: int, kernel: int, stride: int, begin: int) -> Phases:
     return Phases(stride, taps, before, last + 1 - size, last - first + 1, begin - first * stride)
 
 
+def both_phases(attributes: Mapping[str, Any], weights: Shape, size: Shape, out: Shape) -> tuple[Phases, Phases]:
+    """Of rows and columns. weights: [c, o/g, kh, kw]; size, out: NCHW; attributes: of a ConvTranspose in normal form."""
+    strides, dilations, pads = (attributes[name] for name in ("strides", "dilations", "pads"))
+    rows, columns = (
+        phases(size[2 + i], out[2 + i], (weights[2 + i] - 1) * int(dilations[i]) + 1, int(strides[i]), int(pads[i]))
+        for i in (0, 1)
+    )
+    return rows, columns
+
+
 def conv_transpose(scope: Scope) -> None:
     """y[o, i s + k - p] += x[c, i] w[c, o, k] (ONNX ConvTranspose-11)."""
     x, w = scope.node.inputs[:2]
@@ -83,10 +95,8 @@ def conv_transpose(scope: Scope) -> None:
     if weights.ndim != 4 or "pads" not in a:
         return scope.refuse("windows that are not over rows and columns, or padding that is not given")
     groups = int(a["group"])
-    spread = _spread(weights, tuple(a["dilations"]))
-    size, out = scope.shape(x)[2:], scope.shape(scope.node.outputs[0])
-    rows, columns = (phases(size[i], out[2 + i], spread.shape[2 + i], int(a["strides"][i]), int(a["pads"][i])) for i in (0, 1))
-    kernel = phase_weights(spread, groups, rows, columns)
+    rows, columns = both_phases(a, weights.shape, scope.shape(x), scope.shape(scope.node.outputs[0]))
+    kernel = phase_weights(_spread(weights, tuple(a["dilations"])), groups, rows, columns)
     names = [scope.constant(f"{w}@phases", kernel)]
     if bias:
         per_group = np.asarray(scope.value(bias)).reshape(groups, 1, -1)

@@ -35,7 +35,8 @@ class Taken:
     """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `types`: of
     the codes of these scales; `rounded`: by tensor, the one that the file has of it behind its rounding; `dynamic`: rounded by
     a range of each run, which is calibrated; `ended`: read by nothing but what rounds them so, or moves them to where it does:
-    what lies beyond their codes is as good as their ends in the file too."""
+    what lies beyond their codes is as good as their ends in the file too; `shared`: those that something reads as they are, not
+    rounded so, whose codes are the file's all the same."""
 
     graph: OnnxGraph
     given: Mapping[str, Quant | Range]
@@ -44,6 +45,7 @@ class Taken:
     dynamic: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     ended: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
 
 def take_given(graph: OnnxGraph, chip: Chip) -> Taken:
@@ -72,6 +74,7 @@ class _Taking:
         self._changed = 0
         self._dynamic: set[str] = set()
         self._ended: set[str] = set()
+        self._shared: set[str] = set()
 
     def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
@@ -119,7 +122,9 @@ class _Taking:
         otherwise = self._read_otherwise(x, found)
         finer = codes is not None and codes.bits < _finest(self._chip).bits and otherwise
         if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
-            if not otherwise:
+            if otherwise:
+                self._shared.add(x)
+            else:
                 self._end(x)
             return x
         alone = x in self._graph.inputs and self._given.get(x) in (None, bounds) and not otherwise
@@ -193,8 +198,8 @@ class _Taking:
             notes = (f"numerics of {self._chip.name} cannot keep {what}: it takes its own for the same ranges",)
         rounded = {outputs_of.get(x, x): y for y, x in reversed(self._same.items()) if x not in self._graph.inputs}
         dynamic = frozenset(names.get(n, n) for n in self._dynamic)
-        ended = frozenset(names.get(n, n) for n in self._ended)
-        return Taken(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes, ended)
+        ended, shared = (frozenset(names.get(n, n) for n in found) for found in (self._ended, self._shared))
+        return Taken(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes, ended, shared)
 
 
 def selected(
@@ -216,7 +221,7 @@ def selected(
     types = {**_of_steps(model, found.graph, chip), **numbers, **taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
     notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
-    said = replace(found, given=given, types=types, rounded=taken.rounded, ended=taken.ended, left=left)
+    said = replace(found, given=given, types=types, rounded=taken.rounded, ended=taken.ended, left=left, shared=taken.shared)
     requested = [f.node for f in found.fallbacks if f.reason == ASKED_FOR]
     graph, of_states = keep_states(found.graph, model.states, model.states_asked, chip, requested)
     notes = (*notes, *of_states, *likely_notes(model.states_likely))

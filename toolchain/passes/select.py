@@ -45,7 +45,7 @@ class Selection:
     """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
     quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
     each of them behind their rounding; `types`: of the codes of given scales, on a machine that has several, and
-    of those in `left`, which a quantized model leaves in float; `ended`: as `passes.given.Taken` has them."""
+    of those in `left`, which a quantized model leaves in float; `ended`, `shared`: as `passes.given.Taken` has them."""
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
@@ -55,6 +55,7 @@ class Selection:
     types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
     left: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     @property

@@ -15,9 +15,11 @@ from quant.sample import Sample
 from toolchain.codegen import Container
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
+from toolchain.report.error_page import finding_text
 from toolchain.report.error_report import ErrorReport, Network, Worst, error_report, worst_layers
 from toolchain.report.fidelity import Part, fidelity
 from toolchain.report.findings import LayerError, Quantized
+from toolchain.report.folded import and_more, grouped
 from toolchain.report.gate import Evaluation, Gate, Score, evaluated, failures
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Run, Session
@@ -58,16 +60,20 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
     found = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate, factors=subject.network.factors)
     real = subject.on != RANDOM
-    worst = worst_layers(subject.network, subject.samples, found.levels, subject.quantized) if real else None
+    parts = {"output": found.outputs, "concat operand": found.concats}
+    suspected = any(p.poor for of_kind in parts.values() for p in of_kind)
+    network, levels = subject.network, found.levels
+    worst = worst_layers(network, subject.samples, levels, subject.quantized, poor=suspected) if real else None
     errors = _errors(subject) if reported else None
     score = None if evaluation is None else _score(evaluation, subject, runs)
-    short = gate.shortfalls({"output": found.outputs, "concat operand": found.concats})
+    short = gate.shortfalls(parts)
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject)).findings if failed else ()
-    blamed = [(sentence, _blame(subject.model.graph, part.tensor, findings)) for sentence, part in short]
+    graph = subject.model.graph
+    blamed = [(sentence, _blame(graph, part.tensor, findings)) for sentence, part in short]
     figures = {
-        "outputs": [_part(f, subject.model.graph, worst) for f in found.outputs],
-        "concats": [_part(f, subject.model.graph, worst) for f in found.concats],
+        "outputs": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in found.outputs],
+        "concats": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in found.concats],
         "judged_on": subject.on,
         "judged_samples": runs.taken,
         "samples_to_judge": subject.given,
@@ -76,8 +82,22 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
         "worst_samples": 0 if worst is None else worst.samples,
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
     }
+    told = () if worst is None else _poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
     said = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
-    return Judgement(figures, said, tuple(failures(blamed, score, findings[0] if findings else None)), errors)
+    return Judgement(figures, (*told, *said), tuple(failures(blamed, score, findings[0] if findings else None)), errors)
+
+
+def _poor_warnings(
+    parts: Mapping[str, Sequence[Part]], graph: Graph, worst: Worst, findings: Sequence[LayerError]
+) -> Iterator[str]:
+    """parts: by kind. One of every part that is poor, however good the whole is, with the layer to blame; of steps of a sequence
+    one of the worst."""
+    for kind, of_kind in parts.items():
+        for group in grouped([p for p in of_kind if _is_poor(p, graph, worst)], lambda part: part.steps_of):
+            part = min(group, key=lambda part: part.sqnr_db)
+            to_blame = _blame(graph, part.tensor, findings)
+            why, name = "" if to_blame is None else f"; {finding_text(to_blame)}", part.name + and_more(len(group))
+            yield f"{kind} {name}: SQNR {part.sqnr_db:.1f} dB, cosine {part.cosine:.4f} against float{why}"
 
 
 def _errors(subject: Subject) -> ErrorReport:
@@ -109,13 +129,12 @@ def _score(evaluation: Evaluation, subject: Subject, runs: _Kept) -> Score:
     return evaluated(evaluation, real, runs.outputs, runs.samples)
 
 
-def _part(part: Part, graph: Graph, worst: Worst | None) -> dict[str, Any]:
-    """poor: it is far from float, a layer on its way lost what 16 bits would keep, or lost it in 16 bits, and it holds
+def _is_poor(part: Part, graph: Graph, worst: Worst | None) -> bool:
+    """Whether it is far from float, a layer on its way lost what 16 bits would keep, or lost it in 16 bits, and it holds
     something."""
-    figures = {**part.as_json(), "steps_of": part.steps_of}
     if worst is None or not part.poor or part.tensor in worst.silent:
-        return {**figures, "poor": False}
-    return {**figures, "poor": not worst.lost.isdisjoint(_behind(graph, part.tensor))}
+        return False
+    return not worst.lost.isdisjoint(_behind(graph, part.tensor))
 
 
 def _behind(graph: Graph, tensor: str) -> set[str]:

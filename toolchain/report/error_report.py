@@ -95,9 +95,9 @@ def network_of(
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst layers, by the error that each adds alone; lost: the model's tensors whose layers lose what 16 bits would
-    keep, or lose it in 16 bits; silent: those that hold nothing in 16 bits; warnings: of tensors and layers, whatever the
-    figures."""
+    """The worst layers, by the error that each adds alone, or by what that does to the outputs where it was tried; lost: the
+    model's tensors whose layers lose what 16 bits would keep, or lose it in 16 bits; silent: those that hold nothing in 16 bits;
+    warnings: of tensors and layers, whatever the figures."""
 
     layers: tuple[LayerError, ...]
     lost: frozenset[str]
@@ -106,13 +106,22 @@ class Worst:
     samples: int
 
 
-def worst_layers(network: Network, samples: Iterable[Sample], levels: Sequence[float], quantized: Quantized) -> Worst:
-    """The worst three, on those of the first samples of which these are the levels whose outputs lose most."""
-    chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: Effort.of(network).looked_at])
+def worst_layers(
+    network: Network, samples: Iterable[Sample], levels: Sequence[float], quantized: Quantized, *, poor: bool = False
+) -> Worst:
+    """The worst three, on those of the first samples of which these are the levels whose outputs lose most. poor: a part of the
+    network is; then the worst are tried on the outputs, for in a layer's own tensor large values hide what small ones lose."""
+    effort = Effort.of(network)
+    chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: effort.looked_at])
     found = measured(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
     rows = sorted((undiagnosed(found, b) for b in network.blocks), key=_alone)
     fine = {r.tensor: is_silent(found, r.block) for r in rows if is_fine(found, r.block)}
-    lost = (r.tensor for r in rows if r.alone_db < POOR_SQNR_DB and (r.tensor in fine or r.at_int16_db >= POOR_SQNR_DB))
+    mendable = [r for r in rows if r.tensor in fine or r.at_int16_db >= POOR_SQNR_DB]
+    lost = {r.tensor for r in mendable if r.alone_db < POOR_SQNR_DB}
+    if poor:
+        rows = _tried(found, rows, effort)
+        heard = {r.tensor for r in rows if r.effect_db is not None and r.effect_db < POOR_SQNR_DB}
+        lost |= heard & {r.tensor for r in mendable}
     findings, warnings = _findings(found, rows, quantized, WORST), layer_warnings(found, quantized.file)
     silent = (name for name, nothing in fine.items() if nothing)
     return Worst(tuple(findings), frozenset(lost), frozenset(silent), tuple(warnings), found.samples)
@@ -122,14 +131,18 @@ def error_report(network: Network, samples: Iterable[tuple[Sample, Codes]], quan
     """samples: with the network's own codes. Every layer is diagnosed, and the worst are tried on the outputs."""
     effort = Effort.of(network)
     found = measured(network, islice(samples, effort.samples))
-    rows = sorted((diagnosed(found, b, quantized) for b in network.blocks), key=_alone)
+    rows = _tried(found, sorted((diagnosed(found, b, quantized) for b in network.blocks), key=_alone), effort)
+    findings = tuple(_findings(found, rows, quantized, len(rows)))
+    return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
+
+
+def _tried(found: Measured, rows: Sequence[LayerError], effort: Effort) -> list[LayerError]:
+    """rows: by what each loses alone. The first of them have what each does to the outputs, and come in that order."""
     outputs = _Outputs(found, found.kept[: effort.kept])
     heard = [r for r in rows if outputs.hear(r.block)]  # of scores of what is not there every layer would be as bad
     tried = [replace(r, effect_db=outputs.level(r.block)) for r in heard[: effort.tried]]
     known = {r.position for r in tried}
-    rows = [*_worst_first(tried), *(r for r in rows if r.position not in known)]
-    findings = tuple(_findings(found, rows, quantized, len(rows)))
-    return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
+    return [*_worst_first(tried), *(r for r in rows if r.position not in known)]
 
 
 def _worst_first(rows: Sequence[LayerError]) -> Iterator[LayerError]:
@@ -151,7 +164,6 @@ def _alone(row: LayerError) -> float:
 def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized, most: int) -> Iterator[LayerError]:
     """The layers to blame, each once, of steps of a sequence the worst: a row whose loss is that of what it reads is put down
     to what makes that. None that lose nothing."""
-    by_tensor = {b.tensor: b for b in found.network.blocks}
     known = {r.block.tensor: r for r in rows}
     named: set[str] = set()
     for row in rows:
@@ -159,17 +171,20 @@ def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized,
             return
         if keeps_all(found, row.block):
             continue
-        row = row if row.cause is not None else diagnosed(found, row.block, quantized)
+        row = _with_cause(found, row, quantized)
         while (feed := to_blame(found, row.block, row)) is not None:
-            before = known[feed]
-            made = before if before.cause is not None else diagnosed(found, by_tensor[feed], quantized)
+            made = _with_cause(found, known[feed], quantized)
             row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
         if (whole := scaled_by(found, row.block)) is not None and whole in known:
-            made = known[whole] if known[whole].cause is not None else diagnosed(found, by_tensor[whole], quantized)
+            made = _with_cause(found, known[whole], quantized)
             row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
         if row.name not in named:
             named.add(row.name)
             yield row
+
+
+def _with_cause(found: Measured, row: LayerError, quantized: Quantized) -> LayerError:
+    return row if row.cause is not None else replace(diagnosed(found, row.block, quantized), effect_db=row.effect_db)
 
 
 def _least(a: float | None, b: float | None) -> float | None:

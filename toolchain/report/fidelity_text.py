@@ -33,18 +33,6 @@ def spread_text(report: Mapping[str, Any]) -> str:
     return f"{each}--min-sqnr DB judges all {all_of}"
 
 
-def warnings_text(report: Mapping[str, Any]) -> list[str]:
-    """One sentence for every part that is bad, however good the whole is, of steps of a sequence for the worst; none where
-    nothing was judged on real data."""
-    if report["judged_on"] == RANDOM:
-        return []
-    return [
-        f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
-        for kind, key in (("output", "outputs"), ("concat operand", "concats"))
-        for p in _worst_of_steps([part for part in report.get(key, []) if part["poor"]])
-    ]
-
-
 def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Parts of the steps of a sequence as the one that is farthest from float, whose name says how many there are."""
     groups = grouped(parts, lambda part: part["steps_of"])

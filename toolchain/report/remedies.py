@@ -54,8 +54,12 @@ def _hosted(row: LayerError, found: Measured) -> tuple[str, ...]:
 
 
 def _typed(row: LayerError, found: Measured) -> str:
-    """The tensor whose type it is: an operand that is joined has the codes of the whole."""
+    """The tensor whose type it is: an operand that is joined has the codes of the whole, and between the steps of an operator one
+    step is worth little without the others."""
     layer, network = row.block.layer, found.network
+    undivided = network.model.undivided
+    if undivided is not None and row.tensor not in undivided.types and row.nodes:
+        return row.nodes[0]
     if layer is None or not isinstance(layer.op, Join) or layer.outputs[0] not in network.shown:
         return row.name
     return network.model.name(network.shown[layer.outputs[0]].model)

@@ -20,7 +20,7 @@ FEW_VALUES = 200  # of a tensor: one in a hundred of others lies beyond them
 MOST_CLIPPED = 0.5  # of a tensor's values
 SATURATED = 0.001  # of a tensor's values
 FEWEST_CLIPPED = 3
-_HEARD = 1e-5  # of a tensor's energy: what lies outside its codes by less is a step or two of fine ones
+HEARD = 1e-5  # of a tensor's energy: what lies outside its codes by less is a step or two of fine ones
 _ONCE_IN_A_HUNDRED = 2.33  # standard deviations of a count, one-sided
 NAMED = 4  # in one warning
 DYNAMIC = "DynamicQuantizeLinear"
@@ -117,7 +117,7 @@ def _saturated(found: Measured, told: Collection[str]) -> list[str]:
     for block in found.network.blocks:
         own, name = found.sums[block.tensor].own, found.network.name(block)
         clipped, count = counts.get(name, (0, 0))
-        lost = own.clipped if own.clipped_noise > _HEARD * own.signal else 0
+        lost = own.clipped if own.clipped_noise > HEARD * own.signal else 0
         counts[name] = clipped + lost, count + own.count
     shares = {name: k / n for name, (k, n) in counts.items() if is_saturated(k, n) and name not in told}
     ranked = sorted(shares.items(), key=lambda s: -s[1])
