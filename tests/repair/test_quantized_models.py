@@ -83,6 +83,5 @@ def test_a_parameters_file_holds_the_repair(form: str, machine: str, tmp_path: P
     made = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     again = build(tmp_path / "m.onnx", BuildOptions(machine, parameters=str(file), level=0))
-    # a build holds samples out of what it calibrates on, the script does not
-    whole = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), judge=str(data), repair="fast", level=0))
+    whole = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), repair="fast", level=0))  # of as many samples
     assert again.data == whole.data
