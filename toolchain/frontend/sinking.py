@@ -37,7 +37,7 @@ def binary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     target = scope.shape(n.outputs[0])
     left, right = (scope.producer(name, "Reshape") for name in n.inputs)
     three = all(len(scope.shape(name)) == 3 and name not in scope.constants for name in n.inputs)
-    if three and (drops_width(left, scope) or drops_width(right, scope)):
+    if three and any(with_width(name, scope) for name in n.inputs):
         return in_2d(n, scope)
     if left is None or scope.shape(n.inputs[0]) != target:
         return None
@@ -71,71 +71,68 @@ def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tupl
     return tuple(full[first:])
 
 
-def drops_width(before: OnnxNode | None, scope: RewriteScope) -> bool:
-    """A Reshape from [n, c, h, 1] to [n, c, h]: the end of a 1-D window."""
+def with_width(name: str, scope: RewriteScope) -> str | None:
+    """The tensor [n, c, h, 1] of which a Reshape makes this one, [n, c, h]: the end of a 1-D window. None where it is no such."""
+    before = scope.producer(name, "Reshape")
     if before is None:
-        return False
-    source, target = scope.shape(before.inputs[0]), scope.shape(before.outputs[0])
-    return len(source) == 4 and source[3] == 1 and target == source[:3]
+        return None
+    source, target = scope.shape(before.inputs[0]), scope.shape(name)
+    return before.inputs[0] if len(source) == 4 and source[3] == 1 and target == source[:3] else None
 
 
 def in_2d(n: OnnxNode, scope: RewriteScope) -> Rewrite:
     """On operands of four dimensions; what is no result of a 1-D window is reshaped."""
     operands, more = list[str](), list[OnnxNode]()
     for name in n.inputs:
-        before = scope.producer(name, "Reshape")
-        if before is not None and drops_width(before, scope):
-            operands.append(before.inputs[0])
-        else:
-            operands.append(scope.tensor(f"{name}/2d"))
+        found = with_width(name, scope)
+        operands.append(found or scope.tensor(f"{name}/2d"))
+        if found is None:
             more.append(reshape(n, f"operand_to_2d_{len(more)}", name, (*scope.shape(name), 1), operands[-1], scope))
     return Rewrite((*more, *moved(n, operands, scope).nodes))
 
 
 def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """With the result of a 1-D window among its parts."""
-    if not any(drops_width(scope.producer(x, "Reshape"), scope) for x in n.inputs):
+    if not any(with_width(x, scope) for x in n.inputs):
         return None
     return in_2d(replace(n, op=replace(n.op, attributes={"axis": n.op.attributes["axis"] % 3})), scope)
 
 
 def pad(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Around a 1-D window's result."""
-    before, pads = scope.producer(n.inputs[0], "Reshape"), scope.constants.get(operand(n, 1))
-    if before is None or not drops_width(before, scope) or pads is None or operand(n, 3):
+    x, pads = with_width(n.inputs[0], scope), scope.constants.get(operand(n, 1))
+    if x is None or pads is None or operand(n, 3):
         return None
     ends = pads.tolist()
     four = scope.ints(f"{n.name}/pads", (*ends[:3], 0, *ends[3:], 0))
-    return moved(n, (before.inputs[0], four, *n.inputs[2:]), scope)
+    return moved(n, (x, four, *n.inputs[2:]), scope)
 
 
 def cut(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A Slice of a 1-D window's result: its dimensions are the first three of four."""
-    before = scope.producer(n.inputs[0], "Reshape")
-    axes = scope.constants.get(operand(n, 3))
-    if before is None or not drops_width(before, scope) or axes is None:
+    x, axes = with_width(n.inputs[0], scope), scope.constants.get(operand(n, 3))
+    if x is None or axes is None:
         return None
     four = scope.ints(f"{n.name}/axes", tuple(int(axis) % 3 for axis in axes.tolist()))
-    return moved(n, (before.inputs[0], *n.inputs[1:3], four, *n.inputs[4:]), scope)
+    return moved(n, (x, *n.inputs[1:3], four, *n.inputs[4:]), scope)
 
 
 def resize(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Of a 1-D window's result, along its rows."""
-    before = scope.producer(n.inputs[0], "Reshape")
+    x = with_width(n.inputs[0], scope)
     _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
     by = scope.constants.get(sizes or scales)
-    if before is None or not drops_width(before, scope) or roi or n.op.attributes.get("axes") or by is None:
+    if x is None or roi or n.op.attributes.get("axes") or by is None:
         return None
     four = scope.constant(f"{n.name}/by", np.append(by, by.dtype.type(1)))
-    return moved(n, (before.inputs[0], "", *(("", four) if sizes else (four,))), scope)
+    return moved(n, (x, "", *(("", four) if sizes else (four,))), scope)
 
 
 def mean(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    before = scope.producer(n.inputs[0], "Reshape")
-    axes = scope.constants.get(operand(n, 1))
-    if before is None or not drops_width(before, scope) or axes is None or axes.tolist() != [2]:
+    x, axes = with_width(n.inputs[0], scope), scope.constants.get(operand(n, 1))
+    if x is None or axes is None or axes.tolist() != [2]:
         return None
-    return moved(n, (before.inputs[0], scope.ints(f"{n.name}/axes", (2, 3))), scope)
+    return moved(n, (x, scope.ints(f"{n.name}/axes", (2, 3))), scope)
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
