@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 
 import numpy as np
 
@@ -71,6 +71,7 @@ def assign_quants(
     widened: Mapping[str, Range],
     asked: Mapping[str, CodeType],
     over_sequences: Mapping[str, Within],
+    joined: Mapping[str, Quant] | None = None,
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
     parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that. What a run
@@ -78,25 +79,10 @@ def assign_quants(
     scale of these.
 
     widened: what tensors without a given scale take in place of their ranges; asked: types of the model's tensors, which given
-    scales are in; over_sequences: as Quantization has them.
+    scales are in; over_sequences: as Quantization has them; joined: of the tensors of states that are cut out so, whatever is
+    found of each by itself; None: not known yet.
     """
-    apart = partial(_assigned, graph, chip, types, ranges, widened, asked, over_sequences)
-    found = apart({})
-    joined = window_scales(graph, chip, types, ranges, widened, found)
-    return apart(joined) if joined else found
-
-
-def _assigned(
-    graph: Graph,
-    chip: Chip,
-    types: Mapping[str, CodeType],
-    ranges: Mapping[str, Range | Quant],
-    widened: Mapping[str, Range],
-    asked: Mapping[str, CodeType],
-    over_sequences: Mapping[str, Within],
-    joined: Mapping[str, Quant],
-) -> dict[str, Quant]:
-    """joined: scales that are known, whatever is found of the tensor by itself."""
+    held = joined or {}
 
     def known(name: str, codes: CodeType) -> Range | Quant:
         """A given scale; of codes of another type than it is given in, its range."""
@@ -115,8 +101,8 @@ def _assigned(
 
     def calibrated(name: str, codes: CodeType, made: Node | None = None) -> Quant:
         """made: what makes it, where that says what its values lie in."""
-        if name in joined:
-            return joined[name]
+        if name in held:
+            return held[name]
         given = known(name, codes)
         if isinstance(given, Quant):
             return given
@@ -157,10 +143,12 @@ def _assigned(
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
                 whole = name if own else adopted.get(name, name)
                 found = calibrated(whole, types[name], node if whole == name else None)
-                free = not own and name not in adopted and name not in joined and not of_state(name)
+                free = not own and name not in adopted and name not in held and not of_state(name)
                 finer = free and _clamps_finer(node, quants, types, found, numerics)
                 same = _renamed(node, quants, types, found, numerics) if free else None
                 quants[name] = quants[node.inputs[0]] if finer else same or found
+    if joined is None and (cut := window_scales(graph, chip, types, ranges, widened, quants)):
+        return assign_quants(graph, chip, types, ranges, widened, asked, over_sequences, cut)
     return quants
 
 
