@@ -14,8 +14,11 @@ from onnx import numpy_helper
 from tests.decomposing import decomposing, mixed
 from tests.other_numerics import with_numerics
 from toolchain.api import BuildOptions, build
+from toolchain.ir.graph import Graph
 from toolchain.isa import load_machine
-from toolchain.report.error_report import Effort
+from toolchain.report.accuracy import poor_warnings
+from toolchain.report.error_report import Effort, Worst
+from toolchain.report.fidelity import Part
 from toolchain.report.text import worst_text
 
 POOR = "against float"  # of a warning
@@ -239,3 +242,14 @@ def test_scores_that_16_bits_cannot_hold_are_not_poor(tmp_path: Path) -> None:
     built = build(tmp_path / "m.onnx", replace(options, hardware="wide32_w4a16"))
     (part,) = built.figures["outputs"]
     assert (part["sqnr_db"] or 0.0) < 1 and part["poor"] is False
+
+
+def test_poor_steps_of_a_sequence_are_one_warning_of_the_worst() -> None:
+    steps = [Part(f"h{i}", level, 0.5, 1.0, 0.0, tensor=f"h{i}", steps_of="h") for i, level in enumerate((6.0, 2.0, 4.0, 30.0))]
+    alone = Part("y", 5.0, 0.5, 1.0, 0.0, tensor="y")
+    lost = frozenset({"h0", "h1", "h2", "y"})
+    told = poor_warnings({"output": [*steps, alone]}, Graph("g", (), (), (), {}, {}), Worst((), lost, frozenset(), (), 1), ())
+    assert list(told) == [
+        "output h1, and 2 more such steps: SQNR 2.0 dB, cosine 0.5000 against float",
+        "output y: SQNR 5.0 dB, cosine 0.5000 against float",
+    ]

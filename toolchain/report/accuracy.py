@@ -82,12 +82,12 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
         "worst_samples": 0 if worst is None else worst.samples,
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
     }
-    told = () if worst is None else _poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
+    told = () if worst is None else poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
     said = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
     return Judgement(figures, (*told, *said), tuple(failures(blamed, score, findings[0] if findings else None)), errors)
 
 
-def _poor_warnings(
+def poor_warnings(
     parts: Mapping[str, Sequence[Part]], graph: Graph, worst: Worst, findings: Sequence[LayerError]
 ) -> Iterator[str]:
     """parts: by kind. One of every part that is poor, however good the whole is, with the layer to blame; of steps of a sequence
