@@ -8,6 +8,7 @@ import tempfile
 import pytest
 
 from tests import verified_passes
+from toolchain.cli import collect_seldom
 from toolchain.repair import prepare
 
 
@@ -18,6 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--update-golden: tests side by side would overwrite each other's lines; give -n0 with it")
+    collect_seldom()
     verified_passes.install()
     prepare.BY_DEFAULT = "none"  # what a repair does to a network is for the tests of repair, which ask for it
     if not hasattr(config, "workerinput"):
