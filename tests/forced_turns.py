@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
 
+from toolchain.schedule.cuts import Cuts, _Step
+from toolchain.schedule.drafts import PlannedCascade
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.measure import ALONE, Measure
 from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.region import Planner
+from toolchain.schedule.stripes import Sweep
 
 _WAYS = Planner._layer_by_layer
 
@@ -47,21 +50,37 @@ def _forced(planner: Planner, plan: RegionPlan, size: int, counts: Counter[str])
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, Measure(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
         way = planner._cuts(int(size * share), _all_spilled(planner, plan), by)
-        found = planner._cut(way, way.best(planner.options.near))
+        with _in_columns() if len(planner.layers) % 3 else nullcontext():
+            found = planner._cut(way, way.best(planner.options.near))
         if found is not None:
             counts["cascades"] += bool(found.cascades)
             inside = [found.layers[i].plan for c in found.cascades for i in c.layers]
             counts["layers in turns"] += len(inside)
-            counts["layers in blocks of channels"] += sum(len(c.layers) for c in found.cascades if c.stripes.channels)
+            counts["layers in blocks of channels"] += sum(len(c.layers) for c in found.cascades if c.stripes.sweep.channels)
+            counts["layers in blocks of columns"] += sum(len(c.layers) for c in found.cascades if c.stripes.sweep.columns)
             counts["layers whose inputs stay for all blocks"] += sum(_stays(found, c) for c in found.cascades)
             counts["in turns on several units"] += sum(plan is not None and len(plan.units) > 1 for plan in inside)
             return found
     return plan
 
 
+@contextmanager
+def _in_columns() -> Iterator[None]:
+    """Where blocks of columns are possible whole rows do not fit."""
+    highest = Cuts._highest
+
+    def found(cuts: Cuts, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
+        possible = cuts._cascades.columns(step.first, step.end, step.own)
+        return highest(cuts, step, sweep, most, stay) if sweep.columns or not possible else []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cuts, "_highest", found)
+        yield
+
+
 def _stays(plan: RegionPlan, cascade: Cascade) -> int:
     """Layers of blocks of channels with more slots for an input than rings have."""
-    own = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.channels else []
+    own = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.sweep.channels else []
     return sum(any(s.role.startswith("r") and s.copies > 2 for s in p.slots) for p in own if p is not None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolchain.ops.kit.window import Window, output_size
 from toolchain.schedule.repeats import representative
-from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf
+from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep
 from toolchain.schedule.visits import BEGIN
 
 
@@ -50,7 +51,7 @@ def test_blocks_of_channels_go_through_all_stripes_one_by_one(
     case: tuple[list[Part], dict[str, str]], height: int, channels: int
 ) -> None:
     parts, kept = case
-    found = StripesOf(parts, kept).of(height, channels=channels)
+    found = StripesOf(parts, kept).of(height, sweep=Sweep(channels))
     assert found is not None
     blocks: list[tuple[tuple[int, int], list[Step]]] = []
     for step in chain.from_iterable(found.steps):
@@ -62,6 +63,54 @@ def test_blocks_of_channels_go_through_all_stripes_one_by_one(
     assert [block for block, _ in blocks] == [(at, min(channels, 8 - at)) for at in range(0, 8, channels)]
     for _, steps in blocks:
         _check(parts, kept, Stripes((tuple(steps),), found.rows))
+
+
+@given(case=chains(), height=st.integers(1, 8), columns=st.integers(1, 12))
+def test_blocks_of_columns_make_what_they_need(case: tuple[list[Part], dict[str, str]], height: int, columns: int) -> None:
+    """As wide as high, with the same windows."""
+    parts, kept = [replace(part, width=part.height, across=part.reads) for part in case[0]], case[1]
+    stripes, last = StripesOf(parts, kept), parts[-1]
+    assert stripes.in_columns(set(kept)) == all(any(p.output in other.reads for other in parts) for p in parts[:-1])
+    if not stripes.in_columns(set(kept)):
+        return
+    found = stripes.of(height, sweep=Sweep(columns=columns))
+    assert found is not None
+    blocks: list[list[Step]] = []
+    for steps in found.steps:
+        blocks += [[]] if isinstance(steps[0], Anew) else []
+        blocks[-1] += steps
+    spans: list[tuple[int, int]] = []
+    for block in blocks:
+        held = {step.root: step.columns for step in block if isinstance(step, Anew)}
+        spans += {s.extent.columns or (0, 0) for s in block if isinstance(s, Call) and s.layer == last.layer}
+        assert {s.columns == held[s.root] for s in block if isinstance(s, Shift)} <= {True}
+        for step in block:
+            for name, windows in parts[step.layer].reads.items() if isinstance(step, Call) else ():
+                for window in windows if name in kept else ():
+                    (first, count), own = window.needed(*step.extent.columns), held[name]
+                    assert own[0] <= first and first + count <= sum(own) and own[1] <= found.widths[name]
+        alone = tuple(s for s in block if not isinstance(s, Anew))
+        _check(parts, kept, Stripes((alone,), found.rows))
+    assert spans == [(at, min(columns, last.width - at)) for at in range(0, last.width, columns)]
+    again = stripes.made_again(columns)
+    assert again[-1] == 1 and again == [sum(n for _, n in made) / p.width for p, made in zip(parts, _made(parts, blocks))]
+
+
+def _made(parts: list[Part], blocks: list[list[Step]]) -> list[list[tuple[int, int]]]:
+    """Of each part, the columns that each block makes."""
+    return [
+        [next(s.extent.columns or (0, 0) for s in block if isinstance(s, Call) and s.layer == part.layer) for block in blocks]
+        for part in parts
+    ]
+
+
+def test_columns_need_that_nothing_is_made_for_others() -> None:
+    parts, kept = _chain(3, 3, 3)
+    apart = [replace(part, width=12, across=part.reads) for part in parts]
+    assert StripesOf(apart, kept).in_columns({"t0", "t1"})
+    assert not StripesOf(apart, kept).in_columns({"t0"})
+    assert not StripesOf(parts, kept).in_columns({"t0", "t1"})
+    assert not StripesOf([*apart[:2], replace(apart[2], across={"t1": []})], kept).in_columns({"t0", "t1"})
 
 
 def _check(parts: list[Part], kept: dict[str, str], found: Stripes) -> None:

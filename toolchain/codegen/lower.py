@@ -77,7 +77,7 @@ def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mappi
         if isinstance(step, Shift):
             groups.append(lowerings[step.layer].shift(step))
         elif isinstance(step, Anew):
-            tops[step.root] = Top(0, step.channels[0])
+            tops[step.root] = Top(0, *step.first)
         elif isinstance(step, Call):
             groups += lowerings[step.layer].tiles(step.extent)
         else:
@@ -97,6 +97,7 @@ class Top(NamedTuple):
     """Of a root that does not hold all of itself, what lies first."""
 
     row: int = 0
+    column: int = 0
     channel: int = 0
 
 
@@ -174,7 +175,7 @@ class _LayerLowering:
         if view.rows:
             image, row, column, channel = start
             top = self.tops.get(view.root, Top())
-            start = image, row - top.row, column, channel - top.channel
+            start = image, row - top.row, column - top.column, channel - top.channel
         return Location(base.space, base.address + view.at(start))
 
     def view(self, name: str) -> View:
@@ -259,7 +260,7 @@ class _LayerLowering:
             view = self.view(box.tensor)
             strides = box_strides(box, view.strides, view.strides)
             source = self.location(box.tensor, box.start)
-            target = self.location(box.tensor, (0, box.start[1] - step.first + top.row, 0, box.start[3]))
+            target = self.location(box.tensor, (0, box.start[1] - step.first + top.row, *box.start[2:]))
             ops += copies(source, target, strides, view.item_bytes, self.stores)
         self.tops[step.root] = top._replace(row=step.first)
         return Group((), (), tuple(ops), self.index)

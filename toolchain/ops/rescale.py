@@ -11,11 +11,11 @@ from quant.fixed_point.pointwise.elementwise import rescale
 from toolchain import machine
 from toolchain.ir.graph import Node, Quant, step_name
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, broadcast_strides, row_windows
+from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, broadcast_strides, pointwise_windows
 from toolchain.ops.kit.elementwise import elementwise
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
@@ -49,8 +49,8 @@ class Rescale(TiledOp):
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
         return box_orders(layer)
 
-    def row_windows(self, layer: Layer) -> RowWindows:
-        return row_windows(layer)
+    def windows(self, layer: Layer, axis: int) -> Windows:
+        return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)

@@ -20,10 +20,10 @@ from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
 from toolchain.ops.interpolated import Reading, make_table
-from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, row_column, row_windows, three
+from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, pointwise_windows, row_column, three
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, RowWindows, TiledOp, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, Windows, alike_per_sample, clamp_codes
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
@@ -230,8 +230,8 @@ class Lookup(TiledOp):
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
         return box_orders(layer)
 
-    def row_windows(self, layer: Layer) -> RowWindows:
-        return row_windows(layer)
+    def windows(self, layer: Layer, axis: int) -> Windows:
+        return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         block = self.table.block(layer.node.name, "tables")

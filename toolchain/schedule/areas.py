@@ -71,10 +71,10 @@ _Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer
 
 
 class Rows:
-    """The buffer of a root of which only some rows are kept. top, channel: of what lies first in it."""
+    """The buffer of a root of which only some rows are kept. top, column, channel: of what lies first in it."""
 
     def __init__(self) -> None:
-        self.top, self.channel = 0, 0
+        self.top, self.column, self.channel = 0, 0, 0
         self._used: list[_Used] = []
 
     def use(self, box: Box, number: int) -> None:
@@ -100,7 +100,7 @@ class Rows:
 
     def _place(self, box: Box) -> Box:
         _, row, column, channel = box.start
-        return Box(box.tensor, (0, row - self.top, column, channel - self.channel), box.size)
+        return Box(box.tensor, (0, row - self.top, column - self.column, channel - self.channel), box.size)
 
 
 class Areas:

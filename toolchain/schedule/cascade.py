@@ -18,7 +18,7 @@ from toolchain.schedule.repeats import all_works, count_works, representative
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
-from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, calls_of
+from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, calls_of
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
@@ -59,7 +59,7 @@ class Cascades:
         shape = layer.output.shape
         if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
             return False
-        return layer.node.op.row_windows(layer) is not None
+        return layer.node.op.windows(layer, 1) is not None
 
     def kept(self, first: int, end: int, resident: Collection[str]) -> dict[str, str]:
         """Tensors between these layers that nothing else touches, and their roots; of resident roots none."""
@@ -106,10 +106,30 @@ class Cascades:
         """Channels of blocks in which all these layers can be made one behind the other, the largest first."""
         kept = self.kept(first, end, resident)
         channels = {self._layers[i].output.shape[3] for i in range(first, end)}
-        alone = all(len(self._tensors[root]) == 1 for root in kept.values())
-        if len(channels) > 1 or not alone or not all(self._tilings.in_blocks(i, kept) for i in range(first, end)):
+        possible = len(channels) == 1 and self._alone(kept)
+        if not possible or not all(self._tilings.in_blocks(i, kept) for i in range(first, end)):
             return ()
         return tuple(halvings(min(channels), self._tilings.block_step))[1:]
+
+    def columns(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
+        """Of blocks of the last layer's output in which all these layers can be made one behind the other, the widest first, each
+        about twice as wide as the next one."""
+        kept = self.kept(first, end, resident)
+        if not self._alone(kept) or not self._stripes_of(first, end).in_columns(set(kept.values())):
+            return ()
+        return tuple(halvings(self._layers[end - 1].output.shape[2])[1::2])
+
+    def blocks_of(self, end: int, columns: int) -> int:
+        """How many blocks of so many columns the layer in front of `end` has."""
+        return -(-self._layers[end - 1].output.shape[2] // columns)
+
+    def made_again(self, first: int, end: int, columns: int) -> list[float]:
+        """Of each of these layers, how often it makes a column in the mean, in blocks of so many of the last one's."""
+        return self._stripes_of(first, end).made_again(columns)
+
+    def _alone(self, kept: Mapping[str, str]) -> bool:
+        """Whether each of these tensors has its root for itself."""
+        return all(len(self._tensors[root]) == 1 for root in kept.values())
 
     def constant_bytes(self, index: int) -> int:
         """Weights of a layer, at least."""
@@ -136,31 +156,32 @@ class Cascades:
         height: int,
         resident: frozenset[str],
         ahead: frozenset[str] = frozenset(),
-        channels: int = 0,
+        sweep: Sweep = WHOLE,
     ) -> int:
-        """Of the rows that are kept, of so many channels (0: all); more than there are where a layer needs all of what another
-        makes."""
-        key = Asked(first, end, height, resident, ahead, channels)
+        """Of the rows that are kept; more than there are where a layer needs all of what another makes."""
+        key = Asked(first, end, height, resident, ahead, sweep)
         if key not in self._rings:
-            rows = self._stripes_of(first, end).rows(height, ahead, self.kept(first, end, resident).values())
-            self._rings[key] = self._chip.sram.size + 1 if rows is None else self._rings_bytes(rows, first, channels)
+            stripes = self._stripes_of(first, end)
+            rows = stripes.rows(height, ahead, self.kept(first, end, resident).values())
+            found = None if rows is None else self._rings_bytes(rows, first, sweep, stripes.widths(sweep, rows))
+            self._rings[key] = self._chip.sram.size + 1 if found is None else found
         return self._rings[key]
 
     def plan(
-        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, channels: int = 0, stay: bool = False
+        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE, stay: bool = False
     ) -> PlannedCascade | None:
         """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs.
-        channels: of a block; 0: all at once. stay: what is read from DRAM is brought once for all blocks."""
+        stay: what is read from DRAM is brought once for all blocks of channels."""
         between = self._between_kinds(first, end, resident)
         for ahead in dict.fromkeys((between, frozenset[str]())):
-            found = self._plan(Asked(first, end, height, resident, ahead, channels), room, stay)
+            found = self._plan(Asked(first, end, height, resident, ahead, sweep), room, stay)
             if found is not None:
                 return found
         return None
 
-    def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, channels: int = 0) -> bool:
+    def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE) -> bool:
         """False where not even one call of each layer fits."""
-        return self._begun(Asked(first, end, height, resident, frozenset(), channels), room) is not None
+        return self._begun(Asked(first, end, height, resident, frozenset(), sweep), room) is not None
 
     def _begun(self, key: Asked, room: Room) -> Start | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
@@ -216,21 +237,21 @@ class Cascades:
         return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan, draft.inside)
 
     def _start(self, asked: Asked) -> Start | None:
-        first, end, height, resident, ahead, channels = asked
+        first, end, height, resident, ahead, sweep = asked
         kept = self.kept(first, end, resident)
-        stripes = self._stripes_of(first, end).of(height, ahead, channels, kept.values())
+        stripes = self._stripes_of(first, end).of(height, ahead, sweep, kept.values())
         if stripes is None:
             return None
         chosen: dict[int, Chosen] = {}
         for index, calls in calls_of(stripes).items():
             names = self._layers[index].activations
-            staged = channels > 0 and any(n not in kept and self._views[n].root not in resident for n in names)
+            staged = sweep.channels > 0 and any(n not in kept and self._views[n].root not in resident for n in names)
             tiling = self._tilings.fastest(index, calls, staged)
             if tiling is None:
                 return None
             chosen[index] = tiling
         inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
-        least = self._rings_bytes(stripes.rows, first, channels)
+        least = self._rings_bytes(stripes.rows, first, sweep, stripes.widths)
         for index, calls in calls_of(stripes).items():
             sizes = Sizes(self._layers[index], chosen[index].units)
             for work in self._of_call(calls[len(calls) // 2], chosen)[1]:
@@ -248,7 +269,10 @@ class Cascades:
         visited: VisitedStripes,
     ) -> Draft:
         types = self._layers[layers.start].types
-        views = {n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.channels) for n, root in kept.items()}
+        views = {
+            n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.sweep.channels, stripes.widths.get(root, 0))
+            for n, root in kept.items()
+        }
         inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
         blocks = {i: Blocks(self._layers[i], chosen[i].units) for i in layers}
         channel = 0
@@ -261,7 +285,7 @@ class Cascades:
         for index, works in self._first_block(stripes, chosen):
             for work in works:
                 blocks[index].add_read(work, inside)
-        rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.channels)
+        rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.sweep, stripes.widths)
         return Draft(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
@@ -275,12 +299,12 @@ class Cascades:
         rows: Mapping[str, int],
         resident: Collection[str],
         chosen: Mapping[int, Chosen],
-        channels: int = 0,
+        sweep: Sweep = WHOLE,
     ) -> Draft:
-        """Of stripes of so many rows of the last layer, and so many channels (0: all). rows: that are kept of each root between
-        the layers, no fewer than `least_rows`. resident: roots that lie in SRAM whole."""
+        """Of stripes of so many rows of the last layer. rows: that are kept of each root between the layers, no fewer than
+        `least_rows`. resident: roots that lie in SRAM whole."""
         kept = self._kept_of(layers, rows)
-        stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, channels)
+        stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, sweep)
         return self._drafted(layers, stripes, kept, resident, chosen, self._visited(stripes, chosen))
 
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
@@ -299,14 +323,17 @@ class Cascades:
 
     def _made_part(self, index: int) -> Part:
         layer = self._layers[index]
-        windows = layer.tiled.row_windows(layer)
+        windows = layer.tiled.windows(layer, 1)
         assert windows is not None
-        _, height, _, channels = layer.output.shape
-        return Part(index, layer.node.outputs[0], height, channels, windows)
+        _, height, width, channels = layer.output.shape
+        return Part(index, layer.node.outputs[0], height, channels, windows, width, layer.tiled.windows(layer, 2))
 
-    def _rings_bytes(self, rows: Mapping[str, int], first: int, channels: int) -> int:
+    def _rings_bytes(self, rows: Mapping[str, int], first: int, sweep: Sweep, widths: Mapping[str, int]) -> int:
         align, types = self._chip.sram.alignment_bytes, self._layers[first].types
-        sizes = (replace(self._views[r], rows=n, channels=channels).stored_bytes(types[r].shape) for r, n in rows.items())
+        sizes = (
+            replace(self._views[r], rows=n, channels=sweep.channels, columns=widths.get(r, 0)).stored_bytes(types[r].shape)
+            for r, n in rows.items()
+        )
         return sum(aligned(size, align) for size in sizes)
 
     def _of_call(self, call: Call, chosen: Mapping[int, Chosen]) -> tuple[int, Sequence[Work]]:
@@ -318,24 +345,31 @@ class Cascades:
     def _first_block(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> Iterator[tuple[int, Sequence[Work]]]:
         """The works of the first block of channels, where there are such."""
         calls = (step for step in chain.from_iterable(stripes.steps) if isinstance(step, Call))
-        if stripes.channels:
+        if stripes.sweep.channels:
             yield from (self._of_call(call, chosen) for call in calls if call.extent.channels[0] == 0)
 
     def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
-        """The works of the stripes that stand for all."""
+        """The works of the stripes that stand for all: of blocks of columns alike, and of stripes alike in each."""
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
+        begins = [at for at, steps in enumerate(stripes.steps) if at == 0 or isinstance(steps[0], Anew)]
+        blocks = [range(at, end) for at, end in zip(begins, [*begins[1:], len(kinds)])]
         found: list[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int] = []
-        for index, repeats in representative(kinds):
-            found.append(
-                index if repeats else [self._of_call(s, chosen) if isinstance(s, Call) else s for s in stripes.steps[index]]
-            )
+        for block, repeats_block in representative([tuple(kinds[at] for at in block) for block in blocks]):
+            if repeats_block:
+                found.append(block)
+                continue
+            own = blocks[block]
+            for index, repeats in representative([kinds[at] for at in own]):
+                steps = () if repeats else stripes.steps[own[index]]
+                found.append(index if repeats else [self._of_call(s, chosen) if isinstance(s, Call) else s for s in steps])
         return found
 
     def _kind(self, step: Step) -> Hashable:
         """Steps of one kind take the same time."""
         if isinstance(step, Shift):
-            return step.root, step.tensors, step.distance, step.channels
+            return step.root, step.tensors, step.distance, step.channels, step.columns and step.columns[1]
         if isinstance(step, Anew):
-            return step
-        rows, channels = step.extent
-        return step.layer, rows[1], channels, padding(self._layers[step.layer], rows)
+            return step.root, step.channels, step.columns and step.columns[1]
+        (rows, channels, columns), layer = step.extent, self._layers[step.layer]
+        across = None if columns is None else (columns[1], padding(layer, columns, 2))
+        return step.layer, rows[1], channels, across, padding(layer, rows)

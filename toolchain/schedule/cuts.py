@@ -8,19 +8,19 @@ planned, until what is planned is as good as that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
 from toolchain.machine import Space
-from toolchain.ops.kit.tile import aligned, halvings
+from toolchain.ops.kit.tile import halvings
 from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.cut_bounds import Bounds, CascadeBounds, Roots
 from toolchain.schedule.drafts import PlannedCascade
 from toolchain.schedule.measure import Measure
 from toolchain.schedule.moved import cascade_bytes
-from toolchain.schedule.plan import Storage
+from toolchain.schedule.stripes import WHOLE, Sweep
 
 _STATES = 12  # kept at a cut
 _LONGEST = 12  # layers of a cascade
@@ -30,7 +30,6 @@ _LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that 
 _BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each
 _ROUNDS = 200  # paths that are looked at
 
-Roots = frozenset[str]
 _Turns = tuple[int, int, Roots]  # layers [first, end) and what of theirs lies in SRAM whole
 
 
@@ -73,35 +72,6 @@ class _State(NamedTuple):
     steps: tuple[_Step, ...]
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What a region's layers touch. roots: of each layer; heights: rows of its output. layer_cycles: of a layer by itself with
-    these roots in SRAM, in so many bytes of it; None where it does not fit. open: layers that run while some tensor is spilled,
-    layer by layer. settled: roots that lie in SRAM then, and none of those layers touches."""
-
-    storages: Mapping[str, Storage]
-    ports: Collection[str]
-    roots: Sequence[Roots]
-    heights: Sequence[int]
-    layer_cycles: Callable[[int, Roots, int, Measure], float | None]
-    bytes_per_cycle: float
-    alignment_bytes: int
-    open: frozenset[int]
-    settled: Roots
-
-    def size_bytes(self, roots: Collection[str]) -> int:
-        """In SRAM."""
-        return sum(aligned(self.storages[r].size_bytes, self.alignment_bytes) for r in roots)
-
-    def moved_bytes(self, first: int, end: int, inside: Roots) -> int:
-        """Of what these layers touch and does not lie in SRAM, once."""
-        return sum(self.storages[r].size_bytes for r in self.touched(first, end) - inside)
-
-    def touched(self, first: int, end: int) -> Roots:
-        """By these layers."""
-        return frozenset().union(*self.roots[first:end])
-
-
 class Cuts:
     """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. Where bytes count nothing there, they
     do a little, so that of equal ways the one that moves least is taken."""
@@ -119,7 +89,7 @@ class Cuts:
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
         self._turns = turns
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
-        self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
+        self._least = CascadeBounds(cascades, bounds, usable, by)
 
     def room(self, resident: Roots, first: int, end: int) -> int:
         """Bytes of SRAM beside these while layers [first, end) run, which make some of them in the place of others."""
@@ -139,7 +109,8 @@ class Cuts:
                 break
             for step in path.steps:
                 if step.end - step.first > 1 and step.room not in self._turns.setdefault(step.key, {}):
-                    self._turns[step.key][step.room] = self._plan(step)
+                    better = math.inf if known is None else step.cost + known.cost - path.cost
+                    self._turns[step.key][step.room] = self._plan(step, better)
         else:
             if rounds is not None:
                 return None
@@ -208,7 +179,9 @@ class Cuts:
             for resident in self._choices(at, end, live):
                 room = self.room(resident, at, end)
                 own = resident & self._bounds.touched(at, end)
-                cycles = self._bounds.layer_cycles(at, own, room, self.by) if end == at + 1 else self._bound(at, end, own, room)
+                cycles = (
+                    self._bounds.layer_cycles(at, own, room, self.by) if end == at + 1 else self._least.cycles(at, end, own, room)
+                )
                 if cycles is not None:
                     left = frozenset(r for r in resident if self._bounds.storages[r].end > end)
                     kept = self._cascades.kept(at, end, own).values() if end > at + 1 else ()
@@ -232,70 +205,38 @@ class Cuts:
                 if self.room(found, first, end) > 0:
                     yield found
 
-    def _bound(self, first: int, end: int, own: Roots, room: int) -> float | None:
-        """The cycles that a cascade takes at least: all that its layers compute, and all that it moves, constants that do not
-        stay once more for each stripe. None where it keeps more than there is room for."""
-        fixed = self._fixed(first, end, own)
-        if fixed is None:
-            return None
-        cycles, moved, constants = fixed
-        best: float | None = None
-        total, blocks = self._bounds.heights[end - 1], self._cascades.blocks(first, end, own)
-        for height in halvings(total)[1:]:
-            free = room - self._cascades.rows_bytes(first, end, height, own)
-            if free <= 0 and blocks and self._cascades.rows_bytes(first, end, height, own, channels=blocks[-1]) < room:
-                found = max(cycles, (moved + constants) / self._bounds.bytes_per_cycle)
-                best = found if best is None else min(best, found)
-            if free > 0:
-                again = max(0, constants - free) * (-(-total // height) - 1)
-                found = max(cycles, (moved + constants + again) / self._bounds.bytes_per_cycle)
-                best = found if best is None else min(best, found)
-                if not again:
-                    break
-        return best
-
-    def _fixed(self, first: int, end: int, own: Roots) -> tuple[float, int, int] | None:
-        """Of a cascade, whatever its stripes: cycles of its layers with all in SRAM, bytes of tensors that it moves, of
-        constants; None where it keeps nothing."""
-        key = first, end, own
-        if key not in self._least:
-            self._least[key] = self._found_fixed(first, end, own)
-        return self._least[key]
-
-    def _found_fixed(self, first: int, end: int, own: Roots) -> tuple[float, int, int] | None:
-        bounds = self._bounds
-        kept = set(self._cascades.kept(first, end, own).values())
-        if not kept:
-            return None
-        total = 0.0
-        for index in range(first, end):
-            cycles = bounds.layer_cycles(index, bounds.roots[index], self._usable, self.by)
-            if cycles is None:
-                return None
-            total += cycles
-        moved = bounds.moved_bytes(first, end, own.union(kept))
-        return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
-
-    def _plan(self, step: _Step) -> _Found | None:
-        """Stripes as high as fit, and some lower ones; and those of blocks of channels."""
-        found = self._highest(step, 0, _HEIGHTS)
+    def _plan(self, step: _Step, better: float) -> _Found | None:
+        """Stripes as high as fit, and some lower ones; those of blocks of channels; and where none of these fits of columns, if
+        they could cost less than `better`, which a way through it must that is better than what is known."""
+        found = self._highest(step, WHOLE, _HEIGHTS)
         for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
             for stay in (False, True):
-                found += self._highest(step, channels, _HEIGHTS_OF_BLOCKS, stay)
+                found += self._highest(step, Sweep(channels), _HEIGHTS_OF_BLOCKS, stay)
+        if not found:
+            found = self._in_columns(step, better)
         return min((_Found(f, self._cost(f)) for f in found), key=lambda f: f.cost, default=None)
+
+    def _in_columns(self, step: _Step, better: float) -> list[PlannedCascade]:
+        """The highest stripes of each of the widest blocks that could be faster in spite of what they make again."""
+        found: list[PlannedCascade] = []
+        better -= step.cost - step.cycles  # what it moves
+        for columns, least in self._least.in_columns(step.first, step.end, step.own, step.room).items():
+            if least < better and all(least < planned.plan.cycles for planned in found):
+                found += self._highest(step, Sweep(columns=columns), 1)
+        return found
 
     def _cost(self, planned: PlannedCascade) -> float:
         return self.by(planned.plan) + self._byte * cascade_bytes(planned)
 
-    def _highest(self, step: _Step, channels: int, most: int, stay: bool = False) -> list[PlannedCascade]:
-        """The highest stripes that fit. channels: of a block, 0: all. stay: what is read is brought once for all of them."""
+    def _highest(self, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
+        """The highest stripes that fit. stay: what is read is brought once for all blocks of channels."""
         room = {**self._others, int(Space.SRAM): step.room}
         found: list[PlannedCascade] = []
         heights = halvings(self._bounds.heights[step.end - 1])[1:]
-        if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.own, room, channels):
+        if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.own, room, sweep):
             return found
         for height in heights:
-            planned = self._cascades.plan(step.first, step.end, height, step.own, room, channels, stay)
+            planned = self._cascades.plan(step.first, step.end, height, step.own, room, sweep, stay)
             found += [planned] if planned is not None else []
             if len(found) >= most:
                 break

@@ -13,7 +13,7 @@ from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, VisitedStripes
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Sizes, Slot
-from toolchain.schedule.stripes import Stripes
+from toolchain.schedule.stripes import WHOLE, Stripes, Sweep
 
 
 class PlannedCascade(NamedTuple):
@@ -34,15 +34,14 @@ class Chosen(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a draft depends on: see `cascade.Cascades.plan`. ahead: roots that have room for one more stripe.
-    channels: of a block; 0: all."""
+    """What a draft depends on: see `cascade.Cascades.plan`. ahead: roots that have room for one more stripe."""
 
     first: int
     end: int
     height: int
     resident: frozenset[str]
     ahead: frozenset[str]
-    channels: int
+    sweep: Sweep
 
 
 class Start(NamedTuple):
@@ -134,12 +133,12 @@ class Draft:
         return any(len(chosen.units) > 1 for chosen in self.chosen.values())
 
     def depths(self, most: int, stay: bool) -> list[Depth]:
-        """Of rings that are tried, the most first; of blocks of channels, which are there for want of room, some of which only
-        one side is double. stay: those in which what is read stays."""
+        """Of rings that are tried, the most first; of blocks, which are there for want of room, some of which only one side is
+        double. stay: those in which what is read stays."""
         if stay and not any(own.read for own in self.blocks.values()):
             return []
         shared = [Depth(most, most, True)] if self.is_shared else []
-        mixed = [Depth(1, most), Depth(most, 1)] if self.stripes.channels and most > 1 else []
+        mixed = [Depth(1, most), Depth(most, 1)] if self.stripes.sweep != WHOLE and most > 1 else []
         every = [Depth(depth, depth) for depth in range(most, 0, -1)]
         return [depth._replace(stay=stay) for depth in (*shared, *every[:1], *mixed, *every[1:])]
 

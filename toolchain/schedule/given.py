@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from toolchain.errors import CompileError
-from toolchain.schedule.cuts import Bounds
+from toolchain.schedule.cut_bounds import Bounds
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.placement import place_works

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage
-from toolchain.schedule.stripes import Call, Stripes
+from toolchain.schedule.stripes import WHOLE, Call, Stripes
 
 
 class InPlace:
@@ -58,7 +58,7 @@ class InPlace:
 
     def leaves_nothing(self, stripes: Stripes, index: int, root: str) -> bool:
         """Whether layers in turns have read each row of a root before layer `index` makes the same row of its output there."""
-        if stripes.channels:
+        if stripes.sweep != WHOLE:
             return False
         made = 0
         for step in (s for steps in stripes.steps for s in steps if isinstance(s, Call)):
@@ -72,7 +72,7 @@ class InPlace:
     def _first_read(self, call: Call, root: str) -> int | float:
         """The first row of a root that a part of a layer reads; beyond all rows where it reads none."""
         layer = self._layers[call.layer]
-        windows = layer.tiled.row_windows(layer)
+        windows = layer.tiled.windows(layer, 1)
         if root not in layer.activations or windows is None:
             return float("inf")
         return min((w.needed(*call.extent.rows)[0] for w in windows[root]), default=0)

@@ -1,4 +1,4 @@
-"""What layers that run in turns do to the buffers between them: rows that are moved, and other channels begun."""
+"""What layers that run in turns do to the buffers between them: rows that are moved, and other channels or columns begun."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeptRows:
     def begun(self) -> None:
         """What came before is asked for."""
         for anew in self._anew:
-            self._touched.begin(anew.root, anew.channels[0])
+            self._touched.begin(anew.root, anew.first)
         self._anew = []
 
     def touches(self, box: Box | None) -> bool:
@@ -47,7 +47,7 @@ class KeptRows:
             return
         (shift, types), self._shift = self._shift, None
         for box in shifted(shift, types):
-            there = box._replace(start=(0, box.start[1] - shift.distance, 0, box.start[3]))
+            there = box._replace(start=(0, box.start[1] - shift.distance, *box.start[2:]))
             after = [*self._touched.makers(box, self._store), *self._touched.before(there, self._store)]
             number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
             self._touched.use(box, number, self._store)

@@ -22,7 +22,7 @@ from toolchain.ops.rows import PutRows
 class View:
     """A tensor inside the storage of `root`: bytes from its start, how it lies from there, and bytes of one element. rows: of a
     feature map [1, h, w, c] that the storage holds, where it does not hold all; elements are counted from the first of them.
-    channels: that it holds, where not all."""
+    channels, columns: that it holds, where not all."""
 
     root: str
     offset_bytes: int
@@ -30,19 +30,20 @@ class View:
     item_bytes: int
     rows: int = 0
     channels: int = 0
+    columns: int = 0
 
     @classmethod
     def whole(cls, name: str, kind: TensorType, maps: FeatureMaps | None = None) -> View:
         """A storage of its own."""
         return cls(name, 0, laid(kind.shape, kind.item_bytes, maps), kind.item_bytes)
 
-    def held(self, rows: int, shape: tuple[int, ...], channels: int = 0) -> View:
-        """Of the tensor [1, h, w, c] where its storage holds so many rows; in surfaces, or of a block of channels, one that has
-        its storage for itself."""
+    def held(self, rows: int, shape: tuple[int, ...], channels: int = 0, columns: int = 0) -> View:
+        """Of the tensor [1, h, w, c] where its storage holds so many rows; in surfaces, or of a block of channels or columns, one
+        that has its storage for itself."""
         strides = self.strides
-        if channels or (strides.maps is not None and strides.maps.order == "surface"):
-            strides = laid((1, rows, shape[2], channels or shape[3]), self.item_bytes, strides.maps)
-        return replace(self, strides=strides, rows=rows, channels=channels)
+        if channels or columns or (strides.maps is not None and strides.maps.order == "surface"):
+            strides = laid((1, rows, columns or shape[2], channels or shape[3]), self.item_bytes, strides.maps)
+        return replace(self, strides=strides, rows=rows, channels=channels, columns=columns)
 
     def at(self, element: Sequence[int]) -> int:
         """Bytes from the start of the storage to an element."""
@@ -64,7 +65,7 @@ class View:
     def stored_bytes(self, shape: tuple[int, ...]) -> int:
         """Of a tensor of this shape that lies as this one does."""
         if self.rows:
-            shape = (1, self.rows, shape[2], self.channels or shape[3])
+            shape = (1, self.rows, self.columns or shape[2], self.channels or shape[3])
         return laid_bytes(shape, self.item_bytes, self.strides.maps)
 
 

@@ -12,7 +12,8 @@ from toolchain.machine import Space
 from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.alike import alike
 from toolchain.schedule.cascade import Cascades
-from toolchain.schedule.cuts import Bounds, Cut, Cuts, Turns
+from toolchain.schedule.cut_bounds import Bounds
+from toolchain.schedule.cuts import Cut, Cuts, Turns
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
 from toolchain.schedule.measure import ALONE, AMID, LEAST_MOVED, Measure
 from toolchain.schedule.placement import place_works

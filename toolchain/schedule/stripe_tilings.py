@@ -51,8 +51,8 @@ class StripeTilings:
         """That in which a call in the middle takes least; with constants in blocks of which the SRAM holds some, where there are
         such. staged: its inputs are brought, so that they should be used for all channels before the next ones are."""
         layer, call, (alike, known) = self._layers[index], calls[len(calls) // 2], self._candidates[index]
-        rows, (_, channels) = call.extent
-        key = alike, rows[1], channels, padding(layer, rows)
+        rows, (_, channels), columns = call.extent
+        key = alike, rows[1], channels, columns and columns[1], padding(layer, rows)
         if key not in self._fastest:
             cuts = list(self._cuts(layer, call, known))
             self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
@@ -132,8 +132,8 @@ def _makes(works: Sequence[Work], extent: Extent, width: int) -> bool:
     )
 
 
-def padding(layer: Layer, rows: tuple[int, int]) -> Hashable:
-    """How many rows of each input are read for these of the output, and where padding lies."""
-    windows = chain.from_iterable((layer.tiled.row_windows(layer) or {}).values())
-    needed = ((w, *w.needed(*rows)) for w in windows)
-    return tuple((w.meets(*rows), w.offset(rows[0], first), size) for w, first, size in needed)
+def padding(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
+    """How many rows (axis 1) or columns of each input are read for these of the output, and where padding lies."""
+    windows = chain.from_iterable((layer.tiled.windows(layer, axis) or {}).values())
+    needed = ((w, *w.needed(*span)) for w in windows)
+    return tuple((w.meets(*span), w.offset(span[0], first), size) for w, first, size in needed)

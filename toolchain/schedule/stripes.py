@@ -2,19 +2,21 @@
 
 The last layer goes down its output in equal steps; each of the others makes, in front of it, the rows that are needed by then.
 What is kept of a tensor are rows that lie one behind the other in a buffer. Where the next ones would go beyond its end, those
-that are still needed (the halo) are moved to its beginning.
+that are still needed (the halo) are moved to its beginning. Where whole rows are too much to keep, a block of columns of the
+last layer's output goes through all stripes before the next one does: the others make the columns that it needs, where blocks
+meet once more for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from toolchain.ir.graph import TensorType
-from toolchain.ops.kit.operator import RowWindows
+from toolchain.ops.kit.operator import Windows
 from toolchain.ops.kit.tile import Box, Extent, spans
 from toolchain.ops.kit.window import Window
 
@@ -26,24 +28,47 @@ class Call(NamedTuple):
     extent: Extent
 
 
+Span = tuple[int, int]  # (start, count)
+
+
+class Sweep(NamedTuple):
+    """What goes through all stripes before the next does: a block of so many channels, or columns of the last layer's output; 0:
+    all at once."""
+
+    channels: int = 0
+    columns: int = 0
+
+
+WHOLE = Sweep()
+
+
 class Anew(NamedTuple):
-    """A root's buffer holds these channels of it from here on, (start, count), from its first row. layer: that makes them."""
+    """A root's buffer holds these channels and columns of it from here on, from its first row. layer: that makes them. columns:
+    None: all."""
 
     root: str
-    channels: tuple[int, int]
+    channels: Span
     layer: int
+    columns: Span | None = None
+
+    @property
+    def first(self) -> Span:
+        """The column and the channel of what lies first there."""
+        return (self.columns or (0, 0))[0], self.channels[0]
 
 
 class Shift(NamedTuple):
     """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. tensors: how many
-    rows of each there are. distance: that they move, in rows. layer: that makes them. channels: that lie there, where not all."""
+    rows of each there are. distance: that they move, in rows. layer: that makes them. channels, columns: that lie there, where
+    not all."""
 
     root: str
     tensors: tuple[tuple[str, int], ...]
     first: int
     distance: int
     layer: int
-    channels: tuple[int, int] | None = None
+    channels: Span | None = None
+    columns: Span | None = None
 
 
 Step = Call | Shift | Anew
@@ -52,23 +77,37 @@ Ends = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Part:
-    """A layer of a cascade. height, channels: of its output. reads: how rows of that are made."""
+    """A layer of a cascade. height, channels, width: of its output. reads: how rows of that are made. across: how columns are;
+    None where they cannot be made apart."""
 
     layer: int
     output: str
     height: int
     channels: int
-    reads: RowWindows
+    reads: Windows
+    width: int = 1
+    across: Windows | None = None
 
 
 @dataclass(frozen=True)
 class Stripes:
-    """steps: of each stripe, in order. rows: that the buffer of each root between the layers holds. channels: of each block of
-    them that goes through all stripes before the next one does; 0: all at once."""
+    """steps: of each stripe, in order. rows: that the buffer of each root between the layers holds. widths: columns of each that
+    it holds, where not all."""
 
     steps: tuple[tuple[Step, ...], ...]
     rows: Mapping[str, int]
-    channels: int = 0
+    sweep: Sweep = WHOLE
+    widths: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class _Block(NamedTuple):
+    """Of a sweep. channels: of each layer; columns: of each part's output; None: all."""
+
+    channels: Span | None = None
+    columns: Sequence[Span] | None = None
+
+    def across(self, part: int) -> Span | None:
+        return None if self.columns is None else self.columns[part]
 
 
 class StripesOf:
@@ -98,20 +137,66 @@ class StripesOf:
                 self._touching.setdefault(root, set()).add(part.layer)
 
     def of(
-        self, height: int, ahead: Collection[str] = (), channels: int = 0, roots: Collection[str] | None = None
+        self, height: int, ahead: Collection[str] = (), sweep: Sweep = WHOLE, roots: Collection[str] | None = None
     ) -> Stripes | None:
         """height: rows of the last layer's output in a stripe. ahead: roots that have room for the next stripe's rows, so that
-        these can be made while others are still read. channels: of a block; 0: all. roots: of which rows are kept; None: all.
-        None where a layer needs all of what another makes."""
+        these can be made while others are still read. roots: of which rows are kept; None: all. None where a layer needs all of
+        what another makes."""
         rows = self.rows(height, ahead, roots)
-        return None if rows is None else self.held(height, rows, channels)
+        return None if rows is None else self.held(height, rows, sweep)
 
-    def held(self, height: int, rows: Mapping[str, int], channels: int = 0) -> Stripes:
+    def held(self, height: int, rows: Mapping[str, int], sweep: Sweep = WHOLE) -> Stripes:
         """In buffers of so many rows, no fewer than `rows` says."""
         ends, steps = self._ends_of(height), list[tuple[Step, ...]]()
-        for block in spans(self._parts[-1].channels, channels) if channels else [None]:
+        for block in self._blocks(sweep):
             steps += self._steps(ends, rows, block)
-        return Stripes(tuple(steps), rows, channels)
+        return Stripes(tuple(steps), rows, sweep, self.widths(sweep, rows))
+
+    def _blocks(self, sweep: Sweep) -> Iterator[_Block]:
+        """In order."""
+        last = self._parts[-1]
+        if sweep.columns:
+            yield from (_Block(None, self._columns(block)) for block in spans(last.width, sweep.columns))
+        elif sweep.channels:
+            yield from (_Block(block) for block in spans(last.channels, sweep.channels))
+        else:
+            yield _Block()
+
+    def widths(self, sweep: Sweep, roots: Collection[str]) -> dict[str, int]:
+        """The most columns of these roots that a block needs; none where it has all."""
+        if not sweep.columns:
+            return {}
+        blocks = [block.columns for block in self._blocks(sweep) if block.columns is not None]
+        return {root: max(columns[at][1] for columns in blocks for _, at in self._roots[root]) for root in roots}
+
+    def made_again(self, columns: int) -> list[float]:
+        """Of each part, the columns that it makes in blocks of so many of the last one's, for each column that it has."""
+        blocks = [block.columns for block in self._blocks(Sweep(columns=columns)) if block.columns is not None]
+        return [sum(block[at][1] for block in blocks) / part.width for at, part in enumerate(self._parts)]
+
+    def in_columns(self, roots: Collection[str]) -> bool:
+        """Whether blocks of columns can be made one by one, if rows are kept of these roots: nothing that a layer but the last
+        makes is for others than these layers, and none of them needs all columns of what another makes."""
+        made = {name for root in roots for name, _ in self._roots.get(root, ())}
+        return (
+            all(part.across is not None for part in self._parts)
+            and all(part.output in made and part.output in self._users for part in self._parts[:-1])
+            and all(windows for part in self._parts for name, windows in (part.across or {}).items() if name in self._made)
+        )
+
+    def _columns(self, block: Span) -> list[Span]:
+        """Of each part's output, what these columns of the last one need."""
+        found = [block] * len(self._parts)
+        for index in range(len(self._parts) - 2, -1, -1):
+            name = self._parts[index].output
+            needed = [
+                window.needed(*found[user])
+                for user, _ in self._users[name]
+                for window in (self._parts[user].across or {}).get(name, ())
+            ]
+            first = min(start for start, _ in needed)
+            found[index] = first, max(start + count for start, count in needed) - first
+        return found
 
     def rows(self, height: int, ahead: Collection[str] = (), roots: Collection[str] | None = None) -> Mapping[str, int] | None:
         """That the buffers hold, of such stripes."""
@@ -178,11 +263,10 @@ class StripesOf:
     def _height(self, root: str) -> int:
         return max(self._parts[at].height for _, at in self._roots[root])
 
-    def _steps(self, ends: Ends, rows: Mapping[str, int], block: tuple[int, int] | None) -> Iterator[tuple[Step, ...]]:
-        """block: channels; None: all."""
+    def _steps(self, ends: Ends, rows: Mapping[str, int], block: _Block) -> Iterator[tuple[Step, ...]]:
         found: list[list[Step]] = []
         roots = {root: names for root, names in self._roots.items() if root in rows}
-        anew = [] if block is None else [Anew(r, block, self._parts[names[0][1]].layer) for r, names in roots.items()]
+        anew = [] if block == _Block() else [self._anew(root, block) for root in roots]
         before = (0,) * len(self._parts)
         tops = dict.fromkeys(rows, 0)
         for stripe in ends:
@@ -192,13 +276,18 @@ class StripesOf:
                     self._shift(found[-1], root, first, first - tops[root], before, block)
                     tops[root] = first
             calls = [
-                Call(part.layer, Extent((start, end - start), block or (0, part.channels)))
-                for part, start, end in zip(self._parts, before, stripe)
+                Call(part.layer, Extent((start, end - start), block.channels or (0, part.channels), block.across(at)))
+                for at, (part, start, end) in enumerate(zip(self._parts, before, stripe))
                 if end > start
             ]
             found.append([*(anew if not found else ()), *calls])
             before = stripe
         return map(tuple, found)
+
+    def _anew(self, root: str, block: _Block) -> Anew:
+        _, at = self._roots[root][0]
+        part = self._parts[at]
+        return Anew(root, block.channels or (0, part.channels), part.layer, block.across(at))
 
     def _shift(
         self,
@@ -207,24 +296,26 @@ class StripesOf:
         first: int,
         distance: int,
         made: Sequence[int],
-        block: tuple[int, int] | None,
+        block: _Block,
     ) -> None:
         """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
         names = self._roots[root]
         tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
         touching = self._touching[root]
         at = next((i for i in range(len(steps), 0, -1) if isinstance(steps[i - 1], Call) and steps[i - 1].layer in touching), 0)
-        steps.insert(at, Shift(root, tensors, first, distance, self._parts[names[0][1]].layer, block))
+        _, maker = names[0]
+        layer = self._parts[maker].layer
+        steps.insert(at, Shift(root, tensors, first, distance, layer, block.channels, block.across(maker)))
 
 
 def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:
     """The boxes that are copied one by one: rows of each tensor, as many at once as reach over none of their own places."""
     for tensor, count in shift.tensors:
         _, _, width, every = types[tensor].shape
-        start, channels = shift.channels or (0, every)
+        (start, channels), (left, columns) = shift.channels or (0, every), shift.columns or (0, width)
         at_once = min(count, shift.distance)
         for row in range(0, count, at_once):
-            yield Box(tensor, (0, shift.first + row, 0, start), (1, min(at_once, count - row), width, channels))
+            yield Box(tensor, (0, shift.first + row, left, start), (1, min(at_once, count - row), columns, channels))
 
 
 def calls_of(stripes: Stripes) -> dict[int, list[Call]]:

@@ -24,10 +24,11 @@ class Touched:
         """That row is now the first of those that its buffer holds."""
         self._rows.setdefault(root, Rows()).top = top
 
-    def begin(self, root: str, channel: int) -> None:
-        """The root's buffer holds other channels, from this one and the first row on."""
+    def begin(self, root: str, first: tuple[int, int]) -> None:
+        """The root's buffer holds other columns and channels, from these and the first row on; what lay there nothing reads."""
+        self._made.pop(root, None)
         rows = self._rows.setdefault(root, Rows())
-        rows.top, rows.channel = 0, channel
+        rows.top, (rows.column, rows.channel) = 0, first
 
     def moved(self, box: Box, number: int, queue: int) -> None:
         """The box was written again to another place."""

@@ -23,7 +23,7 @@ from toolchain.ops.convolution.tiles import Lowering
 from toolchain.ops.kit.arrays import mapped
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, alike_per_sample
 from toolchain.ops.kit.tile import Extent, Tiling, halvings
 from toolchain.ops.kit.window import Window
 
@@ -87,12 +87,12 @@ class IntegerConvolution(ConvolutionParameters):
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return _lowering(self, layer, tiling).nest(extent)
 
-    def row_windows(self, layer: Layer) -> RowWindows:
-        _, kernel, _, _ = layer.constants[layer.node.inputs[1]].shape
-        vertical = Window(layer.input_type(0).shape[1], kernel, self.strides[0], self.dilations[0], self.pads[0])
-        found = {layer.node.inputs[0]: [vertical]}
+    def windows(self, layer: Layer, axis: int) -> Windows:
+        kernel, at = layer.constants[layer.node.inputs[1]].shape[axis], axis - 1
+        sliding = Window(layer.input_type(0).shape[axis], kernel, self.strides[at], self.dilations[at], self.pads[at])
+        found = {layer.node.inputs[0]: [sliding]}
         if self.residual is not None:
-            found.setdefault(layer.node.inputs[3], []).append(Window(layer.output.shape[1], 1, 1, 1, 0))
+            found.setdefault(layer.node.inputs[3], []).append(Window(layer.output.shape[axis], 1, 1, 1, 0))
         return found
 
     def overwritable(self, layer: Layer) -> tuple[str, ...]:

@@ -101,11 +101,11 @@ class Lowering:
     def nest(self, extent: Extent | None = None) -> Nest:
         """extent: its channels are all of them where there are several groups."""
         batch, height, width, _ = self.layer.output.shape
-        (top, high), (first, outputs) = extent or Extent((0, height), (0, self.outputs))
-        outputs = min(outputs, self.outputs)
+        (top, high), (first, outputs), across = extent or Extent((0, height), (0, self.outputs))
+        outputs, (left, wide) = min(outputs, self.outputs), across or (0, width)
         ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
         rows = window_axis(self.vertical, tuple(spans(high, self.tiling.rows, top)), ky)
-        columns = window_axis(self.horizontal, tuple(spans(width, self.tiling.columns)), kx)
+        columns = window_axis(self.horizontal, tuple(spans(wide, self.tiling.columns, left)), kx)
         inner = reduction_axis(self.reduction, self.tiling.inner)
         places, channels = (alike(batch), rows, columns), cut_axis(outputs, self.tiling.channels, first)
         order = (*places, channels) if self.tiling.rows_outer else (channels, *places)

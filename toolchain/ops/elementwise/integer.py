@@ -20,12 +20,12 @@ from toolchain.ops.kit.box import (
     broadcast_strides,
     constant_block,
     operand_box,
-    row_windows,
+    pointwise_windows,
 )
 from toolchain.ops.kit.elementwise import elementwise
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work
 
@@ -99,8 +99,8 @@ class IntegerBinary(TiledOp):
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
         return box_orders(layer)
 
-    def row_windows(self, layer: Layer) -> RowWindows:
-        return row_windows(layer)
+    def windows(self, layer: Layer, axis: int) -> Windows:
+        return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)

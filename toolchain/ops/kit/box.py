@@ -11,7 +11,7 @@ import numpy as np
 from toolchain.machine import memory_type
 from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis
-from toolchain.ops.kit.operator import Layer, RowWindows
+from toolchain.ops.kit.operator import Layer, Windows
 from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work, halvings
 from toolchain.ops.kit.window import Window
 
@@ -50,7 +50,7 @@ def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work],
     lead, drop = len(padded) - 3, len(padded) - len(shape)
     rows, columns, channels = ((0, n) for n in padded[-3:])
     if extent is not None:
-        rows, channels = extent
+        rows, channels, columns = extent.rows, extent.channels, extent.columns or columns
     cuts = zip((rows, columns, channels), (tiling.rows, tiling.columns, tiling.channels))
     axes = (*(alike(n) for n in padded[:-3]), *(cut_axis(total, tile, first) for (first, total), tile in cuts))
 
@@ -62,10 +62,11 @@ def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work],
     return Nest(axes, body)
 
 
-def row_windows(layer: Layer) -> RowWindows:
-    """Of operators that work element by element: each row is made of the same row of every operand that has more than one."""
-    height = layer.output.shape[1]
-    alike = {n: (Window(height, 1, 1, 1, 0),) for n in layer.activations if layer.types[n].shape[1] > 1}
+def pointwise_windows(layer: Layer, axis: int) -> Windows:
+    """Of operators that work element by element: each row, or column, is made of the same of every operand that has more than
+    one."""
+    size = layer.output.shape[axis]
+    alike = {n: (Window(size, 1, 1, 1, 0),) for n in layer.activations if layer.types[n].shape[axis] > 1}
     single = {n: () for n in layer.activations if n not in alike}
     return {**alike, **single}
 

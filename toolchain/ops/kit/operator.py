@@ -92,8 +92,8 @@ class Layer:
         return self.type_number(self.node.outputs[0])
 
 
-# By tensor the windows over its rows; none where all of it is read.
-RowWindows = Mapping[str, Sequence[Window]]
+# By tensor the windows over its rows, or over its columns; none where all of it is read.
+Windows = Mapping[str, Sequence[Window]]
 
 
 class PerSample(NamedTuple):
@@ -146,10 +146,11 @@ class TiledOp(NpuOp):
 
     @abstractmethod
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        """extent: the part of the output that is made, the whole where it is None; of operators that have row windows."""
+        """extent: the part of the output that is made, the whole where it is None; of operators that have windows."""
 
-    def row_windows(self, layer: Layer) -> RowWindows | None:
-        """How rows of an output [1, h, w, c] are made of rows of the activations; None where parts of it cannot be made apart."""
+    def windows(self, layer: Layer, axis: int) -> Windows | None:
+        """How rows (axis 1) or columns (axis 2) of an output [1, h, w, c] are made of those of the activations; None where parts
+        of it cannot be made apart."""
         return None
 
     def any_order(self, node: Node) -> Mapping[str, int]:

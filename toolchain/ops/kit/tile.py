@@ -98,10 +98,11 @@ class Tiling:
 
 
 class Extent(NamedTuple):
-    """Part of an output of four dimensions, its rows and channels as (start, count)."""
+    """Part of an output of four dimensions, its rows, channels and columns as (start, count). columns: None: all of them."""
 
     rows: tuple[int, int]
     channels: tuple[int, int]
+    columns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

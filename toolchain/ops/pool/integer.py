@@ -19,7 +19,7 @@ from quant.fixed_point.sums import pool as fixed_point
 from toolchain import machine
 from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
-from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, beside_padding, halvings, spans
 from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_counts
@@ -52,17 +52,17 @@ class _Pooling(TiledOp):
         places = LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns")
         return (LoopOrder((*one_by_one((images,)), parts, *places)),)
 
-    def row_windows(self, layer: Layer) -> RowWindows:
+    def windows(self, layer: Layer, axis: int) -> Windows:
         _, height, width, _ = layer.input_type(0).shape
-        return {layer.node.inputs[0]: (self.geometry.axes(height, width)[0],)}
+        return {layer.node.inputs[0]: (self.geometry.axes(height, width)[axis - 1],)}
 
     def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair], extent: Extent | None) -> Nest:
         batch, _, _, channels = layer.output.shape
         first, own = 0, channels
         if extent is not None:
-            (top, high), (first, own) = extent
-            met = ((max(s, top), min(s + size, top + high)) for s, size in row_runs)
-            row_runs = [(begin, end - begin) for begin, end in met if begin < end]
+            first, own = extent.channels
+            row_runs = _within(row_runs, extent.rows)
+            column_runs = column_runs if extent.columns is None else _within(column_runs, extent.columns)
         _, height, width, _ = layer.input_type(0).shape
         vertical, horizontal = self.geometry.axes(height, width)
         rows = tuple((s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows))
@@ -202,6 +202,12 @@ class IntegerAveragePool(_Pooling):
             "clamp_low": r.low,
             "clamp_high": r.high,
         }
+
+
+def _within(runs: list[Pair], part: Pair) -> list[Pair]:
+    """What of (start, size) lies in a part, which is such too."""
+    met = ((max(start, part[0]), min(start + size, sum(part))) for start, size in runs)
+    return [(begin, end - begin) for begin, end in met if begin < end]
 
 
 def _runs(counts: Array) -> list[Pair]:

@@ -17,7 +17,7 @@ from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.tree.asked import Asked, require_able
 from toolchain.schedule.tree.faults import Faults
 from toolchain.schedule.tree.fetches import fetched_parts, fetches_all, said_fetches
-from toolchain.schedule.tree.nodes import CHANNELS, ROWS
+from toolchain.schedule.tree.nodes import CHANNELS, COLUMNS, ROWS
 from toolchain.schedule.tree.rings import ring_slots
 from toolchain.schedule.tree.text import quoted
 from toolchain.schedule.tree.to_plan import Facts, Given, Turns, tensors_in
@@ -69,7 +69,7 @@ class MadeLayers:
             chosen[index] = Chosen(asked.tiling, asked.units)
         if faults:
             return None
-        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen, turns.channels)
+        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen, turns.sweep)
         visited = list(all_works(draft.visited))
         slots: dict[int, tuple[Slot, ...]] = {}
         for index in turns.layers:
@@ -104,18 +104,28 @@ class MadeLayers:
                 faults.add(lines[root], f"alloc {quoted(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
 
     def _require_blocks(self, turns: Turns, resident: frozenset[str], faults: Faults) -> None:
-        """Blocks of channels go through all the layers one by one."""
-        if not turns.channels:
-            return
-        layers, at = turns.layers, f"for {CHANNELS} by {turns.channels}"
-        blocks, whole = (
-            self._cascades.blocks(layers.start, layers.stop, resident),
-            self._facts.layers[layers.start].output.shape[3],
-        )
-        if not blocks:
-            faults.add(turns.loop.line, f"{at}: one of these layers needs other channels of what another makes")
-        elif turns.channels % blocks[-1] or turns.channels >= whole:
-            faults.add(turns.loop.line, f"{at}: take a multiple of {blocks[-1]} below {whole}")
+        """Blocks of channels, or of columns, go through all the layers one by one."""
+        layers, (channels, columns) = turns.layers, turns.sweep
+        _, _, wide, deep = self._facts.layers[layers.stop - 1].output.shape
+        if channels:
+            at, blocks = f"for {CHANNELS} by {channels}", self._cascades.blocks(layers.start, layers.stop, resident)
+            if not blocks:
+                faults.add(turns.loop.line, f"{at}: one of these layers needs other channels of what another makes")
+            elif channels % blocks[-1] or channels >= deep:
+                faults.add(turns.loop.line, f"{at}: take a multiple of {blocks[-1]} below {deep}")
+        if columns:
+            at = f"for {COLUMNS} by {columns}"
+            if columns >= wide:
+                faults.add(turns.loop.line, f"{at}: take fewer than {wide}")
+            elif not self._in_columns(turns):
+                reason = "keep rows of all that these layers hand on, each in an alloc of its own, to nothing behind them"
+                faults.add(turns.loop.line, f"{at}: {reason}")
+
+    def _in_columns(self, turns: Turns) -> bool:
+        """Whether rows are kept of all that a block of columns would make more than once."""
+        layers, views = turns.layers, self._facts.views
+        made = {views[layer.node.outputs[0]].root for layer in self._facts.layers[layers.start : layers.stop - 1]}
+        return made <= turns.rows.keys() and bool(self._cascades.columns(layers.start, layers.stop, frozenset()))
 
 
 def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, facts: Facts, faults: Faults) -> LayerPlan | None:

@@ -17,7 +17,8 @@ from typing import Literal, TypeAlias
 
 ALL: Literal["all"] = "all"  # slots of a ring: one for each thing that passes through it
 TENSOR_MEMORIES = ("sram", "dram")  # in which whole tensors lie
-ROWS, CHANNELS = "rows", "channels"
+ROWS, CHANNELS, COLUMNS = "rows", "channels", "columns"
+BLOCKS = (CHANNELS, COLUMNS)  # axes of a loop around that over rows
 
 Role = Literal["input", "constant", "output"]
 ROLES: Mapping[str, Role] = {"r": "input", "b": "constant", "w": "output"}  # by how `staging.Slot.role` begins
@@ -169,8 +170,8 @@ def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
 
 def turns_of(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
     """Of layers in turns, the loop around them and what they are; None of anything else. Around the loop over rows there may be
-    one over blocks of channels."""
-    if isinstance(tree, Loop) and isinstance(tree.body, Loop) and tree.axis == CHANNELS:
+    one over blocks of channels or columns."""
+    if isinstance(tree, Loop) and isinstance(tree.body, Loop) and tree.axis in BLOCKS:
         found = turns_of(tree.body)
         return None if found is None else (tree, found[1])
     if not isinstance(tree, Loop) or not isinstance(tree.body, Seq):

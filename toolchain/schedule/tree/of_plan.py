@@ -18,6 +18,7 @@ from toolchain.schedule.stripes import calls_of
 from toolchain.schedule.tree.nodes import (
     ALL,
     CHANNELS,
+    COLUMNS,
     ROLES,
     ROWS,
     Ahead,
@@ -65,6 +66,7 @@ def _tensors(plan: RegionPlan) -> Iterator[Alloc]:
         if root in plan.resident:
             view, shape = plan.views[root], plan.layers[steps[0]].layer.types[root].shape
             held = f"{view.rows} of {shape[1]} rows, " if view.rows else ""
+            held += f"{view.columns} of {shape[2]} columns, " if view.columns else ""
             note = f"{held}{counted(view.stored_bytes(shape), 'byte')} at {plan.root(root).address}, {live}"
             yield Alloc(Tensor(root, view.rows), "sram", Seq(()), note=note)
         elif root in spilled:
@@ -83,8 +85,10 @@ def _turns(cascade: Cascade, plan: RegionPlan, chip: Chip) -> Loop:
                 inside.setdefault(index, {}).setdefault(f"b{number}", set()).add(block.key)
     parts = [_layer(i, plan, chip, {r: len(k) for r, k in inside.get(i, {}).items()}).tree() for i in layers]
     note = f"{_steps(step, height)} of {quoted(last.node.name)}, layers {layers.start} to {layers.stop - 1} in turns"
-    rows, channels = Loop(ROWS, step, Seq(tuple(parts)), note), cascade.stripes.channels
-    return Loop(CHANNELS, channels, rows, _steps(channels, last.output.shape[3])) if channels else rows
+    rows, sweep = Loop(ROWS, step, Seq(tuple(parts)), note), cascade.stripes.sweep
+    if sweep.columns:
+        return Loop(COLUMNS, sweep.columns, rows, _steps(sweep.columns, last.output.shape[2]))
+    return Loop(CHANNELS, sweep.channels, rows, _steps(sweep.channels, last.output.shape[3])) if sweep.channels else rows
 
 
 def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | None = None) -> LayerTree:

@@ -12,7 +12,7 @@ from toolchain.errors import CompileError, counted
 from toolchain.files import read_limited
 from toolchain.schedule.tree.nodes import (
     ALL,
-    CHANNELS,
+    BLOCKS,
     ROLES,
     Ahead,
     Alloc,
@@ -112,7 +112,7 @@ class _Parser:
 
     def _turns(self, said: Statement) -> Loop:
         axis, step = self._axis(said)
-        if axis == CHANNELS and said.inside and said.inside[0].kind == "for":
+        if axis in BLOCKS and said.inside and said.inside[0].kind == "for":
             self._alone(said.inside)
             return Loop(axis, step, self._turns(said.inside[0]), line=said.line)
         parts = self._each(said.inside, {"layer": self._layer}, "layers take turns in a loop")

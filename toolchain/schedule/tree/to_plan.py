@@ -17,10 +17,11 @@ from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.places import View, is_inline, may_be_inline
 from toolchain.schedule.plan import Storage
+from toolchain.schedule.stripes import WHOLE, Sweep
 from toolchain.schedule.tree.asked import Asked, asked_of
 from toolchain.schedule.tree.faults import Faults
 from toolchain.schedule.tree.nodes import (
-    CHANNELS,
+    BLOCKS,
     ROWS,
     TENSOR_MEMORIES,
     Alloc,
@@ -57,12 +58,12 @@ class Facts:
 @dataclass(frozen=True)
 class Turns:
     """Layers that run in turns, with the loop over rows around them, and the roots of which the latest rows are kept: how many.
-    channels: of each block that goes through all rows before the next one does; 0: all at once."""
+    sweep: of what goes through all rows before the next block does."""
 
     loop: Loop
     layers: range
     rows: Mapping[str, int]
-    channels: int = 0
+    sweep: Sweep = WHOLE
 
 
 @dataclass(frozen=True)
@@ -210,9 +211,9 @@ def _turns(
     first, end = min(members), max(members) + 1
     missing = [quoted(facts.layers[i].node.name) for i in range(first, end) if i not in members]
     last = facts.layers[end - 1]
-    fault, channels = None, 0
-    if loop.axis == CHANNELS and isinstance(loop.body, Loop):
-        channels, loop = loop.step, loop.body
+    fault, sweep = None, WHOLE
+    if loop.axis in BLOCKS and isinstance(loop.body, Loop):
+        sweep, loop = Sweep(**{loop.axis: loop.step}), loop.body
     if loop.axis != ROWS:
         fault = f"for {loop.axis}: layers take turns over {ROWS}"
     elif missing:
@@ -235,9 +236,7 @@ def _turns(
     return (
         None
         if uncut
-        else Turns(
-            loop, range(first, end), {r: a.buffer.rows for r, a in inside.items() if isinstance(a.buffer, Tensor)}, channels
-        )
+        else Turns(loop, range(first, end), {r: a.buffer.rows for r, a in inside.items() if isinstance(a.buffer, Tensor)}, sweep)
     )
 
 
@@ -250,7 +249,7 @@ def can_be_cut(layer: Layer) -> bool:
     shape = layer.output.shape
     if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
         return False
-    return layer.node.op.row_windows(layer) is not None
+    return layer.node.op.windows(layer, 1) is not None
 
 
 def tensors_in(layer: Layer, views: Mapping[str, View], roots: Collection[str]) -> Iterator[str]:
