@@ -81,13 +81,14 @@ def test_blocks_of_columns_make_what_they_need(case: tuple[list[Part], dict[str,
         blocks[-1] += steps
     spans: list[tuple[int, int]] = []
     for block in blocks:
-        held = {step.root: step.columns for step in block if isinstance(step, Anew)}
-        spans += {s.extent.columns or (0, 0) for s in block if isinstance(s, Call) and s.layer == last.layer}
-        assert {s.columns == held[s.root] for s in block if isinstance(s, Shift)} <= {True}
-        for step in block:
-            for name, windows in parts[step.layer].reads.items() if isinstance(step, Call) else ():
+        held = {step.root: step.columns or (0, 0) for step in block if isinstance(step, Anew)}
+        calls = [step for step in block if isinstance(step, Call)]
+        spans += {call.extent.columns or (0, 0) for call in calls if call.layer == last.layer}
+        assert all(step.columns == held[step.root] for step in block if isinstance(step, Shift))
+        for call in calls:
+            for name, windows in parts[call.layer].reads.items():
                 for window in windows if name in kept else ():
-                    (first, count), own = window.needed(*step.extent.columns), held[name]
+                    (first, count), own = window.needed(*(call.extent.columns or (0, 0))), held[name]
                     assert own[0] <= first and first + count <= sum(own) and own[1] <= found.widths[name]
         alone = tuple(s for s in block if not isinstance(s, Anew))
         _check(parts, kept, Stripes((alone,), found.rows))

@@ -79,15 +79,16 @@ class CascadeBounds:
         """As `cycles`, of the widest blocks of columns of which stripes fit: constants that do not stay come once more for each
         stripe of each block."""
         fixed, found = self._fixed(first, end, own), dict[int, float]()
-        heights = halvings(self._bounds.heights[end - 1])[1:]
-        for columns in self._cascades.columns(first, end, own) if fixed is not None else ():
-            _, moved, constants = fixed
+        if fixed is None:
+            return found
+        (_, moved, constants), total = fixed, self._bounds.heights[end - 1]
+        for columns in self._cascades.columns(first, end, own):
             least = math.inf
-            for height in heights:
+            for height in halvings(total)[1:]:
                 free = room - self._cascades.rows_bytes(first, end, height, own, sweep=Sweep(columns=columns))
                 if free > 0:
-                    blocks = self._cascades.blocks_of(end, columns) * -(-self._bounds.heights[end - 1] // height)
-                    again = max(0, constants - free) * (blocks - 1)
+                    stripes = self._cascades.blocks_of(end, columns) * -(-total // height)
+                    again = max(0, constants - free) * (stripes - 1)
                     least = min(least, (moved + constants + again) / self._bounds.bytes_per_cycle)
             if least < math.inf:
                 found[columns] = max(least, self._cycles_in_columns(first, end, columns))
