@@ -49,8 +49,12 @@ def _forced(planner: Planner, plan: RegionPlan, size: int, counts: Counter[str])
         return None
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, Measure(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
-        way = planner._cuts(int(size * share), _all_spilled(planner, plan), by)
+        spilled = _all_spilled(planner, plan)
         with _in_columns() if len(planner.layers) % 3 else nullcontext():
+            way = planner._cuts(int(size * share), spilled, by)
+            found = planner._cut(way, way.best(planner.options.near))
+        if len(planner.layers) % 3 and (found is None or not found.cascades):
+            way = planner._cuts(int(size * share), spilled, by)
             found = planner._cut(way, way.best(planner.options.near))
         if found is not None:
             counts["cascades"] += bool(found.cascades)

@@ -174,7 +174,7 @@ def test_where_rows_do_not_fit_blocks_of_columns_go_through_all_rows(stride: int
     assert any(cascade.stripes.sweep.columns for cascade in plan.cascades)
     assert _dram_bytes(blocks) < 0.5 * _dram_bytes(alone)
     assert blocks.figures["cycles"] < alone.figures["cycles"]
-    assert plan.cycles == pytest.approx(blocks.figures["cycles"], rel=0.03)
+    assert plan.cycles == pytest.approx(blocks.figures["cycles"], rel=0.035)  # bursts of copies are counted in the mean
 
 
 def test_a_schedule_of_blocks_of_columns_is_printed_and_taken_back(tmp_path: Path) -> None:
