@@ -26,7 +26,7 @@ class Segment:
 def segments(graph: Graph) -> list[Segment]:
     """Greedy: as many chip nodes as are ready, then as many host nodes, and so on. A chip tensor that no chip node makes is read
     from the model tensor of its origin."""
-    made = {n for node in graph.nodes for n in node.outputs}
+    made = {n for node in graph.nodes for n in node.outputs}.union(graph.inputs)
     source = {n: origin.tensor for n, origin in graph.origins.items() if n not in made}
     turns = _turns(graph, source, {})
     lasting = {state.made: state.past for state in graph.states}
