@@ -290,3 +290,44 @@ def test_headers_that_contradict_themselves() -> None:
         data = container_to_bytes(replace(container, segments=(changed,)))
         with pytest.raises(ProgramError, match=re.escape(reason)):
             container_from_bytes(data, "model")
+
+
+def test_keys_and_values_share_a_number(tmp_path: Path) -> None:
+    """Each lies in an area of its own, which has a register."""
+    case = Case(
+        "attention",
+        "x 1,4,1,32; h 1,4,1,32; q 1,4,1,32; past_k 1,4,96,32; past_v 1,4,96,32",
+        _ENDS.format(first=1, axis=2)
+        + "keys = Concat<axis = 2>(past_k, h) present_k = Slice(keys, b, e, a) values = Concat<axis = 2>(past_v, q) "
+        "present_v = Slice(values, b, e, a) kt = Transpose<perm = [0, 1, 3, 2]>(keys) s = MatMul(x, kt) p = Softmax(s) "
+        "y = MatMul(p, values)",
+        "y present_k present_v",
+    )
+    rng = np.random.default_rng(6)
+    onnx.save(case.proto, tmp_path / "n.onnx")
+    np.savez(tmp_path / "data.npz", allow_pickle=False, **{n: rng.uniform(-1, 1, (24, 1, 4, 1, 32)).astype("f") for n in "xhq"})
+    made, before = (
+        build(tmp_path / "n.onnx", BuildOptions(machine, str(tmp_path / "data.npz"), repair="none"))
+        for machine in (MACHINE, without_rows())
+    )
+    rings = [found.ring for _, found in made.container.states]
+    assert len({ring.number for ring in rings if ring is not None}) == 1 and None not in rings
+    chip, moved = Session(made.data), Session(before.data, backend="reference")
+    for _ in range(100):
+        feeds = {n: rng.uniform(-1, 1, (1, 4, 1, 32)).astype(np.float32) for n in "xhq"}
+        assert np.array_equal(chip.run(None, feeds)[0], moved.run(None, feeds)[0])
+    for name in ("past_k", "past_v"):
+        assert np.array_equal(chip.state(name), moved.state(name))
+
+
+@pytest.mark.parametrize("name", ["all are read", "cut, then joined"])
+def test_errors_of_layers_are_those_of_a_state_that_moves(name: str, tmp_path: Path) -> None:
+    onnx.save(CASES[name].proto, tmp_path / "n.onnx")
+    samples = steps(name, 24)
+    np.savez(tmp_path / "data.npz", allow_pickle=False, **{n: np.stack([s[n] for s in samples]) for n in samples[0]})
+    told = [
+        build(tmp_path / "n.onnx", BuildOptions(machine, str(tmp_path / "data.npz"), states=STATES, error_report=True)).errors
+        for machine in (MACHINE, without_rows())
+    ]
+    rows = [[row.as_json() for row in found.rows] for found in told if found is not None]
+    assert rows[0] == rows[1] and rows[0]

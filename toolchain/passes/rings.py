@@ -22,8 +22,8 @@ from toolchain.ops.rows import PutRows, TakeRows, number_types
 
 class _Window(NamedTuple):
     """A state of the last rows of what was joined to it. axis: of the state's tensor; newer: the tensor of a run's own rows;
-    left: the node that leaves the state; cut: the node that alone reads the state, and takes off what goes, None where it is
-    read whole."""
+    left: the node that leaves the state; cut: the node that takes off what goes before they are joined, None where that is done
+    behind."""
 
     state: Carried
     axis: int
@@ -60,7 +60,7 @@ class _Windows:
     """The states of a graph whose next value is cut out of what newer rows are joined to."""
 
     def __init__(self, graph: Graph):
-        self._graph, self._producers, self._consumers = graph, graph.producers(), graph.consumers()
+        self._graph, self._producers = graph, graph.producers()
 
     def of(self, state: Carried) -> _Window | None:
         left = self._producers[state.made]
@@ -81,8 +81,7 @@ class _Windows:
         lasting, long = _long(self._graph.types[state.past].shape), _long(shape)
         if cut.op != _last_rows(shape, dimension, shape[dimension] - rows) or len(lasting) != len(long) or dimension not in long:
             return None
-        alone = cut if not behind and self._alone(cut, state.past) else None
-        return _Window(state, lasting[long.index(dimension)], newer, left, alone)
+        return _Window(state, lasting[long.index(dimension)], newer, left, None if behind else cut)
 
     def _seen(self, name: str) -> str:
         """What it is under another shape, that differs in dimensions of one place alone."""
@@ -94,13 +93,6 @@ class _Windows:
 
     def _like_its_input(self, node: Node) -> bool:
         return _alike(self._graph.types[node.inputs[0]].shape, self._graph.types[node.outputs[0]].shape)
-
-    def _alone(self, taker: Node, past: str) -> bool:
-        """Whether nothing else reads the state."""
-        name = taker.inputs[0]
-        while len(self._consumers[name]) == 1 and name != past:
-            name = self._producers[name].inputs[0]
-        return name == past and len(self._consumers[name]) == 1
 
 
 def _last_rows(shape: Sequence[int], axis: int, count: int) -> Slice:
@@ -117,11 +109,16 @@ def _ring(window: _Window, graph: Graph, chip: Chip) -> Ring | None:
     most = chip.control.indirect.max_index if chip.control.indirect is not None else 0
     if rows >= places or period - rows > most or not number_types(period, chip):
         return None
-    run_bytes = rows * math.prod(kind.shape[window.axis + 1 :]) * kind.item_bytes
-    put_bytes = 2 * math.prod(kind.shape[: window.axis]) * aligned(run_bytes, chip.dram.burst_bytes)
+    return Ring(window.axis, places, period, rows, "") if _gains(kind, window.axis, rows, chip) else None
+
+
+def _gains(kind: TensorType, axis: int, rows: int, chip: Chip) -> bool:
+    """Whether a run that puts so many rows of a state twice, and reads a register for it, writes less than all of the state."""
+    run_bytes = rows * math.prod(kind.shape[axis + 1 :]) * kind.item_bytes
+    put_bytes = 2 * math.prod(kind.shape[:axis]) * aligned(run_bytes, chip.dram.burst_bytes)
     # Nothing is dispatched while a register is read; a state moves beside other work.
     asked_bytes = 2 * chip.dram.latency_cycles * chip.dram.write_bytes_per_cycle
-    return Ring(window.axis, places, period, rows, "") if put_bytes + asked_bytes < kind.size_bytes else None
+    return put_bytes + asked_bytes < kind.size_bytes
 
 
 def _within_registers(found: Iterable[tuple[_Window, Ring]], graph: Graph, chip: Chip) -> list[tuple[_Window, Ring]]:

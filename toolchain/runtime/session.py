@@ -154,7 +154,6 @@ class Session:
         """The next run begins with these states, and with zeros for all others. Raises CompileError: no such state, another shape
         or type."""
         check_states(self.get_states(), values)
-        self._numbers = dict.fromkeys(self._numbers, 0)
         for index, state in self._parts:
             port = state.alone
             zeros = np.full(port.shape, port.zero_point, port.dtype)
