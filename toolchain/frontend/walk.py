@@ -88,7 +88,8 @@ def visit_graph(graph: onnx.GraphProto, walk: Walk) -> None:
         if tensor.name in used:
             add_constant(tensor.name, array_from_proto(tensor, f"weight {tensor.name}"), walk)
     nodes, cuts = sorted_nodes(graph, walk.types.keys() | walk.lost, walk.names), dict[str, tuple[OnnxNode, NodeFault]]()
-    readers = Counter(name for node in nodes for name in node.inputs) + Counter(o.name for o in graph.output)
+    readers = Counter(name for node in graph.node for name in (*node.input, *captured(node)))
+    readers.update(output.name for output in graph.output)
     for node in nodes:
         node = replace(node, sources=walk.sources or node.sources)
         if not walk.lost.isdisjoint(node.inputs):
