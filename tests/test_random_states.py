@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,12 +17,15 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from tests.controlled import with_control
 from tests.random_cases import DRAWN, DrawnMachine, machines
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
 from tests.random_network import DrawnModel, Network
 from toolchain.api import BuildOptions, build
+from toolchain.codegen import Container
 from toolchain.errors import CompileError
+from toolchain.isa import Machine
 from toolchain.runtime import Session, random_feeds
 
 CASES = int(os.environ.get("RANDOM_STATES", "6"))
@@ -44,9 +49,48 @@ def networks(draw: Any) -> DrawnModel:
         window(net, net.choose("x", made, made), shape)
     else:
         net.add(kind, [net.clip(made, -4.0, 4.0) if net.choose(0, 1) else made], shape)
+    return ended(net)
+
+
+@st.composite
+def windows(draw: Any) -> DrawnModel:
+    """A few layers over an input, and a state of the last rows of what was joined to it, cut before or behind, that is read with
+    what is newer, alone, or both."""
+    net = Network(draw, 17)
+    shape = tuple(net.number(1, 6) for _ in range(draw(st.sampled_from([4, 4, 3, 2]))))
+    axis = net.number(0, len(shape) - 1)
+    kept = (*shape[:axis], shape[axis] * net.number(1, 3) + net.number(1, 2), *shape[axis + 1 :])
+    net.inputs["x"] = net.shapes["x"] = shape
+    net.inputs["h"] = net.shapes["h"] = kept
+    newer = net.add(net.choose("Relu", "Tanh", "Neg"), ["x"], shape) if net.choose(0, 1, 1) else "x"
+    if net.choose(0, 1, 1):
+        net.add("Relu", ["h"], kept)
+    joined_and_cut(net, newer, kept, axis, before=bool(net.choose(0, 1)))
+    return ended(net)
+
+
+def joined_and_cut(net: Network, newer: str, kept: tuple[int, ...], axis: int, before: bool) -> None:
+    """before: what goes is cut off before newer rows are joined."""
+    rows, size = net.shapes[newer][axis], kept[axis]
+
+    def of(count: int) -> tuple[int, ...]:
+        return (*kept[:axis], count, *kept[axis + 1 :])
+
+    older = net.slice("h", [rows], [size], [axis], [1], of(size - rows)) if before else "h"
+    whole = net.add("Concat", [older, newer], of(size if before else size + rows), axis=axis)
+    if net.choose(0, 1, 1):
+        net.add("Tanh", [whole], net.shapes[whole])
+    if before:
+        net.add("Identity", [whole], kept)
+    else:
+        net.slice(whole, [rows], [size + rows], [axis], [1], kept)
+
+
+def ended(net: Network) -> DrawnModel:
+    """What was added last is the state's next value, and something is left besides."""
     left = list(net.shapes)[-1]
     net.nodes[-1].output[0], net.shapes["hn"] = "hn", net.shapes.pop(left)
-    net.add("Sigmoid", ["x"], shape)
+    net.add("Sigmoid", ["x"], net.shapes["x"])
     return net.model()
 
 
@@ -66,24 +110,52 @@ def test_kept_as_if_the_host_handed_it_over() -> None:
     check()
 
 
+@pytest.mark.slow
+def test_in_a_ring_wherever_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small, and however many cycles it takes."""
+    monkeypatch.setattr("toolchain.passes.rings._gains", lambda *_: True)
+    monkeypatch.setattr("toolchain.compiling._worth_of_all", lambda *_: [0.0])
+    found = Counter[bool]()
+
+    @settings(DRAWN, max_examples=CASES)
+    @given(windows(), machines())
+    def equal(model: DrawnModel, drawn: DrawnMachine) -> None:
+        for container in equal_on(model, with_indirect(drawn.machine)):
+            found.update([any(state.ring is not None for _, state in container.states)])
+
+    (equal if "RANDOM_STATES" in os.environ else seed(3)(equal))()
+    assert found[True]
+
+
+def with_indirect(machine: Machine) -> Machine:
+    """A machine like it that reads base registers from memory."""
+    return machine if machine.chip.control.indirect is not None else with_control(machine)
+
+
 @settings(DRAWN, max_examples=CASES)
 @given(networks(), machines())
 def equal_on_drawn(model: DrawnModel, drawn: DrawnMachine) -> None:
+    list(equal_on(model, drawn.machine))
+
+
+def equal_on(model: DrawnModel, machine: Machine) -> Iterator[Container]:
+    """What was built, if anything was."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "n.onnx"
         onnx.save(model.proto, path)
         try:
-            built = build(path, BuildOptions(drawn.machine, repair="none"))
+            built = build(path, BuildOptions(machine, repair="none"))
         except CompileError:
             return
     names = [state.output for _, state in built.container.states]
     if not names:
         assert any("state h=hn: goes through the host" in note for note in built.notes)
         return
+    yield built.container
     chip, reference, host = Session(built.data), Session(built.data, backend="reference"), Session(built.data)
     outputs = [o.name for o in built.container.outputs]
     handed = np.zeros(host.get_states()[0].shape, np.float32)
-    for step in range(3):
+    for step in range(4):
         feeds = random_feeds(built.container.inputs, step)
         got, expected = chip.run(None, feeds), reference.run(None, feeds)
         host.reset()

@@ -102,7 +102,17 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
             network, given = begun.calibrated.network, begun.calibrated.quantization
             wanted, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
             made = compile_model(
-                name_, network.model, network.selection, machine, given, asked.level, tell, progress, wanted, asked.planned_for
+                name_,
+                network.model,
+                network.selection,
+                machine,
+                given,
+                asked.level,
+                tell,
+                progress,
+                wanted,
+                asked.planned_for,
+                rings=len(each) == 1,  # entries of other numbers of rows would not have one state
             )
         started[name], compiled[name] = begun, made
     data = entries_to_bytes({name: made.container for name, made in compiled.items()})

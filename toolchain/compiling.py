@@ -26,6 +26,7 @@ from toolchain.passes.fuse import fuse_residuals, fuse_scales, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
+from toolchain.passes.rings import with_rings
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
@@ -117,15 +118,45 @@ def compile_model(
     progress: Progress = silent,
     schedule: Sequence[RegionTree] = (),
     goal: Goal = CYCLES,
+    rings: bool = True,
 ) -> Compiled:
     """From what runs where, and how it is quantized, to programs, without running them. schedule: of regions, as they are to be
-    planned. Raises CompileError."""
+    planned; rings: states may be such. Raises CompileError."""
     goal.require(machine.chip, level)
     graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
+
+    def made(graph: Graph) -> Compiled:
+        graph, compiled, planned = _programs(model, graph, machine, level, dump, progress, schedule, goal)
+        return Compiled(container_of(name, model, selection, machine, graph, compiled), planned, unfused)
+
+    turned = with_rings(graph, machine.chip) if rings else graph
+    if turned is graph:
+        return made(graph)
+    try:
+        going_round = made(turned)
+    except CompileError:
+        if not schedule:
+            raise
+        return made(graph)  # the schedule may be of a program whose states move
+    if schedule:
+        return going_round
+    return min(going_round, made(graph), key=lambda found: _worth_of_all(machine, found, goal.objective))
+
+
+def _programs(
+    model: NormalModel,
+    graph: Graph,
+    machine: Machine,
+    level: int,
+    dump: Dump,
+    progress: Progress,
+    schedule: Sequence[RegionTree],
+    goal: Goal,
+) -> tuple[Graph, list[Region | Island], dict[int, PlannedRegion]]:
+    """The graph, with a copy of each state whose next value cannot be made in place, and its segments. Raises CompileError."""
     while True:
         try:
-            compiled, planned = _parts(model, graph, machine, level, dump, progress, schedule, goal)
-            break
+            return graph, *_parts(model, graph, machine, level, dump, progress, schedule, goal)
         except StillRead as found:
             graph = _with_copies(graph, found, machine)
         except CompileError:  # the schedule may be of a program whose states are copied
@@ -135,8 +166,13 @@ def compile_model(
             if copied == graph:
                 raise
             graph = copied
-    container = container_of(name, model, selection, machine, graph, compiled)
-    return Compiled(container, planned, unfused)
+
+
+def _worth_of_all(machine: Machine, compiled: Compiled, objective: Objective) -> list[float]:
+    """Of two networks the one of less is taken."""
+    regions = [made.region for made in compiled.planned.values()]
+    each = [_worth(machine.chip, region, timed(machine, region), objective) for region in regions]
+    return [sum(parts) for parts in zip(*each)]
 
 
 def _with_copies(graph: Graph, found: StillRead, machine: Machine) -> Graph:

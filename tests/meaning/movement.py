@@ -20,6 +20,13 @@ CASES = (
             ("the chip computes", "1,7", "ArgMax<axis = 1, keepdims = 0>(p)"),
         )
     ),
+    Case(
+        "rows between slices that end at a computed place",  # one place: the file's tensors between nodes have a shape each
+        "x 1,3,8,4; z 1,3,2,4; p 1",
+        "zero = int64[1] {0} two = int64[1] {2} eight = int64[1] {8} i = Cast<to = 7>(p) j = Add(i, two) "
+        "a = Slice(x, zero, i, two) b = Slice(x, j, eight, two) y = Concat<axis = 2>(a, z, b)",
+        ranges={"p": (3.1, 3.9)},
+    ),
     Case("identity, dropout, cast", "x 2,6", "a = Identity(x) b = Dropout(a) c = Cast<to = 1>(b) y = Relu(c)"),
     Case("dropout, opset 9", "x 2,6", "a = Dropout<ratio = 0.3>(x) y = Sigmoid(a)", opset=9),
     Case(

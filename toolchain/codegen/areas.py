@@ -92,11 +92,13 @@ def area_at(areas: Iterable[DramArea], address: int) -> DramArea | None:
 
 
 def rows_of(placed: Sequence[Placed], areas: Sequence[DramArea]) -> dict[tuple[Row, int], int]:
-    """The rows that operations write, each with the base register of the area where they lie; and the first that does."""
+    """The rows that operations read or write, each with the base register of the area where they lie; and the first that
+    does."""
     found: dict[tuple[Row, int], int] = {}
     for index, p in enumerate(placed):
         if p.row is not None and isinstance(p.op, Copy):
-            found.setdefault((p.row, register_of(areas, p.op.destination_address)), index)
+            reached = p.op.destination_address if p.op.destination_base else p.op.source_address
+            found.setdefault((p.row, register_of(areas, reached)), index)
     return found
 
 
@@ -122,10 +124,12 @@ def based(
         if not isinstance(op, Copy | Fill):
             return op
         base, address = reached(op.destination_space, op.destination_address)
-        base = base if row is None else named[row, base]
         changed = {"destination_base": base, "destination_address": address}
         if isinstance(op, Copy):
             changed["source_base"], changed["source_address"] = reached(op.source_space, op.source_address)
+            if row is not None:
+                end = "destination_base" if op.destination_base else "source_base"
+                changed[end] = named[row, changed[end]]
         return replace(op, **changed) if changed["destination_base"] or changed.get("source_base") else op
 
     def read(row: Row, source: int, layer: int) -> Placed:

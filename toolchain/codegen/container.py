@@ -21,7 +21,7 @@ from toolchain.codegen.serial import graph_from_text
 from toolchain.codegen.soundness import check_soundness
 from toolchain.errors import CompileError, NewerFileError, ProgramError, system_cause
 from toolchain.files import read_limited
-from toolchain.ir.states import StatePart
+from toolchain.ir.states import Ring, StatePart
 from toolchain.isa import Machine, machine_digest, machine_from_json
 
 MAGIC = b"NPUMODEL"
@@ -169,11 +169,13 @@ def _segment(
 
 
 def _state(header: PortHeader) -> State:
-    return State(_port(header), header.made, header.output, None if header.part is None else StatePart(*header.part))
+    part = None if header.part is None else StatePart(*header.part)
+    ring = None if header.ring is None else Ring(**dict(header.ring))
+    return State(_port(header), header.made, header.output, part, ring)
 
 
 def _port(header: PortHeader) -> Port:
-    return Port(**{k: v for k, v in dict(header).items() if k not in ("kind", "made", "output", "part")})
+    return Port(**{k: v for k, v in dict(header).items() if k not in ("kind", "made", "output", "part", "ring")})
 
 
 def read_container(path: str | Path, entry: str | None = None) -> Container:

@@ -120,7 +120,8 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
 
 def _state_header(state: State) -> dict[str, Any]:
     part = {} if state.part is None else {"part": list(state.part)}
-    return {**_port_header("state", state.port), "made": state.made, "output": state.output, **part}
+    ring = {} if state.ring is None else {"ring": state.ring._asdict()}
+    return {**_port_header("state", state.port), "made": state.made, "output": state.output, **part, **ring}
 
 
 def _port_header(kind: str, port: Port) -> dict[str, Any]:

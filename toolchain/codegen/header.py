@@ -49,7 +49,9 @@ def _faults(header: Header, body_bytes: int) -> Iterator[str]:
 
 def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterator[str]:
     spans = [header.machine, entry.graph, *header.blocks]
+    regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
     made, kept = {t.name for t in entry.inputs}, set[str]()
+    made.update(p.ring.number for s in regions for p in s.ports if p.ring is not None)
     known = {t.name: t.shape for t in (*entry.inputs, *entry.outputs)}
     for index, segment in enumerate(entry.segments):
         where = f"segment {index}"
@@ -63,7 +65,7 @@ def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterat
             lasting = [p for p in segment.ports if p.kind == "state"]
             both = (p.model for p in lasting if p.model in made or p.model in kept)
             yield from (f"{where}: {name!r} is a state, and is made or kept elsewhere too" for name in both)
-            yield from (f"{where}: {fault}" for fault in _part_faults(lasting))
+            yield from (f"{where}: {fault}" for fault in (*_part_faults(lasting), *_ring_faults(segment.ports)))
             kept.update(p.model for p in lasting)
         yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
         made.update(given)
@@ -87,6 +89,26 @@ def _part_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
         else:
             if at != (parts[0].part or (0, at))[1]:
                 yield f"the state {name!r} is made of parts that do not fit together"
+
+
+def _ring_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
+    """Of a region's states that are rings: each has room for what it says, and a number that goes on as its own."""
+    steps: dict[str, tuple[int, int]] = {}
+    for port in ports:
+        ring = port.ring
+        if ring is None:
+            continue
+        if port.kind != "state" or port.part is not None or port.maps is not None:
+            yield f"port {port.model!r} is a ring, which only whole states are that lie dense"
+        elif ring.axis >= len(port.shape) or port.shape[ring.axis] != 2 * ring.period:
+            yield f"the state {port.model!r} is a ring of another size than its port {list(port.shape)}"
+        elif ring.places > ring.period or ring.period % ring.rows:
+            yield f"the state {port.model!r} is a ring of {ring.period} rows: {ring.places} in steps of {ring.rows} do not fit"
+        numbers = [p for p in ports if p.kind == "input" and p.model == ring.number]
+        if len(numbers) != 1 or numbers[0].shape != (1,):
+            yield f"the state {port.model!r} is a ring whose number {ring.number!r} is no input of one element"
+        if steps.setdefault(ring.number, (ring.period, ring.rows)) != (ring.period, ring.rows):
+            yield f"the state {port.model!r} is a ring whose number goes on as another's"
 
 
 def _unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterator[str]:

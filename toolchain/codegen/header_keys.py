@@ -48,6 +48,14 @@ class IoHeader(_Section):
     dtype: Annotated[str, AfterValidator(_element_type)]
 
 
+class RingHeader(_Section):
+    axis: Annotated[int, Field(ge=0, lt=HEADER_RANK)]
+    places: Annotated[int, Field(ge=1, le=1 << 31)]
+    period: Annotated[int, Field(ge=1, le=1 << 31)]
+    rows: Annotated[int, Field(ge=1, le=1 << 31)]
+    number: str
+
+
 class PortHeader(_Section):
     kind: Literal["input", "output", "state"]
     tensor: str
@@ -62,6 +70,7 @@ class PortHeader(_Section):
     made: str = ""
     output: str = ""
     part: tuple[Count, Count] | None = None  # first row, rows of the whole
+    ring: RingHeader | None = None
 
     @property
     def size_bytes(self) -> int:

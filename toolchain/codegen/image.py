@@ -87,7 +87,7 @@ def _segment(
         "areas": [_area(a) for a in segment.areas],
         "inputs": [_port(p) for p in segment.inputs],
         "outputs": [_port(p) for p in segment.outputs],
-        **({"states": [{**_port(s.port), "output": s.output, **_part(s)} for s in segment.states]} if segment.states else {}),
+        **({"states": [_state(s) for s in segment.states]} if segment.states else {}),
     }
 
 
@@ -97,8 +97,10 @@ def _blocks(address: int, found: Sequence[tuple[int, int]]) -> list[dict[str, in
     return [{"address": at, "bytes": size, "offset": offset} for at, (offset, size) in zip(starts, found)]
 
 
-def _part(state: State) -> dict[str, Any]:
-    return {} if state.part is None else {"part": {"first": state.part.first, "of": state.part.whole}}
+def _state(state: State) -> dict[str, Any]:
+    part = {} if state.part is None else {"part": {"first": state.part.first, "of": state.part.whole}}
+    ring = {} if state.ring is None else {"ring": state.ring._asdict()}
+    return {**_port(state.port), "output": state.output, **part, **ring}
 
 
 def _area(area: DramArea) -> dict[str, Any]:

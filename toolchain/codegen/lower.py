@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Placed:
-    """An operation, the layer it belongs to, and the bytes it touches: wherever its row is, where its destination is one."""
+    """An operation, the layer it belongs to, and the bytes it touches: wherever its row is, of the end that is one."""
 
     op: MachineOp
     layer: int
@@ -273,9 +273,9 @@ class _LayerLowering:
         index = self.layer.mover.row_index(self.layer)
         if index is None:
             return None
-        number, out = self.layer.node.inputs[index.number], self.view(self.layer.node.outputs[0])
+        number, reached = self.layer.node.inputs[index.number], self.view(index.tensor)
         at = self.location(number, (0,) * len(self.layer.types[number].shape))
-        return Row(at.space, at.address, self.view(number).item_bytes, out.strides.along[index.axis], index.limit)
+        return Row(at.space, at.address, self.view(number).item_bytes, reached.strides.along[index.axis], index.limit)
 
 
 def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
@@ -302,10 +302,10 @@ def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
 
 def _placed(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> Placed:
     found = accesses(op, chip)
-    if row is None or not isinstance(op, Copy) or not op.destination_base:
+    if row is None or not isinstance(op, Copy) or not (op.destination_base or op.source_base):
         return Placed(op, layer, found)
     index = Index(0, row.scale, row.limit)
-    return Placed(op, layer, tuple(anywhere(a, (index,)) if a.write else a for a in found), row)
+    return Placed(op, layer, tuple(anywhere(a, (index,)) if a.write == bool(op.destination_base) else a for a in found), row)
 
 
 def conflict(a: Access, b: Access) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Graph, TensorType
-from toolchain.ir.states import Carried, StatePart, area_name
+from toolchain.ir.states import Carried, Ring, StatePart, area_name
 from toolchain.isa import Machine
 from toolchain.machine import Access, Flow
 from toolchain.machine.tensors import laid_bytes
@@ -45,12 +45,13 @@ class Port:
 class State:
     """A tensor that stays in DRAM from one run to the next. port: where and how, as a run finds it; its names are those of the
     input. made: the chip's tensor that the run leaves there; output: the model's output that this is; part: of both, None: all
-    of them."""
+    of them; ring: where in the port the state is, None: it is all of it."""
 
     port: Port
     made: str
     output: str
     part: StatePart | None = None
+    ring: Ring | None = None
 
     @property
     def name(self) -> str:
@@ -59,12 +60,20 @@ class State:
 
     def holds_as(self, other: State) -> bool:
         """Whether the same bytes mean the same in both."""
-        return self.part == other.part and self.port.holds_as(other.port)
+        return (self.part, self.ring) == (other.part, other.ring) and self.port.holds_as(other.port)
+
+    @property
+    def alone(self) -> Port:
+        """The port, of a ring with the shape of the state in it."""
+        ring = self.ring
+        if ring is None:
+            return self.port
+        return replace(self.port, shape=tuple(ring.places if d == ring.axis else n for d, n in enumerate(self.port.shape)))
 
 
 def state_of(carried: Carried, port: Port) -> State:
     """port: of what a run reads."""
-    return State(replace(port, model=carried.pair.past), carried.made, carried.pair.present, carried.part)
+    return State(replace(port, model=carried.pair.past), carried.made, carried.pair.present, carried.part, carried.ring)
 
 
 @dataclass(frozen=True)

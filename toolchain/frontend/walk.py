@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.inner_graphs import captured
+from toolchain.frontend.put_rows import Known, put_rows
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, opset_with
 from toolchain.frontend.upgrade import upgrade
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType
@@ -85,15 +87,38 @@ def visit_graph(graph: onnx.GraphProto, walk: Walk) -> None:
     for tensor in graph.initializer:
         if tensor.name in used:
             add_constant(tensor.name, array_from_proto(tensor, f"weight {tensor.name}"), walk)
-    for node in sorted_nodes(graph, walk.types.keys() | walk.lost, walk.names):
+    nodes, cuts = sorted_nodes(graph, walk.types.keys() | walk.lost, walk.names), dict[str, tuple[OnnxNode, NodeFault]]()
+    readers = Counter(name for node in graph.node for name in (*node.input, *captured(node)))
+    readers.update(output.name for output in graph.output)
+    for node in nodes:
+        node = replace(node, sources=walk.sources or node.sources)
         if not walk.lost.isdisjoint(node.inputs):
-            walk.lost.update(node.outputs)
+            if not joined_again(node, cuts, readers, walk):
+                walk.lost.update(node.outputs)
             continue
         try:
-            visit(replace(node, sources=walk.sources or node.sources), walk)
+            visit(node, walk)
         except NodeFault as fault:
             walk.faults.append(fault)
             walk.lost.update(node.outputs)
+            cuts.update((name, (node, fault)) for name in node.outputs if node.op.op_type == "Slice")
+
+
+def joined_again(node: OnnxNode, cuts: Mapping[str, tuple[OnnxNode, NodeFault]], readers: Counter[str], walk: Walk) -> bool:
+    """Whether the node puts rows between what is cut, of which it makes nothing that depends on values: then it stands there, and
+    the slices that it alone reads have no faults. cuts: with their faults; readers: of each tensor."""
+    known = Known(walk.types, walk.constants, walk.nodes, {name: cut for name, (cut, _) in cuts.items()})
+    written = put_rows(node, known) if all(readers[n] == 1 for n in node.inputs if n in cuts) else None
+    if written is None:
+        return False
+    for name in (n for n in node.inputs if n in cuts):
+        walk.faults.remove(cuts[name][1])
+        walk.lost.discard(name)
+    for name, value in written.constants.items():
+        add_constant(name, value, walk)
+    for new in written.nodes:
+        add_node(complete(new, walk), walk)
+    return True
 
 
 def names_used(graph: onnx.GraphProto) -> set[str]:

@@ -35,7 +35,7 @@ class ScatterRows(FloatOp):
 
     def number_type(self, shape: tuple[int, ...], chip: Chip) -> CodeType:
         """Of the codes that the place is given in. shape: of x."""
-        return min(_number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
+        return min(number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True
@@ -45,41 +45,80 @@ class ScatterRows(FloatOp):
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         nodes, names = at_output_scale(node, node.inputs[:2], scope)
-        put = PutRows(self.axis, self.in_place)
+        put = PutRows(self.axis, self.in_place, 0)
         return [*nodes, Node(node.name, put, (*names, node.inputs[2]), node.outputs, node.sources)]
 
 
 @dataclass(frozen=True)
 class PutRows(MoveOp):
-    """ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0."""
+    """ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0. again: 0, or how
+    many rows behind they are put once more."""
 
     NAME = "PutRows"
-    VERSION = 1
+    VERSION = 2
     axis: int
     in_place: bool
+    again: int
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x, rows, number = inputs
         count = rows.shape[self.axis]
-        first = min(max(int(number.reshape(-1)[0]), 0), x.shape[self.axis] - count)
+        first = min(max(int(number.reshape(-1)[0]), 0), x.shape[self.axis] - self.again - count)
         y = x.copy()
-        y[(*(slice(None),) * self.axis, slice(first, first + count))] = rows
+        for place in self._places():
+            y[(*(slice(None),) * self.axis, slice(first + place, first + place + count))] = rows
         return y
+
+    def _places(self) -> tuple[int, ...]:
+        """Behind the row that the number says."""
+        return (0, self.again) if self.again else (0,)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         x, rows = (layer.input_type(i).shape for i in (0, 1))
         none = (0,) * len(x)
         whole = Move(0, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(x)))
-        put = Move(1, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(rows)), indexed=True)
-        return [], [put] if self.in_place else [whole, put]
+        loops = tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(rows))
+        starts = (tuple(place if d == self.axis else 0 for d in range(len(x))) for place in self._places())
+        put = [Move(1, none, start, loops, indexed=True) for start in starts]
+        return [], put if self.in_place else [whole, *put]
 
     def row_index(self, layer: Layer) -> RowIndex:
         places, count = (layer.input_type(i).shape[self.axis] for i in (0, 1))
-        return RowIndex(2, self.axis, places - count)
+        return RowIndex(2, layer.node.outputs[0], self.axis, places - self.again - count)
 
 
-def _number_types(places: int, chip: Chip) -> list[CodeType]:
-    """Signed ones, as `load_base` reads them."""
+@dataclass(frozen=True)
+class TakeRows(MoveOp):
+    """`count` rows of x along `axis`, from row number[0] + `first` on, as `shape`, which may have other dimensions of one place:
+    inputs x, number. A number beyond `last` is that one; less than 0 is 0."""
+
+    NAME = "TakeRows"
+    VERSION = 1
+    axis: int
+    first: int
+    count: int
+    last: int
+    shape: tuple[int, ...]
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, number = inputs
+        first = self.first + min(max(int(number.reshape(-1)[0]), 0), self.last)
+        return x[(*(slice(None),) * self.axis, slice(first, first + self.count))].reshape(self.shape)
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        x = layer.input_type(0).shape
+        start = tuple(self.first if d == self.axis else 0 for d in range(len(x)))
+        taken = [(d, n) for d, n in enumerate(self.count if d == self.axis else n for d, n in enumerate(x)) if n > 1]
+        made = [d for d, n in enumerate(self.shape) if n > 1]
+        loops = tuple(Loop(n, source, 1, target, 1) for (source, n), target in zip(taken, made))
+        return [], [Move(0, start, (0,) * len(self.shape), loops, indexed=True)]
+
+    def row_index(self, layer: Layer) -> RowIndex:
+        return RowIndex(1, layer.node.inputs[0], self.axis, self.last)
+
+
+def number_types(places: int, chip: Chip) -> list[CodeType]:
+    """Of the numbers of so many places: signed ones, as `load_base` reads them."""
     return [codes for codes in chip.code_types if codes.limits[0] < 0 and codes.limits[1] >= places - 1]
 
 
@@ -88,7 +127,7 @@ def _lacking(places: int, chip: Chip) -> str | None:
         return f"a row's place is a number of each run: {_KEY}"
     if places - 1 > chip.control.indirect.max_index:
         return f"{places} places: {_KEY}.max_index is {chip.control.indirect.max_index}"
-    if not _number_types(places, chip):
+    if not number_types(places, chip):
         return f"{places} places are more than its codes count: numerics.activation"
     return None
 

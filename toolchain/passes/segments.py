@@ -24,24 +24,28 @@ class Segment:
 
 
 def segments(graph: Graph) -> list[Segment]:
-    """Greedy: as many chip nodes as are ready, then as many host nodes, and so on. A chip tensor that no chip node makes is read
-    from the model tensor of its origin."""
-    made = {n for node in graph.nodes for n in node.outputs}
+    """Greedy: as many chip nodes as are ready, then as many host nodes, and so on; or host nodes first, where that makes fewer
+    parts. A chip tensor that no chip node makes is read from the model tensor of its origin."""
+    made = {n for node in graph.nodes for n in node.outputs}.union(graph.inputs)
     source = {n: origin.tensor for n, origin in graph.origins.items() if n not in made}
-    turns = _turns(graph, source, {})
-    lasting = {state.made: state.past for state in graph.states}
-    late = {lasting[n]: turn for turn, nodes in turns.items() for node in nodes for n in node.outputs if n in lasting}
-    turns = _turns(graph, source, late) if late else turns
+    turns = min((_settled(graph, source, begin) for begin in (0, 1)), key=len)
     return _bounded(graph, [(turn % 2 == 0, nodes) for turn, nodes in turns.items()], source)
 
 
-def _turns(graph: Graph, source: Mapping[str, str], late: Mapping[str, int]) -> dict[int, list[Node]]:
-    """What runs by turn, the even ones the chip's. late: tensors that nothing reads before so many turns: a state is read where
-    its next value is made."""
+def _settled(graph: Graph, source: Mapping[str, str], begin: int) -> dict[int, list[Node]]:
+    """As `_turns`, with each state read where its next value is made."""
+    lasting = {state.made: state.past for state in graph.states}
+    turns = _turns(graph, source, {}, begin)
+    late = {lasting[n]: turn for turn, nodes in turns.items() for node in nodes for n in node.outputs if n in lasting}
+    return _turns(graph, source, late, begin) if late else turns
+
+
+def _turns(graph: Graph, source: Mapping[str, str], late: Mapping[str, int], begin: int) -> dict[int, list[Node]]:
+    """What runs by turn, the even ones the chip's. late: tensors that nothing reads before so many turns; begin: the first."""
     done = set(graph.inputs) | set(graph.constants) | {""}
     waiting = list(graph.nodes)
     found: dict[int, list[Node]] = {}
-    turn = idle = 0
+    turn, idle = begin, 0
     while waiting:
         if idle > 1:
             raise InternalError(f"{waiting[0].name}: reads what nothing makes: {', '.join(waiting[0].inputs)}")

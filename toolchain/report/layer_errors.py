@@ -211,9 +211,11 @@ class _Pass:
             sums.accumulated = (sums.accumulated or 0.0) + self._noise(block, self._accumulated(block), x)
 
     def _accumulated(self, block: Block) -> Array:
-        """What the network gives: tensors inside of what was fused are not among its codes, and are made again."""
+        """What the network gives: tensors inside of what was fused are not among its codes, and are made again; what is given to
+        it and lies there otherwise has the codes of the sample."""
         if block.tensor not in self._ran:
-            self._ran |= evaluated(block, self._network.integer, self._ran)
+            made = evaluated(block, self._network.integer, self._ran)
+            self._ran |= made or {block.tensor: self._codes[block.tensor]}
         return self._ran[block.tensor]
 
     def _noise(self, block: Block, codes: Array, x: Array) -> float:

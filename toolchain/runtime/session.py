@@ -26,6 +26,7 @@ from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
 from toolchain.runtime.feeds import check_feeds, check_states
 from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
+from toolchain.runtime.states import read_state, write_state
 from toolchain.runtime.unread import unread_warnings
 
 Watch = Callable[[Region, Flow], Observe]
@@ -107,6 +108,7 @@ class Session:
         for index, state in self.container.states:
             self._states.setdefault(state.port.model, []).append((index, state))
             self._states[state.port.model].sort(key=lambda part: part[1].part or (0, 0))
+        self._numbers = {state.ring.number: 0 for _, state in self._parts if state.ring is not None}  # of rings, in the next run
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -144,7 +146,8 @@ class Session:
 
     def state(self, name: str) -> np.ndarray:
         """float32 in the model's order: what the next run begins with. Raises CompileError: there is no such state."""
-        found = [to_real(read_port(self._image(index), state.port), state.port) for index, state in self._state(name)]
+        numbers = self._numbers
+        found = [to_real(read_state(self._image(index), state, numbers), state.alone) for index, state in self._state(name)]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
@@ -152,10 +155,10 @@ class Session:
         or type."""
         check_states(self.get_states(), values)
         for index, state in self._parts:
-            port = state.port
+            port = state.alone
             zeros = np.full(port.shape, port.zero_point, port.dtype)
             given = to_codes(_part_of(np.asarray(values[port.model]), state), port) if port.model in values else zeros
-            write_port(self._image(index), port, given)
+            write_state(self._image(index), state, given, self._numbers)
 
     def take_states(self, other: Session) -> None:
         """States go on from where `other`, of another entry of the file, has left them: those that have one form in both."""
@@ -164,6 +167,8 @@ class Session:
             there, found = known.get(state.name, (0, None))
             if found is not None and state.holds_as(found):
                 _held(self._image(index), state)[:] = _held(other._image(there), found)
+                if state.ring is not None:
+                    self._numbers[state.ring.number] = other._numbers[state.ring.number]
 
     @property
     def _parts(self) -> list[tuple[int, State]]:
@@ -201,9 +206,10 @@ class Session:
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds, self.get_states())
-        real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
+        real, codes = self._given(feeds), {}
         with self._restored():
             ran = self._run_segments(len(self.container.segments), real, codes, progress, watch, run_options)
+        self._numbers = self._behind()
         return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), codes, real)
 
     def memory_behind(
@@ -212,12 +218,22 @@ class Session:
         """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
         CompileError where the backend cannot stop there."""
         check_feeds(self.container.inputs, feeds, self.get_states())
-        real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
+        real, codes = self._given(feeds), {}
         with self._restored(whole=False):
             self._run_segments(index, real, codes, progress, None)
             dram = self._filled(index, real, codes).copy()
             with self._naming(index):
                 return self._loaded(index).run(dram, until=until, progress=progress).memory
+
+    def _behind(self) -> dict[str, int]:
+        """The numbers of rings in the run behind this one."""
+        rings = [state.ring for _, state in self._parts if state.ring is not None]
+        return {ring.number: ring.behind(self._numbers[ring.number]) for ring in rings}
+
+    def _given(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """With the numbers of rings."""
+        numbers = {name: np.full(1, number, np.float32) for name, number in self._numbers.items()}
+        return {**{n: np.asarray(feeds[n]) for n in feeds}, **numbers}
 
     def place(self, index: int) -> str:
         """`segment 2: ` in front of an operation's index, where the model has several programs."""
@@ -286,7 +302,7 @@ class Session:
             _held(dram, state)[:] = _held(done.memory["dram"], state)
             codes[state.made] = read_port(dram, state.port)
             whole = left.setdefault(state.output, np.empty(_whole_shape(state), np.float32))
-            _part_of(whole, state)[...] = to_real(codes[state.made], state.port)
+            _part_of(whole, state)[...] = to_real(read_state(dram, state, self._behind()), state.alone)
         real |= left
         simulation = done.simulation
         if simulation is None and done.start.size:
@@ -308,10 +324,11 @@ class Session:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
             write_port(dram, port, codes[port.tensor])
         for state in region.states:
-            port = state.port
+            port = state.alone
             if port.model in real:
-                write_port(dram, port, to_codes(_fitting(_part_of(real[port.model], state), port), port))
-            codes[port.tensor] = read_port(dram, port)
+                given = to_codes(_fitting(_part_of(real[port.model], state), port), port)
+                write_state(dram, state, given, self._numbers)
+            codes[port.tensor] = read_port(dram, state.port)
         return dram
 
     def _program(self, index: int) -> Program:
@@ -340,7 +357,7 @@ class Session:
 
 def _whole_shape(state: State) -> tuple[int, ...]:
     """Of the state that it is a part of, in the model's order."""
-    shape = model_shape(state.port)
+    shape = model_shape(state.alone)
     return shape if state.part is None else (state.part.whole, *shape[1:])
 
 

@@ -152,6 +152,9 @@ def _mark(layer: Layer, read: Masks) -> None:
     else:
         for move in layer.mover.moves(layer)[1]:
             source, target = _ends(move)
+            index = layer.mover.row_index(layer) if move.indexed else None
+            if index is not None and index.tensor == node.inputs[move.source]:
+                source = (...,)  # wherever its row is
             in_place = isinstance(node.op, Join | Slice)
             read[node.inputs[move.source]][source] |= read[node.outputs[0]][target] if in_place else True
 

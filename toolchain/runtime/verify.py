@@ -66,6 +66,7 @@ class _Target:
     written: np.ndarray
     wrong: np.ndarray
     writes: list[tuple[int, Access]]
+    rows: list[tuple[int, Access]]  # writes somewhere in it, where a number of the run says
 
 
 _Owner = tuple[int, int | None]  # layer, and sample of a batch where these take turns
@@ -118,6 +119,8 @@ class _RegionWatch:
         for access in accesses_at(self._ops, index, self._chip):
             if access.write and access.space == target.space and access.exact:
                 _compare(index, access, target, memory[access.space])
+            elif access.write and access.space == target.space:
+                target.rows.append((index, access))
         self._left[owner] -= 1
         if not self._left[owner]:
             self._finish(owner, result, self._targets.pop(owner), memory)
@@ -139,7 +142,7 @@ class _RegionWatch:
         space, whole = self._chip.space_code(result.space), self._place(result)
         size = whole.end - whole.address
         held, written, wrong = (np.zeros(size, np.bool_) for _ in range(3))
-        target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [])
+        target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [], [])
         codes = np.ascontiguousarray(self._codes[result.tensor])
         if sample is not None:  # each is a run of its own
             codes = codes.reshape(result.turns, *of_sample(codes.shape, result.turns))[sample]
@@ -167,6 +170,8 @@ class _RegionWatch:
         """Every operation of the layer has run."""
         info = self._region.layers[owner[0]]
         wrong = target.wrong
+        for index, access in target.rows:  # what else lies there is as it was
+            _compare(index, access, target, memory[target.space])
         for index, access in reversed(target.writes):  # the last that wrote a byte answers for it
             own = wrong & _cover(access, target.base, wrong.size)
             if own.any():

@@ -20,12 +20,14 @@ Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tenso
 
 def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:
     """By the channel that stores. What lies where it should already is not moved. Copies of indexed moves name `INDEXED` as the
-    base of their destination."""
+    base of what they reach by rows."""
     store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], layer.output.item_bytes
     most = Copy.need("inner_bytes", chip).high
     mover = Mover(store.number, chip.dma_dimensions, element_type=layer.output_number, most=most)
     movers = (mover, *((replace(mover, transposes=True),) if store.dma.transpose_block else ()))
     boxes, moved = layer.mover.moves(layer)
+    index = layer.mover.row_index(layer)
+    indexed = {"destination_base" if index is not None and index.tensor == out else "source_base": INDEXED}
     kept = [m for m in moved if not _in_place(m, layer, views, locate)]
     ends = {m: _ends(m, layer, views) for m in kept}
     ops: list[MachineOp] = []
@@ -41,7 +43,7 @@ def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -
             # Matrices are turned where that is no slower than element by element.
             ways = [list(copies(*there, strides, item_bytes, m)) for m in movers]
             best = min(ways, key=lambda way: (_alone_cycles(way, chip), len(way))) if len(ways) > 1 else ways[0]
-            ops += [replace(op, destination_base=INDEXED) for op in best] if move.indexed else best
+            ops += [replace(op, **indexed) for op in best] if move.indexed else best
     return ops
 
 

@@ -164,9 +164,11 @@ class TiledOp(NpuOp):
 
 
 class RowIndex(NamedTuple):
-    """Where indexed moves write: so many rows of dimension `axis` behind their target as input `number` says, `limit` at most."""
+    """Where indexed moves read or write `tensor`: so many rows of dimension `axis` further as input `number` says, `limit` at
+    most."""
 
     number: int
+    tensor: str
     axis: int
     limit: int
 

@@ -118,8 +118,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Move:
-    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output, or, indexed, so many
-    rows behind it as the operator reads a number of."""
+    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output; indexed, one of the
+    two lies so many rows further as the operator reads a number of."""
 
     source: int
     source_start: tuple[int, ...]
