@@ -54,6 +54,7 @@ def _forced(planner: Planner, plan: RegionPlan, size: int, counts: Counter[str])
             way = planner._cuts(int(size * share), spilled, by)
             found = planner._cut(way, way.best(planner.options.near))
         if len(planner.layers) % 3 and (found is None or not found.cascades):
+            planner.turns.clear()
             way = planner._cuts(int(size * share), spilled, by)
             found = planner._cut(way, way.best(planner.options.near))
         if found is not None:
