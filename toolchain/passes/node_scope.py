@@ -75,6 +75,9 @@ class Scope:
             self.shapes[tensor] = shape
         return tensor
 
+    def has(self, tensor: str) -> bool:
+        return tensor in self.inners
+
     def seen(self, tensor: str) -> Range | None:
         return self.ranges.get(tensor)
 
