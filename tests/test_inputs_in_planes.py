@@ -123,6 +123,13 @@ def test_products_of_matrices_and_shapes_between(tmp_path: Path) -> None:
     assert decibels(model, mixed_machine("int32"), WIDE)[1] > decibels(model, mixed_machine("int32"), FINE)[1] + 40
 
 
+@pytest.mark.usefixtures("no_room")
+def test_layers_behind_each_other(tmp_path: Path) -> None:
+    """What makes a tensor in planes, and what reads it in planes."""
+    model = made(tmp_path, "c = Conv(x, w, b) r = Relu(c) y = Conv(r, w)", (8, 8, 1, 1), "1,8,6,6")
+    assert decibels(model, mixed_machine("int32"), (*WIDE, "w=int16"))[1] > 80
+
+
 def test_all_that_read_a_tensor_share_its_planes(tmp_path: Path) -> None:
     model = made(tmp_path, "p = Conv(x, w, b) q = Conv(x, w) y = Add(p, q)", (8, 8, 1, 1), "1,8,6,6")
     nodes = built(model, mixed_machine("int32"), ("x=int32",), 0).container.graph.nodes
