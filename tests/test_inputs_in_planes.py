@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,10 +19,10 @@ from tests.meaning.case import Case
 from tests.meaning.judge import in_float
 from tests.meaning.machines import mixed_machine, unsigned_machine
 from toolchain.api import Build, BuildOptions, build
-from toolchain.hw.rules import broken_rules
+from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.input_planes import LEFT, plane_quants
+from toolchain.ops.convolution.input_planes import LEFT, plane_quants, reads_in_planes
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.runtime import Session
@@ -147,13 +150,36 @@ def test_a_machine_without_differences_reads_the_finest_narrow_codes(tmp_path: P
 
 
 def without(function: str) -> Machine:
+    return changed(lambda data: data["engines"]["vector"]["functions"].pop(function))
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> Machine:
     base = mixed_machine("int32")
-    chip = base.chip
-    vector = chip.engines["vector"]
-    functions = {name: rate for name, rate in vector.functions.items() if name != function}  # type: ignore[union-attr]
-    less = chip.model_copy(update={"engines": {**chip.engines, "vector": vector.model_copy(update={"functions": functions})}})
-    assert not list(broken_rules(less))
-    return replace(base, chip=less)
+    data = json.loads(base.chip.model_dump_json())
+    change(data)
+    return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
+
+
+def test_what_wraps_has_no_planes() -> None:
+    """Half a step above the last code of the upper one it would be the first."""
+    assert reads_in_planes(mixed_machine("int32").chip)
+    assert not reads_in_planes(changed(lambda data: data["numerics"].update(overflow="wrap")).chip)
+
+
+@pytest.mark.usefixtures("no_room")
+def test_lower_bits_of_one_sign_add_up(tmp_path: Path) -> None:
+    model = made(tmp_path, "y = Conv(x, w)", (8, 8, 1, 1), "1,8,6,6")
+    proto = onnx.load(model)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.full((8, 8, 1, 1), 127, np.float32), "w"))
+    onnx.save(proto, model)
+    x = np.load(tmp_path / "d.npz")["x"]
+    x = np.clip(x / np.abs(x).max(), -1, 1)
+    np.savez(tmp_path / "d.npz", x=x)
+    step = 2.0**16 / (2**27 - 1)  # of the upper plane, where 1 is the largest that was seen
+    inputs = np.stack([np.full((1, 8, 6, 6), (k + 0.49) * step, np.float32) for k in range(1, 9)])
+    got = outputs(built(model, mixed_machine("int32"), (*WIDE, "y=int16")), inputs)
+    real = expected(model, inputs)
+    assert np.abs(got - real).max() < 2 * 127 * 8 / 32767  # steps of y
 
 
 def test_repair_report_and_export_go_round_them(tmp_path: Path) -> None:
