@@ -80,3 +80,10 @@ def test_another_root_is_a_function(tmp_path: Path) -> None:
     nodes, x, y = made("p = Mul(a, a) q = Abs(b) s = Add(p, q) y = Sqrt(s)", tmp_path)
     assert not [row for row in nodes if row["engine"] == "host"]
     assert sqnr_db(np.sqrt(x[:, 0].astype(np.float64) ** 2 + np.abs(x[:, 1])), y) > 30
+
+
+def test_in_wide_codes_small_ones_are_as_near_as_large_ones(tmp_path: Path) -> None:
+    """As near as the turns themselves are in float, 4e-5, and 2^-23 of the largest."""
+    _, x, y = made("p = Mul(a, a) q = Mul(b, b) s = Add(p, q) y = Sqrt(s)", tmp_path, types=("*=int32",))
+    expected = np.sqrt((x.astype(np.float64) ** 2).sum(1))
+    assert (np.abs(y - expected) <= 4e-5 * expected + 2.0**-23 * expected.max()).all()

@@ -281,7 +281,7 @@ def test_what_is_no_layer_has_no_types(model: Path) -> None:
     assert types_text(row) == ""
 
 
-def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_and_tables_as_narrower_ones(model: Path) -> None:
+def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_in_planes_and_tables_as_narrower_ones(model: Path) -> None:
     built = build(model, BuildOptions(mixed_machine("int32"), types=("*=int32",), level=0))
     graph = built.container.graph
     named = {n.removesuffix("@nhwc"): t for n, t in graph.types.items() if t.quant is not None and "@int16" not in n}
@@ -289,12 +289,15 @@ def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_and_tables
     for name, kind in named.items():
         assert kind.quant is not None and kind.quant.zero_point == 0, name
     codes = [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
-    assert codes == ["int16", "int16"]
+    assert codes == ["int16", "int16", "int16"]  # x in two planes; what the function makes before it is widened in one
     rows = {row["node"]: row for row in built.figures["nodes"]}
-    assert types_text(rows["first"]) == "int16 to int32; int8 weights"
+    assert types_text(rows["first.upper"]) == "int16 to int32; int8 weights" and types_text(rows["first"]) == "int32 to int32"
+    assert types_text(rows["second"]) == "int16 to int32; int8 weights"
     assert types_text(rows["sum"]) == "int32 to int32"
-    assert rows["first.narrow0"]["reason"].startswith("made by the compiler: makes int16 codes of tensor x")
-    assert "second.narrow0" not in rows  # what the function makes before it is widened
+    told = [row["reason"] for row in built.figures["nodes"] if row["made_by"] != "model"]
+    assert any(reason.startswith("made by the compiler: makes int16 codes of tensor x") for reason in told)
+    assert any(reason.startswith("made by the compiler: makes int16 codes of what those leave of tensor x") for reason in told)
+    assert "second.narrow0" not in rows
 
 
 def test_a_function_of_codes_of_one_type_makes_wide_ones_by_way_of_another(model: Path) -> None:

@@ -20,7 +20,7 @@ from toolchain.errors import CompileError, ConfigError
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.convolution.planes import planes
+from toolchain.ops.convolution.planes import weight_planes
 from toolchain.runtime import Session
 
 FINE = "*=int16"  # activations
@@ -147,7 +147,7 @@ def test_planes_are_the_weights_to_a_step_of_the_lower_one(kind: str) -> None:
     if kind == "pow2":
         numerics = load_machine("ws8_pow2").chip.numerics
     w = np.random.default_rng(3).normal(0, 1, (5, 3, 3, 4))
-    found = planes(w, np.ones(5), Quant(0.01, 3), numerics, "layer")
+    found = weight_planes(w, np.ones(5), Quant(0.01, 3), numerics, "layer")
     together = found.upper.weight.dequantized() + found.lower.weight.dequantized()
     steps = found.lower.weight.scales.reshape(-1, 1, 1, 1)
     assert (np.abs(together - w) <= steps * (0.5 + 1e-9)).all()
@@ -164,7 +164,7 @@ def test_planes_are_the_weights_to_a_step_of_the_lower_one(kind: str) -> None:
 def test_the_upper_plane_reaches_as_far_as_the_lower_one_adds() -> None:
     """Further, and its codes are that much coarser: four times here, were all inputs at their ends, each with its worst sign."""
     rng, codes, x = np.random.default_rng(1), CodeType("int16"), Quant(2.0**-15, 0)
-    found = planes(rng.normal(0, 1, (16, 512)), None, x, mixed_machine().chip.numerics.of(codes), "fc")
+    found = weight_planes(rng.normal(0, 1, (16, 512)), None, x, mixed_machine().chip.numerics.of(codes), "fc")
     lower, data = found.lower.weight.dequantized(), rng.uniform(-1, 1, (512, 4000)) * (rng.random((512, 4000)) < 0.02)
     reach = found.reach(x, codes, float(np.abs(found.upper.weight.dequantized() @ data).max()))
     assert np.abs(lower @ data).max() < reach < np.abs(lower).sum(1).max() / 4

@@ -53,10 +53,10 @@ class Unary(FloatOp):
         return f"{chip.key('vector')}.functions has {missing}"
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
-        return clip_bounds(self.function) is not None
+        return self._rescales(chip)
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
-        return clip_bounds(self.function) is not None
+        return self._rescales(chip)
 
     def telling(self, seen: Range, y: Quant, codes: CodeType) -> Range:
         beyond = seen.span * _BEYOND  # where a function is about to leave a code at an end, it has not stopped there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, fresh_name
 from toolchain.ir.stored import Stored, stored_of
-from toolchain.ops.kit.operator import FloatOp, operator_of
+from toolchain.ops.kit.operator import FloatOp, operator_of, same_scale
 from toolchain.ops.rescale import rescaled
 
 _INT32 = (-(2**31), 2**31 - 1)
@@ -50,6 +51,10 @@ class Scope:
     narrowed: Mapping[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # those of one node that it sees so
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of inner tensors that have not that of their source
 
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        return self.graph.producers()
+
     def quant(self, tensor: str) -> Quant:
         if tensor in self.narrowed:
             return self.narrowed[tensor][0]
@@ -74,6 +79,9 @@ class Scope:
         if shape is not None:
             self.shapes[tensor] = shape
         return tensor
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.inners
 
     def seen(self, tensor: str) -> Range | None:
         return self.ranges.get(tensor)
@@ -205,14 +213,15 @@ def integer_nodes(node: Node, scope: Scope) -> list[Node]:
 
 def _narrowed(node: Node, op: FloatOp, scope: Scope) -> dict[str, tuple[Quant, CodeType]]:
     """By tensor that the operator does not take, or make, in its type: what it has in its place, of the most bits that there
-    are."""
+    are. So it has of a wide one that was made in such codes, which hold all of it."""
     graph, chip = scope.graph, scope.chip
     tensors = [n for n in (*node.inputs, *node.outputs) if n and n not in graph.constants]
     reads, makes, known = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip), op.operand_types(node, graph, chip)
+    can_be_narrow = not same_scale(op) and finest(known).bits == finest(chip.operand_types).bits
     found: dict[str, tuple[Quant, CodeType]] = {}
     for name in tensors:
         codes, made = scope.codes(name), name in node.outputs
-        if codes.is_wide and not (makes if made else reads):
+        if codes.is_wide and not (makes if made else reads and not (can_be_narrow and _made_narrow(name, scope))):
             target = finest(chip.operand_types if made else known)
         elif not codes.is_wide and not made and codes not in known:
             target = finest(known)
@@ -220,6 +229,14 @@ def _narrowed(node: Node, op: FloatOp, scope: Scope) -> dict[str, tuple[Quant, C
             continue
         found[name] = scope.seen_as[target][name], target
     return found
+
+
+def _made_narrow(name: str, scope: Scope) -> bool:
+    """Whether a wide tensor holds what its operator made in narrower codes, moved perhaps."""
+    node = scope.producers.get(name)
+    while node is not None and same_scale(node.op):
+        node = scope.producers.get(node.inputs[0])
+    return node is not None and isinstance(node.op, FloatOp) and not node.op.makes_wide(node, scope.graph, scope.chip)
 
 
 def finest(types: Sequence[CodeType]) -> CodeType:

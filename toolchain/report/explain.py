@@ -12,6 +12,7 @@ from toolchain.machine import Flow
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.parameters import is_depthwise
+from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import channels_last
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.movement import IntegerPad
@@ -116,6 +117,8 @@ def _purpose(name: str, container: Container) -> str:
         return f"makes {made} codes of tensor {graph.shown(node.inputs[0])}"
     if kind == "Rescale":
         return f"brings tensor {graph.shown(node.inputs[0])} to the scale of what it is joined with"
+    if isinstance(node.op, IntegerBinary) and node.op.kind == "sub":
+        return f"makes {graph.types[node.outputs[0]].dtype} codes of what those leave of tensor {graph.shown(node.inputs[0])}"
     if isinstance(node.op, Transpose):
         order = "channels last" if node.op.perm == channels_last(len(node.op.perm)) else "the model's order"
         return f"tensor {graph.shown(node.outputs[0])} in {order}, as its reader takes it"

@@ -44,7 +44,7 @@ class CodeType(StrEnum):
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is for sums: no operand of an array, no table, symmetric, with bits to spare."""
+        """Whether it is for sums: what an array reads in planes of narrower codes, no table, symmetric, with bits to spare."""
         return self.bits > 16
 
     @property

@@ -1,7 +1,9 @@
-"""Weights of twice a machine's bits: the sum of two products, of their upper and of their lower plane."""
+"""Operands of more bits than an array takes are sums of an upper and a lower plane: products of planes, and the sum of these."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from quant.observe import Range
 from quant.parameters import BiasQuant, WeightQuant, activation_quant, bias_quant, requantized, weight_quant
 from quant.parameters.codes import weight_code_range
 from toolchain.ir.graph import Node, Quant
+from toolchain.ops.convolution.input_planes import LEFT, Plane
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.elementwise.rules import sum_requants
 from toolchain.ops.kit.operator import Array
@@ -21,7 +24,7 @@ from toolchain.ops.kit.quant_scope import QuantScope
 _SHARES = 8.0
 
 
-class Planes(NamedTuple):
+class WeightPlanes(NamedTuple):
     """w = upper + lower. Each plane has codes and scales of its own; the bias is the upper's."""
 
     upper: BiasQuant
@@ -43,7 +46,7 @@ def _norms(weight: WeightQuant) -> Array:
     return np.sqrt(np.square(weight.dequantized().reshape(len(weight.codes), -1)).sum(1))
 
 
-def planes(w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str) -> Planes:
+def weight_planes(w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str) -> WeightPlanes:
     """w: float[o, ...]; numerics: with weights of the planes' type. A step of the lower plane is the least by which half a step
     of the upper one lies within its codes; a power of two of it on machines whose scales are such."""
     scaling = WeightScaling(0 if numerics.weights_per_channel else None)
@@ -54,37 +57,75 @@ def planes(w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str
     parts = 2 ** int(np.log2(parts)) if numerics.scale.kind == "pow2" else parts
     scales = upper.weight.scales / parts
     nothing = WeightQuant(np.zeros(w.shape, np.int8), scales, 0)
-    return Planes(upper, bias_quant(None, rest, requantized(rest, nothing, scales, numerics), x, numerics, name=name))
+    return WeightPlanes(upper, bias_quant(None, rest, requantized(rest, nothing, scales, numerics), x, numerics, name=name))
 
 
-class Between(NamedTuple):
-    """A tensor between the products and their sum."""
+class Product(NamedTuple):
+    """Of a plane of the input, or all of it, and a plane of the weights, or all of them: how much it adds to an output at most,
+    in magnitude; of the upper planes nobody asks."""
+
+    name: str
+    x: Plane
+    weights: BiasQuant
+    reach: float = 0.0
+
+
+def with_lower_input(upper: Product, lower: Plane, bias: Array | None, numerics: Numerics, name: str) -> Product:
+    """What the lower plane of the input adds: to the product of the upper one, by the same weights, with what that leaves of the
+    bias."""
+    own = upper.weights.weight
+    w = own.dequantized()
+    left = None if bias is None else np.asarray(bias, np.float64) - upper.weights.codes * upper.x.quant.scale * own.scales
+    reach = LEFT * upper.x.quant.scale * float(np.abs(w).reshape(len(w), -1).sum(1).max())
+    return Product("lower input", lower, bias_quant(left, w, own, lower.quant, numerics, name=name), reach)
+
+
+class Made(NamedTuple):
+    """What a product makes: its tensor, with the scale and type of its codes."""
 
     name: str
     quant: Quant
     codes: CodeType
 
 
-def between(node: Node, found: Planes, x: Quant, ends: tuple[float, float], scope: QuantScope) -> tuple[Between, Between]:
-    """What the planes make, upper and lower, in the finest codes. ends: of the output. Where the upper one saturates the output
-    does so too, but where the lower one adds more than its reach."""
-    reach = found.reach(x, scope.codes(node.inputs[0]), max(map(abs, ends)))
+def between(node: Node, products: Sequence[Product], limits: tuple[int, int], scope: QuantScope) -> list[Made]:
+    """What each makes, the upper one first, in the finest codes of an operand; in wide ones the upper one where the input has
+    these, all where the output has. limits: of the output's codes. Where the upper one saturates the output does so too, but
+    where the lower ones add more than their reach."""
+    y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
+    added = sum(p.reach for p in products[1:])
+    ends = [(limit - y.zero_point) * y.scale / 2.0**codes.spare_bits for limit in limits]
+    finest, widest = (max(types, key=lambda t: t.bits) for types in (scope.chip.operand_types, scope.chip.code_types))
+    upper = widest if codes.is_wide or scope.codes(node.inputs[0]).is_wide else finest
+    lower = widest if codes.is_wide else finest
+    made = [_made(node, "upper plane", Range(ends[0] - added, ends[1] + added), upper, scope)]
+    return [*made, *(_made(node, f"{p.name} plane", Range(-p.reach, p.reach), lower, scope) for p in products[1:])]
+
+
+def _made(node: Node, what: str, held: Range, codes: CodeType, scope: QuantScope) -> Made:
+    quant = activation_quant(held, scope.chip.numerics.of(codes))
     shape = scope.graph.types[node.outputs[0]].shape
-    codes = max(scope.chip.operand_types, key=lambda t: t.bits)
-    numerics = scope.chip.numerics.of(codes)
-    ranges = {"upper plane": Range(ends[0] - reach, ends[1] + reach), "lower plane": Range(-reach, reach)}
-    made: list[Between] = []
-    for what, held in ranges.items():
-        quant = activation_quant(held, numerics)
-        name = scope.inner(scope.own_name(f"{node.outputs[0]}: {what}"), quant, codes, shape)
-        made.append(Between(name, quant, codes))
-    return made[0], made[1]
+    return Made(scope.inner(scope.own_name(f"{node.outputs[0]}: {what}"), quant, codes, shape), quant, codes)
 
 
-def summed(node: Node, parts: tuple[Between, Between], y: Quant, limits: tuple[int, int], scope: QuantScope) -> Node:
-    """The sum of both, which makes the node's output."""
-    a, b = parts
-    own = Node(node.name, node.op, (a.name, b.name), node.outputs, node.sources)
-    r = sum_requants(own, (a.quant, b.quant, y), "add", *limits, scope)
-    op = IntegerBinary("add", a.quant.zero_point, b.quant.zero_point, r.left_shift, r.q_requant, r.r_requant, r.out_requant)
-    return Node(node.name, op, own.inputs, node.outputs, node.sources)
+def summed(
+    node: Node, products: Sequence[Product], parts: Sequence[Made], limits: tuple[int, int], scope: QuantScope
+) -> list[Node]:
+    """The sums of what the products make, the last of which makes the node's output: first that of what adds little."""
+    upper, lower, *others = parts
+    nodes = list[Node]()
+    for other in others:
+        reach = sum(p.reach for p in products[1:])
+        both = _made(node, "lower planes", Range(-reach, reach), lower.codes, scope)
+        inner = Node(f"{node.name}.lower planes", node.op, (lower.name, other.name), (both.name,), node.sources)
+        nodes.append(_sum(inner, both.codes.limits, scope))
+        lower = both
+    own = Node(node.name, node.op, (upper.name, lower.name), node.outputs, node.sources)
+    return [*nodes, _sum(own, limits, scope)]
+
+
+def _sum(node: Node, limits: tuple[int, int], scope: QuantScope) -> Node:
+    a, b, y = (scope.quant(n) for n in (*node.inputs, *node.outputs))
+    r = sum_requants(node, (a, b, y), "add", *limits, scope)
+    op = IntegerBinary("add", a.zero_point, b.zero_point, r.left_shift, r.q_requant, r.r_requant, r.out_requant)
+    return replace(node, op=op)

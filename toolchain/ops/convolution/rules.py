@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +26,10 @@ from quant.parameters import (
 )
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.convolution.input_planes import Plane, input_planes, reads_in_planes
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
-from toolchain.ops.convolution.planes import between, planes, summed
+from toolchain.ops.convolution.planes import Made, Product, between, summed, weight_planes, with_lower_input
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
@@ -66,29 +66,37 @@ class Convolution(FloatOp):
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
         return chip.array_types
 
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return reads_in_planes(chip)
+
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True
 
     def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
-        """Its weights and bias in integers: as chosen, or the file's own codes, or rounded to nearest."""
-        return self._weights(node, scope, self._weight_type(node, scope))
+        """Its weights and bias in integers, of an input of no wide codes: as chosen, or the file's own codes, or rounded to
+        nearest."""
+        x = Plane(node.inputs[0], scope.quant(node.inputs[0]), scope.codes(node.inputs[0]))
+        return self._weights(node, scope, x, self._weight_type(node, x, scope))
 
-    def _weights(self, node: Node, scope: QuantScope, codes: CodeType) -> BiasQuant:
+    def _weights(self, node: Node, scope: QuantScope, x: Plane, codes: CodeType) -> BiasQuant:
         weights, chosen = scope.graph.constants[node.inputs[1]], scope.layer(node)
-        numerics = scope.numerics(node.inputs[0]).with_weights(codes)
-        bias_name = (*node.inputs, "", "")[2]
-        bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
+        numerics = scope.chip.numerics.of(x.codes).with_weights(codes)
+        bias = self._bias(node, scope)
         if chosen.weight is None:
-            w, bias = self._rounded(node, weights, bias, scope, chosen.scaling, numerics)
+            w, bias = self._rounded(node, weights, bias, scope, x, chosen.scaling, numerics)
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
-        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
+        return bias_quant(bias, weights, w, x.quant, numerics, name=node.name)
 
-    def _weight_type(self, node: Node, scope: QuantScope) -> CodeType:
+    def _bias(self, node: Node, scope: QuantScope) -> Array | None:
+        chosen, name = scope.layer(node).bias, (*node.inputs, "", "")[2]
+        return chosen if chosen is not None or not name else scope.graph.constants[name]
+
+    def _weight_type(self, node: Node, x: Plane, scope: QuantScope) -> CodeType:
         """As asked; else the narrowest that holds a quantized file's own codes; else the first: of those that an array takes with
         the input's."""
-        chip, codes, asked = scope.chip, scope.codes(node.inputs[0]), scope.weight_type(node)
+        chip, codes, asked = scope.chip, x.codes, scope.weight_type(node)
         how = scope.stored(node, product=True)
         known = chip.weights_for(codes)
         if asked is not None and asked not in known and not self._plane(asked, known, scope):
@@ -110,6 +118,7 @@ class Convolution(FloatOp):
         w: Array,
         bias: Array | None,
         scope: QuantScope,
+        x: Plane,
         scaling: WeightScaling | None,
         numerics: Numerics,
     ) -> tuple[WeightQuant, Array | None]:
@@ -129,7 +138,7 @@ class Convolution(FloatOp):
                 f"{w.shape[1]}x{w.shape[2]} over 1 / {self.groups} of them; give it `scales: channel`"
             )
         scaling = numerics.scaling_of(0, w.shape[3], groups) if scaling is None else scaling
-        ratio = scope.quant(node.inputs[0]).scale / scope.quant(node.outputs[0]).scale
+        ratio = x.quant.scale / scope.quant(node.outputs[0]).scale
         return expressible_weight(w, weight_quant(w, 0, numerics, scaling=scaling, name=node.name), ratio, numerics), bias
 
     def can_be_grouped(self, shape: tuple[int, ...]) -> bool:
@@ -139,37 +148,68 @@ class Convolution(FloatOp):
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         y, numerics = scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
         limits = clamp_codes(self.activation, y, numerics.activation)
-        weight_type = self._weight_type(node, scope)
-        plane = self._plane(weight_type, scope.chip.weights_for(scope.codes(node.inputs[0])), scope)
-        if plane is not None:
-            return self._in_planes(node, scope, plane, limits)
-        made = _Made(node.name, node.outputs[0], y, numerics.activation, limits)
-        return [self._product(node, scope, self._weights(node, scope, weight_type), weight_type, made)]
+        nodes, seen = input_planes(node.inputs[0], scope)
+        weight_type = self._weight_type(node, seen[0], scope)
+        plane = self._plane(weight_type, scope.chip.weights_for(seen[0].codes), scope)
+        products = self._products(node, scope, seen, weight_type, plane, limits)
+        if len(products) == 1:
+            parts = [Made(node.outputs[0], y, numerics.activation)]
+            return [*nodes, self._product(node, scope, node.name, products[0], weight_type, parts[0], limits)]
+        parts = between(node, products, limits, scope)
+        nodes += [
+            self._product(node, scope, f"{node.name}.{p.name}", p, plane or weight_type, part, part.codes.limits)
+            for p, part in zip(products, parts, strict=True)
+        ]
+        return [*nodes, *summed(node, products, parts, limits, scope)]
 
-    def _in_planes(self, node: Node, scope: QuantScope, plane: CodeType, limits: tuple[int, int]) -> list[Node]:
-        """Of weights that are the sum of two planes: a product for each, and the sum of both."""
-        chosen, (x, y) = scope.layer(node), (scope.quant(n) for n in (node.inputs[0], node.outputs[0]))
+    def _products(
+        self,
+        node: Node,
+        scope: QuantScope,
+        seen: Sequence[Plane],
+        weight_type: CodeType,
+        plane: CodeType | None,
+        limits: tuple[int, int],
+    ) -> list[Product]:
+        """One, or of weights or an input that are the sum of two planes one for each, that of the upper ones first; the product
+        of both lower ones is below what either lacks of its operand. plane: of weights in planes the type of each."""
+        x, y = seen[0], scope.quant(node.outputs[0])
+        numerics = scope.chip.numerics.of(x.codes).with_weights(plane or weight_type)
+        if plane is None:
+            found = [Product("upper", x, self._weights(node, scope, x, weight_type))]
+        else:
+            self._refuse_in_planes(node, scope, plane)
+            w = weight_planes(scope.graph.constants[node.inputs[1]], self._bias(node, scope), x.quant, numerics, node.name)
+            largest = (
+                max(abs(limit - y.zero_point) for limit in limits) * y.scale / 2.0 ** scope.codes(node.outputs[0]).spare_bits
+            )
+            found = [Product("upper", x, w.upper), Product("lower", x, w.lower, w.reach(x.quant, x.codes, largest))]
+        if len(seen) > 1:
+            found.append(with_lower_input(found[0], seen[1], self._bias(node, scope), numerics, node.name))
+        return found
+
+    def _refuse_in_planes(self, node: Node, scope: QuantScope, plane: CodeType) -> None:
+        chosen = scope.layer(node)
         group = 0 if chosen.scaling is None else chosen.scaling.group
         if chosen.weight is not None or group:
             what = f"groups of {group}" if group else "codes that repair chose"
             raise CompileError(f"{node.name}: {what} and weights in two planes of {plane}; give it one of these")
-        bias_name = (*node.inputs, "", "")[2]
-        bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
-        numerics = scope.numerics(node.inputs[0]).with_weights(plane)
-        found = planes(scope.graph.constants[node.inputs[1]], bias, x, numerics, node.name)
-        ends = (limits[0] - y.zero_point) * y.scale, (limits[1] - y.zero_point) * y.scale
-        parts = between(node, found, x, ends, scope)
-        products = [
-            self._product(node, scope, b, plane, _Made(f"{node.name}.{what}", p.name, p.quant, p.codes, p.codes.limits))
-            for what, b, p in zip(("upper", "lower"), found, parts, strict=True)
-        ]
-        return [*products, summed(node, parts, y, limits, scope)]
 
-    def _product(self, node: Node, scope: QuantScope, b: BiasQuant, weight_type: CodeType, made: _Made) -> Node:
-        x, numerics = scope.quant(node.inputs[0]), scope.chip.numerics.of(made.codes)
+    def _product(
+        self,
+        node: Node,
+        scope: QuantScope,
+        name: str,
+        product: Product,
+        weight_type: CodeType,
+        made: Made,
+        limits: tuple[int, int],
+    ) -> Node:
+        """limits: of the codes that it makes."""
+        x, b, numerics = product.x.quant, product.weights, scope.chip.numerics.of(made.codes)
         scale = product_scale(x.scale, b.weight.scales, made.quant.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
-        low, high = made.limits
+        low, high = limits
         requant = scope.requant(scale, "convolution", made.codes, made.quant.zero_point, low, high, where=node.name, peak=peak)
         offset = bias_compensation(requant.real_scale, made.quant, numerics, clamp_low=low, peak=b.peak, name=node.name)
         integer = IntegerConvolution(
@@ -186,21 +226,11 @@ class Convolution(FloatOp):
             b.weight.groups,
         )
         names = (
-            node.inputs[0],
-            scope.constant(f"{made.name}.weights", b.weight.codes),
-            scope.constant(f"{made.name}.bias", b.codes.astype(np.int64) + offset.offsets),
+            product.x.name,
+            scope.constant(f"{name}.weights", b.weight.codes),
+            scope.constant(f"{name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
-        return Node(made.name, integer, names, (made.output,), node.sources)
-
-
-class _Made(NamedTuple):
-    """What a product makes: the integer node's name, its output, with the scale, type and clamp of its codes."""
-
-    name: str
-    output: str
-    quant: Quant
-    codes: CodeType
-    limits: tuple[int, int]
+        return Node(name, integer, names, (made.name,), node.sources)
 
 
 def convolution(scope: Scope) -> None:

@@ -69,6 +69,10 @@ class QuantScope(Protocol):
         what it is made from."""
         ...
 
+    def has(self, tensor: str) -> bool:
+        """Whether nodes before this one have put such a tensor between them."""
+        ...
+
     def stored(self, node: Node, *, product: bool = False) -> Stored | None:
         """How a quantized model's file holds the node's constants; None where it says nothing. product: the weights of a sum of
         products, else the operand of another node."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolchain.hw import Chip
 from toolchain.machine import Elementwise, ElementwiseKind, Softmax, Table, TableFunction
-from toolchain.vectors.bench import Bench, NotHere
+from toolchain.vectors.bench import Bench
 from toolchain.vectors.case import Draw
 from toolchain.vectors.draws.sums import CLAMPS, clamps, edges, end_shifts, table
 
@@ -202,8 +202,6 @@ def _tables(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
 def soft(bench: Bench, number: int, columns: int, equal: bool) -> None:
     """Rows of a softmax; of equal codes every output is one part of the row's length."""
     codes, unit = bench.type(number), bench.unit(Softmax)
-    if codes.is_wide:
-        raise NotHere("no softmax of wide codes")
     values = bench.codes((3, 1, columns), number)
     values = np.full_like(values, codes.high) if equal else values
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (3, 1, columns), number)
@@ -214,7 +212,7 @@ def soft(bench: Bench, number: int, columns: int, equal: bool) -> None:
 
 
 def _softmax(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
-    for number in range(len(chip.code_types)):
+    for number in map(chip.type_number, chip.operand_types):
         for columns in (1, 2, 10, 300):
             yield f"rows_of_{columns}_{number}", partial(soft, number=number, columns=columns, equal=False)
         yield f"equal_{number}", partial(soft, number=number, columns=7, equal=True)
