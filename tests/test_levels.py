@@ -13,7 +13,7 @@ from toolchain.runtime import Session, random_feeds
 CLASSIFIER = Path(__file__).parent.parent / "examples/classifier/classifier.onnx"
 
 
-OTHERS = [pytest.param("ethos_u65_512", marks=pytest.mark.slow), pytest.param("ws8_pow2", marks=pytest.mark.exhaustive)]
+OTHERS = [pytest.param("ethos_u65_512", marks=pytest.mark.exhaustive), pytest.param("ws8_pow2", marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.parametrize("machine", ["edge16", *OTHERS])

@@ -80,7 +80,14 @@ def test_simulation_for_the_machine_asked_for(in_workshop: Path, tmp_path: Path)
     done(f"npu-sim good.npu --hw {tmp_path}/edge16.yaml --input good.npz")
 
 
-@pytest.mark.parametrize("hw", ["edge16", "ws8_pow2", "ethos_u55_256"])
+@pytest.mark.parametrize(
+    "hw",
+    [
+        pytest.param("edge16", marks=pytest.mark.exhaustive),
+        pytest.param("ws8_pow2", marks=pytest.mark.exhaustive),
+        "ethos_u55_256",
+    ],
+)
 def test_the_classifiers_listing_assembles_to_the_same_file(hw: str, in_workshop: Path, tmp_path: Path) -> None:
     """One machine of each instruction table."""
     line = f"npu-build {CLASSIFIER}/classifier.onnx --hw {hw} --calib {CLASSIFIER}/calib.npz --samples 2"

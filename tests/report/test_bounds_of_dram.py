@@ -129,7 +129,10 @@ def _figures(model: onnx.ModelProto, machine: Machine, folder: Path, goal: Goal 
     return found
 
 
-@pytest.mark.parametrize(("kib", "again"), [(64, 0), (32, 0), (8, 13_738)])
+@pytest.mark.parametrize(
+    ("kib", "again"),
+    [(64, 0), pytest.param(32, 0, marks=pytest.mark.exhaustive), pytest.param(8, 13_738, marks=pytest.mark.exhaustive)],
+)
 def test_two_bodies_move_each_byte_once_where_the_memory_holds_what_is_used_again(kib: int, again: int, tmp_path: Path) -> None:
     figures = _figures(bodies(), _machine(kib * 1024), tmp_path, Goal("traffic"))
     assert figures["dram_bound_bytes"] == 72_576 + again

@@ -123,7 +123,7 @@ def test_nothing_is_fetched_ahead_where_nothing_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [1, 1_000_000])
+@pytest.mark.parametrize("most", [1, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
 def test_random_networks_with_constants_fetched_ahead(most: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """most: constants that one layer fetches for others, so that these fetch what is left themselves."""
     counts: Counter[str] = Counter()

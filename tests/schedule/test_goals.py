@@ -71,7 +71,9 @@ def _worth(figures: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("kib", [512, 96, 32])
+@pytest.mark.parametrize(
+    "kib", [pytest.param(512, marks=pytest.mark.exhaustive), 96, pytest.param(32, marks=pytest.mark.exhaustive)]
+)
 def test_each_objective_is_no_worse_in_it_than_cycles(kib: int, tmp_path: Path) -> None:
     found = {o: _worth(_built(bodies(size=16), tmp_path, _machine(kib), o).figures) for o in OBJECTIVES}
     for objective, worth in found.items():

@@ -12,9 +12,8 @@ from toolchain.ops.elementwise.rules import sum_requants
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.rescale import rescaled
 
-LEFT = (
-    1.5  # steps of the upper plane that the lower one holds at most: one that is rounded off, half of one at the end of the codes
-)
+# Steps of the upper plane that the lower one holds at most: one that is rounded off, half of one at the end of the codes.
+LEFT = 1.5
 _SUM_BITS = 2  # below which wide operands of a sum are cut off
 _READING = frozenset(("add", "rescale", "sub"))
 
