@@ -135,7 +135,7 @@ def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arra
 
 
 def _strip(width: int, layers: int = 4, stride: int = 1) -> onnx.ModelProto:
-    """Convolutions of 3 x 3 over 8 channels of a low and wide image, with a sum of two of them in between."""
+    """Convolutions of 3 x 3 over 8 channels of a low and wide image, with a product of two of them in between."""
     rng, nodes, weights, x = np.random.default_rng(0), list[onnx.NodeProto](), list[onnx.TensorProto](), "x"
     for number in range(layers):
         values = rng.normal(0, 0.15, (8, 3 if number == 0 else 8, 3, 3)).astype(np.float32)
@@ -145,7 +145,7 @@ def _strip(width: int, layers: int = 4, stride: int = 1) -> onnx.ModelProto:
         nodes.append(helper.make_node("Relu", [f"c{number}"], [f"r{number}"], f"relu{number}"))
         x = f"r{number}"
         if number == 2:
-            nodes.append(helper.make_node("Add", [x, "r1"], ["s"], "sum"))
+            nodes.append(helper.make_node("Mul", [x, "r1"], ["s"], "product"))
             x = "s"
     graph = helper.make_graph(
         nodes,

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolchain.ops.kit.tile import Box
 from toolchain.ops.kit.window import Window, output_size
+from toolchain.schedule.areas import Rows
 from toolchain.schedule.repeats import representative
 from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep
 from toolchain.schedule.visits import BEGIN
@@ -103,6 +105,28 @@ def _made(parts: list[Part], blocks: list[list[Step]]) -> list[list[tuple[int, i
         [next(s.extent.columns or (0, 0) for s in block if isinstance(s, Call) and s.layer == part.layer) for block in blocks]
         for part in parts
     ]
+
+
+def test_columns_of_several_readers_are_those_of_all() -> None:
+    """One reads two columns further to the left, and none of those on the right."""
+    across = [
+        {"x": [Window(12, 1, 1, 1, 0)]},
+        {"t0": [Window(12, 1, 1, 1, 2)]},
+        {n: [Window(12, 1, 1, 1, 0)] for n in ("t1", "t0")},
+    ]
+    parts = [Part(i, f"t{i}", 12, 8, windows, 12, windows) for i, windows in enumerate(across)]
+    found = StripesOf(parts, {"t0": "t0", "t1": "t1"}).of(4, sweep=Sweep(columns=4))
+    assert found is not None and found.widths == {"t0": 6, "t1": 4}
+    second = [s for steps in found.steps for s in steps if isinstance(s, Call) and s.layer == 0][3]
+    assert second.extent.columns == (2, 6)
+
+
+def test_what_lies_in_a_buffer_is_told_from_its_first_column() -> None:
+    rows = Rows()
+    rows.use(Box("t", (0, 0, 0, 0), (1, 1, 4, 8)), 7)
+    rows.column = 32
+    assert rows.before(Box("t", (0, 0, 36, 0), (1, 1, 4, 8))) == []
+    assert rows.before(Box("t", (0, 0, 34, 0), (1, 1, 4, 8))) == [7]
 
 
 def test_columns_need_that_nothing_is_made_for_others() -> None:
