@@ -62,6 +62,9 @@ class PlannedRegion(NamedTuple):
         return RegionTree(index, body, self.level, self.sample, within=0 if size == chip.sram.size else size, note=note)
 
 
+_Segments = tuple[list[Region | Island], dict[int, PlannedRegion]]  # what is compiled, and by its place what is planned
+
+
 @dataclass(frozen=True)
 class Compiled:
     """What an .npu file holds, by the place in its network each region's plan, and the integer graph before anything was fused in
@@ -125,8 +128,11 @@ def compile_model(
     goal.require(machine.chip, level)
     graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
 
+    def parts(graph: Graph) -> _Segments:
+        return _parts(model, graph, machine, level, dump, progress, schedule, goal)
+
     def made(graph: Graph) -> Compiled:
-        graph, compiled, planned = _programs(model, graph, machine, level, dump, progress, schedule, goal)
+        graph, (compiled, planned) = _programs(graph, machine, schedule, parts)
         return Compiled(container_of(name, model, selection, machine, graph, compiled), planned, unfused)
 
     turned = with_rings(graph, machine.chip) if rings else graph
@@ -144,19 +150,12 @@ def compile_model(
 
 
 def _programs(
-    model: NormalModel,
-    graph: Graph,
-    machine: Machine,
-    level: int,
-    dump: Dump,
-    progress: Progress,
-    schedule: Sequence[RegionTree],
-    goal: Goal,
-) -> tuple[Graph, list[Region | Island], dict[int, PlannedRegion]]:
-    """The graph, with a copy of each state whose next value cannot be made in place, and its segments. Raises CompileError."""
+    graph: Graph, machine: Machine, schedule: Sequence[RegionTree], parts: Callable[[Graph], _Segments]
+) -> tuple[Graph, _Segments]:
+    """The graph, with a copy of each state whose next value cannot be made in place, and its `parts`. Raises CompileError."""
     while True:
         try:
-            return graph, *_parts(model, graph, machine, level, dump, progress, schedule, goal)
+            return graph, parts(graph)
         except StillRead as found:
             graph = _with_copies(graph, found, machine)
         except CompileError:  # the schedule may be of a program whose states are copied
@@ -191,7 +190,7 @@ def _parts(
     progress: Progress,
     schedule: Sequence[RegionTree],
     goal: Goal,
-) -> tuple[list[Region | Island], dict[int, PlannedRegion]]:
+) -> _Segments:
     """The segments of the integer graph. Raises CompileError, StillRead."""
     compiled: list[Region | Island] = []
     planned: dict[int, PlannedRegion] = {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from toolchain.machine import Space
-from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work, aligned, halvings
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Asked, Blocks, Chosen, Draft, PlannedCascade, Start
@@ -18,7 +18,7 @@ from toolchain.schedule.repeats import all_works, count_works, representative
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
-from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, calls_of
+from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, calls_of, can_be_cut
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
@@ -55,11 +55,7 @@ class Cascades:
 
     def can_be_cut(self, index: int) -> bool:
         """Whether the rows of a layer can be made apart."""
-        layer = self._layers[index]
-        shape = layer.output.shape
-        if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
-            return False
-        return layer.node.op.windows(layer, 1) is not None
+        return can_be_cut(self._layers[index])
 
     def kept(self, first: int, end: int, resident: Collection[str]) -> dict[str, str]:
         """Tensors between these layers that nothing else touches, and their roots; of resident roots none."""

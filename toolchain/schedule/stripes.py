@@ -16,7 +16,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from toolchain.ir.graph import TensorType
-from toolchain.ops.kit.operator import Windows
+from toolchain.ops.kit.operator import Layer, TiledOp, Windows
 from toolchain.ops.kit.tile import Box, Extent, spans
 from toolchain.ops.kit.window import Window
 
@@ -154,11 +154,10 @@ class StripesOf:
 
     def _blocks(self, sweep: Sweep) -> Iterator[_Block]:
         """In order."""
-        last = self._parts[-1]
         if sweep.columns:
-            yield from (_Block(None, self._columns(block)) for block in spans(last.width, sweep.columns))
+            yield from (_Block(None, columns) for columns in self._in_blocks(sweep.columns))
         elif sweep.channels:
-            yield from (_Block(block) for block in spans(last.channels, sweep.channels))
+            yield from (_Block(block) for block in spans(self._parts[-1].channels, sweep.channels))
         else:
             yield _Block()
 
@@ -166,12 +165,12 @@ class StripesOf:
         """The most columns of these roots that a block needs; none where it has all."""
         if not sweep.columns:
             return {}
-        blocks = [block.columns for block in self._blocks(sweep) if block.columns is not None]
+        blocks = self._in_blocks(sweep.columns)
         return {root: max(columns[at][1] for columns in blocks for _, at in self._roots[root]) for root in roots}
 
     def made_again(self, columns: int) -> list[float]:
         """Of each part, the columns that it makes in blocks of so many of the last one's, for each column that it has."""
-        blocks = [block.columns for block in self._blocks(Sweep(columns=columns)) if block.columns is not None]
+        blocks = self._in_blocks(columns)
         return [sum(block[at][1] for block in blocks) / part.width for at, part in enumerate(self._parts)]
 
     def in_columns(self, roots: Collection[str]) -> bool:
@@ -183,6 +182,10 @@ class StripesOf:
             and all(part.output in made and part.output in self._users for part in self._parts[:-1])
             and all(windows for part in self._parts for name, windows in (part.across or {}).items() if name in self._made)
         )
+
+    def _in_blocks(self, columns: int) -> list[list[Span]]:
+        """Of each block of so many columns of the last part, what `_columns` says."""
+        return [self._columns(block) for block in spans(self._parts[-1].width, columns)]
 
     def _columns(self, block: Span) -> list[Span]:
         """Of each part's output, what these columns of the last one need."""
@@ -306,6 +309,14 @@ class StripesOf:
         _, maker = names[0]
         layer = self._parts[maker].layer
         steps.insert(at, Shift(root, tensors, first, distance, layer, block.channels, block.across(maker)))
+
+
+def can_be_cut(layer: Layer) -> bool:
+    """Whether the rows of a layer can be made apart."""
+    shape = layer.output.shape
+    if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
+        return False
+    return layer.node.op.windows(layer, 1) is not None
 
 
 def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:

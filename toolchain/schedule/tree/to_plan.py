@@ -17,7 +17,7 @@ from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.places import View, is_inline, may_be_inline
 from toolchain.schedule.plan import Storage
-from toolchain.schedule.stripes import WHOLE, Sweep
+from toolchain.schedule.stripes import WHOLE, Sweep, can_be_cut
 from toolchain.schedule.tree.asked import Asked, asked_of
 from toolchain.schedule.tree.faults import Faults
 from toolchain.schedule.tree.nodes import (
@@ -242,14 +242,6 @@ def _turns(
 
 def _inside(storage: Storage, first: int, end: int) -> bool:
     return first <= storage.start and storage.end <= end
-
-
-def can_be_cut(layer: Layer) -> bool:
-    """Whether the rows of a layer can be made apart."""
-    shape = layer.output.shape
-    if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
-        return False
-    return layer.node.op.windows(layer, 1) is not None
 
 
 def tensors_in(layer: Layer, views: Mapping[str, View], roots: Collection[str]) -> Iterator[str]:
