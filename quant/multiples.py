@@ -13,6 +13,7 @@ _ROUNDING = 2.0**-21  # of the largest magnitude: what arithmetic in float32 lea
 _MOST_STEPS = 2.0**16  # from 0 to the largest magnitude: finer steps are finer than any codes, and could be chance
 _BETWEEN = 8  # times as far two multiples may be from one: what both leave of a third adds up
 _LOOKED_AT = 4096  # values that a step is made of at once
+_ROUNDS = 64  # of finding a step and what is none of it; a step can be halved 16 times only
 
 
 class Sink(Protocol):
@@ -65,7 +66,9 @@ class CommonStep:
         """x: float64[n], none negative."""
         self._peak = max(self._peak, float(x.max()))
         others = x[x > self._rounding]
-        while others.size:
+        for _ in range(_ROUNDS):
+            if not others.size:
+                return
             self._step = _common(self._step, np.sort(others[:_LOOKED_AT]), self._rounding)
             if self._step * _MOST_STEPS < self._peak * (1 - _ROUNDING):
                 self._none = True
@@ -73,6 +76,7 @@ class CommonStep:
             counts = np.rint(x / self._step)
             self._step = float(counts @ x / (counts @ counts))
             others = x[np.abs(x - counts * self._step) > self._rounding]
+        self._none = bool(others.size)  # too far from multiples for float32, too near for a finer step
 
     @property
     def _rounding(self) -> float:

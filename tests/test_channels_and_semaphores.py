@@ -35,7 +35,7 @@ def with_sync(machine: Machine, channels: int, **sync: int) -> Machine:
 
 @pytest.mark.slow
 @settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     database=None,

@@ -30,13 +30,17 @@ def written(data: bytes, form: str, backend: str = "reference", count: int = STE
     return np.stack([session.run(None, feeds([token], step))[0][0, 0] for step, token in enumerate(tokens(1)[:count].tolist())])
 
 
-def test_the_same_weights_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_weights_give_the_same_bits(tmp_path: Path) -> None:
     both_of = built(tmp_path, None, False)
     assert np.array_equal(written(both_of.data, "genai"), written(both().data, "standard"))
     genai = both_of.entries["decode"]
     assert [t.name for t in genai.container.inputs] == ["input_ids", "attention_mask"]
     assert all(genai.figures[moved] == step_by_step().figures[moved] for moved in ("dram_read_bytes", "dram_write_bytes"))
     assert genai.figures["cycles"] < 1.03 * step_by_step().figures["cycles"]  # constants ahead save less of its order of layers
+
+
+@pytest.mark.exhaustive
+def test_without_constants_ahead_it_takes_the_cycles_of_the_standard_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Planner, "ahead", lambda _, plan, known: plan)
     plain, standard = built(tmp_path, None, False), modules()[1].built_for(MACHINE, tmp_path)
     assert plain.entries["decode"].figures["cycles"] < 1.01 * standard.entries["decode"].figures["cycles"]

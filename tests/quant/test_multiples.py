@@ -72,6 +72,16 @@ def test_other_numbers_have_none(x: Array) -> None:
     assert step_of(audio) == pytest.approx(AUDIO / 3)
 
 
+def test_few_numbers_may_lie_between_a_multiple_and_none() -> None:
+    """By chance: of samples of two numbers one in seventy goes through all rounds."""
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        found = step_of(*rng.uniform(-2, 3, (8, 2)))
+        assert found is None or found >= 3 / 2**16
+    x = np.array([1, 2, 3 + 3 * 2.0**-21 * 3])  # three roundings off: what a finer step of any size would not tell
+    assert step_of(x) is None
+
+
 @pytest.mark.parametrize(
     ("r", "numerics", "expected"),
     [

@@ -13,11 +13,11 @@ from toolchain.machine import MachineOp, Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, Work
 from toolchain.schedule.copies import Location, Mover, Stride, copies
-from toolchain.schedule.emits import SumPlaces, turns
+from toolchain.schedule.emits import turns
 from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import box_strides
-from toolchain.schedule.units import able_units, emitted, on_unit
+from toolchain.schedule.units import able_units, emitted
 from toolchain.schedule.wanted import Wanted, mean, wanted
 
 
@@ -145,15 +145,14 @@ class CostModel:
         key = (layer.node.name, work.variant, write, *reads, *[block.size_bytes for block in work.blocks])
         found = self._runs.get(key)
         if found is None:
-            ops = emitted(work, layer)
-            found = self._runs[key] = {unit: self._run(ops, unit) for unit in able_units(ops, self.chip)}
+            made = able_units(emitted(work, layer), self.chip)
+            found = self._runs[key] = {unit: self._run(ops, unit) for unit, ops in made.items()}
         return found
 
     def _run(self, ops: Sequence[MachineOp], unit: Unit) -> Run:
-        made = on_unit(ops, unit, self.chip, SumPlaces(self.chip))
-        own = wanted((op for op in made if unit.kind == op.ENGINE), self.chip)
+        own = wanted((op for op in ops if unit.kind == op.ENGINE), self.chip)
         emitter, sums = self.chip.emitter(unit), ops[0].sums()
         if emitter is None or sums is None:
             return Run(own)
-        emit = wanted((op for op in made if emitter.kind == op.ENGINE), self.chip)
+        emit = wanted((op for op in ops if emitter.kind == op.ENGINE), self.chip)
         return Run(own, emit, turns(sums, unit, self.chip))

@@ -125,6 +125,8 @@ class Queues:
         self._waiting = []
 
     def _look_ahead(self) -> None:
+        if len(self._ready) == len(self._waiting):
+            return
         new = self._waiting[len(self._ready) :]
         first = len(self._unlimited.end)
         durations = [max((asked.compute_cycles, *(cycles for _, cycles in asked.services))) for asked in new]

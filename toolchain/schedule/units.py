@@ -35,12 +35,13 @@ def units_for(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
     return chip.workers(kinds.pop() or "")
 
 
-def able_units(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
-    """Those on which no operation breaks a rule; the only one there is, whatever it lacks: the program's check says that."""
-    units = units_for(ops, chip)
-    if len(units) == 1:
-        return units
-    return tuple(u for u in units if all(broken_capability(op, chip) is None for op in on_unit(ops, u, chip, SumPlaces(chip))))
+def able_units(ops: Sequence[MachineOp], chip: Chip) -> Mapping[Unit, tuple[MachineOp, ...]]:
+    """The operations of one work as each unit runs them, of units on which none breaks a rule; the only unit there is, whatever it
+    lacks: the program's check says that."""
+    made = {unit: on_unit(ops, unit, chip, SumPlaces(chip)) for unit in units_for(ops, chip)}
+    if len(made) == 1:
+        return made
+    return {unit: own for unit, own in made.items() if all(broken_capability(op, chip) is None for op in own)}
 
 
 def on_unit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: SumPlaces) -> tuple[MachineOp, ...]:
