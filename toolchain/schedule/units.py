@@ -36,7 +36,7 @@ def units_for(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
 
 
 def able_units(ops: Sequence[MachineOp], chip: Chip) -> Mapping[Unit, tuple[MachineOp, ...]]:
-    """The operations of one work as each unit runs them, of units on which none breaks a rule; the only unit there is, whatever it
+    """The operations of one work as each unit runs them that breaks none of its rules; the only unit there is, whatever it
     lacks: the program's check says that."""
     made = {unit: on_unit(ops, unit, chip, SumPlaces(chip)) for unit in units_for(ops, chip)}
     if len(made) == 1:
