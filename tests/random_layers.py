@@ -104,7 +104,7 @@ def _position(net: Network) -> None:
     where = {"axis": len(shape) - 1, "select_last_index": net.number(0, 1)}
     smallest = net.draw(st.booleans())
     place = net.inner("ArgMin", [net.add("Neg", [x], shape)], **where) if smallest else net.inner("ArgMax", [x], **where)
-    if net.draw(st.booleans()):
+    if len(shape) == 1 or net.draw(st.booleans()):  # OneHot wants an axis of its indices
         there = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
     else:
         flat = net.inner("Squeeze", [place, net.integers([len(shape) - 1])])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from math import ceil
-from typing import Annotated, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -142,6 +142,8 @@ class MacArray(Section):
     is: rows hold reduction elements, columns output pixels.
     """
 
+    even: ClassVar[bool] = False
+
     kind: Literal["mac_array"]
     count: Units = 1  # arrays like this
     rows: Positive
@@ -190,6 +192,14 @@ class MacArray(Section):
     def rate_of(self, activation: str, weight: str) -> float | None:
         """The share of its peak with operands of these types; None where it has no such pair."""
         return next((t.rate for t in self.types if (t.activation, t.weight) == (activation, weight)), None)
+
+
+class EvenArray(MacArray):
+    """An array that takes as many rows and columns of an operation's last folds as of the others, the mean of all: however an
+    operation is cut, its parts take no less than it does on this one. With `MacArray`, whose last folds are charged as full
+    ones, parts may be of fewer rows and columns a fold."""
+
+    even: ClassVar[bool] = True
 
 
 class FunctionRate(Section):

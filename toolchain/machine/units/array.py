@@ -8,6 +8,7 @@ Sources: the fold counts and the cycles a fold are SCALE-Sim 3.0's (`K + R + C -
 from __future__ import annotations
 
 from functools import reduce
+from operator import truediv
 from typing import NamedTuple
 
 from quant.fixed_point.core.codes import CodeType
@@ -70,17 +71,17 @@ def product_cycles(
         if flow == "os":
             folds = ceil_div(pixels, mac.rows) * ceil_div(outputs, mac.columns)
             steps = taps * each
-            fed = steps * least(pixels, mac.rows) * mac.depth, steps * least(outputs, mac.columns) * mac.depth
+            fed = steps * _taken(mac, pixels, mac.rows) * mac.depth, steps * _taken(mac, outputs, mac.columns) * mac.depth
             fold = _fold(mac, steps, fed, operands, None, scaled)
         elif flow == "ws":
             folds = taps * ceil_div(each, mac.rows) * ceil_div(outputs, mac.columns)
-            rows = least(each, mac.rows) * mac.depth
-            held = rows * least(outputs, mac.columns)
+            rows = _taken(mac, each, mac.rows) * mac.depth
+            held = rows * _taken(mac, outputs, mac.columns)
             fold = _fold(mac, pixels, (pixels * rows, 0), operands, (0, held), scaled)
         else:
             folds = taps * ceil_div(each, mac.rows) * ceil_div(pixels, mac.columns)
-            rows = least(each, mac.rows) * mac.depth
-            held = rows * least(pixels, mac.columns)
+            rows = _taken(mac, each, mac.rows) * mac.depth
+            held = rows * _taken(mac, pixels, mac.columns)
             fold = _fold(mac, outputs, (0, outputs * rows), operands, (held, 0), scaled)
         return _folds(mac, folds * repeats, fold, useful, operands.rate)
 
@@ -105,7 +106,7 @@ def depthwise_cycles(
     ws, is: the diagonal holds one tap (`depth` taps) of each channel and streams the pixels,
     T' ceil(channels/C) folds of P / rate steps, partial sums in the accumulators.
     """
-    useful, channels_at_once = _full(mac, pixels * taps * channels, operands.rate), least(channels, mac.columns)
+    useful, channels_at_once = _full(mac, pixels * taps * channels, operands.rate), _taken(mac, channels, mac.columns)
     together = given(mac.timing.depthwise_taps, mac.depth)
     padded = ceil_div(taps, together) * together
     groups, steps, across = ceil_div(channels, mac.columns), ceil_div(padded, mac.depth), channels_at_once * mac.depth
@@ -113,7 +114,7 @@ def depthwise_cycles(
     def diagonal(flow: str) -> Compute:
         if flow == "os":
             folds, entering = ceil_div(pixels, mac.rows) * groups, padded * channels_at_once
-            fed = entering * least(pixels, mac.rows), entering
+            fed = entering * _taken(mac, pixels, mac.rows), entering
             return _folds(mac, folds, _fold(mac, steps, fed, operands), useful, operands.rate)
         return _folds(mac, steps * groups, _fold(mac, pixels, (pixels * across, 0), operands, (0, across)), useful, operands.rate)
 
@@ -152,6 +153,11 @@ def _reduced(mac: MacArray, inner: Whole, taps: Whole, group: Whole) -> tuple[Wh
     return 1, reduce(least, (ceil_div(channels, c) * c * ceil_div(spanned, t) * t for c, t in mac.timing.reduction))
 
 
+def _taken(mac: MacArray, n: Whole, places: int) -> Whole:
+    """Of so many rows or columns, by a fold."""
+    return n / ceil_div(n, places) if mac.even else least(n, places)
+
+
 def _passes(outputs: Whole, lanes: int) -> Whole:
     """Cycles in which a pixel's outputs pass."""
     return 0 if lanes == UNLIMITED else ceil_div(outputs, lanes)
@@ -173,11 +179,12 @@ def _fold(
     """fed: activations and weights that enter in all steps; held: those that it begins with, a row a cycle at best."""
     bits = operands.activation_bits, operands.weight_bits
     paced = at_rate(steps, operands.rate)
+    over = truediv if mac.even else ceil_div
     for n, size, taken in zip(fed, bits, mac.edge_bytes):
-        paced = most(paced, ceil_div(n * size, 8 * taken))
+        paced = most(paced, over(n * size, 8 * taken))
     load: Whole = 0 if held is None else mac.rows
     for n, size, taken in zip(held or (0, 0), bits, mac.edge_bytes):
-        load = most(load, ceil_div(n * size, 8 * taken))
+        load = most(load, over(n * size, 8 * taken))
     return _Fold(steps, paced, mac.rows + mac.columns - 2 + load, load, scaled)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import EvenArray, MacArray
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp
 from toolchain.machine.recurrence import read_rate, write_rate
@@ -40,7 +41,7 @@ class LeastUses:
     """Of the layers of one network; those that are alike are looked at once."""
 
     def __init__(self, chip: Chip):
-        self._chip = chip
+        self._chip = _evenly_filled(chip)
         self._able: dict[str, tuple[Unit, ...]] = {}
         self._known: dict[object, Uses] = {}
         self.able: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
@@ -165,6 +166,12 @@ class LeastUses:
             cycles = size_bytes / (write_rate(memory) if port % 2 else read_rate(memory))
             found = added(found, {port_name(self._chip, port): cycles})
         return found
+
+
+def _evenly_filled(chip: Chip) -> Chip:
+    """The same machine, but for arrays on which no operation takes more than parts of it would."""
+    arrays = {name: EvenArray.model_construct(**dict(spec)) for name, spec in chip.engines.items() if isinstance(spec, MacArray)}
+    return chip.model_copy(update={"engines": {**chip.engines, **arrays}})
 
 
 def together(uses: Sequence[Uses], able: Mapping[str, frozenset[int]]) -> Uses:
