@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ def arrays(keys: dict[str, Any]) -> tuple[MacArray, MacArray]:
 def parts(size: int, at: list[int]) -> list[int]:
     """Of what is cut there."""
     ends = sorted({min(a, size) for a in at} | {0, size})
-    return [high - low for low, high in zip(ends, ends[1:])]
+    return [high - low for low, high in pairwise(ends)]
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)

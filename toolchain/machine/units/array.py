@@ -8,7 +8,6 @@ Sources: the fold counts and the cycles a fold are SCALE-Sim 3.0's (`K + R + C -
 from __future__ import annotations
 
 from functools import reduce
-from operator import truediv
 from typing import NamedTuple
 
 from quant.fixed_point.core.codes import CodeType
@@ -158,6 +157,11 @@ def _taken(mac: MacArray, n: Whole, places: int) -> Whole:
     return n / ceil_div(n, places) if mac.even else least(n, places)
 
 
+def _entering(mac: MacArray, bits: Whole, taken: int) -> Whole:
+    """Cycles in which so many bits of a fold enter."""
+    return bits / taken if mac.even else ceil_div(bits, taken)
+
+
 def _passes(outputs: Whole, lanes: int) -> Whole:
     """Cycles in which a pixel's outputs pass."""
     return 0 if lanes == UNLIMITED else ceil_div(outputs, lanes)
@@ -179,12 +183,11 @@ def _fold(
     """fed: activations and weights that enter in all steps; held: those that it begins with, a row a cycle at best."""
     bits = operands.activation_bits, operands.weight_bits
     paced = at_rate(steps, operands.rate)
-    over = truediv if mac.even else ceil_div
     for n, size, taken in zip(fed, bits, mac.edge_bytes):
-        paced = most(paced, over(n * size, 8 * taken))
+        paced = most(paced, _entering(mac, n * size, 8 * taken))
     load: Whole = 0 if held is None else mac.rows
     for n, size, taken in zip(held or (0, 0), bits, mac.edge_bytes):
-        load = most(load, over(n * size, 8 * taken))
+        load = most(load, _entering(mac, n * size, 8 * taken))
     return _Fold(steps, paced, mac.rows + mac.columns - 2 + load, load, scaled)
 
 
