@@ -67,11 +67,12 @@ def saved(
 
 
 def require_equal_in_steps(folder: Path, model: onnx.ModelProto, machine: Machine, level: int) -> None:
-    """Takes operators apart; the simulator's bytes and outputs equal the reference's, where the smallest tiles have room."""
+    """Takes operators apart; the simulator's bytes and outputs equal the reference's, where the smallest tiles have room and
+    random inputs have finite results: a variance of 0 may be less in float, and the logarithm of 0 is none."""
     onnx.save(model, folder / "random.onnx")
     try:
         built = build(folder / "random.onnx", BuildOptions(decomposing(machine), level=level))
     except CompileError as fault:
-        assert "smallest tile needs" in str(fault), fault
+        assert any(said in str(fault) for said in ("smallest tile needs", "random inputs need not lie where")), fault
         return
     require_exact(built)

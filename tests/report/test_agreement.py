@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant.float_session import FloatSession
 from toolchain.api import BuildOptions, build
-from toolchain.errors import InternalError
+from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import linear, load_model
 from toolchain.report import agreement
 from toolchain.report.agreement import AMPLIFIED, TOLERANCE, _file, _normal, _rounding, agreed, distance
@@ -145,6 +145,21 @@ def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(agreement, "AMPLIFIED", 0.0)
     with pytest.raises(InternalError):
         agreed(model, [sample])
+
+
+def test_what_is_no_number_in_the_file_alone_is_said(tmp_path: Path) -> None:
+    """The variance of one number, E[x2] - E[x]2, is less than 0 in float where its square rounds down; the file takes its root."""
+    text = "h = Relu(x) n = MeanVarianceNormalization<axes=[1]>(h) y = Concat<axis=1>(x, n)"
+    graph = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,1,64] x) => (float[1,2,64] y) {{ {text} }}'
+    onnx.save(onnx.parser.parse_model(graph), tmp_path / "m.onnx")
+    model = load_model(tmp_path / "m.onnx")
+    sample = {"x": np.random.default_rng(0).uniform(0.1, 1, (1, 1, 64)).astype(np.float32)}
+    lost = int(np.isnan(FloatSession(_file(model), ["y"]).run(sample)[0]).sum())
+    assert 0 < lost < 128
+    found, (said,) = agreed(model, [sample])
+    assert found == model and said.startswith(f"output 'y' of the file is no number (NaN) in {lost} of the places")
+    with pytest.raises(CompileError, match="tensor 'n'.* holds NaN; "):
+        build(tmp_path / "m.onnx", BuildOptions("edge16"))
 
 
 @pytest.mark.parametrize(

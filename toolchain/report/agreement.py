@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +45,8 @@ def _normal(model: NormalModel) -> _Alone:
 
 
 def agreed(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, tuple[str, ...]]:
-    """The model, without its file where onnxruntime does not run that, and a sentence that says so.
+    """The model, without its file where onnxruntime does not run that, and sentences that say so, and which outputs of the file
+    are no numbers where those of the normal form are: as where rounding leaves less than 0 of a variance of 0.
 
     Raises InternalError where an output of the file and of the normal form differ by more than float's rounding.
     """
@@ -62,15 +64,23 @@ def agreed(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, 
         )
     del file
     normal = FloatSession(_normal(model), names, few_runs=True)
+    undefined: Counter[str] = Counter()
     for sample, values in expected:
         for name, value, made in zip(names, values, normal.run(sample)):
             found = np.where(value == 0, value, made) if name in model.source.cleared and _alike(value, made) else made
+            if (lost := _undefined(value, found)) is not None:
+                undefined[name] += int(lost.sum())
+                found = np.where(lost, value, found)
             error = distance(value, found)
             if error <= TOLERANCE or (_alike(value, found) and _piece_by_piece(model, name, sample)):
                 continue
             if not same_but_for_rounding(model, name, sample, value, found):
                 raise InternalError(_difference(model, name, sample, error))
-    return model, ()
+    return model, tuple(
+        f"output {name!r} of the file is no number (NaN) in {count} of the places that were looked at, where its normal form has "
+        "numbers; so has the chip, which are held to nothing"
+        for name, count in undefined.items()
+    )
 
 
 def same_but_for_rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray, found: np.ndarray) -> bool:
@@ -113,6 +123,14 @@ def distance(reference: np.ndarray, got: np.ndarray) -> float:
     largest = float(np.abs(reference[whole]).max(initial=0.0))
     error = float(np.abs(got[whole] - reference[whole]).max(initial=0.0))
     return 0.0 if error == 0 else np.inf if largest == 0 or not np.isfinite(error) else error / largest
+
+
+def _undefined(reference: np.ndarray, got: np.ndarray) -> np.ndarray | None:
+    """bool[...]: where the reference alone is NaN; None where it is nowhere."""
+    if not _alike(reference, got) or reference.dtype.kind != "f":
+        return None
+    lost = np.isnan(reference) & ~np.isnan(got)
+    return lost if lost.any() else None
 
 
 def _alike(a: np.ndarray, b: np.ndarray) -> bool:
