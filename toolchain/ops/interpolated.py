@@ -29,6 +29,7 @@ BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
 COARSE = 2.0**-8  # of the output's codes: an interpolated table that is off by more is no better than one of 8 bits
 _FINER = 2.0  # by so much at least is a table better for which its input is rescaled, and so much finer is that
+_EQUAL = 1e-6  # of two scales, relative
 _HALVINGS = 60  # of what lies between two entries
 _LOOKED_AT = 1 << 11  # numbers over the range of what a function reads
 
@@ -107,6 +108,9 @@ class Reading:
         if found.scale < self.x.scale / most:
             wider = self.x.scale / most / found.scale
             found = activation_quant(Range(part.low * wider, part.high * wider), self.numerics)
+        if found.scale * (1 + _EQUAL) < self.x.scale / most:  # of 0 alone, or of less than codes can have
+            whole = quant_range(self.x, self.numerics)
+            found = activation_quant(Range(whole.low / most, whole.high / most), self.numerics)
         return found if found.scale * _FINER <= self.x.scale else None
 
     def _error(self, read: Quant) -> float:
