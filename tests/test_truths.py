@@ -436,3 +436,15 @@ def test_a_number_put_beside_truths_is_no_truth(rounded: bool, value: float, tmp
     found = Session(built.container, backend="reference").run(None, {"x": x[0]})[0]
     wanted = np.pad((x[0] > 0.2).astype(np.float32), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=value)
     assert np.mean(np.abs(found - wanted) > (high - low) / 255) <= 0.02  # x next to the threshold has its codes
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_truth_becomes_a_number_in_as_many_steps_as_the_machines_scales_need(bits: int) -> None:
+    """A table of int16 reads 1 as 16,384 of its steps: more than a multiplier of so few bits makes at once, or twice."""
+    machine = with_numerics(
+        load_machine("wide32_w4a16"), scale={"kind": "multiplier", "multiplier_bits": bits, "shift_min": 0, "shift_max": 62}
+    )
+    samples = [{"x": draw(np.random.default_rng(15), (3, 8), -1, 1)} for _ in range(4)]
+    made = built("(float[3,8] x) => (float[3,8] y) { k = float {0} c = Greater(x, k) y = Cast<to = 1>(c) }", samples, machine)
+    (y,), numbers, _ = ran(made, samples[0])
+    assert np.array_equal(y, (numbers["x"] > 0).astype(np.float32))

@@ -21,5 +21,5 @@ def test_no_finer_than_a_change_of_scale_reaches(scale: float, told: tuple[float
     numerics = replace(load_machine("wide32_w4a16").chip.numerics, scale=form)
     x = Quant(scale, 0)
     reading = Reading(np.sign, x, Quant(1 / 32767, 0), Range(-3e4 * scale, 3e4 * scale), Range(-1, 1), numerics)
-    found = reading.finest(Range(*(end * scale for end in told)))
+    found = reading.finest(Range(told[0] * scale, told[1] * scale))
     assert 2 <= x.scale / found.scale <= form.extremes[1] * (1 + 1e-6)

@@ -13,7 +13,7 @@ import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ir.graph import Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.rules import laid_out
 from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
 from toolchain.ops.kit.operator import Array, FloatOp
@@ -21,7 +21,7 @@ from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.rescale import Rescale
+from toolchain.ops.rescale import Rescale, rescaled
 
 _NEAR = 2.0**-20  # of a code, beside which a constant is that code: float32 does not tell them apart
 _FUNCTIONS = {"and": ("mul",), "or": ("add",), "xor": ("sub", "mul"), "not": ("sub",)}
@@ -184,9 +184,17 @@ class Number(FloatOp):
         (x,), (y,) = node.inputs, node.outputs
         if (scope.quant(x), scope.codes(x)) == (scope.quant(y), scope.codes(y)):
             return [Node(node.name, Reshape(scope.graph.types[y].shape), node.inputs, node.outputs, node.sources)]
-        made, codes, shown = scope.quant(y), scope.codes(y), scope.quant(x)
+        made, codes = scope.quant(y), scope.codes(y)
+        most = scope.numerics(y).scale.extremes[1]
+        reach = 2.0 ** np.floor(np.log2(most))
+        steps: list[Node] = []
+        while reach > 1 and scope.quant(x).scale / made.scale > most:
+            inner, finer = scope.own_name(f"{y}@{node.name}.{len(steps)}"), Quant(scope.quant(x).scale / reach, made.zero_point)
+            steps.append(rescaled(step_name(node.name, f"rescale {len(steps)}"), x, inner, finer, codes, scope))
+            x = inner
+        shown = scope.quant(x)
         requant = scope.requant(shown.scale / made.scale, "rescale", codes, made.zero_point, *codes.limits, where=node.name)
-        return [Node(node.name, Rescale(shown.zero_point, requant), node.inputs, node.outputs, node.sources)]
+        return [*steps, Node(node.name, Rescale(shown.zero_point, requant), (x,), node.outputs, node.sources)]
 
 
 def operands(scope: Scope, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
