@@ -18,7 +18,7 @@ from toolchain.schedule.options import LEVELS
 
 GOLDEN = Path(__file__).parent / "networks.txt"
 LEVEL = 2  # what a build does unless told otherwise
-LARGE = {  # and the machines on which they are built each time: every machine has one of them or smaller networks
+LARGE = {  # and the machines on which they are built each time; every machine has smaller networks
     "mobilenet_v1_224": (),
     "mobilenet_v2_224": (),
     "resnet50_224": (),
