@@ -192,9 +192,7 @@ class Number(FloatOp):
             inner, finer = scope.own_name(f"{y}@{node.name}.{len(steps)}"), Quant(scope.quant(x).scale / reach, made.zero_point)
             steps.append(rescaled(step_name(node.name, f"rescale {len(steps)}"), x, inner, finer, codes, scope))
             x = inner
-        shown = scope.quant(x)
-        requant = scope.requant(shown.scale / made.scale, "rescale", codes, made.zero_point, *codes.limits, where=node.name)
-        return [*steps, Node(node.name, Rescale(shown.zero_point, requant), (x,), node.outputs, node.sources)]
+        return [*steps, replace(rescaled(node.name, x, y, made, codes, scope), sources=node.sources)]
 
 
 def operands(scope: Scope, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
