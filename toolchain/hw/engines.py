@@ -142,7 +142,7 @@ class MacArray(Section):
     is: rows hold reduction elements, columns output pixels.
     """
 
-    even: ClassVar[bool] = False
+    even: ClassVar[bool] = False  # last folds take as many rows and columns as the others: `EvenArray`
 
     kind: Literal["mac_array"]
     count: Units = 1  # arrays like this
