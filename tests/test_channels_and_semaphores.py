@@ -35,7 +35,7 @@ def with_sync(machine: Machine, channels: int, **sync: int) -> Machine:
 
 @pytest.mark.slow
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,
@@ -66,7 +66,9 @@ def test_random_networks_on_scarce_machines(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("semaphores, count", [(3, 255), (6, 1), (12, 2)])
+@pytest.mark.parametrize(
+    "semaphores, count", [(3, 255), *(pytest.param(*few, marks=pytest.mark.exhaustive) for few in [(6, 1), (12, 2)])]
+)
 def test_the_classifier_on_three_engines(semaphores: int, count: int) -> None:
     """mac, vector and one DMA channel: a ring of three suffices, with an answer each where the count is small."""
     edge16 = load_machine("edge16")

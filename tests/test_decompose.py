@@ -116,7 +116,7 @@ def test_steps_of_finer_types_lose_nothing(tmp_path: Path) -> None:
     kinds = {name: t for name, t in fine.container.graph.types.items() if name in ("p: exp", "p: x - max", "p: 1 / sum, refined")}
     assert len(kinds) == 3 and {t.dtype for t in kinds.values()} == {"int16"}
     found = {name: decibels(model, data, made) for name, made in (("coarse", coarse), ("fine", fine), ("hosted", hosted))}
-    assert found["fine"] > found["hosted"] > found["coarse"] + 3, found
+    assert found["fine"] > found["hosted"] > found["coarse"] + 2, found
 
 
 def test_a_file_gives_steps_finer_types(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from toolchain.isa import Machine
 from toolchain.runtime import Session, random_feeds
 from toolchain.runtime.session import Run
 
-CASES = int(os.environ.get("RANDOM_CASES", "6"))
+CASES = int(os.environ.get("RANDOM_CASES", "4"))
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ LARGE = {  # and the machines on which they are built each time; every machine h
     "yolov5n_silu_320": ("transformer64",),
 }
 SMALL = "resnet8_cifar"  # a network of convolutions and sums that is cheap enough for every level
+AT_EVERY_LEVEL = ("edge16", "transformer64")  # machines on which it is built each time at all levels
 LARGEST_ERROR, MEAN_ERROR = 0.035, 0.003  # of the cost model's cycles against the simulator's
 PAIRS = [(n, m, LEVEL) for n in NETWORKS for m in shipped_names()]
 PAIRS += [(SMALL, m, level) for m in shipped_names() for level in range(len(LEVELS)) if level != LEVEL]
@@ -43,7 +44,8 @@ def read_golden() -> dict[str, str]:
 
 def _marked(network: str, machine: str, level: int) -> Any:
     marks = [pytest.mark.slow] if network in LARGE else []
-    marks += [pytest.mark.exhaustive] if machine not in LARGE.get(network, shipped_names()) else []
+    seldom = machine not in (LARGE.get(network, shipped_names()) if level == LEVEL else AT_EVERY_LEVEL)
+    marks += [pytest.mark.exhaustive] if seldom else []
     return pytest.param(network, machine, level, marks=marks)
 
 

@@ -19,7 +19,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session
 
-CASES = int(os.environ.get("QUANT_CASES", "50"))
+CASES = int(os.environ.get("QUANT_CASES", "30"))
 SAMPLES = 4
 LEAST_DB = 15.0  # of networks that onnxruntime leaves in float in part; the chip rounds those parts as well
 FORMS = ("qdq_s8_channel", "qdq_u8_tensor", "qop_u8_channel", "qop_s8_tensor", "qdq_s8_tensor")

@@ -49,7 +49,7 @@ class Planner(LayerByLayer):
             tried = (self._try(self._least, share, by, self.size) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
             layerwise = [plan for plan in tried if plan is not None]
             cut = self._little_traffic(layerwise)
-            found += [place_works(p, self.model) for p in (*layerwise, *cut)]
+            found += [place_works(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
         return found
 
     def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
@@ -132,9 +132,12 @@ class Planner(LayerByLayer):
 
     def require_few(self, plan: RegionPlan) -> None:
         """Raises CompileError where its program would be too long to be built and checked."""
-        refusal = too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
+        refusal = self.too_many(plan)
         if refusal is not None:
             raise CompileError(refusal)
+
+    def too_many(self, plan: RegionPlan) -> str | None:
+        return too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
 
     def ahead(self, plan: RegionPlan, known: float) -> RegionPlan:
         """With constants fetched ahead where that takes fewer cycles. known: of another plan."""

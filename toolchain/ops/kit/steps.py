@@ -81,8 +81,8 @@ class Steps:
     @property
     def lost_exponent(self) -> float:
         """From it down exp rounds to zero where 1 is the largest code: a code below the one whose exp is half a code, as that may
-        round up, and all that is lost has it."""
-        return -math.log(2 * (2**self.bits - 1)) * (1 + 2.0**-self.bits)
+        round up, and all that is lost has it. A float32, since measured ranges are."""
+        return float(np.float32(-math.log(2 * (2**self.bits - 1)) * (1 + 2.0**-self.bits)))
 
     def make(
         self,
