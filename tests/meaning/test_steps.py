@@ -176,7 +176,8 @@ def test_tensors_between_steps_have_ranges_of_their_own(bits: str, tmp_path: Pat
     steps = 2.0**found.network.chip.numerics.activation.bits - 1
     widths = {name: scale * steps for name, (scale, _) in found.codes.items()}
     assert widths["y: exp"] == pytest.approx(1.0, rel=1e-3)
-    assert widths["y: x - max"] == pytest.approx(min(np.log(2 * steps), 9.0), rel=0.005)  # measured, and what exp can tell
+    lost = np.log(2 * steps) * (1 + 1 / (steps + 1))
+    assert widths["y: x - max"] == pytest.approx(min(lost, 9.0))  # measured, and no wider than exp can tell
     assert widths["y: 1 / sum"] < 1.0
     assert widths["y: mean of exp"] < 1.0
     assert widths["x"] == pytest.approx(9.0)

@@ -137,6 +137,7 @@ class Planner(LayerByLayer):
             raise CompileError(refusal)
 
     def too_many(self, plan: RegionPlan) -> str | None:
+        """Why its program would be too long; or None."""
         return too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
 
     def ahead(self, plan: RegionPlan, known: float) -> RegionPlan:
