@@ -34,9 +34,15 @@ def decomposing(machine: Machine, *names: str) -> Machine:
     return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
 
 
+def whole(machine: Machine) -> Machine:
+    """The machine without `limits.decompose`: an operator is its own or the host's."""
+    limits = machine.chip.limits.model_copy(update={"decompose": ()})
+    return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
+
+
 def mixed() -> Machine:
-    """edge16 whose tensors may have int16 codes too."""
-    data = json.loads(load_machine("edge16").chip.model_dump_json())
+    """edge16 whose tensors may have int16 codes too, and no operator in steps."""
+    data = json.loads(whole(load_machine("edge16")).chip.model_dump_json())
     data["name"] = "edge16_mixed"
     table = {"entries": 256, "interpolation": "tosa"}
     data["numerics"].update({"more_activations": ["int16"], "add_left_shift": 14, "table": table})

@@ -32,7 +32,11 @@ ADDED = """s = Constant<value_ints=[1,8,24,24]>()
     d = Add(c, a)
     y = Sigmoid(d)
     u = Relu(c)"""
-TWO_PROGRAMS = "a = Conv<kernel_shape=[1,1]>(x, v)\n t = Softmax(a)\n b = Add(t, z)\n y = Sigmoid(b)\n u = Relu(b)"
+TWO_PROGRAMS = """a = Conv<kernel_shape=[1,1]>(x, v)
+    t = MeanVarianceNormalization<axes=[-1]>(a)
+    b = Add(t, z)
+    y = Sigmoid(b)
+    u = Relu(b)"""
 
 
 @cache

@@ -23,8 +23,8 @@ from toolchain.runtime import Session, dram_image, random_feeds
 ROOT = Path(__file__).parents[1]
 CLASSIFIER = ROOT / "examples" / "classifier"
 BATCHES = {"one": {"x": (1, 1, 28, 28)}, "eight": {"x": (8, 1, 28, 28)}}
-BODY = """a = Conv<pads=[1,1,1,1]>(x, k) r = Relu(a) b = Conv<pads=[1,1,1,1], strides=[2,2]>(r, l) s = Softmax<axis=1>(b)
-    c = Conv<kernel_shape=[1,1]>(s, m) g = GlobalAveragePool(c) y = Flatten(g)"""
+BODY = """a = Conv<pads=[1,1,1,1]>(x, k) r = Relu(a) b = Conv<pads=[1,1,1,1], strides=[2,2]>(r, l)
+    s = MeanVarianceNormalization<axes=[1]>(b) c = Conv<kernel_shape=[1,1]>(s, m) g = GlobalAveragePool(c) y = Flatten(g)"""
 SHAPES = {"k": (32, 3, 3, 3), "l": (64, 32, 3, 3), "m": (40, 64, 1, 1)}
 SIZES = {"small": {"x": (1, 3, 16, 16)}, "large": {"x": (1, 3, 48, 40)}}
 

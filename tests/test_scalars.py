@@ -37,7 +37,7 @@ def test_a_mean_of_everything_feeds_the_host(tmp_path: Path) -> None:
     onnx.save(parser.parse_model(MODEL), path)
     x = np.linspace(-1, 2, 32, dtype=np.float32).reshape(1, 2, 4, 4)
     np.savez(tmp_path / "x.npz", x=x)
-    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "x.npz")))
+    built = build(path, BuildOptions("ethos_u65_512", calibration=str(tmp_path / "x.npz")))
     assert [f["op"] for f in built.figures["fallbacks"]] == ["Div"]
     (y,) = Session(built.data).run(None, {"x": x})
     expected = x / np.maximum(x, 0).mean()

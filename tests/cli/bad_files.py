@@ -13,7 +13,8 @@ from onnx import external_data_helper, numpy_helper, parser
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 GRAPH = "(float[1,3,8,8] x) => (float[1,4,8,8] y) { a = Conv<pads=[1,1,1,1]>(x, w) y = Relu(a) }"
-ISLAND = "(float[1,3,8,8] x) => (float[1,4,8,8] y) { a = Conv<pads=[1,1,1,1]>(x, w) b = Softmax<axis=1>(a) y = Relu(b) }"
+ISLAND = """(float[1,3,8,8] x) => (float[1,4,8,8] y) {
+    a = Conv<pads=[1,1,1,1]>(x, w) b = MeanVarianceNormalization<axes=[1]>(a) y = Relu(b) }"""
 WIDE = "(float[1,64,4,4] x) => (float[1,64,4,4] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"
 
 

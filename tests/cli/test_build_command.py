@@ -117,7 +117,8 @@ def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: 
 
 
 def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) -> None:
-    onnx.save(model("(float[1,3,8,8] x) => (float[1,3,8,8] y) { y = LogSoftmax<axis=3>(x) }"), tmp_path / "h.onnx")
+    graph = "(float[1,3,8,8] x) => (float[1,3,8,8] y) { y = MeanVarianceNormalization<axes=[3]>(x) }"
+    onnx.save(model(graph), tmp_path / "h.onnx")
     out = done(f"npu-build {tmp_path}/h.onnx --hw edge16 --explain")
     assert out.startswith("h on edge16: nothing runs on the NPU, the host runs all of it\n\n1 node runs on the host:\n")
     assert out.splitlines()[-1].endswith(" bytes; no program")
@@ -125,25 +126,25 @@ def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) ->
 
 
 EXPLAINED = """\
-node   operator           engine  cycles of its layer  ops  types  why
-conv   Conv               mac                       N  I:I-I  int8 to int8; int8 weights
-relu   Relu               mac                       N  I:I-I  int8 to int8; int8 weights  part of conv
-same   Identity           none                      0  folded away: constant, without effect, or merged into another node
-log    LogSoftmax         host                      -  no operator of the chip computes LogSoftmax
-                                                             limits.decompose would make it of steps that do
-prelu  PRelu              host                      -  engines.vector.functions has no prelu
-pool   GlobalAveragePool  vector                    N  I:I-I  int8 to int8
-shape  Flatten            none                      0  the same bytes under another shape"""
+node   operator                   engine  cycles of its layer  ops  types  why
+conv   Conv                       mac                       N  I:I-I  int8 to int8; int8 weights
+relu   Relu                       mac                       N  I:I-I  int8 to int8; int8 weights  part of conv
+same   Identity                   none                      0  folded away: constant, without effect, or merged into another node
+norm   MeanVarianceNormalization  host                      -  no operator of the chip computes LayerNormalization
+                                                                     limits.decompose would make it of steps that do
+prelu  PRelu                      host                      -  engines.vector.functions has no prelu
+pool   GlobalAveragePool          vector                    N  I:I-I  int8 to int8
+shape  Flatten                    none                      0  the same bytes under another shape"""
 
 
 def test_explain_lists_every_node(in_workshop: Path, tmp_path: Path) -> None:
     graph = (
         "(float[1,3,8,8] x) => (float[1,4] y) { a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Identity(b) "
-        "d = LogSoftmax<axis=1>(c) e = PRelu(d, s) f = GlobalAveragePool(e) y = Flatten(f) }"
+        "d = MeanVarianceNormalization<axes=[1,2,3]>(c) e = PRelu(d, s) f = GlobalAveragePool(e) y = Flatten(f) }"
     )
     proto = model(graph)
     proto.graph.initializer.append(onnx.helper.make_tensor("s", onnx.TensorProto.FLOAT, [4, 1, 1], [0.1, 0.2, 0.3, 0.4]))
-    for node, name in zip(proto.graph.node, ("conv", "relu", "same", "log", "prelu", "pool", "shape"), strict=True):
+    for node, name in zip(proto.graph.node, ("conv", "relu", "same", "norm", "prelu", "pool", "shape"), strict=True):
         node.name = name
     onnx.save(proto, tmp_path / "m.onnx")
     out = done(f"npu-build {tmp_path}/m.onnx --hw without_prelu.yaml --explain --json {tmp_path}/m.json")

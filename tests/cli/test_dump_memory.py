@@ -27,7 +27,7 @@ from toolchain.runtime import Session, Stop, dram_image, memory_files, parse_sto
 
 BRANCHES = (
     "a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) b = Conv<kernel_shape=[1,1]>(a, v) c = Add(a, b) "
-    "d = Concat<axis=1>(b, c) s = Softmax<axis=1>(d) y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(s)"
+    "d = Concat<axis=1>(b, c) s = MeanVarianceNormalization<axes=[1]>(d) y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(s)"
 )
 MACHINES = ["edge16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ethos_u55_256", "wide32_w4a16"))]
 

@@ -22,7 +22,8 @@ from toolchain.codegen.container import entries_from_bytes
 from toolchain.errors import CompileError, ProgramError
 from toolchain.runtime import Session, random_feeds
 
-BODY = "a = Conv<pads=[1,1,1,1]>(x, k) s = Softmax<axis=1>(a) b = Conv<pads=[1,1,1,1]>(s, l) y = GlobalAveragePool(b)"
+BODY = """a = Conv<pads=[1,1,1,1]>(x, k) s = MeanVarianceNormalization<axes=[1]>(a)
+    b = Conv<pads=[1,1,1,1]>(s, l) y = GlobalAveragePool(b)"""
 ENTRIES = "--entry small:x=1,4,8,8 --entry large:x=2,4,24,24"
 THERE = "small (x [1, 4, 8, 8]); large (x [2, 4, 24, 24])"
 

@@ -18,7 +18,7 @@ from toolchain.cli.build import build_command
 from toolchain.isa import decode, load_machine
 from toolchain.runtime import Session, random_feeds
 
-TWO_REGIONS = """t = Softmax(h)
+TWO_REGIONS = """t = MeanVarianceNormalization<axes=[1]>(h)
         y = Conv<kernel_shape=[1,1]>(t, v)"""
 
 

@@ -53,7 +53,7 @@ RUNS = {
 
 def built(graph: str, folder: Path):
     onnx.save(model(graph), folder / "m.onnx")
-    return build(folder / "m.onnx", BuildOptions("edge16"))
+    return build(folder / "m.onnx", BuildOptions("ethos_u65_512"))
 
 
 @pytest.mark.parametrize("case", STAYS)

@@ -19,7 +19,8 @@ from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.runtime import Session, dram_image, random_feeds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "container.md").read_text()
-CONVOLUTIONS = "c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) s = Softmax<axis=1>(c) y = Conv<kernel_shape=[1,1]>(s, v)"
+CONVOLUTIONS = """c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) s = MeanVarianceNormalization<axes=[1]>(c)
+    y = Conv<kernel_shape=[1,1]>(s, v)"""
 SHAPES = {"k": (8, 8, 3, 3), "v": (8, 8, 1, 1), "o": (1, 8, 8, 8)}
 
 
@@ -105,7 +106,7 @@ def convolved(x: np.ndarray, node: dict, model: Model) -> np.ndarray:
 
 def test_constants_of_two_regions_are_stored_once(tmp_path: Path) -> None:
     """And an array of the graph with them, which are the same codes; another array has bytes of its own."""
-    told = read(compiled(tmp_path, "a = Add(x, o) s = Softmax<axis=-1>(a) y = Add(s, o)", "edge16").data)
+    told = read(compiled(tmp_path, "a = Add(x, o) s = MeanVarianceNormalization<axes=[-1]>(a) y = Add(s, o)", "edge16").data)
     first, _, second = told.entry["segments"]
     blocks, others = ([block for _, block in segment["constants"]] for segment in (first, second))
     assert blocks == others

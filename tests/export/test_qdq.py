@@ -41,7 +41,7 @@ CASES = {
     "adds": "a = Add(x, k) b = Mul(a, x) y = Add(b, x)",
     "moves": "a = MaxPool<kernel_shape=[2,2], strides=[2,1]>(x) b = Transpose<perm=[0,2,3,1]>(a) y = Concat<axis=1>(b, b)",
     "functions": "a = Sigmoid(x) b = Mul(a, x) c = Conv(b, u) y = Tanh(c)",
-    "host": "a = Conv(x, u) b = Softmax<axis=1>(a) c = Mul(b, a) y = Conv(c, u)",
+    "host": "a = Conv(x, u) b = MeanVarianceNormalization<axes=[1]>(a) c = Mul(b, a) y = Conv(c, u)",
     "moved product": "a = Conv(x, u) b = Flatten<axis=2>(a) c = Transpose<perm=[1,0]>(b) y = MatMul(c, v)",
     "joined": "a = Conv(x, u) b = Mul(x, k) y = Concat<axis=2>(a, b)",
     "pooled": "a = GlobalAveragePool(x) b = Flatten(a) y = Gemm(b, v, h)",

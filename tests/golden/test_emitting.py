@@ -11,7 +11,7 @@ from test_golden import LEVEL, label, read_golden
 from tests.emitting import emitting
 from toolchain.isa import load_machine
 
-MOST = 1.06  # cycles, over those of sums that leave the array by itself
+MOST = 1.065  # cycles, over those of sums that leave the array by itself
 
 
 @pytest.mark.parametrize("kind", ["descriptors", "registers"])

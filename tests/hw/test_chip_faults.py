@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machine_files import line_of, section_text, write_changed
+from machine_files import line_of, section_text, shipped_text, write_changed
 
 from toolchain.errors import ConfigError
 from toolchain.hw import load_chip
@@ -24,6 +24,7 @@ def _in_tmp_path(tmp_path, monkeypatch):
 
 
 TIMING = section_text("edge16.yaml", "timing")
+LIMITS = next(line for line in shipped_text("edge16.yaml").splitlines() if line.startswith("limits:"))
 
 # what is replaced, by what, the fault; the fault's line is that of ANCHORS or of the replacement's first line
 CASES = {
@@ -40,8 +41,8 @@ CASES = {
         "memories, name, numerics, sync",
     ),
     "an operator without steps": (
-        "sync: {semaphores: 64}",
-        "sync: {semaphores: 64}\nlimits: {decompose: [Softmax, Softmin]}",
+        LIMITS,
+        "limits: {decompose: [Softmax, Softmin]}",
         "mine.yaml:{line}: limits.decompose[1]: must be one of 'Div', 'GRU', 'GroupNormalization', 'InstanceNormalization', "
         "'LSTM', 'LayerNormalization', 'LogSoftmax', 'RMSNormalization', 'RNN', 'Softmax', 'Sqrt'; got 'Softmin'",
     ),
@@ -134,18 +135,18 @@ CASES = {
     ),
     "missing key": ("    rows: 16\n", "", "mine.yaml:{line}: engines.mac.rows: is missing"),
     "pair of one": (
-        "sync: {semaphores: 64}",
-        "sync: {semaphores: 64}\nlimits: {pool: {max_kernel: [3]}}",
+        LIMITS,
+        "limits: {pool: {max_kernel: [3]}}",
         "mine.yaml:{line}: limits.pool.max_kernel: must be a list [height, width], for example [3, 3], got [3]",
     ),
     "number for a pair": (
-        "sync: {semaphores: 64}",
-        "sync: {semaphores: 64}\nlimits: {convolution: {max_pad: 1}}",
+        LIMITS,
+        "limits: {convolution: {max_pad: 1}}",
         "mine.yaml:{line}: limits.convolution.max_pad: must be a list [height, width], for example [1, 1], got 1",
     ),
     "pair of three": (
-        "sync: {semaphores: 64}",
-        "sync: {semaphores: 64}\nlimits: {depthwise: {max_stride: [1, 2, 2]}}",
+        LIMITS,
+        "limits: {depthwise: {max_stride: [1, 2, 2]}}",
         "mine.yaml:{line}: limits.depthwise.max_stride: must be a list [height, width], for example [3, 3], got [1, 2, 2]",
     ),
     "text for a list": (
@@ -388,11 +389,7 @@ ANCHORS = {
     "indices without bases": "control:",
     "more bases of the host than there are": "control:",
     "unknown section": "registers:",
-    "an operator without steps": "limits:",
     "missing key": "  mac:",
-    "pair of one": "limits:",
-    "number for a pair": "limits:",
-    "pair of three": "limits:",
     "nothing for a number": "rows:",
     "array without the machine's types": "types:\n",
     "the first types in no pair": "types:\n",

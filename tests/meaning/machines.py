@@ -50,6 +50,7 @@ def _like_edge16(
     data["numerics"].update(numerics)
     data["engines"]["mac"].update(mac)
     data["control"] = {"bases": 4, "indirect": {}}
+    data["limits"]["decompose"] = []
     return _machine(base, data)
 
 

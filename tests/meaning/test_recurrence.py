@@ -154,7 +154,7 @@ def test_a_state_of_a_scan_goes_further_than_seen(tmp_path: Path) -> None:
 def test_what_stays_on_the_host(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
     built, _, _ = on_the_chip(recurrent("GRU", **changed), tmp_path, types=())
     assert [row["reason"] for row in built.figures["nodes"] if row["engine"] == "host"] == [reason]
-    other, _, _ = on_the_chip(recurrent("GRU"), tmp_path, "edge16", ())
+    other, _, _ = on_the_chip(recurrent("GRU"), tmp_path, "ethos_u65_512", ())
     assert "no operator" in str([row["reason"] for row in other.figures["nodes"] if row["engine"] == "host"])
 
 
