@@ -46,7 +46,7 @@ ADDRESS_BYTES = 6 << 30  # no case may ask for more
 OLD = b"the old contents\n"
 CONV = (
     '<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,8,8] x) => (float[1,4,8,8] y) '
-    "{ a = Conv<pads=[1,1,1,1]>(x, w) b = Softmax<axis=1>(a) c = Sigmoid(b) y = Relu(c) }"
+    "{ a = Conv<pads=[1,1,1,1]>(x, w) b = MeanVarianceNormalization<axes=[1]>(a) c = Sigmoid(b) y = Relu(c) }"
 )
 MIXED = (
     '<ir_version: 8, opset_import: ["" : 17, "local" : 1]> g (float[1,8] x) => (float[1,2,4] y, float[1,4] z) '
@@ -188,7 +188,8 @@ def _model(text: str, weight: str, shape: tuple[int, ...]) -> bytes:
 
 def _examples() -> bytes:
     """Another form of a file: one operator of each input kind, with weights typed in fields instead of bytes."""
-    proto = onnx.load_from_string(_model(CONV.replace("Softmax<axis=1>(a)", "MaxPool<kernel_shape=[1,1]>(a)"), "w", (4, 3, 3, 3)))
+    pooled = CONV.replace("MeanVarianceNormalization<axes=[1]>(a)", "MaxPool<kernel_shape=[1,1]>(a)")
+    proto = onnx.load_from_string(_model(pooled, "w", (4, 3, 3, 3)))
     weight = proto.graph.initializer[0]
     values = numpy_helper.to_array(weight)
     weight.ClearField("raw_data")

@@ -127,7 +127,7 @@ def test_every_level_and_dataflow(make: Make, net: Path, flow: str, level: int) 
 
 def test_sums_are_cut_between_groups(make: Make, net: Path) -> None:
     """Where an instruction takes 90 channels, it takes 32 or 64; none but the last piece of a sum has a part of a group."""
-    limit = ("\nnumerics:\n", "\nlimits: {convolution: {max_input_channels: 90}}\nnumerics:\n")
+    limit = ("\nlimits: {", "\nlimits: {convolution: {max_input_channels: 90}, ")
     _, ops = built(net, make("edge16", "sizes: [32], minimum_bits: 16", [limit]))
     pieces = [op.input_channels for op in grouped(ops)]
     assert INNER % 32 in pieces and set(pieces) <= {32, 64, INNER % 32, OUTPUTS} and max(pieces) == OUTPUTS <= 90

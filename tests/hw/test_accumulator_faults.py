@@ -47,7 +47,7 @@ CASES = {
         "engines.mac.accumulators.entries: 4096 sums of 8 bytes, of 2 arrays are more than the 32 KiB of memories.acc",
     ),
     "several products at a time": (
-        [MEMORY, ACCUMULATORS, SUMS, EMIT, ("numerics:\n", "limits: {matrix_product: {max_batches: 4}}\nnumerics:\n")],
+        [MEMORY, ACCUMULATORS, SUMS, EMIT, ("limits: {", "limits: {matrix_product: {max_batches: 4}, ")],
         "limits:",
         "limits.matrix_product.max_batches: 4, and mac has its sums in acc, those of one product at a time: leave it at 1",
     ),

@@ -10,6 +10,7 @@ from machine_files import assert_one_fault, write_changed
 from toolchain.hw import load_chip
 
 NUMERICS = "numerics:\n"
+LIMITS = "limits: {"
 HELD = "layout:"
 
 
@@ -18,7 +19,7 @@ def layout(said: str) -> tuple[str, str]:
 
 
 def limited(said: str, limits: str) -> tuple[str, str]:
-    return NUMERICS, f"layout: {{{said}}}\nlimits: {{{limits}}}\n{NUMERICS}"
+    return LIMITS, f"layout: {{{said}}}\n{LIMITS}{limits}, "
 
 
 GROUPS = ("    kind: mac_array\n", "    kind: mac_array\n    groups: {sizes: [32]}\n")
