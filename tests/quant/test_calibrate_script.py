@@ -16,13 +16,14 @@ from models import convolution_net
 from quant.data import HELD_FROM
 from quant.file import read_parameters
 from quant.observe import Range
+from tests.in_process import run_script
 from toolchain.api import BuildOptions, build
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "calibrate.py"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True)
+    return run_script(SCRIPT, *arguments)
 
 
 @pytest.mark.parametrize("machine", ["edge16", "brick"])
@@ -91,14 +92,14 @@ def test_a_pipe_is_written_to_and_a_link_stays_a_link(tmp_path: Path) -> None:
         ("mine.yaml", "-o mine.yaml: is the same file as --hw; it would be overwritten"),
     ],
 )
-def test_an_output_that_cannot_be(output: str, message: str, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be(output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said before the data are read, which would be refused."""
     onnx.save(convolution_net(), tmp_path / "net.onnx")
     np.savez(tmp_path / "c.npz", x=np.full((1, 3, 8, 8), np.nan, np.float32))
     (tmp_path / "mine.yaml").write_text(files("hw_configs").joinpath("edge16.yaml").read_text())
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    line = [sys.executable, str(SCRIPT), "net.onnx", "--data", "c.npz", "--hw", "mine.yaml", "-o", output]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    monkeypatch.chdir(tmp_path)
+    done = run("net.onnx", "--data", "c.npz", "--hw", "mine.yaml", "-o", output)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message + "\n")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from models import convolution_net, model, node
 
 from quant.file import read_parameters
 from quant.fixed_point.core.codes import CodeType
+from tests.in_process import run_script
 from tests.recurrent import recurrent
 from toolchain.api import BuildOptions, build
 
@@ -22,7 +22,7 @@ MACHINE = "transformer64"
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPTS / script), *map(str, arguments)], capture_output=True, text=True)
+    return run_script(SCRIPTS / script, *arguments)
 
 
 def typed(*types: str) -> list[str]:
