@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -15,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.in_process import run_script
 from tests.schedule.test_buffers import built
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
@@ -247,7 +246,7 @@ def scaled(net: Path, machine: Machine, weights: str) -> dict[str, tuple[int, in
     """How many weights of a group, and how many scales each layer has, by a calibrated file with these lines on weights."""
     data, file = net.with_name("data.npz"), net.with_name("params.yaml")
     np.savez(data, x=np.random.default_rng(2).normal(0, 1, (2, ROWS, INNER)).astype(np.float32))
-    subprocess.run([sys.executable, CALIBRATE, net, "--data", data, "-o", file], check=True, capture_output=True)
+    run_script(CALIBRATE, net, "--data", data, "-o", file).check_returncode()
     file.write_text(file.read_text().replace("tensors:\n", f"weights:\n{weights}tensors:\n"))
     made = build(net, BuildOptions(machine, parameters=str(file)))
     layers = [(n.name, n.op) for n in made.container.graph.nodes if isinstance(n.op, IntegerConvolution)]

@@ -15,6 +15,7 @@ import pytest
 from bad_files import model
 from commands import run
 
+from scripts.bodies import bodies
 from toolchain.compiling import STAGES
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
@@ -50,8 +51,9 @@ def test_level_two_is_the_default_however_written(level: str, in_workshop: Path,
 
 def test_levels_differ(tmp_path: Path) -> None:
     made = set()
+    onnx.save(bodies(1, 8), tmp_path / "m.onnx")
     for level in range(3):
-        done(f"npu-build {CLASSIFIER}/classifier.onnx --hw edge16 -O{level} -o {tmp_path}/a.npu")
+        done(f"npu-build {tmp_path}/m.onnx --hw edge16 -O{level} -o {tmp_path}/a.npu")
         made.add((tmp_path / "a.npu").read_bytes())
     assert len(made) == 3
 
@@ -162,7 +164,7 @@ def shape_of(table: str) -> list[list[str]]:
 
 
 def test_explain_names_every_node_of_the_classifier(in_workshop: Path, tmp_path: Path) -> None:
-    line = f"npu-build {CLASSIFIER}/classifier.onnx --hw ws8_pow2 --calib {CLASSIFIER}/calib.npz --samples 4"
+    line = f"npu-build {CLASSIFIER}/classifier.onnx --hw ws8_pow2 --calib {CLASSIFIER}/calib.npz --samples 4 -O0"
     done(f"{line} -o {tmp_path}/c.npu --json {tmp_path}/c.json")
     names = [n.name for n in onnx.load(CLASSIFIER / "classifier.onnx").graph.node]
     rows = [r for r in json.loads((tmp_path / "c.json").read_text())["nodes"] if r["made_by"] == "model"]
@@ -183,7 +185,7 @@ def build_twice(seed: str, folder: Path) -> list[bytes]:
     """Two models on two kinds of machine, built in a process of its own."""
     script = "import sys; from toolchain.cli import build; build()"
     made = []
-    for source, hw in ((CLASSIFIER / "classifier.onnx", "wide32_w4a16"), (folder / "island.onnx", "ws8_pow2")):
+    for source, hw in ((folder / "good.onnx", "wide32_w4a16"), (folder / "island.onnx", "ws8_pow2")):
         target = folder / "again.npu"
         subprocess.run(
             [sys.executable, "-c", script, str(source), "--hw", hw, "-o", str(target)],

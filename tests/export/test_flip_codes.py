@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.export.test_qdq import CASES, saved
+from tests.in_process import run_script
 
 ROOT = Path(__file__).parents[2]
 
 
 def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(ROOT / "scripts" / "flip_codes.py"), *arguments], capture_output=True, text=True)
+    return run_script(ROOT / "scripts" / "flip_codes.py", *arguments)
 
 
 def test_more_codes_that_are_off_leave_less(tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from tests.in_process import run_script
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "plan_memory.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_script(ROOT / "scripts" / "plan_memory.py", *arguments)
 
 
 def test_plan_and_picture(tmp_path: Path) -> None:

@@ -63,9 +63,10 @@ def test_spills_brute_force() -> None:
 
 
 @pytest.mark.slow
-def test_brute_force_500() -> None:
-    residents_against_brute_force(500, seed=3)
-    spills_against_brute_force(500, seed=4)
+@pytest.mark.parametrize("count", [150, pytest.param(500, marks=pytest.mark.exhaustive)])
+def test_more_of_both_by_brute_force(count: int) -> None:
+    residents_against_brute_force(count, seed=3)
+    spills_against_brute_force(count, seed=4)
 
 
 def test_placement_confirms_the_choice() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import onnx
 import pytest
 
 from quant.error import sqnr_db
+from tests.in_process import run_script
 from tests.quantized.forms import on_kernels, script
 from tests.quantized.test_forms import small_network
 from toolchain.api import Build, BuildOptions, build
@@ -79,8 +78,7 @@ def test_where_all_codes_are_the_files_nothing_is(tmp_path: Path) -> None:
 def test_a_parameters_file_holds_the_repair(form: str, machine: str, tmp_path: Path) -> None:
     given(form, tmp_path)
     script, data, file = ROOT / "scripts" / "calibrate.py", tmp_path / "x.npy", tmp_path / "p.yaml"
-    command = [sys.executable, script, tmp_path / "m.onnx", "--hw", machine, "--data", data, "--repair", "fast", "-o", file]
-    made = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    made = run_script(script, tmp_path / "m.onnx", "--hw", machine, "--data", data, "--repair", "fast", "-o", file)
     assert made.returncode == 0, made.stderr
     again = build(tmp_path / "m.onnx", BuildOptions(machine, parameters=str(file), level=0))
     whole = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), repair="fast", level=0))  # of as many samples

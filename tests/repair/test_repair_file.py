@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from quant.observe import Range
 from quant.parameters import WeightQuant
 from quant.repair.file import Repair, array_file
 from quant.repair.step import LayerParameters, Offset, Quantization
+from tests.in_process import run_script
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
 from toolchain.repair.folds import folds
@@ -106,12 +105,12 @@ def test_factors_of_people_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [convolutions, normed])
-def test_the_file_builds_what_was_repaired(make, tmp_path: Path) -> None:
+def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net: Network = make(tmp_path) if make is normed else make(tmp_path, "ws8_pow2")
     shape, name = net.model.types["x"].shape, net.machine.chip.name
     np.savez(tmp_path / "c.npz", x=np.concatenate([s["x"] for s in samples(shape, 24)]))
-    line = [sys.executable, str(SCRIPT), "net.onnx", "--data", "c.npz", "--hw", name, "--repair", "fast", "-o", "p.yaml"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    monkeypatch.chdir(tmp_path)
+    done = run_script(SCRIPT, "net.onnx", "--data", "c.npz", "--hw", name, "--repair", "fast", "-o", "p.yaml")
     assert done.returncode == 0, done.stderr
     assert "equalization: kept" in done.stdout or "region ends: kept" in done.stdout
     again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), str(tmp_path / "p.yaml")))

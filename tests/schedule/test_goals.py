@@ -143,8 +143,8 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
 @pytest.mark.parametrize(
     ("level", "less", "more"),
     [
-        *((2, *sizes) for sizes in [(39.5, 48.75), (140, 200), (264, 326)]),
-        *(pytest.param(2, *sizes, marks=pytest.mark.exhaustive) for sizes in [(140, 173), (214, 264)]),
+        *((2, *sizes) for sizes in [(39.5, 48.75), (140, 200)]),
+        *(pytest.param(2, *sizes, marks=pytest.mark.exhaustive) for sizes in [(140, 173), (214, 264), (264, 326)]),
         *(
             pytest.param(3, *sizes, marks=pytest.mark.exhaustive)
             for sizes in [(39.5, 48.75), (140, 173), (140, 200), (214, 264), (264, 326)]

@@ -24,7 +24,7 @@ from quant.fixed_point import (
 )
 
 VALUES = 500
-MANY = pytest.param(220, marks=pytest.mark.slow)  # 110,000 values a mode
+MANY = [pytest.param(90, marks=pytest.mark.slow), pytest.param(220, marks=pytest.mark.exhaustive)]  # 110,000 values a mode
 FEW = 30
 MULTIPLIER_BITS = {Rounding.SCALE16: 15, Rounding.POW2: 1}
 MODES = [r for r in Rounding if r is not Rounding.FP32_RNE]
@@ -74,7 +74,7 @@ def expected(acc: np.ndarray, r: Requant, dtype: np.dtype) -> np.ndarray:
     return np.array(values, dtype)
 
 
-@pytest.mark.parametrize("examples", [FEW, MANY])
+@pytest.mark.parametrize("examples", [FEW, *MANY])
 @pytest.mark.parametrize("rounding", MODES, ids=str)
 def test_equals_exact_arithmetic(rounding: Rounding, examples: int) -> None:
     @settings(max_examples=examples)
@@ -93,7 +93,7 @@ def saturates_int64(acc: np.ndarray, r: Requant) -> bool:
     return max(abs(exact.scaled(int(v), m, s, r.rounding)) for v in (acc.min(), acc.max())) >= 1 << 61
 
 
-@pytest.mark.parametrize("examples", [FEW, MANY])
+@pytest.mark.parametrize("examples", [FEW, *MANY])
 def test_float32_equals_exact_arithmetic(examples: int) -> None:
     @settings(max_examples=examples)
     @given(st.integers(0, 2**32 - 1), st.floats(2.0**-40, 2.0**10, width=32), st.booleans())
