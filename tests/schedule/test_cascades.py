@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +42,12 @@ def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 
     return Built(figures, plans)
 
 
+@cache
+def _bodies_on_edge16(kib: float) -> Built:
+    with TemporaryDirectory() as folder:
+        return _built(bodies(), with_sram("edge16", kib), Path(folder))
+
+
 def _dram_bytes(built: Built) -> int:
     return built.figures["dram_read_bytes"] + built.figures["dram_write_bytes"]
 
@@ -50,10 +58,19 @@ def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> B
         return _built(model, machine, folder)
 
 
-@pytest.mark.parametrize(("name", "kib"), [("edge16", 96), ("edge16", 128), ("wide32_w4a16", 128), ("ethos_u55_256", 64)])
+@pytest.mark.parametrize(
+    ("name", "kib"),
+    [
+        pytest.param("edge16", 96, marks=pytest.mark.exhaustive),
+        ("edge16", 128),
+        ("wide32_w4a16", 128),
+        ("ethos_u55_256", 64),
+    ],
+)
 def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_path: Path) -> None:
     machine = with_sram(name, kib)
-    turns, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
+    turns = _bodies_on_edge16(kib) if name == "edge16" else _built(bodies(), machine, tmp_path)
+    alone = _layer_by_layer(bodies(), machine, tmp_path)
     assert _dram_bytes(turns) < 0.4 * _dram_bytes(alone)
     assert turns.figures["cycles"] < alone.figures["cycles"]
     expected = sum(plan.cycles for plan in turns.plans)
@@ -127,7 +144,8 @@ def test_layers_in_turns_run_on_the_arrays_that_have_room_for_all_their_stripes(
 def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arrays: int, tmp_path: Path) -> None:
     """The build compares the program with the integer reference bit for bit."""
     machine = with_sram("edge16", 32) if arrays == 1 else _two_arrays(32 * 1024)
-    blocks, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
+    blocks = _bodies_on_edge16(32) if arrays == 1 else _built(bodies(), machine, tmp_path)
+    alone = _layer_by_layer(bodies(), machine, tmp_path)
     (plan,) = blocks.plans
     assert any(cascade.stripes.sweep.channels for cascade in plan.cascades)
     assert _dram_bytes(blocks) < 0.6 * _dram_bytes(alone)
@@ -193,9 +211,9 @@ def test_a_schedule_of_blocks_of_columns_is_printed_and_taken_back(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kib", [39.5, 64])
-def test_loads_go_ahead_of_shifts_and_of_the_block_before(kib: float, tmp_path: Path) -> None:
+def test_loads_go_ahead_of_shifts_and_of_the_block_before(kib: float) -> None:
     """Both in the program and in what the plan expects, which was 4 to 6 % too much where they did not."""
-    built = _built(bodies(), with_sram("edge16", kib), tmp_path)
+    built = _bodies_on_edge16(kib)
     (plan,) = built.plans
     assert any(cascade.stripes.sweep.channels for cascade in plan.cascades)
     assert plan.cycles == pytest.approx(built.figures["cycles"], rel=0.02)
@@ -227,9 +245,11 @@ def test_what_blocks_of_channels_read_is_brought_once_where_bytes_count(tmp_path
     assert build(model, BuildOptions(machine, schedule=str(file))).data == built.data
 
 
-@pytest.mark.parametrize(("kib", "goal"), [(64, Goal("traffic")), (128, CYCLES)])
-def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, goal: Goal, tmp_path: Path) -> None:
-    found = _built(bodies(), with_sram("edge16", kib), tmp_path, goal=goal)
+@pytest.mark.parametrize("kib", [64, 128])
+def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
+    """In less SRAM where the bytes are what counts."""
+    few = kib == 64
+    found = _built(bodies(), with_sram("edge16", kib), tmp_path, goal=Goal("traffic")) if few else _bodies_on_edge16(kib)
     assert _dram_bytes(found) == found.figures["dram_bound_bytes"] == 72_576
 
 
@@ -263,8 +283,8 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     assert all(len(set(slot.sizes)) == 1 for slot in rings)
 
 
-def test_cycles_of_layers_in_turns_are_those_of_all_their_turns(tmp_path: Path) -> None:
-    found = _built(bodies(), with_sram("edge16", 64), tmp_path).figures
+def test_cycles_of_layers_in_turns_are_those_of_all_their_turns() -> None:
+    found = _bodies_on_edge16(64).figures
     cycles = [layer["cycles"] for layer in found["layers"]]
     assert sum(cycles) == found["cycles"]
     assert all(c > 0.1 * found["cycles"] for c in cycles)
@@ -297,7 +317,9 @@ def _branches() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-@pytest.mark.parametrize(("name", "kib"), [("wide32_w4a16", 192), ("nvdla_small", 64), ("ethos_u65_512", 96)])
+@pytest.mark.parametrize(
+    ("name", "kib"), [("wide32_w4a16", 192), ("nvdla_small", 64), pytest.param("ethos_u65_512", 96, marks=pytest.mark.exhaustive)]
+)
 def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path) -> None:
     machine = with_sram(name, kib)
     turns, alone = _built(_branches(), machine, tmp_path), _layer_by_layer(_branches(), machine, tmp_path)
