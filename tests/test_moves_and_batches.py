@@ -171,7 +171,7 @@ def block(path: Path, length: int, width: int, heads: int) -> Path:
     return saved(path, nodes, {"x": (1, length, width)}, (1, length, width), **held)
 
 
-@pytest.mark.parametrize("sram_kib", [512, 64])
+@pytest.mark.parametrize("sram_kib", [pytest.param(512, marks=pytest.mark.exhaustive), 64])
 def test_a_block_of_a_transformer(sram_kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Planner, "ahead", lambda _, plan, known: plan)  # constants in pieces would be counted too
     monkeypatch.setattr(Planner, "retiled", lambda _, plan: plan)  # and finer tiles

@@ -35,7 +35,7 @@ OTHERS: Mapping[str, Callable[[], Machine]] = {
     "float32 sums": lambda: with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne"),
 }
 ALIKE = {"ethos_u55_256", "transformer64", "rounding once"}  # int8 as on edge16, other roundings
-MACHINES = [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in (*SHIPPED, *OTHERS)]
+MACHINES = [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in (*SHIPPED, *OTHERS)]
 NOT_EACH = [name for name in MACHINES if name.values != ("no broadcasts",)]
 COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "Greater": np.greater,

@@ -24,6 +24,7 @@ LARGE = {  # and the machines on which they are built each time; every machine h
     "resnet50_224": (),
     "yolov5n_silu_320": ("transformer64",),
 }
+SELDOM = {("bert_tiny_relu_l2h128_s128", "ethos_u65_512")}  # like ethos_u55_256
 SMALL = "resnet8_cifar"  # a network of convolutions and sums that is cheap enough for every level
 AT_EVERY_LEVEL = ("edge16", "transformer64")  # machines on which it is built each time at all levels
 LARGEST_ERROR, MEAN_ERROR = 0.035, 0.003  # of the cost model's cycles against the simulator's
@@ -45,7 +46,7 @@ def read_golden() -> dict[str, str]:
 def _marked(network: str, machine: str, level: int) -> Any:
     marks = [pytest.mark.slow] if network in LARGE else []
     seldom = machine not in (LARGE.get(network, shipped_names()) if level == LEVEL else AT_EVERY_LEVEL)
-    marks += [pytest.mark.exhaustive] if seldom else []
+    marks += [pytest.mark.exhaustive] if seldom or (network, machine) in SELDOM else []
     return pytest.param(network, machine, level, marks=marks)
 
 

@@ -20,7 +20,7 @@ from toolchain.runtime import Session
 
 WORSE_DB = 3.0  # by chance of rounding, where some tensors are finer
 EACH = 12  # of so many cases one is fast
-TESTS = 5  # of so many cases each test has another one; all with the exhaustive ones
+TESTS = 7  # of so many cases each test has another one; all with the exhaustive ones
 
 
 def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[list[list[np.ndarray]], list[str]]:

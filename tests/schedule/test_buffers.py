@@ -65,7 +65,7 @@ def net(tmp_path: Path) -> Net:
     def saved(nodes: Sequence[onnx.NodeProto], weights: dict[str, tuple[int, ...]], inputs: Sequence[str] = ("x",)) -> Path:
         rng = np.random.default_rng(1)
         constants = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
-        given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in inputs]
+        given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 12, 12]) for n in inputs]
         made = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
         graph = helper.make_graph(list(nodes), "graph", given, made, constants)
         path = tmp_path / "model.onnx"

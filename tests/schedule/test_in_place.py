@@ -92,7 +92,9 @@ def test_a_sum_takes_the_place_of_its_addend_where_both_have_no_room(tmp_path: P
     assert _dram_bytes(figures) + 28 * 28 * 24 <= _dram_bytes(_build(model, "edge16", 40, Goal("traffic"))[0])
 
 
-@pytest.mark.parametrize(("machine", "kib"), [("ws8_pow2", 20), ("ethos_u55_256", 40), ("wide32_w4a16", 56)])
+@pytest.mark.parametrize(
+    ("machine", "kib"), [pytest.param("ws8_pow2", 20, marks=pytest.mark.exhaustive), ("ethos_u55_256", 40), ("wide32_w4a16", 56)]
+)
 def test_nothing_takes_the_place_of_rows_that_are_kept(
     machine: str, kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
