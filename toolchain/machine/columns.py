@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Whole = Any
 Column = NDArray[np.int64]
 _MOST_KEYS = 2**62
+_FEW_ROWS = 64
 
 
 def is_column(value: object) -> TypeGuard[Column]:
@@ -22,9 +23,15 @@ def is_column(value: object) -> TypeGuard[Column]:
 def distinct_rows(*columns: Whole) -> tuple[list[tuple[int, ...]], Column]:
     """The different rows of a table given by its columns, in any order, and of each of its rows the index among them.
 
-    Rows are told apart by one number of mixed radix each, so that one array is sorted and not rows of many.
+    Rows are told apart by one number of mixed radix each, so that one array is sorted and not rows of many. Few rows are counted
+    one by one.
     """
     table = np.broadcast_arrays(*columns)
+    if len(table[0]) <= _FEW_ROWS:
+        found: dict[tuple[int, ...], int] = {}
+        rows = zip(*(column.tolist() for column in table))
+        numbers = [found.setdefault(row, len(found)) for row in rows]
+        return list(found), np.array(numbers, np.int64)
     keys, span = np.zeros(len(table[0]), np.int64), 1
     for column in table:
         low = int(column.min(initial=0))

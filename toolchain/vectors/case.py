@@ -88,7 +88,7 @@ def _far(op: MachineOp, far_bytes: int, chip: Chip) -> MachineOp:
 
 
 def _held(before: Array, after: Array, said: Array, far_bytes: int) -> Held:
-    inner = np.flatnonzero(said[1:] != said[:-1]) + 1
-    edges = np.concatenate([np.flatnonzero(said[:1]), inner, np.flatnonzero(said[-1:]) + said.size]).reshape(-1, 2)
-    ranges = np.stack([edges[:, 0] + far_bytes, edges[:, 1] - edges[:, 0]], 1).astype(np.int64)
-    return Held(ranges, before[said], after[said])
+    given = np.flatnonzero(said)
+    first = np.flatnonzero(np.diff(given, prepend=-2) > 1)  # of each range, its place among the given bytes
+    ranges = np.stack([given[first] + far_bytes, np.diff(first, append=given.size)], 1).astype(np.int64)
+    return Held(ranges, before[given], after[given])
