@@ -20,7 +20,7 @@ from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.parts import Constants, constants_of, parts_of
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.staging import PlannedLayer, Slot, staging_bytes
+from toolchain.schedule.staging import PlannedLayer, Room, Slot, staging_bytes
 from toolchain.schedule.units import turn
 from toolchain.schedule.visits import visited_works
 from toolchain.schedule.walk import Walk
@@ -49,11 +49,18 @@ class Ahead:
     """For one plan, layer by layer or with layers in turns, which keep their constants as they are."""
 
     def __init__(
-        self, plan: RegionPlan, shared: Collection[int], taken: Callable[[int], Sequence[int]], model: CostModel, place: Place
+        self,
+        plan: RegionPlan,
+        shared: Collection[int],
+        taken: Callable[[int], Sequence[int]],
+        sizes: Room,
+        model: CostModel,
+        place: Place,
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. place: gives addresses to the layers of the plan, changed, after a search if so."""
-        self._plan, self._shared, self._taken, self._place = plan, shared, taken, place
+        memory in use while each layer runs. sizes: of the memories. place: gives addresses to the layers of the plan, changed,
+        after a search if so."""
+        self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
         self._model, self._chip = model, model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
         self._pitch = dram_alignment(model.chip)
@@ -122,7 +129,7 @@ class Ahead:
 
     def _room(self, share: float) -> dict[int, list[int]]:
         """By memory, the bytes of so much of it that are free while each layer runs."""
-        return {s: [int(share * self._chip.spaces[s].memory.size) - n for n in used] for s, used in self._used.items()}
+        return {s: [int(share * self._sizes[s]) - n for n in used] for s, used in self._used.items()}
 
     @cached_property
     def _used(self) -> Mapping[int, Sequence[int]]:

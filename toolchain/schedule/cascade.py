@@ -36,12 +36,13 @@ class Cascades:
         model: CostModel,
         depth: int,
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
+        sram_bytes: int,
     ):
         """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
-        and its tilings."""
+        and its tilings. sram_bytes: of SRAM, in which some blocks of constants are to lie."""
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
-        self._tilings = StripeTilings(layers, model, candidates)
+        self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
         self._started: dict[Asked, Start | None] = {}
         self._drafts: dict[Asked, Draft | None] = {}
         self._rings: dict[Asked, int] = {}

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
+from toolchain.schedule.by_size import plans_by_size
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
@@ -48,7 +49,6 @@ class Goal:
 
 
 CYCLES = Goal()
-_ALIKE = 1.01  # times the fewest cycles that are expected, within which what is expected does not tell plans apart
 
 
 def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
@@ -61,11 +61,10 @@ def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
 
 def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan]:
     """Of which the best by the objective is taken. Raises CompileError."""
+    planner, simulated = Planner(planning), planning.options.simulated
     if objective == "cycles":
-        found = Planner(planning).fast()
-        most = _ALIKE * min(plan.cycles for plan in found)
-        return [plan for plan in found if plan.cycles <= most] if planning.options.simulated else _best_of_each(found)
+        return plans_by_size(planning) if simulated else _best_of_each(planner.fast())
     whole = plan_whole(planning) if objective == "memory" else None
     if whole is None:
-        return Planner(planning).plans()
-    return [whole, *(plan for plan in Planner(planning).fast() if not plan.spilled)]
+        return [*plans_by_size(planning), *planner.of_little_traffic()] if simulated else planner.plans()
+    return [whole, *(plan for plan in (plans_by_size(planning) if simulated else planner.fast()) if not plan.spilled)]

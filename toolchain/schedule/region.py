@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from typing import Self
 
 from toolchain.errors import CompileError
 from toolchain.machine import Space
@@ -30,7 +32,7 @@ _FEW = 12  # layers of a region, up to which all may take turns, and not only th
 _MISSES = 4  # searches of places for constants ahead that find none, behind which none is begun
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
-_PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
+PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
@@ -41,16 +43,46 @@ class Planner(LayerByLayer):
         super().__init__(planning)
         self.turns: dict[Measure, Turns] = {}
         self.missed = 0  # searches for constants ahead that found no places
+        self._cascades: dict[int, Cascades] = {}  # by the bytes of SRAM that their constants come in blocks for
+
+    def within(self, size_bytes: int) -> Self:
+        """For the machine with less SRAM; what neither finds depends on what the other did, only how soon."""
+        other = copy(self)
+        other.chip = self.chip.with_sram(size_bytes)
+        other.sizes = {space: other.chip.spaces[space].memory.size for space in other.chip.staging}
+        other.turns, other.placed, other.missed = {}, {}, 0
+        return other
+
+    def adopted(self, plan: RegionPlan) -> RegionPlan | None:
+        """A plan for less SRAM, with its addresses in this one."""
+        return self.place(plan.layers, plan.resident, plan.views, plan.cascades)
+
+    def made(self, plan: RegionPlan) -> RegionPlan:
+        """A plan with all its works, for this SRAM."""
+        layers = tuple(replace(p, layer=replace(p.layer, chip=self.chip)) for p in plan.layers)
+        return replace(place_works(plan, self.model), layers=layers)
+
+    def bases(self, most: float) -> list[RegionPlan]:
+        """For all of the SRAM, without constants ahead. None where layers by themselves take more than `most` cycles. Raises
+        CompileError."""
+        found: list[RegionPlan] = []
+        for number, plan in enumerate(self._best(self.size, most)):
+            finer = self.retiled(plan)
+            found += [replace(plan, raced=number > 0), *([replace(finer, raced=True)] if finer is not plan else [])]
+        return [plan for plan in found if self.too_many(plan) is None]
 
     def plans(self) -> list[RegionPlan]:
         """The plans of few cycles, and those of the ways in which bytes count more."""
-        found = [place_works(plan, self.model) for plan in self._found()]
-        if self.options.residency:
-            tried = (self._try(self._least, share, by, self.size) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
-            layerwise = [plan for plan in tried if plan is not None]
-            cut = self._little_traffic(layerwise)
-            found += [place_works(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
-        return found
+        return [*(place_works(plan, self.model) for plan in self._found()), *self.of_little_traffic()]
+
+    def of_little_traffic(self) -> list[RegionPlan]:
+        """Plans of the ways in which bytes count."""
+        if not self.options.residency:
+            return []
+        tried = (self._try(self._least, share, by, self.size) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
+        layerwise = [plan for plan in tried if plan is not None]
+        cut = self._little_traffic(layerwise)
+        return [place_works(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
     def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
         """With layers in turns, where bytes count."""
@@ -116,11 +148,15 @@ class Planner(LayerByLayer):
         return plans * len(self.layers) + cascades
 
     def _smaller(self) -> list[int]:
+        """Of the grid those below all of the SRAM."""
+        return [size for size in self.grid() if size < self.size]
+
+    def grid(self) -> list[int]:
         """Sizes, falling, in which each layer fits."""
         if not self.options.residency:
             return []
-        sizes = grid(self.size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
-        return [size for size in reversed(sizes) if max(self._least, default=0) <= size < self.size]
+        sizes = grid(self.size, self.chip.sram.alignment_bytes, PER_OCTAVE)
+        return [size for size in reversed(sizes) if max(self._least, default=0) <= size]
 
     def _in_all(self) -> RegionPlan:
         """With nothing resident and tiles as large as they can be."""
@@ -144,16 +180,17 @@ class Planner(LayerByLayer):
         """With constants fetched ahead where that takes fewer cycles. known: of another plan."""
         if not self.options.ahead:
             return plan
+        most = self.missed + 1 if self.options.simulated else _MISSES  # there what is found must not depend on other plans
 
         def place(planned: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
-            if searched and self.missed == _MISSES:
+            if searched and self.missed == most:
                 return None
             found = self.place(planned, plan.resident, plan.views, plan.cascades, searched)
             self.missed += searched and found is None
             return found
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        return Ahead(plan, self.shared, taken, self.model, place).best(known)
+        return Ahead(plan, self.shared, taken, self.sizes, self.model, place).best(known)
 
     def retiled(self, plan: RegionPlan) -> RegionPlan:
         """With finer tiles where units of another kind wait for them."""
@@ -212,10 +249,16 @@ class Planner(LayerByLayer):
                 cascades.append(cut.cascade.cascade)
         return self.place(planned, frozenset(resident), views, tuple(cascades))
 
-    @cached_property
+    @property
     def cascades(self) -> Cascades:
-        depth, candidates = self.layerwise.depth, self.layerwise.candidates()
-        return Cascades(self.layers, self.views, self.storages, self.port_roots, self.in_place, self.model, depth, candidates)
+        """Shared by the sizes of an octave at the level at which one size must not depend on another."""
+        size = 1 << self.size.bit_length() - 1 if self.options.simulated else self.size
+        if size not in self._cascades:
+            depth, tilings = self.layerwise.depth, self.layerwise.candidates()
+            self._cascades[size] = Cascades(
+                self.layers, self.views, self.storages, self.port_roots, self.in_place, self.model, depth, tilings, size
+            )
+        return self._cascades[size]
 
     def bounds(self, before: RegionPlan) -> Bounds:
         few = len(self.layers) <= _FEW

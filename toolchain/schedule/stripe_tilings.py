@@ -33,10 +33,15 @@ class _Cut(NamedTuple):
 class StripeTilings:
     """Of the layers of one region; layers that are alike share them."""
 
-    def __init__(self, layers: Sequence[Layer], model: CostModel, candidates: Sequence[tuple[object, Sequence[Candidate]]]):
-        """candidates: of each layer, which are like it, and its tilings."""
-        self._layers, self._model, self._candidates = layers, model, candidates
-        self._sram_bytes = model.chip.sram.size
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        model: CostModel,
+        candidates: Sequence[tuple[object, Sequence[Candidate]]],
+        sram_bytes: int,
+    ):
+        """candidates: of each layer, which are like it, and its tilings. sram_bytes: in which some blocks of constants lie."""
+        self._layers, self._model, self._candidates, self._sram_bytes = layers, model, candidates, sram_bytes
         self._fastest: dict[Hashable, Chosen | None] = {}
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}

@@ -30,9 +30,11 @@ Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and chann
 
 @dataclass
 class _Known:
-    """What is known of one tiling. sizes: of the works seen so far, all of them where `whole`. able: units that can run them."""
+    """What is known of one tiling. sizes: of the works seen so far, so many of them, all where `whole`. able: units that can run
+    them."""
 
     sizes: Sizes
+    seen: int = 0
     whole: bool = False
     able: tuple[Unit, ...] | None = None
     costs: dict[tuple[tuple[Slot, ...], tuple[Unit, ...], bool], LayerPlan] = field(default_factory=dict)
@@ -52,8 +54,11 @@ class LayerTilings:
         model: CostModel,
         depth: int,
         known: Sequence[Candidate] | None = None,
+        exact: bool = False,
     ):
-        """known: the candidates of the layer, where they were found before."""
+        """known: the candidates of the layer, where they were found before. exact: what is found for one room does not depend on
+        what was looked for before."""
+        self._exact = exact
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
         self._candidates = known if known is not None else candidates(layer)
         self._known: dict[Tiling, _Known] = {}
@@ -65,7 +70,7 @@ class LayerTilings:
         slots; None where not one fits."""
         for larger, plan in self._chosen.setdefault(by, []):
             # The best of more room that fits this one is the best of this one.
-            if fits(plan.staging_bytes, room) and fits(room, larger):
+            if room == larger or (not self._exact and fits(plan.staging_bytes, room) and fits(room, larger)):
                 return plan
         best: LayerPlan | None = None
         tried, doubled, self._looked_at = 0, False, 0
@@ -75,6 +80,7 @@ class LayerTilings:
             plan = self.evaluate(tiling, room, by)
             if plan is None:
                 continue
+            self._looked_at += self._known[tiling].seen if self._exact else 0
             tried += tiling.plain  # the same tiles by another dataflow, or several at once, take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
             if best is None or by(plan) < by(best):
@@ -169,11 +175,13 @@ class LayerTilings:
     def _measure(self, tiling: Tiling, known: _Known, room: Room, visited: list[Sequence[Work] | int]) -> bool:
         """Finds the sizes of the tiling's slots and fills `visited`; False as soon as they are beyond the room."""
         sizes = known.sizes = self._sizes()
+        known.seen = 0
         for works in self._visit(tiling):
             visited.append(works)
             if isinstance(works, int):
                 continue
-            self._looked_at += len(works)
+            known.seen += len(works)
+            self._looked_at += 0 if self._exact else len(works)
             before = sizes.total_bytes
             for work in works:
                 sizes.add(work, self._resident)

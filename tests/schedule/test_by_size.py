@@ -1,0 +1,90 @@
+"""What is a candidate for less SRAM is one for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scripts.bodies import bodies
+from toolchain.api import BuildOptions, build
+from toolchain.isa import load_machine
+from toolchain.schedule.goals import Objective, candidate_plans
+from toolchain.schedule.options import LEVELS
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.planning import Planning
+from toolchain.schedule.sizes import grid
+
+
+def _stack() -> onnx.ModelProto:
+    """Convolutions of stride 2, each with four times the constants of the one before, so that the last wait for theirs."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    channels = [16, 32, 64, 128, 256]
+    for at, (inputs, outputs) in enumerate(pairwise(channels)):
+        w = rng.standard_normal((outputs, inputs, 3, 3)) / (3 * inputs**0.5)
+        weights.append(numpy_helper.from_array(w.astype(np.float32), f"w{at}"))
+        nodes.append(helper.make_node("Conv", [f"x{at}", f"w{at}"], [f"x{at + 1}"], f"conv{at}", pads=[1] * 4, strides=[2, 2]))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, h, h]) for n, c, h in [("x0", 16, 64), ("x4", 256, 4)])
+    graph = helper.make_graph(nodes, "stack", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def _planning(model: onnx.ModelProto, folder: Path) -> Planning:
+    """Of its one region."""
+    found: list[Planning] = []
+
+    def noted(planning: Planning, objective: Objective) -> list[RegionPlan]:
+        found.append(planning)
+        return candidate_plans(planning, objective)
+
+    onnx.save(model, folder / "model.onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolchain.compiling.candidate_plans", noted)
+        build(folder / "model.onnx", BuildOptions(load_machine("edge16"), level=2))
+    (planning,) = found
+    return planning
+
+
+def _candidates(planning: Planning, sram_bytes: int) -> Sequence[RegionPlan]:
+    return candidate_plans(replace(planning, options=LEVELS[3], chip=planning.chip.with_sram(sram_bytes)), "cycles")
+
+
+def _decided(plan: RegionPlan) -> object:
+    """All that its program depends on."""
+    tiled = [
+        (p.plan.tiling, p.plan.slots, [(part.role, part.since, len(part.blocks)) for part in p.plan.ahead]) if p.plan else None
+        for p in plan.layers
+    ]
+    return (
+        plan.resident,
+        tiled,
+        [(c.layers, c.stripes.sweep, len(c.stripes.steps)) for c in plan.cascades],
+        {s: p.addresses for s, p in plan.placements.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "less", "more"),
+    [(_stack, 300_000, 400_000), pytest.param(bodies, 65_536, 80_000, marks=pytest.mark.exhaustive)],
+)
+def test_what_is_a_candidate_for_less_sram_is_one_for_more(
+    model: Callable[[], onnx.ModelProto], less: int, more: int, tmp_path: Path
+) -> None:
+    """But for what is expected to take over 1 % more than the best."""
+    planning = _planning(model(), tmp_path)
+    of_more = _candidates(planning, more)
+    near = 1.01 * min(plan.cycles for plan in of_more)
+    of_less = [plan for size in grid(more, 16, 4) if size >= less for plan in _candidates(planning, size) if plan.cycles <= near]
+    there = [_decided(plan) for plan in of_more]
+    assert any(p.plan is not None and p.plan.ahead for plan in of_less for p in plan.layers) or model is bodies
+    assert of_less and all(_decided(plan) in there for plan in of_less)
+    within = {plan.layers[0].layer.chip.sram.size for plan in of_more}
+    assert within.issubset(grid(more, 16, 4))

@@ -1,0 +1,76 @@
+"""Plans of the sizes of a grid, so that what is a candidate for less SRAM is one for more.
+
+What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, and each
+of them with its addresses and its constants ahead in some larger sizes. Candidates are all of these up to the machine's SRAM but
+for those that are expected to take longer than the best by more than expectations are wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.planning import Planning
+from toolchain.schedule.region import Planner
+from toolchain.schedule.staging import LayerPlan
+
+_NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
+_ABOVE = (0, 4)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
+
+
+def plans_by_size(planning: Planning) -> list[RegionPlan]:
+    """Of few expected cycles. Raises CompileError."""
+    planner = Planner(planning)
+    sizes = planner.grid()[::-1]
+    found = list(_of_sizes([planner.within(size) for size in sizes])) if sizes else []
+    if not found:
+        return planner.fast()
+    fewest = min(plan.cycles for _, plan in found)
+    near = [of.made(plan) for of, plan in found if plan.cycles <= _NEAR * fewest]
+    fewest = min(plan.cycles for plan in near)
+    apart = bool(planner.shared)  # room that is left is for constants that several layers have
+    found_once = {(_what(plan), _where(plan), apart and plan.layers[0].layer.chip.sram.size): plan for plan in near}
+    return [plan for plan in found_once.values() if plan.cycles <= _NEAR * fewest]
+
+
+def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan]]:
+    """planners: by rising size."""
+    least = fewest = math.inf
+    known: set[Hashable] = set()
+    for at in reversed(range(len(planners))):
+        bases = planners[at].bases(_NEAR * least)
+        if not bases:
+            return
+        least = min([least, *(plan.alone_cycles for plan in bases)])
+        for base in bases:
+            for above in (at + step for step in reversed(_ABOVE) if at + step < len(planners)):
+                key = above, _what(base)
+                if key in known:
+                    continue
+                known.add(key)
+                plan = base if above == at else planners[above].adopted(base)
+                if plan is None:
+                    continue
+                plan = planners[above].ahead(plan, _NEAR * fewest)
+                fewest = min(fewest, plan.cycles)
+                yield planners[above], plan
+                if plan.cycles > _NEAR * fewest:
+                    break  # with less room it takes no less
+
+
+def _what(plan: RegionPlan) -> Hashable:
+    """All of a plan but its addresses."""
+    tiled = tuple(
+        (p.plan.tiling, p.plan.slots, p.plan.units, _ahead(p.plan)) if p.plan is not None else None for p in plan.layers
+    )
+    return plan.resident, tiled, tuple((c.layers, c.stripes.sweep, tuple(map(len, c.stripes.steps))) for c in plan.cascades)
+
+
+def _ahead(plan: LayerPlan) -> Hashable:
+    return tuple((part.role, part.space, part.since, len(part.blocks)) for part in plan.ahead)
+
+
+def _where(plan: RegionPlan) -> Hashable:
+    """Its addresses."""
+    return tuple((space, *found.addresses.items()) for space, found in plan.placements.items())
