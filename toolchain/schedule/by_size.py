@@ -16,6 +16,8 @@ from toolchain.schedule.region import Planner
 from toolchain.schedule.staging import LayerPlan
 
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
+_CLOSE = 1.02  # the same of what is expected by few works
+_FAR, _FEW = 1.05, 24  # the same of layers by themselves, in regions of so few layers, where they may gain more of each other
 _ABOVE = (0, 4)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
 
 
@@ -27,20 +29,21 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     if not found:
         return planner.fast()
     fewest = min(plan.cycles for _, plan in found)
-    near = [of.made(plan) for of, plan in found if plan.cycles <= _NEAR * fewest]
-    fewest = min(plan.cycles for plan in near)
     apart = bool(planner.shared)  # room that is left is for constants that several layers have
-    found_once = {(_what(plan), _where(plan), apart and plan.layers[0].layer.chip.sram.size): plan for plan in near}
-    return [plan for plan in found_once.values() if plan.cycles <= _NEAR * fewest]
+    near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= _CLOSE * fewest}
+    made = [of.made(plan) for of, plan in near.values()]
+    fewest = min(plan.cycles for plan in made)
+    return [plan for plan in made if plan.cycles <= _NEAR * fewest]
 
 
 def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan]]:
     """planners: by rising size."""
     least = fewest = math.inf
     known: set[Hashable] = set()
+    few = len(planners[0].layers) <= _FEW
     for at in reversed(range(len(planners))):
-        bases = planners[at].bases(_NEAR * least)
-        if not bases:
+        bases = planners[at].bases((_FAR if few else _NEAR) * least)
+        if not bases and not few:
             return
         least = min([least, *(plan.alone_cycles for plan in bases)])
         for base in bases:
@@ -52,10 +55,10 @@ def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan
                 plan = base if above == at else planners[above].adopted(base)
                 if plan is None:
                     continue
-                plan = planners[above].ahead(plan, _NEAR * fewest)
+                plan = planners[above].ahead(plan, _CLOSE * fewest)
                 fewest = min(fewest, plan.cycles)
                 yield planners[above], plan
-                if plan.cycles > _NEAR * fewest:
+                if plan.cycles > _CLOSE * fewest:
                     break  # with less room it takes no less
 
 
