@@ -19,6 +19,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.judging import data_of
+from toolchain.passes.decompose import decomposed
 from toolchain.repair.equalize import equalize
 from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds, spread_over, whole
 from toolchain.repair.harness import OBSERVERS_STEP, STEPS, SWEEPS, NamedStep, repaired
@@ -118,14 +119,18 @@ def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
     assert verdict(*np.subtract(BEFORE, 0.5)).objection(verdict(*BEFORE)) == "the outputs lose 0.50 dB"
 
 
-def test_probabilities_of_the_host_are_judged_by_their_logarithms(tmp_path: Path) -> None:
-    text = "g (float[1,6] x) => (float[1,5] y) {{ {} = MatMul(x, w) {} }}"
+@pytest.mark.parametrize("steps", [False, True], ids=["host", "steps of the chip"])
+def test_probabilities_are_judged_by_their_logarithms(steps: bool, tmp_path: Path) -> None:
+    text = "g (float[1,6] x) => (float[1,5] y) {{ {} = Gemm(x, w) {} }}"
     weights = {"w": np.random.default_rng(0).standard_normal((6, 5))}
     for column in weights["w"]:
         column -= column.mean()  # as the logarithms are taken
     drawn, found = samples((1, 6), 8), list[float]()
     for made in (("l", "y = Softmax <axis=-1> (l)"), ("y", "")):
         net = network(text.format(*made), weights, tmp_path)
+        if steps:
+            divided = decomposed(net.model, net.chip)
+            net = replace(net, model=divided, selection=select_model(divided, net.machine))
         ranges = {n: Range(2 * r.low, 2 * r.high) for n, r in plain(net, drawn).ranges.items() if isinstance(r, Range)}
         found.append(Judge(drawn).verdict(net, Quantization(ranges)).decibels)
     probabilities, logits = found

@@ -15,12 +15,12 @@ from quant.links import Links
 from quant.repair.step import Quantization
 from quant.sample import Sample
 from toolchain.errors import counted
-from toolchain.ir.graph import OnnxOp
+from toolchain.ir.graph import INNER, Graph, OnnxOp
 from toolchain.ir.states import StatePair
 from toolchain.ops.movement import Concat
 from toolchain.repair.folds import LEAST_JUDGES, Fold
 from toolchain.repair.network import Network
-from toolchain.report.fidelity import Measured, Part
+from toolchain.report.fidelity import Measured, Part, real_values
 from toolchain.runtime import Run
 
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
@@ -116,9 +116,9 @@ class Judge:
     Where the model has states they are judged like outputs, and a sample that follows the one before, as its states say, begins
     with what the integers left: what a state loses comes back at every later step.
 
-    An output that the host makes by a Softmax is judged by the logarithms of its probabilities. These themselves hang on the few
-    places where two classes are near each other: of the strings of a recognizer some are at 5 dB and others at 40, and no gain of
-    a step is beyond chance.
+    An output that a Softmax makes is judged by the logarithms of its probabilities, of the chip's by the scores that it reads.
+    Probabilities themselves hang on the few places where two classes are near each other: of the strings of a recognizer some are
+    at 5 dB and others at 40, and no gain of a step is beyond chance.
     """
 
     samples: Iterable[Sample]
@@ -127,15 +127,16 @@ class Judge:
     def verdict(self, network: Network, quantization: Quantization) -> Verdict:
         """By the integer reference. Raises CompileError: the machine cannot express the quantization."""
         session, states = network.session(quantization), _Sequence(network.model.states)
-        told, axes = _told_parts(network), _softmaxes(network)
+        told, softmaxes = _told_parts(network), _softmaxes(network)
         measured, each = Measured(session.container, told, states=True), dict[str, list[float]]()
-        for sample, values in self._with_values(network, measured.wanted):
+        wanted = tuple(dict.fromkeys([*measured.wanted, *(s.scores for s in softmaxes)]))
+        for sample, values in self._with_values(network, wanted):
             run = session.run_detailed(states.begun(sample))
             states.ended(values, run)
-            values, run = (
-                {**values, **_in_logs(values, axes)},
-                replace(run, outputs={**run.outputs, **_in_logs(run.outputs, axes)}),
-            )
+            for softmax in softmaxes:
+                real, own = softmax.judged(values, run, session.container.graph)
+                values = {**values, softmax.output: real}
+                run = replace(run, outputs={**run.outputs, softmax.output: own})
             alone = Measured(session.container, told, states=True)
             for sums in (measured, alone):
                 sums.update(values, run)
@@ -180,17 +181,48 @@ def _alike(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and np.allclose(a, b, rtol=0, atol=_SAME * float(np.abs(b).max(initial=0)))
 
 
-def _softmaxes(network: Network) -> dict[str, int]:
-    """By output of the model that the host makes by a Softmax: its axis. The chip's probabilities are codes, most of them 0."""
-    hosted = ((n.outputs[0], n.op) for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp))
-    found = {name: op.attributes.get("axis", -1) for name, op in hosted if op.op_type == "Softmax"}
-    return {name: axis for name, axis in found.items() if name in network.model.graph.outputs}
+@dataclass(frozen=True)
+class _Softmax:
+    """That makes an output of the model. hosted: by the host, whose probabilities are exact; the chip's are codes, most of them
+    0."""
+
+    output: str
+    scores: str
+    axis: int
+    hosted: bool
+
+    def judged(self, values: Mapping[str, np.ndarray], run: Run, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+        """What float's and the integers' outputs are judged by. graph: of the integers."""
+        if self.hosted:
+            return self._in_logs(values[self.output]), self._in_logs(run.outputs[self.output])
+        held = {n: o.layout for n, o in graph.origins.items() if o.tensor == self.scores and o.layout != INNER and n in run.codes}
+        if not held:
+            return values[self.output], run.outputs[self.output]
+        code, layout = next(iter(held.items()))
+        own = real_values(run.codes[code], graph, code, layout)
+        return self._from_scores(values[self.scores]), self._from_scores(own)
+
+    def _in_logs(self, probabilities: np.ndarray) -> np.ndarray:
+        return self._less_mean(np.log(np.maximum(probabilities, LEAST_PROBABILITY)))
+
+    def _from_scores(self, scores: np.ndarray) -> np.ndarray:
+        """The same as from probabilities but for the least of them."""
+        least = math.log(LEAST_PROBABILITY)
+        return self._less_mean(np.maximum(scores - scores.max(self.axis, keepdims=True), least))
+
+    def _less_mean(self, logarithms: np.ndarray) -> np.ndarray:
+        """The mean along the axis says nothing."""
+        return logarithms - logarithms.mean(self.axis, keepdims=True)
 
 
-def _in_logs(values: Mapping[str, np.ndarray], axes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Logarithms of probabilities, their mean along the axis being 0 as it says nothing."""
-    logs = {name: np.log(np.maximum(values[name], LEAST_PROBABILITY)) for name in axes if name in values}
-    return {name: x - x.mean(axes[name], keepdims=True) for name, x in logs.items()}
+def _softmaxes(network: Network) -> list[_Softmax]:
+    model = network.model.undivided or network.model
+    hosted = {n.outputs[0] for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp)}
+    return [
+        _Softmax(n.outputs[0], n.inputs[0], n.op.attributes.get("axis", -1), n.outputs[0] in hosted)
+        for n in model.graph.nodes
+        if n.op.op_type == "Softmax" and n.outputs[0] in network.model.graph.outputs
+    ]
 
 
 def _told_parts(network: Network) -> dict[str, list[tuple[str, str]]]:
