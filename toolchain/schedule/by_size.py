@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 
+from toolchain.machine import Space
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
@@ -29,7 +30,7 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     if not found:
         return planner.fast()
     fewest = min(plan.cycles for _, plan in found)
-    apart = bool(planner.shared)  # room that is left is for constants that several layers have
+    apart = _apart(planner)
     near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= _CLOSE * fewest}
     made = [of.made(plan) for of, plan in near.values()]
     fewest = min(plan.cycles for plan in made)
@@ -38,28 +39,42 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
 
 def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan]]:
     """planners: by rising size."""
-    least = fewest = math.inf
+    least = fewest = used = math.inf
     known: set[Hashable] = set()
-    few = len(planners[0].layers) <= _FEW
+    enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
+    bases: list[RegionPlan] = []
+    few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
-        bases = planners[at].bases((_FAR if few else _NEAR) * least)
+        if planners[at].size < used:  # with as much as the plans for more use they are the same
+            bases = planners[at].bases((_FAR if few else _NEAR) * least)
+            used = max((_peak(plan) for plan in bases), default=math.inf)
         if not bases and not few:
             return
         least = min([least, *(plan.alone_cycles for plan in bases)])
         for base in bases:
             for above in (at + step for step in reversed(_ABOVE) if at + step < len(planners)):
-                key = above, _what(base)
-                if key in known:
+                what = _what(base)
+                if (above, what) in known or (not apart and enough.get(what, math.inf) <= planners[above].size):
                     continue
-                known.add(key)
+                known.add((above, what))
                 plan = base if above == at else planners[above].adopted(base)
                 if plan is None:
                     continue
                 plan = planners[above].ahead(plan, _CLOSE * fewest)
                 fewest = min(fewest, plan.cycles)
+                enough[what] = _peak(plan)
                 yield planners[above], plan
                 if plan.cycles > _CLOSE * fewest:
                     break  # with less room it takes no less
+
+
+def _apart(planner: Planner) -> bool:
+    """Whether programs of a plan differ by the size: room that is left is for constants that several layers have."""
+    return bool(planner.shared)
+
+
+def _peak(plan: RegionPlan) -> int:
+    return plan.placements[Space.SRAM].peak_bytes
 
 
 def _what(plan: RegionPlan) -> Hashable:
