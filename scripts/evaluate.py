@@ -138,11 +138,11 @@ def stamp_files(folder: Path | None) -> list[Path]:
     return [] if folder is None else sorted(folder.glob("*"))
 
 
-def stamp_calibration(folder: Path, size: int, images: int, target: Path) -> Path:
-    """An .npz of `images` stamps drawn from all, in variants that the judged ones do not hold."""
+def stamp_calibration(folder: Path, size: int, images: int, name: str, target: Path) -> Path:
+    """An .npz of `images` stamps drawn from all, in variants that the judged ones do not hold. name: of the network's input."""
     every = [labelled.x for labelled in from_stamps(folder, size, 2, CALIBRATION_SEED)][1::2]
     chosen = random.Random(CALIBRATION_SEED).sample(every, min(images, len(every)))
-    np.savez(target, x=np.concatenate(chosen))
+    np.savez(target, allow_pickle=False, **{name: np.concatenate(chosen)})
     return target
 
 
@@ -239,7 +239,8 @@ def run(given: Any) -> list[Scores]:
     with tempfile.TemporaryDirectory() as scratch:
         calibration = given.calib
         if calibration is None:
-            calibration = str(stamp_calibration(given.stamps, 224, given.calib_images, Path(scratch) / "stamps.npz"))
+            name, _ = float_runner(given.model)
+            calibration = str(stamp_calibration(given.stamps, 224, given.calib_images, name, Path(scratch) / "stamps.npz"))
         builds = {
             machine: build(
                 given.model,
