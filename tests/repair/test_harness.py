@@ -120,12 +120,14 @@ def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["host", "steps of the chip"])
-def test_probabilities_are_judged_by_their_logarithms(steps: bool, tmp_path: Path) -> None:
-    text = "g (float[1,6] x) => (float[1,5] y) {{ {} = Gemm(x, w) {} }}"
+@pytest.mark.parametrize("form", [("1,6", "1,5", "Gemm"), ("1,1,6", "1,1,5", "MatMul")], ids=["Gemm", "rows of a MatMul"])
+def test_probabilities_are_judged_by_their_logarithms(form: tuple[str, str, str], steps: bool, tmp_path: Path) -> None:
+    read, made_shape, op = form
+    text = f"g (float[{read}] x) => (float[{made_shape}] y) {{{{ {{}} = {op}(x, w) {{}} }}}}"
     weights = {"w": np.random.default_rng(0).standard_normal((6, 5))}
     for column in weights["w"]:
         column -= column.mean()  # as the logarithms are taken
-    drawn, found = samples((1, 6), 8), list[float]()
+    drawn, found = samples(tuple(map(int, read.split(","))), 8), list[float]()
     for made in (("l", "y = Softmax <axis=-1> (l)"), ("y", "")):
         net = network(text.format(*made), weights, tmp_path)
         if steps:

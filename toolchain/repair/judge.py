@@ -195,12 +195,13 @@ class _Softmax:
         """What float's and the integers' outputs are judged by. graph: of the integers."""
         if self.hosted:
             return self._in_logs(values[self.output]), self._in_logs(run.outputs[self.output])
-        held = {n: o.layout for n, o in graph.origins.items() if o.tensor == self.scores and o.layout != INNER and n in run.codes}
-        if not held:
-            return values[self.output], run.outputs[self.output]
-        code, layout = next(iter(held.items()))
-        own = real_values(run.codes[code], graph, code, layout)
-        return self._from_scores(values[self.scores]), self._from_scores(own)
+        real = values[self.scores]
+        for code, origin in graph.origins.items():
+            if origin.tensor == self.scores and origin.layout != INNER and code in run.codes:
+                own = real_values(run.codes[code], graph, code, origin.layout)
+                if own.shape == real.shape:  # and not its rows alone
+                    return self._from_scores(real), self._from_scores(own)
+        return values[self.output], run.outputs[self.output]
 
     def _in_logs(self, probabilities: np.ndarray) -> np.ndarray:
         return self._less_mean(np.log(np.maximum(probabilities, LEAST_PROBABILITY)))
