@@ -66,9 +66,9 @@ class Planner(LayerByLayer):
         """For all of the SRAM, without constants ahead. None where layers by themselves take more than `most` cycles. Raises
         CompileError."""
         found: list[RegionPlan] = []
-        for number, plan in enumerate(self._best(self.size, most)):
+        for plan in self._best(self.size, most):
             finer = self.retiled(plan)
-            found += [replace(plan, raced=number > 0), *([replace(finer, raced=True)] if finer is not plan else [])]
+            found += [plan] if finer is plan else [plan, finer]
         return [plan for plan in found if self.too_many(plan) is None]
 
     def plans(self) -> list[RegionPlan]:
