@@ -208,9 +208,9 @@ def _parts(
 
 
 def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given: RegionTree | None, goal: Goal) -> PlannedRegion:
-    """The plan of a level and its program. The highest also takes the plans of the levels below it into the race and keeps
-    the best by what it is simulated to take, so that more search never costs any. given: a schedule of the region, which says
-    its level."""
+    """The plan of a level and its program. The highest takes the best by what it is simulated to take: for cycles of all that was
+    found for a size of SRAM that less of it has as well, or more SRAM could cost some; else of the plans of the levels below it
+    too. given: a schedule of the region, which says its level."""
     lasting = any(state.made in segment.outputs for state in graph.states)
     samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat and not lasting else None
 
@@ -254,7 +254,7 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
 
     if given is not None:
         return made(level_given(given, level, samples is not None, goal.planned_on(machine.chip).sram.size))
-    if level < len(LEVELS) - 1:
+    if level < len(LEVELS) - 1 or goal.objective == "cycles":
         return made(level)
     return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: worth(found.region))
 

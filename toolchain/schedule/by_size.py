@@ -1,7 +1,7 @@
 """Plans of the sizes of a grid, so that what is a candidate for less SRAM is one for more.
 
-What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, and each
-of them with its addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's
+What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, by the
+searches of this level and of those below it that keep tensors in SRAM, and each of them with its addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's
 SRAM but for those that are expected to take longer than the best by more than expectations are wrong.
 """
 
@@ -11,6 +11,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 
 from toolchain.machine import Space
+from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
@@ -25,10 +26,12 @@ _ABOVE = (0, 4)  # steps of the grid from the size of a base plan to that in whi
 def plans_by_size(planning: Planning) -> list[RegionPlan]:
     """Of few expected cycles. Raises CompileError."""
     planner = Planner(planning)
+    quicker = [level for level in LEVELS if level.residency and not level.simulated]
+    ways = [planner, *(planner.searching(level.tilings, level.near) for level in quicker)]
     sizes = planner.grid()[::-1]
-    found = list(_of_sizes([planner.within(size) for size in sizes])) if sizes else []
+    found = list(_of_sizes([[way.within(size) for way in ways] for size in sizes])) if sizes else []
     if not found:
-        return planner.fast()
+        return [plan for way in ways for plan in way.fast()]
     fewest = min(plan.cycles for _, plan in found)
     apart = _apart(planner)
     near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= _CLOSE * fewest}
@@ -37,8 +40,9 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     return [plan for plan in made if plan.cycles <= _NEAR * fewest]
 
 
-def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan]]:
-    """planners: by rising size."""
+def _of_sizes(ways: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, RegionPlan]]:
+    """ways: to find base plans, by rising size."""
+    planners = [first for first, *_ in ways]
     least = fewest = used = math.inf
     known: set[Hashable] = set()
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
@@ -46,7 +50,8 @@ def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan
     few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
         if planners[at].size < used:  # with as much as the plans for more use they are the same
-            bases = planners[at].bases((_FAR if few else _NEAR) * least)
+            most = (_FAR if few else _NEAR) * least
+            bases = [plan for way in ways[at] for plan in way.bases(most)]
             used = max((_peak(plan) for plan in bases), default=math.inf)
         if not bases and not few:
             return

@@ -53,6 +53,13 @@ class Planner(LayerByLayer):
         other.turns, other.placed, other.missed = {}, {}, 0
         return other
 
+    def searching(self, tilings: int, near: float) -> Self:
+        """With so many tilings of each layer, and layers in turns as near to what any such plan takes (`Options`)."""
+        other = copy(self)
+        other.options = replace(self.options, tilings=tilings, near=near)
+        other.layerwise, other._cascades = self.layerwise.trying(tilings), {}
+        return other
+
     def adopted(self, plan: RegionPlan) -> RegionPlan | None:
         """A plan for less SRAM, with its addresses in this one."""
         return self.place(plan.layers, plan.resident, plan.views, plan.cascades)
