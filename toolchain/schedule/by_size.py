@@ -1,8 +1,9 @@
 """Plans of the sizes of a grid, so that what is a candidate for less SRAM is one for more.
 
 What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, by the
-searches of this level and of those below it that keep tensors in SRAM, and each of them with its addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's
-SRAM but for those that are expected to take longer than the best by more than expectations are wrong.
+searches of this level and of those below it that keep tensors in SRAM, and each of them with its addresses and its constants
+ahead there and in twice as much. Candidates are all of these up to the machine's SRAM but for those that are expected to take
+longer than the best by more than expectations are wrong.
 """
 
 from __future__ import annotations
