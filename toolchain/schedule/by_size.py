@@ -1,9 +1,8 @@
 """Plans of the sizes of a grid, so that what is a candidate for less SRAM is one for more.
 
-What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, by the
-searches of this level and of those below it that keep tensors in SRAM, and each of them with its addresses and its constants
-ahead there and in twice as much. Candidates are all of these up to the machine's SRAM but for those that are expected to take
-longer than the best by more than expectations are wrong.
+What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, and each
+of them with its addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's
+SRAM but for those that are expected to take longer than the best by more than expectations are wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 
 from toolchain.machine import Space
-from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
@@ -21,18 +19,16 @@ from toolchain.schedule.staging import LayerPlan
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
 _CLOSE = 1.02  # the same of what is expected by few works
 _FAR, _FEW = 1.05, 24  # the same of layers by themselves, in regions of so few layers, where they may gain more of each other
-_ABOVE = (0, 4)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
+_ABOVE = (0, 8)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
 
 
 def plans_by_size(planning: Planning) -> list[RegionPlan]:
     """Of few expected cycles. Raises CompileError."""
     planner = Planner(planning)
-    quicker = [level for level in LEVELS if level.residency and not level.simulated]
-    ways = [planner, *(planner.searching(level.tilings, level.near) for level in quicker)]
     sizes = planner.grid()[::-1]
-    found = list(_of_sizes([[way.within(size) for way in ways] for size in sizes])) if sizes else []
+    found = list(_of_sizes([planner.within(size) for size in sizes])) if sizes else []
     if not found:
-        return [plan for way in ways for plan in way.fast()]
+        return planner.fast()
     fewest = min(plan.cycles for _, plan in found)
     apart = _apart(planner)
     near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= _CLOSE * fewest}
@@ -41,9 +37,8 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     return [plan for plan in made if plan.cycles <= _NEAR * fewest]
 
 
-def _of_sizes(ways: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, RegionPlan]]:
-    """ways: to find base plans, by rising size."""
-    planners = [first for first, *_ in ways]
+def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan]]:
+    """planners: by rising size."""
     least = fewest = used = math.inf
     known: set[Hashable] = set()
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
@@ -51,8 +46,7 @@ def _of_sizes(ways: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, Regi
     few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
         if planners[at].size < used:  # with as much as the plans for more use they are the same
-            most = (_FAR if few else _NEAR) * least
-            bases = [plan for way in ways[at] for plan in way.bases(most)]
+            bases = planners[at].bases((_FAR if few else _NEAR) * least)
             used = max((_peak(plan) for plan in bases), default=math.inf)
         if not bases and not few:
             return

@@ -23,7 +23,7 @@ from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many
 from toolchain.schedule.retiled import retiled
-from toolchain.schedule.sizes import grid, quarters
+from toolchain.schedule.sizes import eighths, grid
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # times the cycles of layers alone of the best plan, for other sizes; where all are tried
@@ -51,13 +51,6 @@ class Planner(LayerByLayer):
         other.chip = self.chip.with_sram(size_bytes)
         other.sizes = {space: other.chip.spaces[space].memory.size for space in other.chip.staging}
         other.turns, other.placed, other.missed = {}, {}, 0
-        return other
-
-    def searching(self, tilings: int, near: float) -> Self:
-        """With so many tilings of each layer, and layers in turns as near to what any such plan takes (`Options`)."""
-        other = copy(self)
-        other.options = replace(self.options, tilings=tilings, near=near)
-        other.layerwise, other._cascades = self.layerwise.trying(tilings), {}
         return other
 
     def adopted(self, plan: RegionPlan) -> RegionPlan | None:
@@ -164,7 +157,7 @@ class Planner(LayerByLayer):
         if not self.options.residency:
             return []
         alignment = self.chip.sram.alignment_bytes
-        sizes = quarters(self.size, alignment) if self.options.simulated else grid(self.size, alignment, _PER_OCTAVE)
+        sizes = eighths(self.size, alignment) if self.options.simulated else grid(self.size, alignment, _PER_OCTAVE)
         return [size for size in reversed(sizes) if max(self._least, default=0) <= size]
 
     def _in_all(self) -> RegionPlan:

@@ -13,8 +13,8 @@ def grid(last: int, alignment_bytes: int, per_octave: int = 2) -> list[int]:
     return list(takewhile(lambda size: size <= last, steps))
 
 
-def quarters(last: int, alignment_bytes: int) -> list[int]:
-    """From 32 KiB up to `last`, four at equal distances until each is twice as large, in whole units of the alignment, rising:
-    32, 40, 48, 56, 64, 80 KiB and so on."""
-    steps = (FIRST * (4 + k % 4) * 2 ** (k // 4) // 4 // alignment_bytes * alignment_bytes for k in count())
+def eighths(last: int, alignment_bytes: int) -> list[int]:
+    """From 32 KiB up to `last`, eight at equal distances until each is twice as large, in whole units of the alignment, rising:
+    32, 36, 40 to 64 KiB, 72, 80 and so on."""
+    steps = (FIRST * (8 + k % 8) * 2 ** (k // 8) // 8 // alignment_bytes * alignment_bytes for k in count())
     return list(takewhile(lambda size: size <= last, steps))
