@@ -19,7 +19,7 @@ from toolchain.schedule.goals import Goal, Objective, candidate_plans
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
-from toolchain.schedule.sizes import eighths
+from toolchain.schedule.sizes import parted
 
 
 def _stack() -> onnx.ModelProto:
@@ -82,12 +82,14 @@ def test_what_is_a_candidate_for_less_sram_is_one_for_more(
     planning = _planning(model(), tmp_path)
     of_more = _candidates(planning, more)
     near = 1.01 * min(plan.cycles for plan in of_more)
-    of_less = [plan for size in eighths(more, 16) if size >= less for plan in _candidates(planning, size) if plan.cycles <= near]
+    of_less = [
+        plan for size in parted(more, 16, 8) if size >= less for plan in _candidates(planning, size) if plan.cycles <= near
+    ]
     there = [_decided(plan) for plan in of_more]
     assert any(p.plan is not None and p.plan.ahead for plan in of_less for p in plan.layers) or model is bodies
     assert of_less and all(_decided(plan) in there for plan in of_less)
     within = {plan.layers[0].layer.chip.sram.size for plan in of_more}
-    assert within.issubset(eighths(more, 16))
+    assert within.issubset(parted(more, 16, 8))
 
 
 def test_no_plan_for_all_of_an_sram_between_two_sizes_is_a_candidate_for_cycles(tmp_path: Path) -> None:

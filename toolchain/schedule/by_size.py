@@ -1,34 +1,41 @@
 """Plans of the sizes of a grid, so that what is a candidate for less SRAM is one for more.
 
-What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, and each
-of them with its addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's
-SRAM but for those that are expected to take longer than the best by more than expectations are wrong.
+What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, by the
+searches of the levels below that keep tensors in SRAM, at every other size also by that of this level, and each of them with its
+addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's SRAM but for those
+that are expected to take longer than the best by more than expectations are wrong.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
 
 from toolchain.machine import Space
+from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
+from toolchain.schedule.sizes import parted
 from toolchain.schedule.staging import LayerPlan
 
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
 _CLOSE = 1.02  # the same of what is expected by few works
 _FAR, _FEW = 1.05, 24  # the same of layers by themselves, in regions of so few layers, where they may gain more of each other
+_MUCH_PER_OCTAVE = 4  # sizes that are searched as this level does
 _ABOVE = (0, 8)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
 
 
 def plans_by_size(planning: Planning) -> list[RegionPlan]:
     """Of few expected cycles. Raises CompileError."""
     planner = Planner(planning)
-    sizes = planner.grid()[::-1]
-    found = list(_of_sizes([planner.within(size) for size in sizes])) if sizes else []
+    quick = [planner.searching(level.tilings, level.near) for level in LEVELS if level.residency and not level.simulated]
+    much = set(parted(planner.size, planning.chip.sram.alignment_bytes, _MUCH_PER_OCTAVE))
+    sizes = [(size, [*quick, planner] if size in much else quick) for size in reversed(planner.grid())]
+    found = list(_of_sizes([[way.within(size) for way in ways] for size, ways in sizes])) if sizes else []
     if not found:
-        return planner.fast()
+        return [plan for way in (planner, *quick) for plan in way.fast()]
     fewest = min(plan.cycles for _, plan in found)
     apart = _apart(planner)
     near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= _CLOSE * fewest}
@@ -37,18 +44,21 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     return [plan for plan in made if plan.cycles <= _NEAR * fewest]
 
 
-def _of_sizes(planners: Sequence[Planner]) -> Iterator[tuple[Planner, RegionPlan]]:
-    """planners: by rising size."""
-    least = fewest = used = math.inf
+def _of_sizes(sizes: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, RegionPlan]]:
+    """sizes: by rising size, the ways in which base plans are searched for it, the same ones first."""
+    planners = [first for first, *_ in sizes]
+    least = fewest = math.inf
+    found: dict[int, list[RegionPlan]] = {}  # by way, its latest base plans
     known: set[Hashable] = set()
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
-    bases: list[RegionPlan] = []
     few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
-        if planners[at].size < used:  # with as much as the plans for more use they are the same
-            bases = planners[at].bases((_FAR if few else _NEAR) * least)
-            used = max((_peak(plan) for plan in bases), default=math.inf)
-        if not bases and not few:
+        most = (_FAR if few else _NEAR) * least
+        for number, way in enumerate(sizes[at]):
+            if way.size < max((_peak(plan) for plan in found.get(number, ())), default=math.inf):
+                found[number] = way.bases(most)  # with as much as the plans for more use they are the same
+        bases = [plan for plans in islice(found.values(), len(sizes[at])) for plan in plans]
+        if not any(found.values()) and not few:
             return
         least = min([least, *(plan.alone_cycles for plan in bases)])
         for base in bases:

@@ -23,7 +23,7 @@ from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many
 from toolchain.schedule.retiled import retiled
-from toolchain.schedule.sizes import eighths, grid
+from toolchain.schedule.sizes import grid, parted
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # times the cycles of layers alone of the best plan, for other sizes; where all are tried
@@ -32,7 +32,7 @@ _FEW = 12  # layers of a region, up to which all may take turns, and not only th
 _MISSES = 4  # searches of places for constants ahead that find none, behind which none is begun
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
-_PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
+_PER_OCTAVE, _PER_OCTAVE_SIMULATED = 4, 8  # sizes of the SRAM for which plans are made
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
@@ -51,6 +51,13 @@ class Planner(LayerByLayer):
         other.chip = self.chip.with_sram(size_bytes)
         other.sizes = {space: other.chip.spaces[space].memory.size for space in other.chip.staging}
         other.turns, other.placed, other.missed = {}, {}, 0
+        return other
+
+    def searching(self, tilings: int, near: float) -> Self:
+        """With so many tilings of each layer, and layers in turns as near to what any such plan takes (`Options`)."""
+        other = copy(self)
+        other.options = replace(self.options, tilings=tilings, near=near)
+        other.layerwise = self.layerwise.trying(tilings)
         return other
 
     def adopted(self, plan: RegionPlan) -> RegionPlan | None:
@@ -157,7 +164,8 @@ class Planner(LayerByLayer):
         if not self.options.residency:
             return []
         alignment = self.chip.sram.alignment_bytes
-        sizes = eighths(self.size, alignment) if self.options.simulated else grid(self.size, alignment, _PER_OCTAVE)
+        per_octave = _PER_OCTAVE_SIMULATED if self.options.simulated else _PER_OCTAVE
+        sizes = (parted if self.options.simulated else grid)(self.size, alignment, per_octave)
         return [size for size in reversed(sizes) if max(self._least, default=0) <= size]
 
     def _in_all(self) -> RegionPlan:

@@ -13,8 +13,8 @@ def grid(last: int, alignment_bytes: int, per_octave: int = 2) -> list[int]:
     return list(takewhile(lambda size: size <= last, steps))
 
 
-def eighths(last: int, alignment_bytes: int) -> list[int]:
-    """From 32 KiB up to `last`, eight at equal distances until each is twice as large, in whole units of the alignment, rising:
-    32, 36, 40 to 64 KiB, 72, 80 and so on."""
-    steps = (FIRST * (8 + k % 8) * 2 ** (k // 8) // 8 // alignment_bytes * alignment_bytes for k in count())
-    return list(takewhile(lambda size: size <= last, steps))
+def parted(last: int, alignment_bytes: int, per_octave: int) -> list[int]:
+    """From 32 KiB up to `last`, so many at equal distances until each is twice as large, in whole units of the alignment, rising:
+    of eight 32, 36, 40 to 64 KiB, 72, 80 and so on."""
+    each = (FIRST * (per_octave + k % per_octave) * 2 ** (k // per_octave) // per_octave for k in count())
+    return list(takewhile(lambda size: size <= last, (size // alignment_bytes * alignment_bytes for size in each)))

@@ -62,13 +62,13 @@ class LayerTilings:
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
         self._candidates = known if known is not None else candidates(layer)
         self._known: dict[Tiling, _Known] = {}
-        self._chosen: dict[Measure, list[tuple[Room, LayerPlan]]] = {}  # (room, best)
+        self._chosen: dict[tuple[Measure, int], list[tuple[Room, LayerPlan]]] = {}  # by how many are tried: (room, best)
         self._looked_at = 0
 
     def best(self, room: Room, most: int, by: Measure = ALONE) -> LayerPlan | None:
         """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
         slots; None where not one fits."""
-        for larger, plan in self._chosen.setdefault(by, []):
+        for larger, plan in self._chosen.setdefault((by, most), []):
             # The best of more room that fits this one is the best of this one.
             if room == larger or (not self._exact and fits(plan.staging_bytes, room) and fits(room, larger)):
                 return plan
@@ -88,7 +88,7 @@ class LayerTilings:
             if (tried >= most and doubled) or self._looked_at > _ENOUGH_WORKS:
                 break
         if best is not None:
-            self._chosen[by].append((room, best))
+            self._chosen[by, most].append((room, best))
         return best
 
     def finer(self, plan: LayerPlan, room: Room, most: int) -> list[LayerPlan]:
