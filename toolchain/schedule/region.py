@@ -66,8 +66,8 @@ class Planner(LayerByLayer):
 
     def made(self, plan: RegionPlan) -> RegionPlan:
         """A plan with all its works, for this SRAM."""
-        layers = tuple(replace(p, layer=replace(p.layer, chip=self.chip)) for p in plan.layers)
-        return replace(place_works(plan, self.model), layers=layers)
+        placed = place_works(plan, self.model)
+        return replace(placed, layers=tuple(replace(p, layer=replace(p.layer, chip=self.chip)) for p in placed.layers))
 
     def bases(self, most: float) -> list[RegionPlan]:
         """For all of the SRAM, without constants ahead. None where layers by themselves take more than `most` cycles. Raises
