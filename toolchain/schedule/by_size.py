@@ -47,20 +47,23 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
 def _of_sizes(sizes: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, RegionPlan]]:
     """sizes: by rising size, the ways in which base plans are searched for it, the same ones first."""
     planners = [first for first, *_ in sizes]
-    least = fewest = math.inf
+    fewest = math.inf
+    least: dict[int, float] = {}  # by way, cycles of layers by themselves
     found: dict[int, list[RegionPlan]] = {}  # by way, its latest base plans
     known: set[Hashable] = set()
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
     few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
-        most = (_FAR if few else _NEAR) * least
         for number, way in enumerate(sizes[at]):
             if way.size < max((_peak(plan) for plan in found.get(number, ())), default=math.inf):
-                found[number] = way.bases(most)  # with as much as the plans for more use they are the same
+                found[number] = way.bases(
+                    (_FAR if few else _NEAR) * least.get(number, math.inf)
+                )  # with as much as the plans for more use they are the same
         bases = [plan for plans in islice(found.values(), len(sizes[at])) for plan in plans]
         if not any(found.values()) and not few:
             return
-        least = min([least, *(plan.alone_cycles for plan in bases)])
+        for number, plans in found.items():
+            least[number] = min([least.get(number, math.inf), *(plan.alone_cycles for plan in plans)])
         for base in bases:
             for above in (at + step for step in reversed(_ABOVE) if at + step < len(planners)):
                 what = _what(base)
