@@ -21,6 +21,7 @@ from toolchain.schedule.sizes import parted
 from toolchain.schedule.staging import LayerPlan
 
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
+_NEAR_QUICK = 1.003  # the same of layers by themselves, of what is searched as at a level below
 _CLOSE = 1.02  # the same of what is expected by few works
 _FAR, _FEW = 1.05, 24  # the same of layers by themselves, in regions of so few layers, where they may gain more of each other
 _MUCH_PER_OCTAVE = 4  # sizes that are searched as this level does
@@ -32,8 +33,9 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     planner = Planner(planning)
     quick = [planner.searching(level.tilings, level.near) for level in LEVELS if level.residency and not level.simulated]
     much = set(parted(planner.size, planning.chip.sram.alignment_bytes, _MUCH_PER_OCTAVE))
-    sizes = [(size, [*quick, planner] if size in much else quick) for size in reversed(planner.grid())]
-    found = list(_of_sizes([[way.within(size) for way in ways] for size, ways in sizes])) if sizes else []
+    ways = [*((way, _NEAR_QUICK) for way in quick), (planner, _NEAR)]
+    sizes = [(size, ways if size in much else ways[:-1]) for size in reversed(planner.grid())]
+    found = list(_of_sizes([[(way.within(size), near) for way, near in ways] for size, ways in sizes])) if sizes else []
     if not found:
         return [plan for way in (planner, *quick) for plan in way.fast()]
     fewest = min(plan.cycles for _, plan in found)
@@ -44,9 +46,10 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     return [plan for plan in made if plan.cycles <= _NEAR * fewest]
 
 
-def _of_sizes(sizes: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, RegionPlan]]:
-    """sizes: by rising size, the ways in which base plans are searched for it, the same ones first."""
-    planners = [first for first, *_ in sizes]
+def _of_sizes(sizes: Sequence[Sequence[tuple[Planner, float]]]) -> Iterator[tuple[Planner, RegionPlan]]:
+    """sizes: by rising size, the ways in which base plans are searched for it, the same ones first, and up to how many times the
+    fewest cycles of layers by themselves."""
+    planners = [first for (first, _), *_ in sizes]
     fewest = math.inf
     least: dict[int, float] = {}  # by way, cycles of layers by themselves
     found: dict[int, list[RegionPlan]] = {}  # by way, its latest base plans
@@ -54,11 +57,10 @@ def _of_sizes(sizes: Sequence[Sequence[Planner]]) -> Iterator[tuple[Planner, Reg
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
     few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
-        for number, way in enumerate(sizes[at]):
+        for number, (way, near) in enumerate(sizes[at]):
+            # With as much as the plans for more use they are the same.
             if way.size < max((_peak(plan) for plan in found.get(number, ())), default=math.inf):
-                found[number] = way.bases(
-                    (_FAR if few else _NEAR) * least.get(number, math.inf)
-                )  # with as much as the plans for more use they are the same
+                found[number] = way.bases((_FAR if few else near) * least.get(number, math.inf))
         bases = [plan for plans in islice(found.values(), len(sizes[at])) for plan in plans]
         if not any(found.values()) and not few:
             return
