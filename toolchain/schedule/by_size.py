@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import islice
+from itertools import chain
 
 from toolchain.machine import Space
 from toolchain.schedule.options import LEVELS
@@ -50,22 +50,21 @@ def _of_sizes(sizes: Sequence[Sequence[tuple[Planner, float]]]) -> Iterator[tupl
     """sizes: by rising size, the ways in which base plans are searched for it, the same ones first, and up to how many times the
     fewest cycles of layers by themselves."""
     planners = [first for (first, _), *_ in sizes]
-    fewest = math.inf
-    least: dict[int, float] = {}  # by way, cycles of layers by themselves
-    found: dict[int, list[RegionPlan]] = {}  # by way, its latest base plans
+    ways = max(map(len, sizes))
+    found: list[list[RegionPlan]] = [[] for _ in range(ways)]  # by way, its latest base plans
+    least, fewest = [math.inf] * ways, math.inf  # by way, cycles of layers by themselves; cycles of all
     known: set[Hashable] = set()
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
     few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
     for at in reversed(range(len(planners))):
         for number, (way, near) in enumerate(sizes[at]):
             # With as much as the plans for more use they are the same.
-            if way.size < max((_peak(plan) for plan in found.get(number, ())), default=math.inf):
-                found[number] = way.bases((_FAR if few else near) * least.get(number, math.inf))
-        bases = [plan for plans in islice(found.values(), len(sizes[at])) for plan in plans]
-        if not any(found.values()) and not few:
+            if way.size < max(map(_peak, found[number]), default=math.inf):
+                found[number] = way.bases((_FAR if few else near) * least[number])
+                least[number] = min([least[number], *(plan.alone_cycles for plan in found[number])])
+        if not any(found) and not few:
             return
-        for number, plans in found.items():
-            least[number] = min([least.get(number, math.inf), *(plan.alone_cycles for plan in plans)])
+        bases = list(chain.from_iterable(found[: len(sizes[at])]))
         for base in bases:
             for above in (at + step for step in reversed(_ABOVE) if at + step < len(planners)):
                 what = _what(base)
