@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from toolchain.memory.place.allocations import Allocation
+
+FEW = 500  # parts up to which lists are faster than columns
 
 
 class NoRoom(Exception):
@@ -33,17 +36,18 @@ def first_fit(items: Sequence[Allocation], order: Sequence[int], fixed_bases: di
     """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken."""
     fixed_bases = fixed_bases or {}
     bases = [0] * len(items)
-    placed = _Placed(sum(len(item.parts) for item in items))
+    parts = sum(len(item.parts) for item in items)
+    banked = any(item.bank_bytes for item in items)
+    placed = _Few() if parts <= FEW and not banked else _Many(parts, banked)
     for n, base in fixed_bases.items():
         bases[n] = base
         placed.add(items, n, base)
-    banked = any(item.bank_bytes for item in items)
     for n in order:
         if n in fixed_bases:
             continue
         item = items[n]
         base = item.lowest_base(0)
-        for low, high in placed.forbidden(items, item, banked):
+        for low, high in placed.forbidden(items, item):
             if low >= base:
                 break
             if base < high:
@@ -60,10 +64,32 @@ def peak_of(items: Sequence[Allocation], bases: Sequence[int]) -> int:
     return max((base + item.size_bytes for item, base in zip(items, bases)), default=0)
 
 
-class _Placed:
+class _Few:
+    """Parts placed so far by rising first byte: that, end byte, start, end. Without banks."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, int, int, int]] = []
+
+    def add(self, items: Sequence[Allocation], n: int, base: int) -> None:
+        for start, end, low, high in items[n].parts:
+            insort(self.parts, (base + low, base + high, start, end))
+
+    def forbidden(self, items: Sequence[Allocation], item: Allocation) -> Iterable[tuple[int, int]]:
+        """Open intervals (low, high) that the base must not lie in, by rising low."""
+        met = (
+            (low - last, high - first)
+            for start, end, first, last in item.parts
+            for low, high, begins, ends in self.parts
+            if begins < end and ends > start
+        )
+        return met if len(item.parts) == 1 else sorted(met)
+
+
+class _Many:
     """Parts placed so far, as columns: start, end, first byte, end byte, item."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, banked: bool) -> None:
+        self.banked = banked
         self.columns = np.zeros((5, room), dtype=np.int64)
         self.n = 0
 
@@ -72,13 +98,12 @@ class _Placed:
             self.columns[:, self.n] = (start, end, base + low, base + high, n)
             self.n += 1
 
-    def forbidden(self, items: Sequence[Allocation], item: Allocation, banked: bool) -> list[tuple[int, int]]:
-        """Open intervals (low, high) that the base must not lie in, by rising low."""
+    def forbidden(self, items: Sequence[Allocation], item: Allocation) -> Iterable[tuple[int, int]]:
         out: list[tuple[int, int]] = []
         starts, ends, lows, highs, owners = self.columns[:, : self.n]
         for start, end, first, last in item.parts:
             at = np.nonzero((starts < end) & (ends > start))[0]
-            if not banked:
+            if not self.banked:
                 out += zip((lows[at] - last).tolist(), (highs[at] - first).tolist())
                 continue
             for k in at.tolist():

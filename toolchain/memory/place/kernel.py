@@ -31,9 +31,9 @@ BY_RANK, BY_NEED, BY_WASTE = 0, 1, 2
 FRAME = 10
 # work.count: pool end, trail length, pendings, pending head
 POOL, TRAIL, PENDINGS, HEAD = 0, 1, 2, 3
-COMPILED = ("_start", "_lift", "_bound", "_pile", "_level", "_pick_section", "_gather", "_slips_under", "_settle_section")
-COMPILED += ("_sort_values", "_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind", "_split", "_branch")
-COMPILED += ("_full", "decide")
+COMPILED = ("_start", "_lift", "_bound", "_fall", "_pile", "_level", "_pick_section", "_gather", "_slips_under")
+COMPILED += ("_settle_section", "_sort_values", "_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind")
+COMPILED += ("_split", "_branch", "_full", "decide")
 
 
 def decide(p, w, target, node_limit, rule, order):
@@ -129,86 +129,98 @@ def _lift(p, w, at, items):
 
     Returns a section that cannot be filled, or -1.
     """
+    eff, raw, flag, pool, top = w.eff, w.raw, w.flag, w.pool, w.top
     change = False
     for k in range(at, at + items):
-        i = w.pool[k]
-        if w.flag[i] == w.raw[i]:
-            w.eff[i] = BIG
+        i = pool[k]
+        if flag[i] == raw[i]:
+            eff[i] = BIG
             change = True
         else:
-            w.eff[i] = w.raw[i]
+            eff[i] = raw[i]
     while change:
         change = False
         for k in range(at, at + items):
-            i = w.pool[k]
-            if w.flag[i] != w.raw[i]:
+            i = pool[k]
+            if flag[i] != raw[i]:
                 continue
-            e = w.eff[i]
+            e = eff[i]
             for q in range(p.ov_ptr[i], p.ov_ptr[i + 1]):
                 j = p.ov_item[q]
-                if w.address[j] < 0 and w.eff[j] + p.size[j] < e:
-                    e = w.eff[j] + p.size[j]
-            if e <= w.raw[i]:
-                e = w.raw[i] + 1
+                if w.address[j] < 0 and eff[j] + p.size[j] < e:
+                    e = eff[j] + p.size[j]
+            if e <= raw[i]:
+                e = raw[i] + 1
             if p.align[i] > 1 and e < BIG:
                 e += -e % p.align[i]
-            if e < w.eff[i]:
-                w.eff[i] = e
+            if e < eff[i]:
+                eff[i] = e
                 change = True
     for k in range(at, at + items):
-        i = w.pool[k]
-        if w.eff[i] > w.top[i]:
+        i = pool[k]
+        if eff[i] > top[i]:
             return p.first[i]
     return -1
 
 
 def _bound(p, w, at, items, target):
     """Sorts the piece by falling eff; w.floor: the lowest eff of each section. Returns a section too full, or -1."""
+    first, last, size, eff, pool, load = p.first, p.last, p.size, w.eff, w.pool, w.load
+    _fall(pool, at, items, eff)
     low_s = p.n_sections
     high_s = 0
     for k in range(at, at + items):
-        i = w.pool[k]
-        e = w.eff[i]
-        m = k
-        while m > at and w.eff[w.pool[m - 1]] < e:
-            w.pool[m] = w.pool[m - 1]
-            m -= 1
-        w.pool[m] = i
-        low_s = min(low_s, p.first[i])
-        high_s = max(high_s, p.last[i])
-    for s in range(low_s, high_s):
-        w.floor[s] = 0
-        w.load[s] = 0
+        i = pool[k]
+        if first[i] < low_s:
+            low_s = first[i]
+        if last[i] > high_s:
+            high_s = last[i]
+    _level(w.floor, low_s, high_s, 0)
+    _level(load, low_s, high_s, 0)
     for k in range(at, at + items):
-        i = w.pool[k]
-        room = target - w.eff[i]
-        if _pile(w.load, p.first[i], p.last[i], p.size[i]) > room:
-            s = p.first[i]
-            while w.load[s] <= room:
+        i = pool[k]
+        room = target - eff[i]
+        if _pile(load, first[i], last[i], size[i]) > room:
+            s = first[i]
+            while load[s] <= room:
                 s += 1
             return s
     for k in range(at, at + items):
-        i = w.pool[k]
-        _level(w.floor, p.first[i], p.last[i], w.eff[i])
+        i = pool[k]
+        _level(w.floor, first[i], last[i], eff[i])
     return -1
 
 
+def _fall(pool, at, items, eff):
+    """Sorts by falling eff; what is equal stays in order."""
+    pool[at : at + items] = sorted(pool[at : at + items], key=eff.__getitem__, reverse=True)
+
+
 def _pile(load, low, high, size):
-    """Adds to load[low:high]. Returns the largest sum there."""
-    most = 0
-    for s in range(low, high):
-        load[s] += size
-        most = max(most, load[s])
-    return most
+    """Adds to load[low:high], of at least one section. Returns the largest sum there."""
+    row = [units + size for units in load[low:high]]
+    load[low:high] = row
+    return max(row)
 
 
 def _level(floor, low, high, address):
-    for s in range(low, high):
-        floor[s] = address
+    floor[low:high] = [address] * (high - low)
+
+
+def _fall_array(pool, at, items, eff):
+    """`_fall`, and below `_pile` and `_level`, in the forms that a compiler turns into fast code: an insertion into what hardly
+    changes from node to node; views, their indices from 0, for vector instructions."""
+    for k in range(at, at + items):
+        i = pool[k]
+        e = eff[i]
+        m = k
+        while m > at and eff[pool[m - 1]] < e:
+            pool[m] = pool[m - 1]
+            m -= 1
+        pool[m] = i
 
 
 def _pile_array(load, low, high, size):
-    """`_pile` in the form that a compiler turns into vector instructions: a view, its indices from 0."""
     row = load[low:high]
     most = 0
     for s in range(len(row)):
@@ -443,33 +455,37 @@ def _split(p, w, f, parent):
     """Opens the pieces that are left of frame f's piece; the next to be worked on is the last in time."""
     at = w.frames[f]
     items = w.frames[f + 1]
+    first, last, address, pool, cross = p.first, p.last, w.address, w.pool, w.cross
     low_s = p.n_sections
     high_s = 0
+    p_at = w.count[POOL]
+    end = p_at
     for k in range(at, at + items):
-        i = w.pool[k]
-        if w.address[i] < 0:
-            low_s = min(low_s, p.first[i])
-            high_s = max(high_s, p.last[i])
-    for s in range(low_s, high_s):
-        w.cross[s] = 0
-    for k in range(at, at + items):
-        i = w.pool[k]
-        if w.address[i] < 0:
-            w.cross[p.first[i]] += 1
-            w.cross[p.last[i] - 1] -= 1
+        i = pool[k]
+        if address[i] < 0:
+            pool[end] = i
+            end += 1
+            cross[first[i]] += 1
+            cross[last[i] - 1] -= 1
+            if first[i] < low_s:
+                low_s = first[i]
+            if last[i] > high_s:
+                high_s = last[i]
     start = low_s
     crossing = 0
     for s in range(low_s, high_s):
-        crossing += w.cross[s]
+        crossing += cross[s]
+        cross[s] = 0
         if crossing:
             continue
-        p_at = w.count[POOL]
-        end = p_at
-        for k in range(at, at + items):
-            i = w.pool[k]
-            if w.address[i] < 0 and p.first[i] >= start and p.last[i] <= s + 1:
-                w.pool[end] = i
-                end += 1
+        if start > low_s or s + 1 < high_s:  # more than one piece, so not all that was gathered above
+            p_at = w.count[POOL]
+            end = p_at
+            for k in range(at, at + items):
+                i = pool[k]
+                if address[i] < 0 and first[i] >= start and last[i] <= s + 1:
+                    pool[end] = i
+                    end += 1
         start = s + 1
         if end > p_at:
             q = 4 * w.count[PENDINGS]

@@ -238,7 +238,7 @@ def compiled_kernel() -> ModuleType | None:
         return None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    vars(module).update(_pile=module._pile_array, _level=module._level_array)
+    vars(module).update(_fall=module._fall_array, _pile=module._pile_array, _level=module._level_array)
     for name in kernel.COMPILED:
         setattr(module, name, compiled(getattr(module, name)))
     return module
