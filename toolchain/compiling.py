@@ -58,8 +58,13 @@ class PlannedRegion(NamedTuple):
     def tree(self, index: int, chip: Chip) -> RegionTree:
         """Its schedule. index: of the region among the parts of its network."""
         body, note = tree_of(self.plan, chip), region_note(self.plan, chip)
-        size = self.plan.layers[0].layer.chip.sram.size if self.plan.layers else chip.sram.size
-        return RegionTree(index, body, self.level, self.sample, within=0 if size == chip.sram.size else size, note=note)
+        within = 0 if self.sram_bytes in (0, chip.sram.size) else self.sram_bytes
+        return RegionTree(index, body, self.level, self.sample, within=within, note=note)
+
+    @property
+    def sram_bytes(self) -> int:
+        """For which it was planned; 0 of no layers."""
+        return self.plan.layers[0].layer.chip.sram.size if self.plan.layers else 0
 
 
 _Segments = tuple[list[Region | Island], dict[int, PlannedRegion]]  # what is compiled, and by its place what is planned
@@ -77,6 +82,11 @@ class Compiled:
     @property
     def plans(self) -> tuple[RegionPlan, ...]:
         return tuple(made.plan for made in self.planned.values())
+
+    @property
+    def sram_bytes(self) -> int:
+        """For which its plans were made, at most; 0 where nothing runs on the chip."""
+        return max((made.sram_bytes for made in self.planned.values()), default=0)
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:

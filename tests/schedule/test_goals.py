@@ -95,6 +95,15 @@ def test_the_least_memory_is_that_of_whole_tensors_in_the_best_order(tmp_path: P
     assert whole["dram_write_bytes"] == fast["dram_write_bytes"] == 1024
 
 
+@pytest.mark.parametrize(
+    "kib, objective, level, told",
+    [(49, "cycles", 3, True), (48, "cycles", 3, False), (49, "traffic", 3, False), (49, "cycles", 2, False)],
+)
+def test_sram_that_no_plan_uses_is_told(kib: float, objective: str, level: int, told: bool, tmp_path: Path) -> None:
+    notes = _built(_wide(), tmp_path, _machine(kib), objective, level=level).notes
+    assert [note.partition(":")[0] for note in notes] == ["-O3 plans for 49,152 of the 50,176 bytes of SRAM"] * told
+
+
 def test_a_plan_takes_no_more_than_its_budget(tmp_path: Path) -> None:
     machine, size = _machine(512), 40_000
     figures = _built(bodies(size=16), tmp_path, machine, budget=size).figures

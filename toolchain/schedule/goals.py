@@ -14,6 +14,7 @@ from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
+from toolchain.schedule.sizes import unplanned_bytes
 from toolchain.schedule.whole import plan_whole
 
 Objective = Literal["cycles", "memory", "traffic", "energy"]
@@ -46,6 +47,17 @@ class Goal:
     def options(self, level: int) -> Options:
         """What the level switches on, as far as the goal lets it."""
         return replace(LEVELS[level], ahead=False) if self.alike else LEVELS[level]
+
+    def notes(self, chip: Chip, level: int, planned_bytes: int) -> list[str]:
+        """What of the SRAM no plan of the level uses. planned_bytes: for which the plans of a network were made."""
+        sram = self.planned_on(chip).sram
+        most = sram.size - unplanned_bytes(sram.size, sram.alignment_bytes)
+        if self.objective != "cycles" or not LEVELS[level].simulated or not 0 < planned_bytes <= most < sram.size:
+            return []
+        return [
+            f"-O{level} plans for {most:,} of the {sram.size:,} bytes of SRAM: it compares plans of a few sizes alone, so that "
+            "more SRAM is not slower; -O2 plans for all of it"
+        ]
 
 
 CYCLES = Goal()

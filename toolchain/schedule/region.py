@@ -23,7 +23,7 @@ from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many
 from toolchain.schedule.retiled import retiled
-from toolchain.schedule.sizes import grid, parted
+from toolchain.schedule.sizes import PARTS, grid, parted
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 
 _NEAR, _NEAR_SIMULATED = 1.003, 1.01  # times the cycles of layers alone of the best plan, for other sizes; where all are tried
@@ -32,7 +32,7 @@ _FEW = 12  # layers of a region, up to which all may take turns, and not only th
 _MISSES = 4  # searches of places for constants ahead that find none, behind which none is begun
 _LITTLE = 100  # layers that are planned, and cascades
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
-_PER_OCTAVE, _PER_OCTAVE_SIMULATED = 4, 8  # sizes of the SRAM for which plans are made
+_PER_OCTAVE = 4  # sizes of the SRAM for which plans are made where they are not simulated
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
@@ -164,8 +164,7 @@ class Planner(LayerByLayer):
         if not self.options.residency:
             return []
         alignment = self.chip.sram.alignment_bytes
-        per_octave = _PER_OCTAVE_SIMULATED if self.options.simulated else _PER_OCTAVE
-        sizes = (parted if self.options.simulated else grid)(self.size, alignment, per_octave)
+        sizes = parted(self.size, alignment, PARTS) if self.options.simulated else grid(self.size, alignment, _PER_OCTAVE)
         return [size for size in reversed(sizes) if max(self._least, default=0) <= size]
 
     def _in_all(self) -> RegionPlan:

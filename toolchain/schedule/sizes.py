@@ -5,12 +5,19 @@ from __future__ import annotations
 from itertools import count, takewhile
 
 FIRST = 32 * 1024  # bytes
+PARTS = 8  # sizes until one is twice as large, of plans that are simulated
 
 
 def grid(last: int, alignment_bytes: int, per_octave: int = 2) -> list[int]:
     """From 32 KiB up to `last`, so many sizes until each is twice as large, in whole units of the alignment, rising."""
     steps = (int(FIRST * 2 ** (k / per_octave)) // alignment_bytes * alignment_bytes for k in count())
     return list(takewhile(lambda size: size <= last, steps))
+
+
+def unplanned_bytes(sram_bytes: int, alignment_bytes: int) -> int:
+    """Of the SRAM above the largest size for which plans are simulated; none where it is smaller than all of them."""
+    sizes = parted(sram_bytes, alignment_bytes, PARTS)
+    return sram_bytes - sizes[-1] if sizes else 0
 
 
 def parted(last: int, alignment_bytes: int, per_octave: int) -> list[int]:
