@@ -89,6 +89,7 @@ class Lowering:
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
         entry = layer.chip.layout.parameters
         self.parameter_step = entry.alignment_bytes if lie_together(layer.chip, "weights", "parameters") else 0
+        self._constants: dict[tuple[Pair, Part, bool], Constants] = {}
 
     def _kernel_part(self) -> tuple[int, int]:
         """Kernel rows and columns of one instruction."""
@@ -218,11 +219,12 @@ class Lowering:
 
         shape: rows x row length of the weights, which are packed row by row.
         """
-        key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner)
-        packed = self.packed(tile, part, shape)
-        if not last:
-            return partial(key, packed)
-        return whole(key, packed, self.parameters(*tile.channels), self.table_blocks, self.parameter_step)
+        known = self._constants.get((tile.channels, part, last))
+        if known is None:
+            key, packed = (self.layer.node.name, tile.channels, *part), self.packed(tile, part, shape)
+            ends = (self.parameters(*tile.channels), self.table_blocks, self.parameter_step)
+            known = self._constants[tile.channels, part, last] = whole(key, packed, *ends) if last else partial(key, packed)
+        return known
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """The weights of one instruction."""

@@ -56,11 +56,11 @@ class Work(NamedTuple):
 
 def beside_padding(begin: tuple[int, int], box: Box, shape: Sequence[int]) -> tuple[int, int]:
     """The first row and column of a tile, each where what it reads ends with its input (NHWC) and may be padded; else -1."""
-    rows, columns = (
-        first if not start or start + size == whole else -1
-        for first, start, size, whole in zip(begin, box.start[1:3], box.size[1:3], shape[1:3], strict=True)
+    top, left, rows, columns = box.start[1], box.start[2], box.size[1], box.size[2]
+    return (
+        begin[0] if not top or top + rows == shape[1] else -1,
+        begin[1] if not left or left + columns == shape[2] else -1,
     )
-    return rows, columns
 
 
 @dataclass(frozen=True)
