@@ -22,6 +22,8 @@ from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Str
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
+PartWorks = dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]]  # of parts of layers, with the layer's number
+
 
 class Cascades:
     """Of the layers of one region."""
@@ -37,9 +39,11 @@ class Cascades:
         depth: int,
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
         sram_bytes: int,
+        works: PartWorks,
     ):
         """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
-        and its tilings. sram_bytes: of SRAM, in which some blocks of constants are to lie."""
+        and its tilings. sram_bytes: of SRAM, in which some blocks of constants are to lie. works: of parts of layers, as far as
+        they are known; they are the same for any SRAM."""
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
@@ -47,7 +51,7 @@ class Cascades:
         self._drafts: dict[Asked, Draft | None] = {}
         self._rings: dict[Asked, int] = {}
         self._left: dict[tuple[int, int, int, str], bool] = {}
-        self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
+        self._works = works
         self._parts: dict[int, Part] = {}
         self._stripes: dict[tuple[int, int], StripesOf] = {}
         self._tensors: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ from toolchain.errors import CompileError
 from toolchain.machine import Space
 from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.alike import alike
-from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.cascade import Cascades, PartWorks
 from toolchain.schedule.cut_bounds import Bounds
 from toolchain.schedule.cuts import Cut, Cuts, Turns
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
@@ -44,6 +44,7 @@ class Planner(LayerByLayer):
         self.turns: dict[Measure, Turns] = {}
         self.missed = 0  # searches for constants ahead that found no places
         self._cascades: dict[int, Cascades] = {}  # by the bytes of SRAM that their constants come in blocks for
+        self._works: PartWorks = {}
 
     def within(self, size_bytes: int) -> Self:
         """For the machine with less SRAM; what neither finds depends on what the other did, only how soon."""
@@ -263,10 +264,9 @@ class Planner(LayerByLayer):
         """Shared by the sizes of an octave at the level at which one size must not depend on another."""
         size = 1 << self.size.bit_length() - 1 if self.options.simulated else self.size
         if size not in self._cascades:
-            depth, tilings = self.layerwise.depth, self.layerwise.candidates()
-            self._cascades[size] = Cascades(
-                self.layers, self.views, self.storages, self.port_roots, self.in_place, self.model, depth, tilings, size
-            )
+            depth, tilings, works = self.layerwise.depth, self.layerwise.candidates(), self._works
+            graph = self.layers, self.views, self.storages, self.port_roots, self.in_place
+            self._cascades[size] = Cascades(*graph, self.model, depth, tilings, size, works)
         return self._cascades[size]
 
     def bounds(self, before: RegionPlan) -> Bounds:
