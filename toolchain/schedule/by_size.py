@@ -23,7 +23,8 @@ from toolchain.schedule.staging import LayerPlan
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
 _NEAR_QUICK = 1.003  # the same of layers by themselves, of what is searched as at a level below
 _CLOSE = 1.02  # the same of what is expected by few works
-_FAR, _FEW = 1.05, 24  # the same of layers by themselves, in regions of so few layers, where they may gain more of each other
+_FEW = 24  # layers of a region, up to which more is looked at: what is expected of one of them counts for more there
+_FAR, _FAR_ALONE = 1.05, 1.15  # there, in the place of the first and third; of the others: in turns layers may take less
 _MUCH_PER_OCTAVE = 4  # sizes that are searched as this level does
 _ABOVE = (0, 8)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
 
@@ -39,11 +40,12 @@ def plans_by_size(planning: Planning) -> list[RegionPlan]:
     if not found:
         return [plan for way in (planner, *quick) for plan in way.fast()]
     fewest = min(plan.cycles for _, plan in found)
-    apart = _apart(planner)
-    near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= _CLOSE * fewest}
+    apart, few = _apart(planner), _few(planner)
+    most = (_FAR if few else _CLOSE) * fewest
+    near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= most}
     made = [of.made(plan) for of, plan in near.values()]
     fewest = min(plan.cycles for plan in made)
-    return [plan for plan in made if plan.cycles <= _NEAR * fewest]
+    return [plan for plan in made if plan.cycles <= (_FAR if few else _NEAR) * fewest]
 
 
 def _of_sizes(sizes: Sequence[Sequence[tuple[Planner, float]]]) -> Iterator[tuple[Planner, RegionPlan]]:
@@ -55,12 +57,13 @@ def _of_sizes(sizes: Sequence[Sequence[tuple[Planner, float]]]) -> Iterator[tupl
     least, fewest = [math.inf] * ways, math.inf  # by way, cycles of layers by themselves; cycles of all
     known: set[Hashable] = set()
     enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
-    few, apart = len(planners[0].layers) <= _FEW, _apart(planners[0])
+    few, apart = _few(planners[0]), _apart(planners[0])
+    close = _FAR if few else _CLOSE
     for at in reversed(range(len(planners))):
         for number, (way, near) in enumerate(sizes[at]):
             # With as much as the plans for more use they are the same.
             if way.size < max(map(_peak, found[number]), default=math.inf):
-                found[number] = way.bases((_FAR if few else near) * least[number])
+                found[number] = way.bases((_FAR_ALONE if few else near) * least[number])
                 least[number] = min([least[number], *(plan.alone_cycles for plan in found[number])])
         if not any(found) and not few:
             return
@@ -74,12 +77,16 @@ def _of_sizes(sizes: Sequence[Sequence[tuple[Planner, float]]]) -> Iterator[tupl
                 plan = base if above == at else planners[above].adopted(base)
                 if plan is None:
                     continue
-                plan = planners[above].ahead(plan, _CLOSE * fewest)
+                plan = planners[above].ahead(plan, close * fewest)
                 fewest = min(fewest, plan.cycles)
                 enough[what] = _peak(plan)
                 yield planners[above], plan
-                if plan.cycles > _CLOSE * fewest:
+                if plan.cycles > close * fewest:
                     break  # with less room it takes no less
+
+
+def _few(planner: Planner) -> bool:
+    return len(planner.layers) <= _FEW
 
 
 def _apart(planner: Planner) -> bool:

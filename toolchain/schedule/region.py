@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -139,16 +139,26 @@ class Planner(LayerByLayer):
                 break
             used = max((plan.placements[Space.SRAM].peak_bytes for plan in plans), default=math.inf)
             for number, plan in enumerate(plans):
-                if any(plan is known for known in seen):
-                    continue
-                self.require_few(plan)
-                found.append(replace(self.ahead(plan, _fewest(found)), raced=number > 0))
-                finer = self.retiled(plan)
-                if finer is not plan:
-                    found.append(replace(self.ahead(finer, _fewest(found)), raced=True))
-                seen.append(plan)
-                least = min(least, plan.alone_cycles)
+                if not any(plan is known for known in seen):
+                    self.require_few(plan)
+                    found += self._finished(plan, number > 0, _fewest(found))
+                    seen.append(plan)
+                    least = min(least, plan.alone_cycles)
+                if size < self.size:
+                    # Its addresses in no more than that: which bytes are used again decides what waits.
+                    inside = self.within(size)
+                    placed = inside.adopted(plan)
+                    if placed is not None and placed.cycles < plan.cycles:
+                        found += inside._finished(placed, number > 0, _fewest(found))
         return found or [self._in_all()]
+
+    def _finished(self, plan: RegionPlan, raced: bool, known: float) -> Iterator[RegionPlan]:
+        """With constants ahead, and with finer tiles where there are such. known: cycles of another plan."""
+        first = replace(self.ahead(plan, known), raced=raced)
+        yield first
+        finer = self.retiled(plan)
+        if finer is not plan:
+            yield replace(self.ahead(finer, min(known, first.cycles)), raced=True)
 
     def _looked_at(self, plans: int) -> int:
         """Layers of so many plans, and cascades."""
