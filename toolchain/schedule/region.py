@@ -67,8 +67,11 @@ class Planner(LayerByLayer):
 
     def made(self, plan: RegionPlan) -> RegionPlan:
         """A plan with all its works, for this SRAM."""
-        placed = place_works(plan, self.model)
-        return replace(placed, layers=tuple(replace(p, layer=replace(p.layer, chip=self.chip)) for p in placed.layers))
+        return self._inside(place_works(plan, self.model))
+
+    def _inside(self, plan: RegionPlan) -> RegionPlan:
+        """As one that says for which SRAM it is."""
+        return replace(plan, layers=tuple(replace(p, layer=replace(p.layer, chip=self.chip)) for p in plan.layers))
 
     def bases(self, most: float) -> list[RegionPlan]:
         """For all of the SRAM, without constants ahead. None where layers by themselves take more than `most` cycles. Raises
@@ -149,7 +152,7 @@ class Planner(LayerByLayer):
                     inside = self.within(size)
                     placed = inside.adopted(plan)
                     if placed is not None and placed.cycles < plan.cycles:
-                        found += inside._finished(placed, number > 0, _fewest(found))
+                        found += map(inside._inside, inside._finished(placed, number > 0, _fewest(found)))
         return found or [self._in_all()]
 
     def _finished(self, plan: RegionPlan, raced: bool, known: float) -> Iterator[RegionPlan]:
