@@ -85,6 +85,7 @@ def test_a_batch_of_8_takes_little_more_program_and_time(kind: str, classified: 
     assert not any(isinstance(op, Repeat) for op in (*operations(one), *operations(layers)))
     assert len(region_of(eight).program) <= 1.06 * len(region_of(one).program) < 0.5 * len(region_of(layers).program)
     assert eight.figures["cycles"] <= 1.03 * layers.figures["cycles"]
+    assert all(b.figures["expected_cycles"] == pytest.approx(b.figures["cycles"], rel=0.03) for b in (one, eight, layers))
     assert sum(layer["cycles"] for layer in eight.figures["layers"]) == eight.figures["cycles"]
     assert sum(layer["macs"] for layer in eight.figures["layers"]) == 8 * sum(layer["macs"] for layer in one.figures["layers"])
 

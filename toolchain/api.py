@@ -161,6 +161,7 @@ def _built(
     on, judging = to_judge_on(started.data, options, started.calibrated_on)
     figures, judgement = checked((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = host_reasons(selection)
+    figures["expected_cycles"] = compiled.expected_cycles
     figures["repair"] = calibrated.figures()
     asked = options.repair is not None or options.observer == AUTO
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None

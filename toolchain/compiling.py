@@ -48,18 +48,19 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
 class PlannedRegion(NamedTuple):
-    """A region's plan and program, with the level whose options it has. sample: the program is that of one, repeated."""
+    """A region's plan and program, with the level whose options it has. rounds: how often the program of the plan is repeated,
+    once for each sample."""
 
     plan: RegionPlan
     region: Region
     level: int
-    sample: bool
+    rounds: int
 
     def tree(self, index: int, chip: Chip) -> RegionTree:
         """Its schedule. index: of the region among the parts of its network."""
         body, note = tree_of(self.plan, chip), region_note(self.plan, chip)
         within = 0 if self.sram_bytes in (0, chip.sram.size) else self.sram_bytes
-        return RegionTree(index, body, self.level, self.sample, within=within, note=note)
+        return RegionTree(index, body, self.level, self.rounds > 1, within=within, note=note)
 
     @property
     def sram_bytes(self) -> int:
@@ -82,6 +83,11 @@ class Compiled:
     @property
     def plans(self) -> tuple[RegionPlan, ...]:
         return tuple(made.plan for made in self.planned.values())
+
+    @property
+    def expected_cycles(self) -> int:
+        """Of all regions, by what their plans were chosen by; what calls and repeats take themselves is not in it."""
+        return round(sum(made.rounds * made.plan.cycles for made in self.planned.values()))
 
     @property
     def sram_bytes(self) -> int:
@@ -234,7 +240,7 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
             for plan in candidate_plans(of, goal.objective) if given is None else [plan_given(of, given)]:
                 keep = LEVELS[number].residency and goal.objective != "memory"
                 region = link_region(graph, segment, plan, machine, samples, keep)
-                found.append(PlannedRegion(plan, region, number, samples is not None))
+                found.append(PlannedRegion(plan, region, number, samples.count if samples is not None else 1))
         return min(found, key=lambda f: (*worth(f.region), len(f.region.program))) if len(found) > 1 else found[0]
 
     def made(number: int) -> PlannedRegion:

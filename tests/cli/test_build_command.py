@@ -69,7 +69,7 @@ def test_every_shape_is_bound(in_workshop: Path, tmp_path: Path) -> None:
 def test_report_and_json(in_workshop: Path, tmp_path: Path) -> None:
     out = done(f"npu-build island.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu --json {tmp_path}/a.json")
     figures = json.loads((tmp_path / "a.json").read_text())
-    assert BOTH_FILES | {"outputs", "concats"} <= figures.keys()
+    assert BOTH_FILES | {"expected_cycles", "outputs", "concats"} <= figures.keys()
     assert [set(o) >= {"name", "sqnr_db", "cosine"} for o in figures["outputs"]] == [True]
     assert [sorted(f) for f in figures["fallbacks"]] == [["node", "op", "reason"]]
     assert all({"name", "op", "engine", "cycles", "macs", "bound_by"} <= layer.keys() for layer in figures["layers"])
