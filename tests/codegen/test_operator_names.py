@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from test_container_page import CONVOLUTIONS, compiled
+from typing_extensions import TypeAliasType, TypeVar
 
 from quant.fixed_point.core.requant import Requant
 from toolchain.codegen import container_to_bytes
-from toolchain.codegen.forms import records
+from toolchain.codegen.forms import form, records
 from toolchain.codegen.serial import graph_to_text
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit import registry
 from toolchain.ops.kit.operator import Array, NpuOp
+
+Element = TypeVar("Element", bound=np.generic)
+Named = TypeAliasType("Named", np.ndarray[tuple[int, ...], np.dtype[Element]], type_params=(Element,))
 
 
 def module(*operators: type) -> ModuleType:
@@ -90,3 +95,9 @@ def test_no_class_is_named_in_the_file(tmp_path: Path) -> None:
     assert len(kinds) > 15
     names = {n for n in (*kinds, "TensorType", "Node", "class") if n not in registry.INTEGER_OPERATORS}
     assert [n for n in sorted(names) if n.encode() in data] == []
+
+
+def test_arrays_may_be_written_by_the_name_of_a_type() -> None:
+    """As `numpy.typing.NDArray` is one from 2.5 on."""
+    assert form(Named[np.int8]) == form(Array) == "array"
+    assert form(Named[np.int8] | None) == "array or null"

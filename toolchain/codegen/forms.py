@@ -44,7 +44,7 @@ def unpacked(value: Any, hint: Any, array: ArrayAt) -> Any:
 @cache
 def _reader(hint: Any) -> Callable[[Any, ArrayAt], Any]:
     """`unpacked` of values of one type."""
-    inner, origin, arguments = _without_none(hint), typing.get_origin(hint), typing.get_args(hint)
+    inner, origin, arguments = _without_none(hint), _origin(hint), typing.get_args(hint)
     if inner is not hint:
         given = _reader(inner)
         return lambda value, array: None if value is None else given(value, array)
@@ -119,7 +119,7 @@ def records(hint: Any) -> dict[str, type]:
         kind = typing.cast(type, hint)
         inner = (records(h) for h in field_types(kind).values())
         return {kind.__name__: kind} | {name: c for found in inner for name, c in found.items()}
-    if typing.get_origin(hint) is tuple:
+    if _origin(hint) is tuple:
         found = (records(h) for h in typing.get_args(hint) if h is not ...)
         return {name: c for inner in found for name, c in inner.items()}
     form(hint)
@@ -128,7 +128,7 @@ def records(hint: Any) -> dict[str, type]:
 
 def form(hint: Any) -> str:
     """How the page on compiled files writes a type: `[int, int]`, `array`, `Requant or null`."""
-    inner, origin, arguments = _without_none(hint), typing.get_origin(hint), typing.get_args(hint)
+    inner, origin, arguments = _without_none(hint), _origin(hint), typing.get_args(hint)
     if inner is not hint:
         return f"{form(inner)} or null"
     if origin is np.ndarray:
@@ -144,9 +144,15 @@ def form(hint: Any) -> str:
     raise InternalError(f"a field of type {hint}: a compiled file cannot hold it; docs/container.md lists what it can")
 
 
+def _origin(hint: Any) -> Any:
+    """`typing.get_origin`, of what a name stands for: from 2.5 on NumPy's arrays have one."""
+    origin = typing.get_origin(hint)
+    return typing.get_origin(origin.__value__) if hasattr(origin, "__value__") else origin
+
+
 def _without_none(hint: Any) -> Any:
     """T of `T | None`; any other type as it is."""
-    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+    if _origin(hint) not in (typing.Union, types.UnionType):
         return hint
     others = [h for h in typing.get_args(hint) if h is not types.NoneType]
     return others[0] if len(others) == 1 else hint
@@ -154,7 +160,7 @@ def _without_none(hint: Any) -> Any:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a field of a plain type may hold the value."""
-    if typing.get_origin(hint) is typing.Literal:
+    if _origin(hint) is typing.Literal:
         return value in typing.get_args(hint)
     if not isinstance(hint, type):
         return False
