@@ -371,3 +371,19 @@ def test_convolutions_in_groups_take_turns(channels: int, groups: int, kib: int,
     with forced_turns(counts):
         _built(model, with_sram("edge16", kib), tmp_path)
     assert counts["cascades"]
+
+
+def test_an_operand_of_fewer_dimensions_takes_turns_as_one_of_all(tmp_path: Path) -> None:
+    """What is added to each head of a stack of maps, as a mask of attention is."""
+
+    def model(*mask: int) -> onnx.ModelProto:
+        steps = [("Tanh", "m", "m1"), ("Tanh", "x", "a"), ("Add", "a m1", "b"), ("Sigmoid", "b", "c"), ("Mul", "c m1", "d")]
+        nodes = [helper.make_node(op, inputs.split(), [out]) for op, inputs, out in (*steps, ("Tanh", "d", "y"))]
+        shapes = {"x": (1, 8, 64, 64), "m": mask, "y": (1, 8, 64, 64)}
+        x, m, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items())
+        graph = helper.make_graph(nodes, "masked", [x, m], [y])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+    built = [_built(model(*mask), with_sram("edge16", 16), tmp_path) for mask in ((64, 64), (1, 64, 64), (1, 1, 64, 64))]
+    assert len({b.figures["cycles"] for b in built}) == 1
+    assert all(plan.cascades for b in built for plan in b.plans)

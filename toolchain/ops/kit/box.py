@@ -64,9 +64,10 @@ def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work],
 
 def pointwise_windows(layer: Layer, axis: int) -> Windows:
     """Of operators that work element by element: each row, or column, is made of the same of every operand that has more than
-    one."""
-    size = layer.output.shape[axis]
-    alike = {n: (Window(size, 1, 1, 1, 0),) for n in layer.activations if layer.types[n].shape[axis] > 1}
+    one. Operands of fewer dimensions have the last ones."""
+    size, behind = layer.output.shape[axis], len(layer.output.shape) - axis
+    sizes = {n: layer.types[n].shape[-behind:] for n in layer.activations}
+    alike = {n: (Window(size, 1, 1, 1, 0),) for n, own in sizes.items() if len(own) == behind and own[0] > 1}
     single = {n: () for n in layer.activations if n not in alike}
     return {**alike, **single}
 
