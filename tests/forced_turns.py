@@ -20,16 +20,17 @@ from toolchain.schedule.stripes import Sweep
 _WAYS = Planner._layer_by_layer
 
 
-def first_way(planner: Planner, size: int) -> list[RegionPlan]:
+def first_way(planner: Planner) -> list[RegionPlan]:
     """In the place of `Planner._layer_by_layer`: nothing is raced beside the plan that few works call fastest."""
-    return _WAYS(planner, size)[:1]
+    return _WAYS(planner)[:1]
 
 
 @contextmanager
 def forced_turns(counts: Counter[str]) -> Iterator[None]:
     """While it lasts builds from -O2 on are planned so. counts: of cascades and their layers, is added to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Planner, "cascaded", lambda planner, plan, size, _: _forced(planner, plan, size, counts))
+        patch.setattr(Planner, "cascaded", lambda planner, plan, _: _forced(planner, plan, counts))
+        patch.setattr(Planner, "grid", lambda _: [])  # for all of the SRAM alone
         patch.setattr(RegionLayers, "cycles", _dear(RegionLayers.cycles))
         patch.setattr(Planner, "_layer_by_layer", first_way)  # none beside the one in turns
         yield
@@ -43,20 +44,18 @@ def _dear(cycles_alone):  # type: ignore[no-untyped-def]
     return found
 
 
-def _forced(planner: Planner, plan: RegionPlan, size: int, counts: Counter[str]) -> RegionPlan | None:
-    """Of all of the SRAM."""
-    if size < planner.chip.sram.size:
-        return None
+def _forced(planner: Planner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
+    near, rounds = planner.options.near, planner.options.rounds
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, Measure(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
         spilled = _all_spilled(planner, plan)
         with _in_columns() if len(planner.layers) % 3 else nullcontext():
-            way = planner._cuts(int(size * share), spilled, by)
-            found = planner._cut(way, way.best(planner.options.near))
+            way = planner._cuts(int(planner.size * share), spilled, by)
+            found = planner._cut(way, way.best(near, rounds))
         if len(planner.layers) % 3 and (found is None or not found.cascades):
             planner.turns.clear()
-            way = planner._cuts(int(size * share), spilled, by)
-            found = planner._cut(way, way.best(planner.options.near))
+            way = planner._cuts(int(planner.size * share), spilled, by)
+            found = planner._cut(way, way.best(near, rounds))
         if found is not None:
             counts["cascades"] += bool(found.cascades)
             inside = [found.layers[i].plan for c in found.cascades for i in c.layers]

@@ -286,14 +286,15 @@ def timed(machine: Machine, region: Region) -> Simulation:
 
 def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) -> tuple[float, ...]:
     """Of two programs the one of less is taken."""
+    moved_bytes = run.dram_read_bytes + run.dram_write_bytes
     if objective == "cycles":
-        return (run.cycles,)
+        return run.cycles, moved_bytes
     if objective == "energy":
         energy = traffic_figures(chip, 0, together([moved(region, run)], chip))["energy_pj"]
         return energy["total"], run.cycles
     if objective == "memory":
         return run.dram_write_bytes, region.sram_peak_bytes, run.cycles
-    return run.dram_read_bytes + run.dram_write_bytes, run.cycles
+    return moved_bytes, run.cycles
 
 
 def _dump_region(index: int, made: PlannedRegion, machine: Machine, dump: Dump) -> None:

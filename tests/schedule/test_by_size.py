@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,10 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from scripts.bodies import bodies
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
+from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.goals import Objective, candidate_plans
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
+from toolchain.schedule.region import Planner
 from toolchain.schedule.sizes import parted
 
 
@@ -90,6 +93,19 @@ def test_what_is_a_candidate_for_less_sram_is_one_for_more(
     assert of_less and all(_decided(plan) in there for plan in of_less)
     within = {plan.layers[0].layer.chip.sram.size for plan in of_more}
     assert within.issubset(parted(more, 16, 8))
+
+
+def test_with_enough_bytes_the_same_constants_come_ahead(tmp_path: Path) -> None:
+    """To the same addresses; with less than that some of them do not."""
+    planner = Planner(_planning(_stack(), tmp_path))
+    base = planner.bases(math.inf)[0]
+    found, enough = planner.ahead(base, math.inf, 0)
+    assert found.fetched and enough < planner.size
+    same, less = (planner.within(aligned(int(enough) + more, 16)) for more in (0, -1024))
+    there = same.adopted(base)
+    assert there is not None and _decided(same.ahead(there, math.inf, 0)[0]) == _decided(found)
+    other = less.adopted(base)
+    assert other is None or _decided(less.ahead(other, math.inf, 0)[0]) != _decided(found)
 
 
 def test_no_plan_for_all_of_an_sram_between_two_sizes_is_a_candidate_for_cycles(tmp_path: Path) -> None:

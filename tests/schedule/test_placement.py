@@ -240,4 +240,4 @@ def test_a_second_array_helps_a_real_network(network: str, model: Path) -> None:
     engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]
     one, equal, smaller = (build(model, BuildOptions(edge16(own))).figures for own in engines)
     assert equal["cycles"] < 0.55 * one["cycles"] and equal["arrays_overlap"] >= 0.9
-    assert smaller["cycles"] < 0.85 * one["cycles"] and smaller["arrays_overlap"] >= 0.8
+    assert smaller["cycles"] < 0.78 * one["cycles"] and smaller["arrays_overlap"] >= 0.79

@@ -35,7 +35,7 @@ def test_a_share_of_the_sram_is_kept_for_staging(share: float, monkeypatch: pyte
     residents = planner.residents
     monkeypatch.setattr(planner, "residents", lambda kept, capacity: asked.append(kept) or residents(kept, capacity))
     least = [1000] * len(planner.layers)
-    planner._try(least, share, ALONE, chip.sram.size)
+    planner._try(least, share, ALONE)
     assert asked[0] == [int(share * chip.sram.size)] * len(least)
 
 

@@ -30,6 +30,7 @@ from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.measure import ALONE, LEAST_MOVED
 from toolchain.schedule.places import View
 from toolchain.schedule.refusal import MOST_TILES, too_many
 from toolchain.schedule.staging import LayerPlan, Sizes
@@ -146,6 +147,22 @@ def test_what_is_known_of_a_tiling_holds_at_other_budgets(data: Any, layer: Laye
         for budget in (*sizes[::-1], *(s - 1 for s in sizes), *sizes):
             room = {SRAM: budget}
             assert remembering.evaluate(tiling, room) == fresh().evaluate(tiling, room), (tiling, budget)
+
+
+@settings(CASES, max_examples=8)
+@given(st.data(), convolutions())
+def test_the_best_of_a_room_does_not_depend_on_the_rooms_before(data: Any, layer: Layer) -> None:
+    """Rooms that just hold the slots of some tiling and just do not, in any order."""
+
+    def fresh() -> LayerTilings:
+        return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)
+
+    found = (_at_depth(layer, tiling, depth) for tiling in _some_tilings(data.draw, layer) for depth in (1, 2))
+    sizes = [plan.staging_bytes[SRAM] + more for plan in found if plan is not None for more in (-1, 0, 100)]
+    remembering = fresh()
+    for size in data.draw(st.permutations(sizes))[:8]:
+        by = data.draw(st.sampled_from([ALONE, LEAST_MOVED]))
+        assert remembering.best({SRAM: size}, 4, by) == fresh().best({SRAM: size}, 4, by), size
 
 
 def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> LayerPlan | None:

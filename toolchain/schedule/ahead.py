@@ -8,12 +8,14 @@ loads of each of its works. A plan is taken only where it takes fewer cycles as 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice, product
 
+from toolchain.machine import Space
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.schedule.areas import Area
 from toolchain.schedule.copies import dram_alignment
@@ -64,6 +66,7 @@ class Ahead:
         self._model, self._chip = model, model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
         self._pitch = dram_alignment(model.chip)
+        self.enough_bytes = 0.0  # of SRAM, for what was found: with more the same constants are dealt to the same layers
 
     def best(self, known: float) -> RegionPlan:
         """The plan itself where nothing is gained. known: cycles of another plan, of which it is to have fewer."""
@@ -71,6 +74,7 @@ class Ahead:
         gain = self._most_gain()
         if gain < _LEAST_GAIN * best.cycles or best.cycles - gain > known:
             return best
+        self.enough_bytes = math.inf if self._cut_short else self._for_all_of_one
         for most in (_FEW, len(self._plan.layers)):
             found = self._plans(most)
             fastest = min(found, key=lambda plan: plan.cycles, default=best)
@@ -89,6 +93,7 @@ class Ahead:
                 if plan is not None:
                     found.append(plan)
                     break
+                self.enough_bytes = math.inf
         return found
 
     def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
@@ -145,6 +150,12 @@ class Ahead:
         """Whether some layer has more constants than that."""
         return len(self._whole(self._room(1.0))) < len(self._known)
 
+    @property
+    def _for_all_of_one(self) -> int:
+        """Bytes of SRAM with which each layer has room for all of its constants while it runs."""
+        inside = [i for i, known in self._known.items() if known.constants.space == Space.SRAM]
+        return max((self._used[int(Space.SRAM)][i] + self._grows(i) for i in inside), default=0)
+
     def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
         """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
         when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. some: of layers that
@@ -174,6 +185,7 @@ class Ahead:
                 if idle < 0 or (owner not in served and len(served) == most):
                     break
                 if free[owner] < more or any(free[step] < size for step in steps):
+                    self.enough_bytes = math.inf
                     if owner in whole:
                         break
                     full.add(owner)
@@ -185,6 +197,8 @@ class Ahead:
                 fetched.setdefault(owner, []).append(at)
                 served.add(owner)
                 waiting.remove((owner, block))
+        least = min(room.get(int(Space.SRAM), ()), default=self._sizes[Space.SRAM])
+        self.enough_bytes = max(self.enough_bytes, self._sizes[Space.SRAM] - least)
         return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
     def _grows(self, index: int) -> int:

@@ -1,21 +1,20 @@
 """Plans of the sizes of a grid, so that what is a candidate for less SRAM is one for more.
 
-What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, by the
-searches of the levels below that keep tensors in SRAM, at every other size also by that of this level, and each of them with its
-addresses and its constants ahead there and in twice as much. Candidates are all of these up to the machine's SRAM but for those
-that are expected to take longer than the best by more than expectations are wrong.
+What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, and each
+of them with its addresses and its constants ahead there and in up to twice as much. Where plans are simulated, base plans are
+searched as the level below does as well, and as this level does at every other size. Candidates are all of these up to the
+machine's SRAM but for those that are expected to take longer than the best by more than expectations are wrong.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
-from toolchain.machine import Space
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
 from toolchain.schedule.sizes import parted
 from toolchain.schedule.staging import LayerPlan
@@ -25,64 +24,96 @@ _NEAR_QUICK = 1.003  # the same of layers by themselves, of what is searched as 
 _CLOSE = 1.02  # the same of what is expected by few works
 _FEW = 24  # layers of a region, up to which more is looked at: what is expected of one of them counts for more there
 _FAR, _FAR_ALONE = 1.05, 1.15  # there, in the place of the first and third; of the others: in turns layers may take less
-_MUCH_PER_OCTAVE = 4  # sizes that are searched as this level does
-_ABOVE = (0, 8)  # steps of the grid from the size of a base plan to that in which its constants are fetched ahead
+_SEARCHES = 2  # for places of constants ahead, where plans are not simulated
+_MUCH_PER_OCTAVE = 4  # sizes that are searched as the level does that simulates
+
+_Ways = Sequence[tuple[Planner, float]]  # in which base plans are searched, and up to how many times the fewest cycles of layers
 
 
-def plans_by_size(planning: Planning) -> list[RegionPlan]:
+def plans_by_size(planner: Planner) -> list[RegionPlan]:
     """Of few expected cycles. Raises CompileError."""
-    planner = Planner(planning)
-    quick = [planner.searching(level.tilings, level.near) for level in LEVELS if level.residency and not level.simulated]
-    much = set(parted(planner.size, planning.chip.sram.alignment_bytes, _MUCH_PER_OCTAVE))
-    ways = [*((way, _NEAR_QUICK) for way in quick), (planner, _NEAR)]
-    sizes = [(size, ways if size in much else ways[:-1]) for size in reversed(planner.grid())]
+    sizes = [(size, _ways(planner, size)) for size in reversed(planner.grid())]
     found = list(_of_sizes([[(way.within(size), near) for way, near in ways] for size, ways in sizes])) if sizes else []
     if not found:
-        return [plan for way in (planner, *quick) for plan in way.fast()]
-    fewest = min(plan.cycles for _, plan in found)
-    apart, few = _apart(planner), _few(planner)
-    most = (_FAR if few else _CLOSE) * fewest
-    near = {(_what(plan), _where(plan), apart and of.size): (of, plan) for of, plan in found if plan.cycles <= most}
-    made = [of.made(plan) for of, plan in near.values()]
-    fewest = min(plan.cycles for plan in made)
-    return [plan for plan in made if plan.cycles <= (_FAR if few else _NEAR) * fewest]
+        return [plan for way, _ in reversed(_ways(planner, None)) for plan in way.whole()]
+    close, near = _margins(planner)
+    most = close * min(plan.cycles for _, plan in found)
+    different: dict[Hashable, tuple[Planner, RegionPlan]] = {}
+    for of, plan in found:
+        if plan.cycles <= most:
+            different.setdefault((_what(plan), _where(plan), _apart(planner) and of.size), (of, plan))
+    made = [of.made(plan) for of, plan in different.values()]
+    most = near * min(plan.cycles for plan in made)
+    return [plan for plan in made if plan.cycles <= most]
 
 
-def _of_sizes(sizes: Sequence[Sequence[tuple[Planner, float]]]) -> Iterator[tuple[Planner, RegionPlan]]:
-    """sizes: by rising size, the ways in which base plans are searched for it, the same ones first, and up to how many times the
-    fewest cycles of layers by themselves."""
+def _ways(planner: Planner, size: int | None) -> _Ways:
+    """Of a size, the ones that all sizes have first; None: all that there are."""
+    if not planner.options.simulated:
+        return [(planner, _FAR if _few(planner) else _NEAR)]
+    near, near_quick = (_FAR_ALONE, _FAR_ALONE) if _few(planner) else (_NEAR, _NEAR_QUICK)
+    quick = [
+        (planner.searching(level.tilings, level.near), near_quick) for level in LEVELS if level.residency and not level.simulated
+    ]
+    alignment = planner.chip.sram.alignment_bytes
+    much = size is None or size in parted(size, alignment, _MUCH_PER_OCTAVE)
+    return [*quick, (planner, near)] if much else quick
+
+
+def _margins(planner: Planner) -> tuple[float, float]:
+    """Times the fewest cycles, by few works and by all, beyond which a plan is no candidate."""
+    return (_FAR, _FAR) if _few(planner) and planner.options.simulated else (_CLOSE, _NEAR)
+
+
+def _above(planner: Planner) -> Sequence[int]:
+    """Steps of the grid from the size of a base plan to those in which its constants are fetched ahead, falling."""
+    octave = planner.options.per_octave
+    return (octave, 0) if planner.options.simulated else range(octave, -1, -2)
+
+
+def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
+    """sizes: by rising size, the ways, of which the ones that all sizes have come first."""
     planners = [first for (first, _), *_ in sizes]
     ways = max(map(len, sizes))
     found: list[list[RegionPlan]] = [[] for _ in range(ways)]  # by way, its latest base plans
     least, fewest = [math.inf] * ways, math.inf  # by way, cycles of layers by themselves; cycles of all
     known: set[Hashable] = set()
-    enough: dict[Hashable, int] = {}  # bytes that a base plan takes with its constants ahead, in the least room looked at
-    few, apart = _few(planners[0]), _apart(planners[0])
-    close = _FAR if few else _CLOSE
+    enough: dict[Hashable, float] = {}  # bytes from which on a base plan has the same constants ahead and addresses
+    few, (close, _) = _few(planners[0]), _margins(planners[0])
     for at in reversed(range(len(planners))):
         for number, (way, near) in enumerate(sizes[at]):
-            # With as much as the plans for more use they are the same.
-            if way.size < max(map(_peak, found[number]), default=math.inf):
-                found[number] = way.bases((_FAR_ALONE if few else near) * least[number])
+            if not _same(found[number], way):
+                found[number] = way.bases(near * least[number])
                 least[number] = min([least[number], *(plan.alone_cycles for plan in found[number])])
         if not any(found) and not few:
             return
         bases = list(chain.from_iterable(found[: len(sizes[at])]))
         for base in bases:
-            for above in (at + step for step in reversed(_ABOVE) if at + step < len(planners)):
-                what = _what(base)
-                if (above, what) in known or (not apart and enough.get(what, math.inf) <= planners[above].size):
+            what, lost = _what(base), False
+            for above in (at + step for step in _above(planners[at]) if at + step < len(planners)):
+                if lost and (above > at or planners[at].options.simulated):
+                    continue
+                if (above, what) in known or (not _apart(planners[at]) and enough.get(what, math.inf) <= planners[above].size):
                     continue
                 known.add((above, what))
                 plan = base if above == at else planners[above].adopted(base)
                 if plan is None:
                     continue
-                plan = planners[above].ahead(plan, close * fewest)
+                plan, enough[what] = planners[above].ahead(plan, close * fewest, _searches(planners[at], above == at))
+                plan = replace(plan, raced=base.raced)
                 fewest = min(fewest, plan.cycles)
-                enough[what] = _peak(plan)
                 yield planners[above], plan
-                if plan.cycles > close * fewest:
-                    break  # with less room it takes no less
+                lost = plan.cycles > close * fewest  # with less room it takes no less, unless places are searched for there alone
+
+
+def _same(plans: Sequence[RegionPlan], way: Planner) -> bool:
+    """Whether the base plans of more SRAM are taken for those of a way: they use no more than it has, and searches are long."""
+    return way.options.simulated and bool(plans) and all(plan.peak_bytes <= way.size for plan in plans)
+
+
+def _searches(planner: Planner, own: bool) -> float:
+    """For places of a base plan's constants ahead, at most, in its own size or in more."""
+    return math.inf if planner.options.simulated else _SEARCHES * own
 
 
 def _few(planner: Planner) -> bool:
@@ -91,11 +122,7 @@ def _few(planner: Planner) -> bool:
 
 def _apart(planner: Planner) -> bool:
     """Whether programs of a plan differ by the size: room that is left is for constants that several layers have."""
-    return bool(planner.shared)
-
-
-def _peak(plan: RegionPlan) -> int:
-    return plan.placements[Space.SRAM].peak_bytes
+    return planner.options.simulated and bool(planner.shared)
 
 
 def _what(plan: RegionPlan) -> Hashable:

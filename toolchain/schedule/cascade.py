@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain
+from typing import Self
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
@@ -22,8 +24,6 @@ from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Str
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
-PartWorks = dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]]  # of parts of layers, with the layer's number
-
 
 class Cascades:
     """Of the layers of one region."""
@@ -39,24 +39,30 @@ class Cascades:
         depth: int,
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
         sram_bytes: int,
-        works: PartWorks,
     ):
         """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
-        and its tilings. sram_bytes: of SRAM, in which some blocks of constants are to lie. works: of parts of layers, as far as
-        they are known; they are the same for any SRAM."""
+        and its tilings. sram_bytes: of SRAM, in which some blocks of constants are to lie."""
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
         self._started: dict[Asked, Start | None] = {}
-        self._drafts: dict[Asked, Draft | None] = {}
+        self._drafts: dict[Hashable, Draft | None] = {}  # by what is asked and the tilings
         self._rings: dict[Asked, int] = {}
         self._left: dict[tuple[int, int, int, str], bool] = {}
-        self._works = works
+        self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}  # of parts of layers, with the layer's number
         self._parts: dict[int, Part] = {}
         self._stripes: dict[tuple[int, int], StripesOf] = {}
+        self._cut: dict[Asked, Stripes | None] = {}
         self._tensors: dict[str, list[str]] = {}
         for name, view in views.items():
             self._tensors.setdefault(view.root, []).append(name)
+
+    def within(self, sram_bytes: int) -> Self:
+        """With blocks of constants for another SRAM; what they have in common either finds out for both."""
+        other = copy(self)
+        other._tilings = self._tilings.within(sram_bytes)
+        other._started = {}
+        return other
 
     def can_be_cut(self, index: int) -> bool:
         """Whether the rows of a layer can be made apart."""
@@ -196,9 +202,10 @@ class Cascades:
         start = self._begun(key, room)
         if start is None:
             return None
-        if key not in self._drafts:
-            self._drafts[key] = self._able_draft(key, start)
-        draft = self._drafts[key]
+        tiled = key, *start.chosen.items()
+        if tiled not in self._drafts:
+            self._drafts[tiled] = self._able_draft(key, start)
+        draft = self._drafts[tiled]
         if draft is None:
             return None
         for depth in draft.depths(self._depth, stay):
@@ -240,7 +247,9 @@ class Cascades:
     def _start(self, asked: Asked) -> Start | None:
         first, end, height, resident, ahead, sweep = asked
         kept = self.kept(first, end, resident)
-        stripes = self._stripes_of(first, end).of(height, ahead, sweep, kept.values())
+        if asked not in self._cut:
+            self._cut[asked] = self._stripes_of(first, end).of(height, ahead, sweep, kept.values())
+        stripes = self._cut[asked]
         if stripes is None:
             return None
         chosen: dict[int, Chosen] = {}

@@ -8,7 +8,7 @@ planned, until what is planned is as good as that.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -27,8 +27,8 @@ _LONGEST = 12  # layers of a cascade
 _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
 _LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that moves least is taken
+_FAR = 1.01  # times the most cycles: what is known after some paths comes no nearer
 _BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each
-_ROUNDS = 200  # paths that are looked at
 
 _Turns = tuple[int, int, Roots]  # layers [first, end) and what of theirs lies in SRAM whole
 
@@ -60,7 +60,9 @@ class _Step(NamedTuple):
 
 
 class _Found(NamedTuple):
-    cascade: PlannedCascade
+    """cascade: None where none but of blocks of columns is left, which is not planned yet; cost: then at least."""
+
+    cascade: PlannedCascade | None
     cost: float
 
 
@@ -96,30 +98,30 @@ class Cuts:
         apart = resident.difference(self._cascades.in_place(first, end, resident))
         return self._usable - self._bounds.size_bytes(apart)
 
-    def best(self, near: float, most: float = math.inf, rounds: int | None = None) -> list[Cut] | None:
-        """That is at most so many times what any way takes at least. None where no way was found, or each takes more than `most`
-        cycles, or none of these is known after so many paths."""
+    def best(self, near: float, rounds: int, most: float = math.inf, soon: int | None = None) -> list[Cut] | None:
+        """That is at most so many times what any way takes at least, or the best that is known after so many paths. None where no
+        way was found, or each takes more than `most` cycles, or what is known after paths of the number `soon` is far from it."""
         known: _State | None = None
-        for _ in range(_ROUNDS if rounds is None else rounds):
+        for number in range(rounds):
             path = self._path(only_planned=False)
             if path is None or self._cycles(path) > most:
                 return None
             known = self._path(only_planned=True)
             if known is not None and known.cost <= near * path.cost:
                 break
-            for step in path.steps:
-                if step.end - step.first > 1 and step.room not in self._turns.setdefault(step.key, {}):
-                    better = math.inf if known is None else step.cost + known.cost - path.cost
-                    self._turns[step.key][step.room] = self._plan(step, better)
-        else:
-            if rounds is not None:
+            if number == soon and (known is None or self._cycles(known) > _FAR * most):
                 return None
+            for step in path.steps:
+                if step.end - step.first > 1:
+                    better = math.inf if known is None else step.cost + known.cost - path.cost
+                    self._settle(step, better)
         return None if known is None else [self._cut(step) for step in known.steps]
 
     def _cycles(self, path: _State) -> float:
         """Of its layers by themselves, at least."""
         found = ((step, self._in_turns(step)[1]) for step in path.steps)
-        return sum(step.cycles if turns is None else max(step.cycles, turns.cascade.plan.cycles) for step, turns in found)
+        planned = ((step, turns.cascade if turns is not None else None) for step, turns in found)
+        return sum(step.cycles if turns is None else max(step.cycles, turns.plan.cycles) for step, turns in planned)
 
     def _in_turns(self, step: _Step) -> tuple[int | None, _Found | None]:
         """What was planned for it, or for the least more room, and that room; None where nothing was tried."""
@@ -134,8 +136,10 @@ class Cuts:
         room, found = self._in_turns(step)
         if room is None:
             return None if only_planned else step.cost
-        if found is None or room == step.room:
-            return None if found is None else found.cost
+        if found is None:
+            return None
+        if found.cascade is not None and room == step.room:
+            return found.cost
         return None if only_planned else max(step.cost, found.cost)
 
     def _cut(self, step: _Step) -> Cut:
@@ -205,16 +209,33 @@ class Cuts:
                 if self.room(found, first, end) > 0:
                     yield found
 
-    def _plan(self, step: _Step, better: float) -> _Found | None:
-        """Stripes as high as fit, and some lower ones; those of blocks of channels; and where none of these fits of columns, if
-        they could cost less than `better`, which a way through it must that is better than what is known."""
+    def _settle(self, step: _Step, better: float) -> None:
+        """Plans a cascade, as far as it could cost less than `better`, which a way through it must that is better than what is
+        known: blocks of columns, which take longest to plan, once nothing else fits and the best path still goes through it."""
+        by_room = self._turns.setdefault(step.key, {})
+        if step.room not in by_room:
+            by_room[step.room] = found = self._in_rows(step) or self._least_in_columns(step)
+            if found is not None and found.cost > step.cost:
+                return
+        found = by_room[step.room]
+        if found is not None and found.cascade is None:
+            by_room[step.room] = self._cheapest(self._in_columns(step, better))
+
+    def _in_rows(self, step: _Step) -> _Found | None:
+        """Stripes as high as fit, and some lower ones; those of blocks of channels."""
         found = self._highest(step, WHOLE, _HEIGHTS)
         for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
             for stay in (False, True):
                 found += self._highest(step, Sweep(channels), _HEIGHTS_OF_BLOCKS, stay)
-        if not found:
-            found = self._in_columns(step, better)
+        return self._cheapest(found)
+
+    def _cheapest(self, found: Sequence[PlannedCascade]) -> _Found | None:
         return min((_Found(f, self._cost(f)) for f in found), key=lambda f: f.cost, default=None)
+
+    def _least_in_columns(self, step: _Step) -> _Found | None:
+        """What blocks of columns cost at least; None where there are none."""
+        found = self._least.in_columns(step.first, step.end, step.own, step.room)
+        return _Found(None, min(found.values()) + step.cost - step.cycles) if found else None
 
     def _in_columns(self, step: _Step, better: float) -> list[PlannedCascade]:
         """The highest stripes of each of the widest blocks that could be faster in spite of what they make again."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from toolchain.errors import CompileError
+from toolchain.schedule.by_size import plans_by_size
 from toolchain.schedule.cut_bounds import Bounds
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layers import RegionLayers
@@ -48,10 +49,10 @@ class _Given(Planner):
         cascades = self.pinned.turns(self.pinned.inside)
         return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
 
-    def fast(self) -> list[RegionPlan]:
-        return [self._whole()] if self.tree.whole else super().fast()
+    def plan(self) -> RegionPlan:
+        return self._as_written() if self.tree.whole else min(plans_by_size(self), key=lambda plan: plan.cycles)
 
-    def _whole(self) -> RegionPlan:
+    def _as_written(self) -> RegionPlan:
         planned = self._as_said()
         plan = self.place(planned, self.pinned.inside)
         if plan is None:
@@ -103,9 +104,9 @@ class _Given(Planner):
         views = {**self.views, **{name: view for c in found for name, view in c.views.items()}}
         return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in found)
 
-    def cascaded(self, plan: RegionPlan, size: int, most: float) -> RegionPlan | None:
+    def cascaded(self, plan: RegionPlan, most: float) -> RegionPlan | None:
         """Others take turns where none are said to."""
-        return plan if self.tree.turns else super().cascaded(plan, size, most)
+        return plan if self.tree.turns else super().cascaded(plan, most)
 
     def bounds(self, before: RegionPlan) -> Bounds:
         found, pinned = super().bounds(before), self.pinned

@@ -51,12 +51,13 @@ class Goal:
     def notes(self, chip: Chip, level: int, planned_bytes: int) -> list[str]:
         """What of the SRAM no plan of the level uses. planned_bytes: for which the plans of a network were made."""
         sram = self.planned_on(chip).sram
-        most = sram.size - unplanned_bytes(sram.size, sram.alignment_bytes)
-        if self.objective != "cycles" or not LEVELS[level].simulated or not 0 < planned_bytes <= most < sram.size:
+        per_octave = LEVELS[level].per_octave
+        most = sram.size - unplanned_bytes(sram.size, sram.alignment_bytes, per_octave) if per_octave else sram.size
+        if self.objective != "cycles" or not 0 < planned_bytes <= most < sram.size:
             return []
         return [
             f"-O{level} plans for {most:,} of the {sram.size:,} bytes of SRAM: it compares plans of a few sizes alone, so that "
-            "more SRAM is not slower; -O2 plans for all of it"
+            "more SRAM is not slower"
         ]
 
 
@@ -64,19 +65,22 @@ CYCLES = Goal()
 
 
 def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
-    """The plan of fewest cycles, and where that is a raced one the best of the others: what waits for what is expected less well
-    there."""
+    """The plan of fewest cycles, where that is a raced one the best of the others, for what waits for what is expected less well
+    there, and the one that spills least."""
     best = min(plans, key=lambda plan: plan.cycles)
     others = [plan for plan in plans if not plan.raced] if best.raced else []
-    return [best, *sorted(others, key=lambda plan: plan.cycles)[:1]]
+    least = min(plans, key=lambda plan: (plan.spilled_bytes, plan.cycles))
+    found = [best, *sorted(others, key=lambda plan: plan.cycles)[:1], least]
+    return list({id(plan): plan for plan in found}.values())
 
 
 def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan]:
     """Of which the best by the objective is taken. Raises CompileError."""
-    planner, simulated = Planner(planning), planning.options.simulated
+    planner = Planner(planning)
     if objective == "cycles":
-        return plans_by_size(planning) if simulated else _best_of_each(planner.fast())
+        plans = plans_by_size(planner)
+        return plans if planning.options.simulated else _best_of_each(plans)
     whole = plan_whole(planning) if objective == "memory" else None
     if whole is None:
-        return [*plans_by_size(planning), *planner.of_little_traffic()] if simulated else planner.plans()
-    return [whole, *(plan for plan in (plans_by_size(planning) if simulated else planner.fast()) if not plan.spilled)]
+        return [*plans_by_size(planner), *planner.of_little_traffic()]
+    return [whole, *(plan for plan in plans_by_size(planner) if not plan.spilled)]

@@ -99,30 +99,30 @@ class LayerByLayer:
         """Why no plan was found."""
         return CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
 
-    def _layer_by_layer(self, size: int) -> list[RegionPlan]:
+    def _layer_by_layer(self) -> list[RegionPlan]:
         """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings: first the faster of
-        what is fast alone and amid others, then the other one, and for all of the SRAM that of least traffic."""
+        what is fast alone and amid others, then the other one, and that of least traffic."""
         best, kept = None, 0.0
         for share in RESERVES if self.options.residency else (1.0,):
             most = math.inf if best is None else _FAR * best.alone_cycles
-            found = self._try(self._least, share, ALONE, size, most)
+            found = self._try(self._least, share, ALONE, most)
             if found is not None and (best is None or found.cycles < best.cycles):
                 best, kept = found, share
         if best is None:
             return []
-        amid = self._try(self._least, kept, AMID, size)
-        moved = self._try(self._least, kept, LEAST_MOVED, size) if size == self.size else None
+        amid = self._try(self._least, kept, AMID)
+        moved = self._try(self._least, kept, LEAST_MOVED)
         ways = sorted((plan for plan in (best, amid) if plan is not None), key=lambda plan: plan.cycles)
         return [plan for plan in (*ways, moved) if plan is not None]
 
-    def _try(self, least: Sequence[int], share: float, by: Measure, size: int, most: float = math.inf) -> RegionPlan | None:
-        """A plan with `share` of so many bytes of the SRAM kept for staging; less and less is resident until it can be placed.
+    def _try(self, least: Sequence[int], share: float, by: Measure, most: float = math.inf) -> RegionPlan | None:
+        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed.
         most: cycles of all layers alone; None where they are more."""
         usable = 1.0
         for _ in range(8):
-            reserved = [min(size, max(need, int(share * size))) for need in least]
-            resident = self.residents(reserved, int(size * usable))
-            planned = self.tile(resident, usable, by, size)
+            reserved = [min(self.size, max(need, int(share * self.size))) for need in least]
+            resident = self.residents(reserved, int(self.size * usable))
+            planned = self.tile(resident, usable, by)
             if planned is not None:
                 if alone_cycles(planned) > most:
                     return None
@@ -148,14 +148,14 @@ class LayerByLayer:
         ]
         return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
 
-    def tile(self, resident: frozenset[str], usable: float, by: Measure, size: int) -> list[PlannedLayer] | None:
+    def tile(self, resident: frozenset[str], usable: float, by: Measure) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         live, planned = self._live_bytes(resident), list[PlannedLayer]()
         for layer, used in zip(self.layers, live):
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(PlannedLayer(layer, None))
                 continue
-            plan = self.layerwise.best(layer, names, int((size - used) * usable), by)
+            plan = self.layerwise.best(layer, names, int((self.size - used) * usable), by)
             if plan is None:
                 return None
             planned.append(PlannedLayer(layer, plan))

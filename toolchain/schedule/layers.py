@@ -105,8 +105,7 @@ class RegionLayers:
         if signature not in self._tilings:
             own = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
             known = self._tilings_of(layer)
-            exact = self._options.simulated
-            self._tilings[signature] = LayerTilings(layer, own, self._views, self._model, self.depth, known, exact)
+            self._tilings[signature] = LayerTilings(layer, own, self._views, self._model, self.depth, known)
         return self._tilings[signature]
 
     def _tilings_of(self, layer: Layer) -> Sequence[Candidate]:

@@ -73,6 +73,16 @@ class RegionPlan:
         return frozenset(name for name, view in self.views.items() if view.root in self.resident)
 
     @property
+    def spilled_bytes(self) -> int:
+        """Of the roots in DRAM, once."""
+        return sum(storage.size_bytes for storage in self.spilled)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the SRAM."""
+        return self.placements[Space.SRAM].peak_bytes
+
+    @property
     def alone_cycles(self) -> int:
         return alone_cycles(self.layers)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count, takewhile
 
 FIRST = 32 * 1024  # bytes
-PARTS = 8  # sizes until one is twice as large, of plans that are simulated
 
 
 def grid(last: int, alignment_bytes: int, per_octave: int = 2) -> list[int]:
@@ -14,9 +13,9 @@ def grid(last: int, alignment_bytes: int, per_octave: int = 2) -> list[int]:
     return list(takewhile(lambda size: size <= last, steps))
 
 
-def unplanned_bytes(sram_bytes: int, alignment_bytes: int) -> int:
-    """Of the SRAM above the largest size for which plans are simulated; none where it is smaller than all of them."""
-    sizes = parted(sram_bytes, alignment_bytes, PARTS)
+def unplanned_bytes(sram_bytes: int, alignment_bytes: int, per_octave: int) -> int:
+    """Of the SRAM above the largest of `parted`; none where it is smaller than all of them."""
+    sizes = parted(sram_bytes, alignment_bytes, per_octave)
     return sram_bytes - sizes[-1] if sizes else 0
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from math import lcm, prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from toolchain.hw.units import Unit
 from toolchain.machine import granule_of
@@ -45,6 +46,12 @@ class StripeTilings:
         self._fastest: dict[Hashable, Chosen | None] = {}
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
+
+    def within(self, sram_bytes: int) -> Self:
+        """The same for another SRAM."""
+        other = copy(self)
+        other._sram_bytes, other._fastest = sram_bytes, {}
+        return other
 
     def unit_kind(self, index: int) -> str:
         """That runs the layer."""

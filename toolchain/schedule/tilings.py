@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
 from toolchain.errors import InternalError
 from toolchain.hw.units import Unit
+from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work, ceil_div
 from toolchain.schedule.cost import CostModel
@@ -25,19 +27,21 @@ _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
 _FINER_TRIED, _FINER_WORKS, _FINER_CYCLES = 12, 8, 1.15  # next tilings, times the works and the cycles that finer ones may have
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
+_Run = tuple[tuple[Slot, ...], tuple[Unit, ...]]
 Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
 
 
 @dataclass
 class _Known:
-    """What is known of one tiling. sizes: of the works seen so far, so many of them, all where `whole`. able: units that can run
-    them."""
+    """What is known of one tiling, and of it with these slots and units. sizes: of the works seen so far, so many of them, all
+    where `whole`. able: units that can run them."""
 
     sizes: Sizes
     seen: int = 0
     whole: bool = False
     able: tuple[Unit, ...] | None = None
-    costs: dict[tuple[tuple[Slot, ...], tuple[Unit, ...], bool], LayerPlan] = field(default_factory=dict)
+    costs: dict[_Run, LayerPlan] = field(default_factory=dict)
+    moving: dict[_Run, LayerPlan] = field(default_factory=dict)  # with the bytes that they move
 
 
 class LayerTilings:
@@ -54,41 +58,43 @@ class LayerTilings:
         model: CostModel,
         depth: int,
         known: Sequence[Candidate] | None = None,
-        exact: bool = False,
     ):
-        """known: the candidates of the layer, where they were found before. exact: what is found for one room does not depend on
-        what was looked for before."""
-        self._exact = exact
+        """known: the candidates of the layer, where they were found before."""
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
         self._candidates = known if known is not None else candidates(layer)
         self._known: dict[Tiling, _Known] = {}
-        self._chosen: dict[tuple[Measure, int], list[tuple[Room, LayerPlan]]] = {}  # by how many are tried: (room, best)
-        self._looked_at = 0
+        self._chosen: dict[Hashable, list[tuple[float, float, LayerPlan | None]]] = {}  # from, below how many bytes of SRAM
+        self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
 
     def best(self, room: Room, most: int, by: Measure = ALONE) -> LayerPlan | None:
         """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
-        slots; None where not one fits."""
-        for larger, plan in self._chosen.setdefault((by, most), []):
-            # The best of more room that fits this one is the best of this one.
-            if room == larger or (not self._exact and fits(plan.staging_bytes, room) and fits(room, larger)):
+        slots; None where not one fits. What is found for one room does not depend on what was looked for before."""
+        size = room.get(int(Space.SRAM), 0)
+        known = self._chosen.setdefault((by, most, *(bytes_ for space, bytes_ in room.items() if space != Space.SRAM)), [])
+        for first, below, plan in known:
+            if first <= size < below:
                 return plan
+        self._from, self._below = 0.0, math.inf
+        best = self._best(room, most, by)
+        known.append((self._from, self._below, best))
+        return best
+
+    def _best(self, room: Room, most: int, by: Measure) -> LayerPlan | None:
         best: LayerPlan | None = None
-        tried, doubled, self._looked_at = 0, False, 0
+        tried, doubled, looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
             if best is not None and tried >= _FEW and tiles > _FINER * best.works * best.tiling.batches:
                 continue
             plan = self.evaluate(tiling, room, by)
             if plan is None:
                 continue
-            self._looked_at += self._known[tiling].seen if self._exact else 0
+            looked_at += self._known[tiling].seen
             tried += tiling.plain  # the same tiles by another dataflow, or several at once, take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
             if best is None or by(plan) < by(best):
                 best = plan
-            if (tried >= most and doubled) or self._looked_at > _ENOUGH_WORKS:
+            if (tried >= most and doubled) or looked_at > _ENOUGH_WORKS:
                 break
-        if best is not None:
-            self._chosen[by, most].append((room, best))
         return best
 
     def finer(self, plan: LayerPlan, room: Room, most: int) -> list[LayerPlan]:
@@ -104,9 +110,17 @@ class LayerTilings:
                 found.setdefault(other.works, other)
         return list(found.values())
 
+    def _fits(self, needed: Room, room: Room) -> bool:
+        if not fits({**needed, int(Space.SRAM): 0}, room):
+            return False
+        size = needed.get(int(Space.SRAM), 0)
+        found = size <= room.get(int(Space.SRAM), 0)
+        self._from, self._below = (max(self._from, size), self._below) if found else (self._from, min(self._below, size))
+        return found
+
     def _has_all_slots(self, plan: LayerPlan, room: Room) -> bool:
         """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""
-        return fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
+        return self._fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
     def evaluate(self, tiling: Tiling, room: Room, by: Measure = ALONE) -> LayerPlan | None:
         """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
@@ -124,15 +138,17 @@ class LayerTilings:
             for single in singles:
                 slots = known.sizes.slots(depth, units, apart, single)
                 needed = staging_bytes(slots, self._layer.chip)
-                if not units or not fits(needed, room):
+                if not units or not self._fits(needed, room):
                     continue
-                key = slots, units, by.byte > 0
+                key = slots, units
                 if key not in known.costs:
                     walk, seen = Walk(self._model, self._views, self._resident), visited or list(self._visit(tiling))
                     works = walk.works(self._layer, slots, units, seen, self._period)
-                    moved = moved_bytes(self._layer, slots, units[0], self._resident, seen) if by.byte else 0
-                    known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, moved)
-                found.append(known.costs[key])
+                    known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
+                if by.byte and key not in known.moving:
+                    moved = moved_bytes(self._layer, slots, units[0], self._resident, visited or list(self._visit(tiling)))
+                    known.moving[key] = replace(known.costs[key], moved_bytes=moved)
+                found.append((known.moving if by.byte else known.costs)[key])
             if found and not apart:
                 break
         return min(reversed(found), key=by, default=None)
@@ -162,13 +178,13 @@ class LayerTilings:
 
     def _may_fit(self, sizes: Sizes, room: Room) -> bool:
         """Whether what is known goes into the memories of one unit at least."""
-        return any(fits(sizes.least([unit]), room) for unit in self._units)
+        return any(self._fits(sizes.least([unit]), room) for unit in self._units)
 
     def _fitting(self, able: Sequence[Unit], sizes: Sizes, room: Room) -> tuple[Unit, ...]:
         """The units whose memories hold one slot of each ring, all together; the fastest go first."""
         taken: list[Unit] = []
         for unit in sorted(able, key=lambda u: -speed(u)):
-            if fits(sizes.least([*taken, unit]), room):
+            if self._fits(sizes.least([*taken, unit]), room):
                 taken.append(unit)
         return tuple(unit for unit in able if unit in taken)
 
@@ -181,7 +197,6 @@ class LayerTilings:
             if isinstance(works, int):
                 continue
             known.seen += len(works)
-            self._looked_at += 0 if self._exact else len(works)
             before = sizes.total_bytes
             for work in works:
                 sizes.add(work, self._resident)

@@ -30,15 +30,11 @@ def plan_whole(planning: Planning) -> RegionPlan | None:
         orders.append(WholeTensors(replace(planning, nodes=other)))
     best: RegionPlan | None = None
     for order in sorted(orders, key=lambda planner: planner.fewest_bytes):
-        if best is None or order.fewest_bytes < _peak(best):
+        if best is None or order.fewest_bytes < best.peak_bytes:
             found = _smallest(order)
-            if found is not None and (best is None or _peak(found) < _peak(best)):
+            if found is not None and (best is None or found.peak_bytes < best.peak_bytes):
                 best = found
     return best
-
-
-def _peak(plan: RegionPlan) -> int:
-    return plan.placements[Space.SRAM].peak_bytes
 
 
 def _smallest(order: WholeTensors) -> RegionPlan | None:
@@ -75,7 +71,7 @@ class WholeTensors(LayerByLayer):
 
     def whole(self) -> RegionPlan | None:
         """The faster of the plans by both ways of comparing tiles; None where something has no place."""
-        tiled = (self.tile(self.kept, 1.0, by, self.size) for by in (ALONE, AMID))
+        tiled = (self.tile(self.kept, 1.0, by) for by in (ALONE, AMID))
         plans = (self.place(planned, self.kept) for planned in tiled if planned is not None)
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 

@@ -145,7 +145,8 @@ def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, 
     if slots is None or ahead is None:
         return None
     walk = Walk(model, facts.views, resident)
-    there: dict[Hashable, Area] = {key: Area(part.space, 0, 0, []) for part in ahead for key in part.places}
+    # Where only the first constants are there, its cycles are those with none there, as when they were dealt.
+    there: dict[Hashable, Area] = {key: Area(part.space, 0, 0, []) for part in ahead for key in part.places if no_rings}
     works = walk.works(layer, slots, units, visited, turn(every), None, there)
     needed = staging_bytes(slots, model.chip)
     return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, ahead=ahead)
