@@ -318,7 +318,7 @@ def _branches() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("name", "kib"), [("wide32_w4a16", 192), ("nvdla_small", 64), pytest.param("ethos_u65_512", 96, marks=pytest.mark.exhaustive)]
+    ("name", "kib"), [("wide32_w4a16", 96), ("nvdla_small", 64), pytest.param("ethos_u65_512", 96, marks=pytest.mark.exhaustive)]
 )
 def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path) -> None:
     machine = with_sram(name, kib)

@@ -36,7 +36,8 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
 
     monkeypatch.setattr("toolchain.schedule.region.place_works", noted)
     figures = build(CLASSIFIER, BuildOptions(machine, level=level)).figures
-    assert all(plan.cycles == pytest.approx(cycles, rel=0.003) for plan, cycles in found)
+    # Few works are served in the order of the program, all in that of readiness where constants come ahead.
+    assert all(plan.cycles == pytest.approx(cycles, rel=0.02 if plan.fetched else 0.003) for plan, cycles in found)
     assert any(cycles == pytest.approx(figures["cycles"], rel=0.04) for _, cycles in found)
 
 
