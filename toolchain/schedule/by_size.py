@@ -32,7 +32,7 @@ _Ways = Sequence[tuple[Planner, float]]  # in which base plans are searched, and
 
 def plans_by_size(planner: Planner) -> list[RegionPlan]:
     """Of few expected cycles. Raises CompileError."""
-    sizes = [(size, _ways(planner, size)) for size in reversed(planner.grid())]
+    sizes = [(size, _ways(planner, size)) for size in planner.planned_sizes()]
     found = list(_of_sizes([[(way.within(size), near) for way, near in ways] for size, ways in sizes])) if sizes else []
     if not found:
         return [plan for way, _ in reversed(_ways(planner, None)) for plan in way.whole()]

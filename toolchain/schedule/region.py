@@ -111,12 +111,12 @@ class Planner(LayerByLayer):
                 return replace(plan, spilled=tuple(spilled.values()), resident=plan.resident.difference(spilled))
         return None
 
-    def grid(self) -> list[int]:
-        """Sizes, falling, in which each layer fits."""
+    def planned_sizes(self) -> list[int]:
+        """Of the SRAM, rising, in which each layer fits; none where plans are for all of it alone."""
         if not self.options.per_octave:
             return []
         sizes = parted(self.size, self.chip.sram.alignment_bytes, self.options.per_octave)
-        return [size for size in reversed(sizes) if max(self._least, default=0) <= size]
+        return [size for size in sizes if max(self._least, default=0) <= size]
 
     def _in_all(self) -> RegionPlan:
         """With nothing resident and tiles as large as they can be."""

@@ -7,9 +7,9 @@ from itertools import count, takewhile
 FIRST = 32 * 1024  # bytes
 
 
-def grid(last: int, alignment_bytes: int, per_octave: int = 2) -> list[int]:
-    """From 32 KiB up to `last`, so many sizes until each is twice as large, in whole units of the alignment, rising."""
-    steps = (int(FIRST * 2 ** (k / per_octave)) // alignment_bytes * alignment_bytes for k in count())
+def grid(last: int, alignment_bytes: int) -> list[int]:
+    """From 32 KiB up to `last`, each 2^(1/2) times the one before, in whole units of the alignment, rising."""
+    steps = (int(FIRST * 2 ** (k / 2)) // alignment_bytes * alignment_bytes for k in count())
     return list(takewhile(lambda size: size <= last, steps))
 
 

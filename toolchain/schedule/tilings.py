@@ -111,6 +111,7 @@ class LayerTilings:
         return list(found.values())
 
     def _fits(self, needed: Room, room: Room) -> bool:
+        """Notes with which bytes of SRAM the answer is the same."""
         if not fits({**needed, int(Space.SRAM): 0}, room):
             return False
         size = needed.get(int(Space.SRAM), 0)
