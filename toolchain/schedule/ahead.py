@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice, product
@@ -19,8 +19,8 @@ from toolchain.machine import Space
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.schedule.areas import Area
 from toolchain.schedule.copies import dram_alignment
-from toolchain.schedule.cost import CostModel
 from toolchain.schedule.parts import Constants, constants_of, parts_of
+from toolchain.schedule.placement import PlanCosts
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, Room, Slot, staging_bytes
 from toolchain.schedule.units import turn
@@ -56,23 +56,22 @@ class Ahead:
         shared: Collection[int],
         taken: Callable[[int], Sequence[int]],
         sizes: Room,
-        model: CostModel,
+        costs: PlanCosts,
         place: Place,
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. sizes: of the memories. place: gives addresses to the layers of the plan, changed,
+        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of the plan, changed,
         after a search if so."""
         self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
-        self._model, self._chip = model, model.chip
+        self._costs, self._model, self._chip = costs, costs.model, costs.model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
-        self._pitch = dram_alignment(model.chip)
+        self._pitch = dram_alignment(self._chip)
         self.enough_bytes = 0.0  # of SRAM, for what was found: with more the same constants are dealt to the same layers
 
     def best(self, known: float) -> RegionPlan:
         """The plan itself where nothing is gained. known: cycles of another plan, of which it is to have fewer."""
         best = self._plan
-        gain = self._most_gain()
-        if gain < _LEAST_GAIN * best.cycles or best.cycles - gain > known:
+        if any(gain < max(_LEAST_GAIN * best.cycles, best.cycles - known) for gain in self._most_gains()):
             return best
         self.enough_bytes = math.inf if self._cut_short else self._for_all_of_one
         for most in (_FEW, len(self._plan.layers)):
@@ -103,9 +102,10 @@ class Ahead:
             self._known_places[key] = self._place(dealt, searched)
         return self._known_places[key]
 
-    def _most_gain(self) -> float:
-        """Cycles, if no layer waits for its constants."""
-        return sum(max(0.0, self._plan_cycles(i) - known.cycles) for i, known in self._known.items())
+    def _most_gains(self) -> Iterator[float]:
+        """Cycles, if no layer waits for its constants: each alone, and amid the others, which hide a part of what one waits."""
+        yield sum(max(0.0, self._plan_cycles(i) - known.cycles) for i, known in self._known.items())
+        yield self._plan.cycles - self._costs.cycles(self._plan, {i: known.constants for i, known in self._known.items()})
 
     def _plan_cycles(self, index: int) -> float:
         plan = self._plan.layers[index].plan

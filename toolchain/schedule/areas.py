@@ -119,15 +119,15 @@ class Areas:
 
 def rows_meet(a: Box, b: Box) -> int:
     """Elements of `a` in those rows of one buffer that `b` has too, wherever in them tensors lie; of one tensor those in both."""
-    common = 2 if a.tensor != b.tensor else len(a.size)
-    met = prod(a.size[common:])
-    for first, n, second, m in zip(a.start[:common], a.size, b.start, b.size):
-        end, other = first + n, second + m
+    met, common = 1, 2 if a.tensor != b.tensor else len(a.size)
+    for dimension in range(common - 1, -1, -1):
+        first, second = a.start[dimension], b.start[dimension]
+        end, other = first + a.size[dimension], second + b.size[dimension]
         side = (end if end < other else other) - (first if first > second else second)
         if side <= 0:
             return 0
         met *= side
-    return met
+    return met * prod(a.size[common:])
 
 
 def boxes_meet(a: Box, b: Box) -> bool:

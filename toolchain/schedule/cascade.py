@@ -14,6 +14,7 @@ from toolchain.ops.kit.tile import Tiling, Work, aligned, halvings
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Asked, Blocks, Chosen, Draft, PlannedCascade, Start
 from toolchain.schedule.in_place import InPlace
+from toolchain.schedule.moved import cascade_bytes
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
 from toolchain.schedule.repeats import all_works, count_works, representative
@@ -53,6 +54,9 @@ class Cascades:
         self._parts: dict[int, Part] = {}
         self._stripes: dict[tuple[int, int], StripesOf] = {}
         self._cut: dict[Asked, Stripes | None] = {}
+        self._between: dict[tuple[int, int], dict[str, str]] = {}
+        self._cuttable: dict[str, bool] = {}
+        self._row_bytes: dict[tuple[str, int, int, int], int] = {}  # of so many rows of a root, channels and columns
         self._tensors: dict[str, list[str]] = {}
         for name, view in views.items():
             self._tensors.setdefault(view.root, []).append(name)
@@ -68,21 +72,31 @@ class Cascades:
         """Whether the rows of a layer can be made apart."""
         return can_be_cut(self._layers[index])
 
-    def kept(self, first: int, end: int, resident: Collection[str]) -> dict[str, str]:
+    def kept(self, first: int, end: int, resident: Collection[str]) -> Mapping[str, str]:
         """Tensors between these layers that nothing else touches, and their roots; of resident roots none."""
+        key = first, end
+        if key not in self._between:
+            self._between[key] = self._found_between(first, end)
+        between = self._between[key]
+        return {name: root for name, root in between.items() if root not in resident} if resident else between
+
+    def _found_between(self, first: int, end: int) -> dict[str, str]:
         found: dict[str, str] = {}
         for layer in self._layers[first:end]:
             for name in (*layer.activations, *layer.node.outputs):
                 root = self._views[name].root
-                if root in resident or root in self._ports:
-                    continue
                 storage = self._storages[root]
-                if first <= storage.start and storage.end <= end and self._has_rows(root):
+                if first <= storage.start and storage.end <= end and root not in self._ports and self._has_rows(root):
                     found[name] = root
         return found
 
     def _has_rows(self, root: str) -> bool:
         """Whether some rows of all that lies in a root can be kept by themselves."""
+        if root not in self._cuttable:
+            self._cuttable[root] = self._can_be_kept_in_part(root)
+        return self._cuttable[root]
+
+    def _can_be_kept_in_part(self, root: str) -> bool:
         whole, kind = self._views[root], self._layers[0].types
         if len(kind[root].shape) != 4 or kind[root].shape[0] != 1:
             return False
@@ -241,8 +255,9 @@ class Cascades:
             tiling, units = draft.chosen[i]
             own = staging_bytes(slots[i], self._chip)
             plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
-        layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
-        return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan, draft.inside)
+        layers = {i: PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)}
+        cascade, moved = Cascade(draft.layers, draft.stripes, draft.visited), cascade_bytes(layers, draft.visited, draft.inside)
+        return PlannedCascade(cascade, tuple(layers.values()), draft.views, plans[-1], draft.inside, moved)
 
     def _start(self, asked: Asked) -> Start | None:
         first, end, height, resident, ahead, sweep = asked
@@ -339,12 +354,14 @@ class Cascades:
         return Part(index, layer.node.outputs[0], height, channels, windows, width, layer.tiled.windows(layer, 2))
 
     def _rings_bytes(self, rows: Mapping[str, int], first: int, sweep: Sweep, widths: Mapping[str, int]) -> int:
-        align, types = self._chip.sram.alignment_bytes, self._layers[first].types
-        sizes = (
-            replace(self._views[r], rows=n, channels=sweep.channels, columns=widths.get(r, 0)).stored_bytes(types[r].shape)
-            for r, n in rows.items()
-        )
-        return sum(aligned(size, align) for size in sizes)
+        total, types = 0, self._layers[first].types
+        for root, count in rows.items():
+            key = root, count, sweep.channels, widths.get(root, 0)
+            if key not in self._row_bytes:
+                view = replace(self._views[root], rows=count, channels=sweep.channels, columns=key[-1])
+                self._row_bytes[key] = aligned(view.stored_bytes(types[root].shape), self._chip.sram.alignment_bytes)
+            total += self._row_bytes[key]
+        return total
 
     def _of_call(self, call: Call, chosen: Mapping[int, Chosen]) -> tuple[int, Sequence[Work]]:
         layer, tiling = self._layers[call.layer], chosen[call.layer].tiling

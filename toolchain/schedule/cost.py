@@ -43,6 +43,7 @@ class CostModel:
     def __init__(self, chip: Chip):
         self.chip = chip
         self._copies: dict[Hashable, Brought] = {}
+        self._loads: dict[Hashable, Brought] = {}  # the same by where a box may lie in its tensor's place
         self._runs: dict[Hashable, Runs] = {}
         self._moves: dict[Hashable, Wanted] = {}
 
@@ -53,6 +54,13 @@ class CostModel:
 
     def load(self, box: Box, view: View, home: int, space: int) -> Brought:
         """To bring a box from the memory `home` into the memory `space`."""
+        known = (box.size, view.strides, view.item_bytes, view.offset_bytes, home, space)
+        found = self._loads.get(known)
+        if found is None:
+            found = self._loads[known] = self._load(box, view, home, space)
+        return found
+
+    def _load(self, box: Box, view: View, home: int, space: int) -> Brought:
         begins = self._begins(box, view) if home == Space.DRAM else _AT_FIRST
         key = (box.size, view.strides, view.item_bytes, home, space, begins)
         found = self._copies.get(key)

@@ -19,7 +19,6 @@ from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cut_bounds import Bounds, CascadeBounds, Roots
 from toolchain.schedule.drafts import PlannedCascade
 from toolchain.schedule.measure import Measure
-from toolchain.schedule.moved import cascade_bytes
 from toolchain.schedule.stripes import WHOLE, Sweep
 
 _STATES = 12  # kept at a cut
@@ -53,10 +52,7 @@ class _Step(NamedTuple):
     room: int
     cycles: float
     cost: float
-
-    @property
-    def key(self) -> _Turns:
-        return self.first, self.end, self.own
+    key: _Turns
 
 
 class _Found(NamedTuple):
@@ -70,8 +66,20 @@ Turns = dict[_Turns, dict[int, _Found | None]]  # by room
 
 
 class _State(NamedTuple):
+    """last: the step to it from the state before; None: where all begin."""
+
     cost: float
-    steps: tuple[_Step, ...]
+    before: _State | None
+    last: _Step | None
+
+    @property
+    def steps(self) -> list[_Step]:
+        found: list[_Step] = []
+        state = self
+        while state.before is not None and state.last is not None:
+            found.append(state.last)
+            state = state.before
+        return found[::-1]
 
 
 class Cuts:
@@ -125,8 +133,10 @@ class Cuts:
 
     def _in_turns(self, step: _Step) -> tuple[int | None, _Found | None]:
         """What was planned for it, or for the least more room, and that room; None where nothing was tried."""
-        by_room = self._turns.get(step.key, {})
-        room = min((r for r in by_room if r >= step.room), default=None)
+        by_room = self._turns.get(step.key)
+        if by_room is None:
+            return None, None
+        room = step.room if step.room in by_room else min((r for r in by_room if r >= step.room), default=None)
         return room, None if room is None else by_room[room]
 
     def _worth(self, step: _Step, only_planned: bool) -> float | None:
@@ -160,16 +170,17 @@ class Cuts:
     def _path(self, only_planned: bool) -> _State | None:
         """That of least cost, of cascades that are not planned yet at least so much."""
         states: list[dict[Roots, _State]] = [{} for _ in range(self._count + 1)]
-        states[0][frozenset()] = _State(0, ())
+        states[0][frozenset()] = _State(0, None, None)
         for at in range(self._count):
             for live, state in sorted(states[at].items(), key=lambda s: s[1].cost)[:_STATES]:
                 for step in self._steps(at, live):
                     cost = self._worth(step, only_planned)
                     if cost is None:
                         continue
-                    old, cost = states[step.end].get(step.left), state.cost + cost
+                    behind, cost = states[step.end], state.cost + cost
+                    old = behind.get(step.left)
                     if old is None or cost < old.cost:
-                        states[step.end][step.left] = _State(cost, (*state.steps, step))
+                        behind[step.left] = _State(cost, state, step)
         return min(states[-1].values(), key=lambda s: s.cost, default=None)
 
     def _steps(self, at: int, live: Roots) -> list[_Step]:
@@ -191,7 +202,7 @@ class Cuts:
                     kept = self._cascades.kept(at, end, own).values() if end > at + 1 else ()
                     counted = end == at + 1 and self.by.byte > 0
                     moved = 0 if counted else self._bounds.moved_bytes(at, end, own.union(kept))
-                    yield _Step(at, end, resident, left, own, room, cycles, cycles + self._byte * moved)
+                    yield _Step(at, end, resident, left, own, room, cycles, cycles + self._byte * moved, (at, end, own))
 
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
         """What may lie in SRAM while layers [first, end) run: what does already, and some of what they make for others."""
@@ -247,7 +258,7 @@ class Cuts:
         return found
 
     def _cost(self, planned: PlannedCascade) -> float:
-        return self.by(planned.plan) + self._byte * cascade_bytes(planned)
+        return self.by(planned.plan) + self._byte * planned.moved_bytes
 
     def _highest(self, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
         """The highest stripes that fit. stay: what is read is brought once for all blocks of channels."""

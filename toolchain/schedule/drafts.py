@@ -17,13 +17,15 @@ from toolchain.schedule.stripes import WHOLE, Stripes, Sweep
 
 
 class PlannedCascade(NamedTuple):
-    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept. inside: tensors that lie in SRAM."""
+    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept. inside: tensors that lie in SRAM.
+    moved_bytes: between DRAM and the chip."""
 
     cascade: Cascade
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
     plan: LayerPlan
     inside: Collection[str]
+    moved_bytes: int
 
 
 class Chosen(NamedTuple):

@@ -9,12 +9,13 @@ from typing import Self
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
+from toolchain.ops.kit.tile import Tiling
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.measure import Measure
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, fits
-from toolchain.schedule.tilings import Candidate, LayerTilings, SmallestTile, candidates, smallest_tile
+from toolchain.schedule.tilings import Candidate, LayerTilings, SmallestTile, Visited, candidates, smallest_tile
 
 _FINER = 3  # tilings of more works that are looked at
 
@@ -38,6 +39,7 @@ class RegionLayers:
         self._sizes: Room = {space: model.chip.spaces[space].memory.size for space in model.chip.staging}
         self._candidates: dict[object, Sequence[Candidate]] = {}  # by signature where nothing is resident
         self._tilings: dict[object, LayerTilings] = {}  # by signature
+        self._visited: dict[str, dict[Tiling, Visited]] = {}  # by layer
 
     def trying(self, tilings: int) -> Self:
         """With so many tilings of each layer, whose costs both find out for each other."""
@@ -104,8 +106,8 @@ class RegionLayers:
         signature = self._signature(layer, resident)
         if signature not in self._tilings:
             own = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
-            known = self._tilings_of(layer)
-            self._tilings[signature] = LayerTilings(layer, own, self._views, self._model, self.depth, known)
+            known, visited = self._tilings_of(layer), self._visited.setdefault(layer.node.name, {})
+            self._tilings[signature] = LayerTilings(layer, own, self._views, self._model, self.depth, known, visited)
         return self._tilings[signature]
 
     def _tilings_of(self, layer: Layer) -> Sequence[Candidate]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Work
-from toolchain.schedule.drafts import PlannedCascade
+from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.repeats import all_works
-from toolchain.schedule.staging import Slot, rings, staged
+from toolchain.schedule.staging import PlannedLayer, Ring, Slot, rings, staged
 from toolchain.schedule.visits import BEGIN
+
+_Passing = tuple[Work, Layer, Unit, Mapping[tuple[str, int], Ring]]
 
 
 def moved_bytes(
@@ -18,10 +20,25 @@ def moved_bytes(
 ) -> int:
     """visited: the works that stand for all, with what is repeated (`schedule.visits`). unit: that runs them."""
     held = rings(slots)
+    own = (works if isinstance(works, int) else ((work, layer, unit, held) for work in works) for works in visited)
+    return _moved(own, resident)
+
+
+def cascade_bytes(layers: Mapping[int, PlannedLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
+    """Of layers in turns, by their numbers."""
+    stages = {i: (p.layer, p.plan.units[0], rings(p.plan.slots)) for i, p in layers.items() if p.plan is not None}
+    own = (
+        steps if isinstance(steps, int) else ((work, *stages[i]) for i, works in all_works([steps]) for work in works)
+        for steps in visited
+    )
+    return _moved(own, resident)
+
+
+def _moved(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str]) -> int:
     total, marks = 0, list[int]()
-    for works in visited:
-        if not isinstance(works, int):
-            for work in works:
+    for passing in visited:
+        if not isinstance(passing, int):
+            for work, layer, unit, held in passing:
                 for i, box in enumerate(work.reads):
                     if staged(box, unit, resident) and not held[f"r{i}", unit.roles[box.role]].take(box)[1]:
                         total += 0 if box.tensor in resident else layer.box_bytes(box)
@@ -30,18 +47,8 @@ def moved_bytes(
                         total += block.size_bytes
                 if work.write is not None and work.write.tensor not in resident:
                     total += layer.box_bytes(work.write)
-        elif works == BEGIN:
+        elif passing == BEGIN:
             marks.append(total)
         else:
-            total += works * (total - marks.pop())
-    return total
-
-
-def cascade_bytes(planned: PlannedCascade) -> int:
-    """Of all its layers."""
-    total, visited = 0, planned.cascade.visited
-    for index, own in zip(planned.cascade.layers, planned.layers):
-        assert own.plan is not None
-        works = [s if isinstance(s, int) else [w for i, part in all_works([s]) if i == index for w in part] for s in visited]
-        total += moved_bytes(own.layer, own.plan.slots, own.plan.units[0], planned.inside, works)
+            total += passing * (total - marks.pop())
     return total

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Extent, Tiling, Work
 from toolchain.schedule.areas import Area, Areas
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.parts import Constants
 from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
 from toolchain.schedule.stages import Fetched, Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
@@ -29,12 +31,12 @@ class PlanCosts:
     """Of the plans of one region; remembers the works of a layer's tiling."""
 
     def __init__(self, model: CostModel):
-        self._model = model
+        self.model = model
         self._visited: dict[tuple[str, Tiling], Visited] = {}
 
-    def cycles(self, plan: RegionPlan) -> int:
-        """Of all layers, one behind the other, at their addresses."""
-        walk, _ = _walked(plan, self._model, self._some)
+    def cycles(self, plan: RegionPlan, there: Mapping[int, Constants] | None = None) -> int:
+        """Of all layers, one behind the other, at their addresses. there: by layer, constants that are not brought."""
+        walk, _ = _walked(plan, self.model, self._some, there or {})
         return walk.cycles
 
     def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
@@ -55,11 +57,17 @@ def place_works(plan: RegionPlan, model: CostModel) -> RegionPlan:
 
 
 def _walked(
-    plan: RegionPlan, model: CostModel, some: Callable[[Layer, LayerPlan], Visited] | None = None
+    plan: RegionPlan,
+    model: CostModel,
+    some: Callable[[Layer, LayerPlan], Visited] | None = None,
+    there: Mapping[int, Constants] = MappingProxyType({}),
 ) -> tuple[Walk, tuple[PlannedLayer, ...]]:
-    """some: works of a layer that stand for all; None: all works are looked at, those of stripes too."""
+    """some: works of a layer that stand for all; None: all works are looked at, those of stripes too. there: constants that are
+    not brought, by layer."""
     walk, areas, layers = Walk(model, plan.views, plan.residents, some is None and bool(plan.fetched)), Areas(), []
-    ahead: dict[int, dict[Hashable, Area]] = {}
+    ahead: dict[int, dict[Hashable, Area]] = {
+        i: dict.fromkeys((block.key for block in own.blocks), Area(own.space, 0, 0, [])) for i, own in there.items()
+    }
     for run in plan.runs:
         inside = [run] if isinstance(run, int) else list(run.layers)
         for index in inside:
@@ -74,20 +82,20 @@ def _walked(
             ran = walk.cascade(stages, _all_stripes(plan, run) if some is None else run.visited)
             layers += [replace(plan.layers[i], units=tuple(ran[i])) for i in inside]
             continue
-        there: list[Area] = []
+        fetched: list[Area] = []
         for index, part in plan.fetched.get(run, ()):
             slot = plan.part(index, part)
-            there.append(areas.add(slot.space, slot.address, part.size_bytes))
-            ahead.setdefault(index, {}).update(dict.fromkeys(part.places, there[-1]))
+            fetched.append(areas.add(slot.space, slot.address, part.size_bytes))
+            ahead.setdefault(index, {}).update(dict.fromkeys(part.places, fetched[-1]))
         planned = plan.layers[run]
         if planned.plan is None:
             walk.moves(planned.layer)
         else:
             tiled = planned.plan
             visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
-            pieces = [[([there[c.part]], c.stop - c.start) for c in cuts] for cuts in plan.cuts(run, model.chip)] if there else []
-            fetched = Fetched(there, pieces) if there else None
-            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), fetched)
+            cuts = plan.cuts(run, model.chip) if fetched else ()
+            dealt = Fetched(fetched, [[([fetched[c.part]], c.stop - c.start) for c in own] for own in cuts]) if fetched else None
+            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), dealt)
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)

@@ -66,9 +66,9 @@ class Queues:
         run = len(self._queues) - len(self._waiting)
         for queue, number in sources.items():
             if number >= run:
-                asked = self._waiting[number - run]
-                later = asked.latency_cycles + self._issue[queue]
-                self._waiting[number - run] = asked._replace(latency_cycles=later, entries=asked.entries + 1)
+                queue, fetch, after, latency, compute, services, stalls, entries = self._waiting[number - run]
+                latency += self._issue[queue]
+                self._waiting[number - run] = Asked(queue, fetch, after, latency, compute, services, stalls, entries + 1)
 
     def mark(self) -> Now:
         self._run()
@@ -129,11 +129,6 @@ class Queues:
             return
         new = self._waiting[len(self._ready) :]
         first = len(self._unlimited.end)
-        durations = [max((asked.compute_cycles, *(cycles for _, cycles in asked.services))) for asked in new]
-        self._unlimited.run(
-            [
-                asked._replace(fetch_cycles=0, latency_cycles=0, compute_cycles=cycles, services=())
-                for asked, cycles in zip(new, durations)
-            ]
-        )
+        durations = [max([asked.compute_cycles, *[cycles for _, cycles in asked.services]]) for asked in new]
+        self._unlimited.run([Asked(a.queue, 0, a.after, 0, cycles, (), a.stalls, a.entries) for a, cycles in zip(new, durations)])
         self._ready += [end - cycles for end, cycles in zip(self._unlimited.end[first:], durations)]

@@ -150,7 +150,7 @@ class Planner(LayerByLayer):
             return found
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        way = Ahead(plan, self.shared, taken, self.sizes, self.model, place)
+        way = Ahead(plan, self.shared, taken, self.sizes, self.costs, place)
         found = way.best(known)
         return found, max(plan.peak_bytes, found.peak_bytes, way.enough_bytes)
 

@@ -25,10 +25,11 @@ _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a
 
 
 class _Cut(NamedTuple):
-    """One way to cut a call. cycles: of its works alone."""
+    """One way to cut a call. cycles: of its works alone. block_bytes: of its largest block of constants."""
 
     chosen: Chosen
     cycles: int
+    block_bytes: int
 
 
 class StripeTilings:
@@ -44,6 +45,7 @@ class StripeTilings:
         """candidates: of each layer, which are like it, and its tilings. sram_bytes: in which some blocks of constants lie."""
         self._layers, self._model, self._candidates, self._sram_bytes = layers, model, candidates, sram_bytes
         self._fastest: dict[Hashable, Chosen | None] = {}
+        self._ways: dict[Hashable, dict[Tiling, _Cut | None]] = {}  # of each kind of call
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
 
@@ -66,7 +68,7 @@ class StripeTilings:
         rows, (_, channels), columns = call.extent
         key = alike, rows[1], channels, columns and columns[1], padding(layer, rows)
         if key not in self._fastest:
-            cuts = list(self._cuts(layer, call, known))
+            cuts = list(self._cuts(layer, call, known, self._ways.setdefault(key, {})))
             self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
         found = self._fastest[key]
         return found if found is None or not staged else found._replace(tiling=replace(found.tiling, rows_outer=True))
@@ -95,8 +97,10 @@ class StripeTilings:
         reads = (box for work in works for box in work.reads if box.tensor in kept)
         return all(_within(box, extent) for box in reads) and _makes(works, extent, width)
 
-    def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Iterator[_Cut]:
-        """The first that differ in this call and that a unit can run."""
+    def _cuts(
+        self, layer: Layer, call: Call, known: Sequence[Candidate], ways: dict[Tiling, _Cut | None]
+    ) -> Iterator[_Cut]:
+        """The first that differ in this call and that a unit can run. ways: of such calls, as far as they are known."""
         seen: set[Hashable] = set()
         least, found = self._sram_bytes, False
         for _, tiling in known:
@@ -104,19 +108,28 @@ class StripeTilings:
             if tiling.taps or key in seen:
                 continue
             seen.add(key)
-            works = list(layer.tiled.nest(layer, tiling, call.extent).works())
-            if call.extent.channels[1] < layer.output.shape[3] and not _makes(works, call.extent, layer.output.shape[2]):
-                continue  # groups one by one have no blocks of channels of all
-            units = layer_units(layer, tiling)
-            if len(units) > 1:
-                units = self._model.able(layer, [works])
-            block_bytes = max((b.size_bytes for w in works for b in w.blocks), default=0)
-            least = min(least, block_bytes)
-            if units and block_bytes <= max(least, self._sram_bytes // _BLOCKS):
+            if tiling not in ways:
+                ways[tiling] = self._way(layer, call, tiling)
+            cut = ways[tiling]
+            if cut is None:
+                continue
+            least = min(least, cut.block_bytes)
+            if cut.chosen.units and cut.block_bytes <= max(least, self._sram_bytes // _BLOCKS):
                 found = True
-                yield _Cut(Chosen(tiling, units), self._shared_cycles(layer, works, units))
+                yield cut
             if len(seen) >= _TRIED and found:
                 return
+
+    def _way(self, layer: Layer, call: Call, tiling: Tiling) -> _Cut | None:
+        """None where it has no blocks of channels of all: of groups one by one."""
+        works = list(layer.tiled.nest(layer, tiling, call.extent).works())
+        if call.extent.channels[1] < layer.output.shape[3] and not _makes(works, call.extent, layer.output.shape[2]):
+            return None
+        units = layer_units(layer, tiling)
+        if len(units) > 1:
+            units = self._model.able(layer, [works])
+        block_bytes = max((b.size_bytes for w in works for b in w.blocks), default=0)
+        return _Cut(Chosen(tiling, units), self._shared_cycles(layer, works, units) if units else 0, block_bytes)
 
     def _shared_cycles(self, layer: Layer, works: Sequence[Work], units: Sequence[Unit]) -> int:
         """That the works take alone, where each chain goes to the unit that ends it first."""

@@ -28,6 +28,7 @@ _FINER_TRIED, _FINER_WORKS, _FINER_CYCLES = 12, 8, 1.15  # next tilings, times t
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
 _Run = tuple[tuple[Slot, ...], tuple[Unit, ...]]
+Visited = Sequence[Sequence[Work] | int]
 Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
 
 
@@ -58,8 +59,11 @@ class LayerTilings:
         model: CostModel,
         depth: int,
         known: Sequence[Candidate] | None = None,
+        visited: dict[Tiling, Visited] | None = None,
     ):
-        """known: the candidates of the layer, where they were found before."""
+        """known: the candidates of the layer, where they were found before. visited: works of tilings that stand for all, which
+        those of the same layer with other residents share."""
+        self._visited = {} if visited is None else visited
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
         self._candidates = known if known is not None else candidates(layer)
         self._known: dict[Tiling, _Known] = {}
@@ -126,11 +130,10 @@ class LayerTilings:
     def evaluate(self, tiling: Tiling, room: Room, by: Measure = ALONE) -> LayerPlan | None:
         """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
         known = self._known.get(tiling) or self._known.setdefault(tiling, _Known(self._sizes()))
-        visited: list[Sequence[Work] | int] = []
-        if not self._may_fit(known.sizes, room) or not (known.whole or self._measure(tiling, known, room, visited)):
+        if not self._may_fit(known.sizes, room) or not (known.whole or self._measure(tiling, known, room)):
             return None
         if known.able is None:
-            known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, visited)
+            known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, self._visited[tiling])
             if not known.able and tiling.variant == (0, 0):
                 raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
         units = self._fitting(known.able, known.sizes, room)
@@ -143,11 +146,11 @@ class LayerTilings:
                     continue
                 key = slots, units
                 if key not in known.costs:
-                    walk, seen = Walk(self._model, self._views, self._resident), visited or list(self._visit(tiling))
-                    works = walk.works(self._layer, slots, units, seen, self._period)
+                    walk = Walk(self._model, self._views, self._resident)
+                    works = walk.works(self._layer, slots, units, self._visited[tiling], self._period)
                     known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
                 if by.byte and key not in known.moving:
-                    moved = moved_bytes(self._layer, slots, units[0], self._resident, visited or list(self._visit(tiling)))
+                    moved = moved_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
                     known.moving[key] = replace(known.costs[key], moved_bytes=moved)
                 found.append((known.moving if by.byte else known.costs)[key])
             if found and not apart:
@@ -189,10 +192,10 @@ class LayerTilings:
                 taken.append(unit)
         return tuple(unit for unit in able if unit in taken)
 
-    def _measure(self, tiling: Tiling, known: _Known, room: Room, visited: list[Sequence[Work] | int]) -> bool:
-        """Finds the sizes of the tiling's slots and fills `visited`; False as soon as they are beyond the room."""
+    def _measure(self, tiling: Tiling, known: _Known, room: Room) -> bool:
+        """Finds the sizes of the tiling's slots; False as soon as they are beyond the room."""
         sizes = known.sizes = self._sizes()
-        known.seen = 0
+        known.seen, visited = 0, list[Sequence[Work] | int]()
         for works in self._visit(tiling):
             visited.append(works)
             if isinstance(works, int):
@@ -204,11 +207,13 @@ class LayerTilings:
             if sizes.total_bytes > before and not self._may_fit(sizes, room):
                 return False
         known.whole = True
+        self._visited[tiling] = visited
         return True
 
-    def _visit(self, tiling: Tiling) -> Iterator[Sequence[Work] | int]:
+    def _visit(self, tiling: Tiling) -> Iterable[Sequence[Work] | int]:
         """The works that stand for all, and how often what is repeated."""
-        return visited_works(self._layer.tiled.nest(self._layer, tiling), self._period)
+        known = self._visited.get(tiling)
+        return visited_works(self._layer.tiled.nest(self._layer, tiling), self._period) if known is None else known
 
 
 def candidates(layer: Layer) -> Sequence[Candidate]:

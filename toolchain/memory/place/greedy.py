@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,10 +14,10 @@ FEW = 500  # parts up to which lists are faster than columns
 
 
 class NoRoom(Exception):
-    """A bound item (fixed, or in a region) found no room in this order."""
+    """A bound item (fixed, or in a region) found no room in this order, or one none below the limit."""
 
 
-def orders(items: Sequence[Allocation]) -> list[list[int]]:
+def orders(items: Sequence[Allocation]) -> Iterator[list[int]]:
     """Orders worth trying, best first by experience: bound items lead; then by size, area, life, and start."""
     keys = [
         lambda i: (-i.size_bytes, i.start - i.end, i.start),
@@ -25,15 +26,16 @@ def orders(items: Sequence[Allocation]) -> list[list[int]]:
         lambda i: (i.start, -i.size_bytes, i.end),
         lambda i: (-i.end, -i.size_bytes, i.start),
     ]
-    out = []
     for key in keys:
         bound_first = [(not it.fixed, it.high is None, *key(it), n) for n, it in enumerate(items)]
-        out.append([t[-1] for t in sorted(bound_first)])
-    return out
+        yield [t[-1] for t in sorted(bound_first)]
 
 
-def first_fit(items: Sequence[Allocation], order: Sequence[int], fixed_bases: dict[int, int] | None = None) -> list[int]:
-    """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken."""
+def first_fit(
+    items: Sequence[Allocation], order: Sequence[int], fixed_bases: dict[int, int] | None = None, limit: float = math.inf
+) -> list[int]:
+    """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken, or one would
+    not end below the limit."""
     fixed_bases = fixed_bases or {}
     bases = [0] * len(items)
     parts = sum(len(item.parts) for item in items)
@@ -46,13 +48,9 @@ def first_fit(items: Sequence[Allocation], order: Sequence[int], fixed_bases: di
         if n in fixed_bases:
             continue
         item = items[n]
-        base = item.lowest_base(0)
-        for low, high in placed.forbidden(items, item):
-            if low >= base:
-                break
-            if base < high:
-                base = item.lowest_base(high)
-        if item.high is not None and base + item.size_bytes > item.high:
+        base = placed.lowest(items, item)
+        end = base + item.size_bytes
+        if end >= limit or (item.high is not None and end > item.high):
             raise NoRoom(item.members[0][0])
         bases[n] = base
         placed.add(items, n, base)
@@ -74,15 +72,25 @@ class _Few:
         for start, end, low, high in items[n].parts:
             insort(self.parts, (base + low, base + high, start, end))
 
-    def forbidden(self, items: Sequence[Allocation], item: Allocation) -> Iterable[tuple[int, int]]:
-        """Open intervals (low, high) that the base must not lie in, by rising low."""
-        met = (
-            (low - last, high - first)
-            for start, end, first, last in item.parts
-            for low, high, begins, ends in self.parts
-            if begins < end and ends > start
-        )
-        return met if len(item.parts) == 1 else sorted(met)
+    def lowest(self, items: Sequence[Allocation], item: Allocation) -> int:
+        """Base with which the item touches nothing that is placed."""
+        if not item.plain:
+            return _lowest(item, sorted(self._forbidden(item)))
+        base, size, start, end, align = 0, item.size_bytes, item.start, item.end, item.alignment_bytes
+        for low, high, begins, ends in self.parts:
+            if begins < end and ends > start:
+                if low >= base + size:
+                    break
+                if base < high:
+                    base = high + -high % align
+        return base
+
+    def _forbidden(self, item: Allocation) -> Iterator[tuple[int, int]]:
+        """Open intervals (low, high) that the base must not lie in."""
+        for start, end, first, last in item.parts:
+            for low, high, begins, ends in self.parts:
+                if begins < end and ends > start:
+                    yield low - last, high - first
 
 
 class _Many:
@@ -98,7 +106,12 @@ class _Many:
             self.columns[:, self.n] = (start, end, base + low, base + high, n)
             self.n += 1
 
-    def forbidden(self, items: Sequence[Allocation], item: Allocation) -> Iterable[tuple[int, int]]:
+    def lowest(self, items: Sequence[Allocation], item: Allocation) -> int:
+        """Base with which the item touches nothing that is placed."""
+        return _lowest(item, sorted(self._forbidden(items, item)))
+
+    def _forbidden(self, items: Sequence[Allocation], item: Allocation) -> list[tuple[int, int]]:
+        """Open intervals (low, high) that the base must not lie in."""
         out: list[tuple[int, int]] = []
         starts, ends, lows, highs, owners = self.columns[:, : self.n]
         for start, end, first, last in item.parts:
@@ -110,8 +123,18 @@ class _Many:
                 bank = bank_between(item, items[owners[k]])
                 low, high = int(lows[k]), int(highs[k])
                 out.append((low - (low % bank if bank else 0) - last, high + (-high % bank if bank else 0) - first))
-        out.sort()
         return out
+
+
+def _lowest(item: Allocation, forbidden: Iterable[tuple[int, int]]) -> int:
+    """forbidden: open intervals (low, high) that the base must not lie in, by rising low."""
+    base = item.lowest_base(0)
+    for low, high in forbidden:
+        if low >= base:
+            break
+        if base < high:
+            base = item.lowest_base(high)
+    return base
 
 
 def bank_between(a: Allocation, b: Allocation) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
@@ -110,15 +111,14 @@ def _pieces(items: Sequence[Allocation]) -> list[list[int]]:
 
 
 def _greedy(items: Sequence[Allocation], target: int) -> list[int] | None:
-    best = None
+    best, peak = None, math.inf
     for order in orders(items):
         try:
-            bases = first_fit(items, order)
+            best = first_fit(items, order, limit=peak)
         except NoRoom:
             continue
-        if best is None or peak_of(items, bases) < peak_of(items, best):
-            best = bases
-        if peak_of(items, best) <= target:
+        peak = peak_of(items, best)
+        if peak <= target:
             break
     return best
 
