@@ -60,8 +60,8 @@ class Ahead:
         place: Place,
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of the plan, changed,
-        after a search if so."""
+        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of
+        the plan, changed, after a search if so."""
         self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
         self._costs, self._model, self._chip = costs, costs.model, costs.model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space
-from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.operator import Layer, tiling_key
 from toolchain.ops.kit.tile import Box, Work
 from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import turns
@@ -46,6 +46,8 @@ class CostModel:
         self._loads: dict[Hashable, Brought] = {}  # the same by where a box may lie in its tensor's place
         self._runs: dict[Hashable, Runs] = {}
         self._moves: dict[Hashable, Wanted] = {}
+        self._kinds: dict[str, int] = {}  # by layer
+        self._alike: dict[Hashable, int] = {}
 
     @cached_property
     def choice(self) -> bool:
@@ -150,12 +152,21 @@ class CostModel:
         """A work's instructions on each unit that can run it, with its operands in that unit's memories."""
         write = work.write.size if work.write else None
         reads = [(box.size, *map(bool, box.start)) for box in work.reads]
-        key = (layer.node.name, work.variant, write, *reads, *[block.size_bytes for block in work.blocks])
+        key = (self._kind(layer), work.variant, write, *reads, *[block.size_bytes for block in work.blocks])
         found = self._runs.get(key)
         if found is None:
             made = able_units(emitted(work, layer), self.chip)
             found = self._runs[key] = {unit: self._run(ops, unit) for unit, ops in made.items()}
         return found
+
+    def _kind(self, layer: Layer) -> int:
+        """The same number of layers whose works of one shape ask the same."""
+        name = layer.node.name
+        if name not in self._kinds:
+            types = (layer.types[n] for n in (*layer.node.inputs, *layer.node.outputs) if n)
+            alike = tiling_key(layer), *((t.shape, t.dtype) for t in types)
+            self._kinds[name] = self._alike.setdefault(alike, len(self._alike))
+        return self._kinds[name]
 
     def _run(self, ops: Sequence[MachineOp], unit: Unit) -> Run:
         own = wanted((op for op in ops if unit.kind == op.ENGINE), self.chip)

@@ -97,9 +97,7 @@ class StripeTilings:
         reads = (box for work in works for box in work.reads if box.tensor in kept)
         return all(_within(box, extent) for box in reads) and _makes(works, extent, width)
 
-    def _cuts(
-        self, layer: Layer, call: Call, known: Sequence[Candidate], ways: dict[Tiling, _Cut | None]
-    ) -> Iterator[_Cut]:
+    def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate], ways: dict[Tiling, _Cut | None]) -> Iterator[_Cut]:
         """The first that differ in this call and that a unit can run. ways: of such calls, as far as they are known."""
         seen: set[Hashable] = set()
         least, found = self._sram_bytes, False
@@ -133,6 +131,8 @@ class StripeTilings:
 
     def _shared_cycles(self, layer: Layer, works: Sequence[Work], units: Sequence[Unit]) -> int:
         """That the works take alone, where each chain goes to the unit that ends it first."""
+        if len(units) == 1:
+            return sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in works)
         busy = dict.fromkeys(units, 0)
         left = iter(works)
         while own := chain_of(left):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 from toolchain.ops.kit.tile import Box
@@ -16,18 +17,18 @@ class Touched:
     def __init__(self, views: Mapping[str, View]):
         self._views = views
         self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
-        self._rows: dict[str, Rows] = {}
+        self._rows: defaultdict[str, Rows] = defaultdict(Rows)
         self.roots: dict[str, Area] = {}
         self.every = False
 
     def move_rows(self, root: str, top: int) -> None:
         """That row is now the first of those that its buffer holds."""
-        self._rows.setdefault(root, Rows()).top = top
+        self._rows[root].top = top
 
     def begin(self, root: str, first: tuple[int, int]) -> None:
         """The root's buffer holds other columns and channels, from these and the first row on; what lay there nothing reads."""
         self._made.pop(root, None)
-        rows = self._rows.setdefault(root, Rows())
+        rows = self._rows[root]
         rows.top, (rows.column, rows.channel) = 0, first
 
     def moved(self, box: Box, number: int, queue: int) -> None:
@@ -77,7 +78,7 @@ class Touched:
         if area is not None:
             area.use(number, queue, self._part(box, area))
         if self.view(box).rows:
-            self._rows.setdefault(root, Rows()).use(box, number)
+            self._rows[root].use(box, number)
 
     def _part(self, box: Box, area: Area) -> tuple[int, int] | None:
         """Bytes of an area from the first to the last of a box."""
@@ -91,5 +92,5 @@ class Touched:
         root = self.root(box.tensor)
         area = self.roots.get(root)
         if self.view(box).rows:
-            return [*self._rows.setdefault(root, Rows()).before(box), *(area.before_part(queue) if area is not None else ())]
+            return [*self._rows[root].before(box), *(area.before_part(queue) if area is not None else ())]
         return area.before_part(queue) if area is not None else []

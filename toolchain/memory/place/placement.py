@@ -26,7 +26,8 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
     """Addresses for all buffers.
 
     capacity_bytes  given: the first plan found within it (packing). None: the smallest peak found.
-    effort_nodes    how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy only.
+    effort_nodes    how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy only, and that not
+                    where the bound is beyond the capacity.
 
     Raises InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
     """
@@ -124,6 +125,8 @@ def _greedy(items: Sequence[Allocation], target: int) -> list[int] | None:
 
 
 def _pack(items: Sequence[Allocation], bound: int, capacity: int, effort: int) -> Plan:
+    if bound > capacity and not effort:
+        return Plan(None, bound)
     if len(items) > SEARCH_ALLOCATIONS:
         return CoreFirst(items, bound, effort if bound <= capacity else 0).run(capacity, minimize=False)
     plan = Plan(_greedy(items, capacity), bound)
