@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from tests.keyed import with_keys
 from tests.noted import noted_plans
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
+from toolchain.curve import sized
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule import ahead
@@ -26,6 +28,7 @@ from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
 from toolchain.schedule.tree.text import print_schedule
 
+CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"
 CASES = int(os.environ.get("RANDOM_CASES", "10"))
 
 
@@ -120,6 +123,30 @@ def test_nothing_is_fetched_ahead_where_nothing_waits(tmp_path: Path) -> None:
     memories["dram"] |= {"read_bytes_per_cycle": 4096.0, "write_bytes_per_cycle": 4096.0, "latency_cycles": 0}
     _, plan = _built(with_keys(base, memories=memories), tmp_path)
     assert not plan.fetched
+
+
+def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, gained, amid = ahead.Ahead.best, list[bool](), list[bool]()  # amid: untried, though alone the layers wait for enough
+
+    def checked(self: ahead.Ahead, known: float) -> RegionPlan:
+        plan = found(self, known)
+        least = max(0.01 * self._plan.cycles, self._plan.cycles - known)
+        gains = list(self._most_gains())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ahead.Ahead, "_most_gains", lambda _: [math.inf])
+            tried = found(self, known)
+        if min(gains) < least:
+            assert plan is self._plan
+            assert tried is self._plan or tried.cycles > known
+            amid.append(gains[0] >= least)
+        gained.append(tried is not self._plan)
+        assert self._plan.cycles - tried.cycles <= min(gains)
+        return plan
+
+    monkeypatch.setattr(ahead.Ahead, "best", checked)
+    for name, sram_bytes in [("edge16", 24_576), ("edge16", 65_536), ("ethos_u55_256", 65_536), ("ethos_u65_512", 65_536)]:
+        build(CLASSIFIER, BuildOptions(sized(load_machine(name), sram_bytes), level=2))
+    assert any(gained) and any(amid)
 
 
 @pytest.mark.slow
