@@ -16,7 +16,10 @@ from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ops.kit.operator import Layer, tiling_key
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.ops.kit.tile import Tiling
+from toolchain.ops.pool.geometry import Geometry
+from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
+from toolchain.schedule.cost import CostModel, Runs
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
@@ -123,3 +126,17 @@ def test_operators_of_the_project_say_what_counts() -> None:
     """Those that are tiled; a new one may leave it out, and shares with less."""
     tiled = {name for name, cls in INTEGER_OPERATORS.items() if hasattr(cls, "tilings")}
     assert tiled == {name for name in tiled if "tiling_key" in vars(INTEGER_OPERATORS[name])}
+
+
+def test_works_ask_what_their_own_layer_asks() -> None:
+    """Of equal shapes; layers that are alike share what was found."""
+    types = {n: TensorType((1, 16, 8, 16), "int8") for n in ("x", "y")}
+    ops = [Rescale(3, REQUANT), IntegerMaxPool(Geometry((3, 3), (1, 1), (1,) * 4)), Rescale(3, REQUANT)]
+    model = CostModel(CHIP)
+    found: list[Runs] = []
+    for i, op in enumerate(ops):
+        layer = Layer(Node(f"n{i}", op, ("x",), ("y",)), types, {}, CHIP)
+        work = next(layer.tiled.nest(layer, Tiling(16, 8, 16, 0)).works())
+        found.append(model.runs(layer, work))
+        assert found[i] == CostModel(CHIP).runs(layer, work)
+    assert found[2] is found[0] != found[1]

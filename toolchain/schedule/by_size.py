@@ -22,7 +22,7 @@ from toolchain.schedule.staging import LayerPlan
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
 _NEAR_QUICK = 1.003  # the same of layers by themselves, of what is searched as at a level below
 _CLOSE = 1.02  # the same of what is expected by few works
-_CLOSE_IN_TIME = 1.006  # the same where no constants come ahead: few works say 0.3 % too much or too little then
+_CLOSE_NOT_AHEAD = 1.006  # the same where no constants come ahead: few works say 0.3 % too much or too little then
 _FEW = 24  # layers of a region, up to which more is looked at: what is expected of one of them counts for more there
 _FAR, _FAR_ALONE = 1.05, 1.15  # there, in the place of the first and third; of the others: in turns layers may take less
 _SEARCHES = 2  # for places of constants ahead, where plans are not simulated
@@ -41,8 +41,8 @@ def plans_by_size(planner: Planner) -> list[RegionPlan]:
     fastest = min((plan for _, plan in found), key=lambda plan: plan.cycles)
     different: dict[Hashable, tuple[Planner, RegionPlan]] = {}
     for of, plan in found:
-        in_time = not (planner.options.simulated or plan.fetched or fastest.fetched)
-        if plan.cycles <= (_CLOSE_IN_TIME if in_time else close) * fastest.cycles:
+        ahead = planner.options.simulated or plan.fetched or fastest.fetched
+        if plan.cycles <= (close if ahead else _CLOSE_NOT_AHEAD) * fastest.cycles:
             different.setdefault((_what(plan), _where(plan), _apart(planner) and of.size), (of, plan))
     made = [of.made(plan) for of, plan in different.values()]
     most = near * min(plan.cycles for plan in made)

@@ -163,8 +163,7 @@ class CostModel:
         """The same number of layers whose works of one shape ask the same."""
         name = layer.node.name
         if name not in self._kinds:
-            types = (layer.types[n] for n in (*layer.node.inputs, *layer.node.outputs) if n)
-            alike = tiling_key(layer), *((t.shape, t.dtype) for t in types)
+            alike = tiling_key(layer), *(layer.laid(n) for n in (*layer.node.inputs, *layer.node.outputs) if n)
             self._kinds[name] = self._alike.setdefault(alike, len(self._alike))
         return self._kinds[name]
 

@@ -15,7 +15,8 @@ from toolchain.schedule.measure import Measure
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, fits
-from toolchain.schedule.tilings import Candidate, LayerTilings, SmallestTile, Visited, candidates, smallest_tile
+from toolchain.schedule.tilings import Candidate, LayerTilings, SmallestTile, candidates, smallest_tile
+from toolchain.schedule.visits import Visited
 
 _FINER = 3  # tilings of more works that are looked at
 

@@ -21,10 +21,8 @@ from toolchain.schedule.stages import Fetched, Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.stripes import Call
 from toolchain.schedule.units import turn
-from toolchain.schedule.visits import SEEN_IN_PLANS, visited_works
+from toolchain.schedule.visits import SEEN_IN_PLANS, Visited, visited_works
 from toolchain.schedule.walk import Walk
-
-Visited = Sequence[Sequence[Work] | int]
 
 
 class PlanCosts:

@@ -19,7 +19,7 @@ from toolchain.schedule.moved import moved_bytes
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.units import emitted, speed, turn, units_for
-from toolchain.schedule.visits import visited_works
+from toolchain.schedule.visits import Visited, visited_works
 from toolchain.schedule.walk import Walk
 
 _ENOUGH_TILES = 4096
@@ -28,7 +28,6 @@ _FINER_TRIED, _FINER_WORKS, _FINER_CYCLES = 12, 8, 1.15  # next tilings, times t
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
 _Run = tuple[tuple[Slot, ...], tuple[Unit, ...]]
-Visited = Sequence[Sequence[Work] | int]
 Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
 
 

@@ -15,6 +15,7 @@ _SEEN_OUTER = 2
 # A point of a nest; BEGIN before the last of the steps that are looked at, and behind them how many steps they stand for.
 Visit = tuple[Any, ...] | int
 BEGIN = -1
+Visited = Sequence[Sequence[Work] | int]  # the works of such points
 
 
 def visits(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point: tuple[Any, ...] = ()) -> Iterator[Visit]:

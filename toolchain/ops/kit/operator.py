@@ -69,6 +69,11 @@ class Layer:
         """That it takes there."""
         return laid_bytes(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor))
 
+    def laid(self, tensor: str) -> Hashable:
+        """Equal for tensors of which equal boxes lie alike."""
+        found = self.types[tensor]
+        return found.shape, found.dtype, tensor in self.feature_maps, (self.orders or {}).get(tensor, ())
+
     def _maps(self, tensor: str) -> FeatureMaps | None:
         return self.chip.layout.feature_maps if tensor in self.feature_maps else None
 
