@@ -131,7 +131,7 @@ def test_operators_of_the_project_say_what_counts() -> None:
 def test_works_ask_what_their_own_layer_asks() -> None:
     """Of equal shapes; layers that are alike share what was found."""
     types = {n: TensorType((1, 16, 8, 16), "int8") for n in ("x", "y")}
-    ops = [Rescale(3, REQUANT), IntegerMaxPool(Geometry((3, 3), (1, 1), (1,) * 4)), Rescale(3, REQUANT)]
+    ops = [Rescale(3, REQUANT), IntegerMaxPool(Geometry((3, 3), (1, 1), (1, 1, 1, 1))), Rescale(3, REQUANT)]
     model = CostModel(CHIP)
     found: list[Runs] = []
     for i, op in enumerate(ops):
