@@ -30,6 +30,7 @@ from toolchain.schedule.walk import Walk
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
 _LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
+_BY_ADDRESSES = 2.0  # times what is gained where addresses stay: places that nothing had before wait for nothing
 _FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
 Place = Callable[[Sequence[PlannedLayer], bool], RegionPlan | None]
@@ -103,9 +104,11 @@ class Ahead:
         return self._known_places[key]
 
     def _most_gains(self) -> Iterator[float]:
-        """Cycles, if no layer waits for its constants: each alone, and amid the others, which hide a part of what one waits."""
+        """Cycles, if no layer waits for its constants: each alone; and amid the others, which hide a part of what one waits, and
+        beside which it may gain by other addresses."""
         yield sum(max(0.0, self._plan_cycles(i) - known.cycles) for i, known in self._known.items())
-        yield self._plan.cycles - self._costs.cycles(self._plan, {i: known.constants for i, known in self._known.items()})
+        there = {i: known.constants for i, known in self._known.items()}
+        yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, there))
 
     def _plan_cycles(self, index: int) -> float:
         plan = self._plan.layers[index].plan

@@ -22,7 +22,7 @@ from toolchain.schedule.staging import LayerPlan
 _NEAR = 1.01  # times the fewest cycles, within which a plan may be the one that is simulated to take fewest
 _NEAR_QUICK = 1.003  # the same of layers by themselves, of what is searched as at a level below
 _CLOSE = 1.02  # the same of what is expected by few works
-_CLOSE_NOT_AHEAD = 1.006  # the same where no constants come ahead: few works say 0.3 % too much or too little then
+_CLOSE_NOT_AHEAD = 1.01  # the same where no constants come ahead: few works say half a per cent too much or too little then
 _FEW = 24  # layers of a region, up to which more is looked at: what is expected of one of them counts for more there
 _FAR, _FAR_ALONE = 1.05, 1.15  # there, in the place of the first and third; of the others: in turns layers may take less
 _SEARCHES = 2  # for places of constants ahead, where plans are not simulated
