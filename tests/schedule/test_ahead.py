@@ -144,7 +144,7 @@ def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch
         return plan
 
     monkeypatch.setattr(ahead.Ahead, "best", checked)
-    for name, sram_bytes in [("edge16", 24_576), ("edge16", 65_536), ("ethos_u55_256", 65_536), ("ethos_u65_512", 65_536)]:
+    for name, sram_bytes in [("edge16", 65_536), ("ethos_u55_256", 65_536), ("nvdla_small", 65_536), ("ws8_pow2", 32_768)]:
         build(CLASSIFIER, BuildOptions(sized(load_machine(name), sram_bytes), level=2))
     assert any(gained) and any(amid)
 
