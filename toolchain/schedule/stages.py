@@ -70,10 +70,6 @@ class Tile(NamedTuple):
 
 def passing(work: Work, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | Block, Hashable, int]]:
     """What passes through rings: the ring, the thing, by which key the ring knows it, the ring's memory."""
-    roles, found = unit.roles, list[tuple[str, Box | Block, Hashable, int]]()
-    for i, box in enumerate(work.reads):
-        if staged(box, unit, resident):
-            found.append((f"r{i}", box, box, roles[box.role]))
-    for i, block in enumerate(work.blocks):
-        found.append((f"b{i}", block, block.key, roles[block.role]))
-    return found
+    roles = unit.roles
+    boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(work.reads) if staged(box, unit, resident)]
+    return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(work.blocks)]
