@@ -17,11 +17,12 @@ from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.moved import cascade_bytes
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
+from toolchain.schedule.read_once import read_bytes
 from toolchain.schedule.repeats import all_works, count_works, representative
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
-from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, calls_of, can_be_cut
+from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, can_be_cut
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
@@ -53,7 +54,6 @@ class Cascades:
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}  # of parts of layers, with the layer's number
         self._parts: dict[int, Part] = {}
         self._stripes: dict[tuple[int, int], StripesOf] = {}
-        self._cut: dict[Asked, Stripes | None] = {}
         self._between: dict[tuple[int, int], dict[str, str]] = {}
         self._cuttable: dict[str, bool] = {}
         self._row_bytes: dict[tuple[str, int, int, int], int] = {}  # of so many rows of a root, channels and columns
@@ -214,7 +214,7 @@ class Cascades:
 
     def _plan(self, key: Asked, room: Room, stay: bool) -> PlannedCascade | None:
         start = self._begun(key, room)
-        if start is None:
+        if start is None or (stay and (start.least_with_read is None or start.least_with_read > room[Space.SRAM])):
             return None
         tiled = key, *start.chosen.items()
         if tiled not in self._drafts:
@@ -234,7 +234,9 @@ class Cascades:
 
     def _able_draft(self, key: Asked, start: Start) -> Draft | None:
         """By those units of each layer that can run its works in all stripes: they were chosen by some. None where none can."""
-        chosen, visited = dict(start.chosen), self._visited(start.stripes, start.chosen)
+        stripes = self._stripes_of(key.first, key.end).of(key.height, key.ahead, key.sweep, start.kept.values())
+        assert stripes is not None
+        chosen, visited = dict(start.chosen), self._visited(stripes, start.chosen)
         several = {index for index, one in chosen.items() if len(one.units) > 1}
         for index, works in all_works(visited) if several else ():
             if index in several:
@@ -242,7 +244,7 @@ class Cascades:
                 chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in able))
         if not all(one.units for one in chosen.values()):
             return None
-        return self._drafted(range(key.first, key.end), start.stripes, start.kept, key.resident, chosen, visited)
+        return self._drafted(range(key.first, key.end), stripes, start.kept, key.resident, chosen, visited)
 
     def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
         """slots: of each layer."""
@@ -262,27 +264,28 @@ class Cascades:
     def _start(self, asked: Asked) -> Start | None:
         first, end, height, resident, ahead, sweep = asked
         kept = self.kept(first, end, resident)
-        if asked not in self._cut:
-            self._cut[asked] = self._stripes_of(first, end).of(height, ahead, sweep, kept.values())
-        stripes = self._cut[asked]
-        if stripes is None:
-            return None
+        stripes = self._stripes_of(first, end)
+        calls = stripes.middle(height, sweep)
         chosen: dict[int, Chosen] = {}
-        for index, calls in calls_of(stripes).items():
-            names = self._layers[index].activations
+        for call in calls:
+            names = self._layers[call.layer].activations
             staged = sweep.channels > 0 and any(n not in kept and self._views[n].root not in resident for n in names)
-            tiling = self._tilings.fastest(index, calls, staged)
+            tiling = self._tilings.fastest(call, staged)
             if tiling is None:
                 return None
-            chosen[index] = tiling
+            chosen[call.layer] = tiling
         inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
-        least = self._rings_bytes(stripes.rows, first, sweep, stripes.widths)
-        for index, calls in calls_of(stripes).items():
-            sizes = Sizes(self._layers[index], chosen[index].units)
-            for work in self._of_call(calls[len(calls) // 2], chosen)[1]:
+        kept_bytes = least = self.rows_bytes(*asked)
+        read: list[int] = []
+        for call, rows in zip(calls, stripes.rows_made(height)):
+            layer, own, (_, works) = self._layers[call.layer], chosen[call.layer], self._of_call(call, chosen)
+            sizes = Sizes(layer, own.units)
+            for work in works:
                 sizes.add(work, inside)
-            least += staging_bytes(sizes.slots(1, chosen[index].units), self._chip).get(Space.SRAM, 0)
-        return Start(stripes, kept, chosen, least)
+            least += staging_bytes(sizes.slots(1, own.units), self._chip).get(Space.SRAM, 0)
+            outside = read_bytes(layer, rows, works, own, inside) if sweep.channels else None
+            read += [] if outside is None else [outside]
+        return Start(kept, chosen, least, kept_bytes + sum(read) if read else None)
 
     def _drafted(
         self,

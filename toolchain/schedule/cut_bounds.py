@@ -60,19 +60,19 @@ class CascadeBounds:
         if fixed is None:
             return None
         cycles, moved, constants = fixed
+        least = max(cycles, (moved + constants) / self._bounds.bytes_per_cycle)
         best: float | None = None
         total, blocks = self._bounds.heights[end - 1], self._cascades.blocks(first, end, own)
         for height in halvings(total)[1:]:
             free = room - self._cascades.rows_bytes(first, end, height, own)
             if free <= 0 and blocks and self._cascades.rows_bytes(first, end, height, own, sweep=Sweep(blocks[-1])) < room:
-                found = max(cycles, (moved + constants) / self._bounds.bytes_per_cycle)
-                best = found if best is None else min(best, found)
+                return least
             if free > 0:
                 again = max(0, constants - free) * (-(-total // height) - 1)
                 found = max(cycles, (moved + constants + again) / self._bounds.bytes_per_cycle)
+                if found <= least:
+                    return least
                 best = found if best is None else min(best, found)
-                if not again:
-                    break
         return min(self.in_columns(first, end, own, room).values(), default=None) if best is None else best
 
     def in_columns(self, first: int, end: int, own: Roots, room: int) -> Mapping[int, float]:

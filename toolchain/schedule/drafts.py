@@ -47,12 +47,13 @@ class Asked(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What a draft begins with. least_bytes: of SRAM that it takes at least, by one call of each layer."""
+    """What a draft begins with. least_bytes: of SRAM that it takes at least, by one call of each layer. least_with_read: where
+    what is read from DRAM is brought once for all blocks of channels; None where nothing is read or there are no blocks."""
 
-    stripes: Stripes
     kept: Mapping[str, str]
     chosen: Mapping[int, Chosen]
     least_bytes: int
+    least_with_read: int | None
 
 
 class Depth(NamedTuple):

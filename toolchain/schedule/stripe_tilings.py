@@ -61,10 +61,10 @@ class StripeTilings:
             self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
         return self._kinds[index]
 
-    def fastest(self, index: int, calls: Sequence[Call], staged: bool) -> Chosen | None:
-        """That in which a call in the middle takes least; with constants in blocks of which the SRAM holds some, where there are
-        such. staged: its inputs are brought, so that they should be used for all channels before the next ones are."""
-        layer, call, (alike, known) = self._layers[index], calls[len(calls) // 2], self._candidates[index]
+    def fastest(self, call: Call, staged: bool) -> Chosen | None:
+        """That in which such a call takes least; with constants in blocks of which the SRAM holds some, where there are such.
+        staged: its inputs are brought, so that they should be used for all channels before the next ones are."""
+        layer, (alike, known) = self._layers[call.layer], self._candidates[call.layer]
         rows, (_, channels), columns = call.extent
         key = alike, rows[1], channels, columns and columns[1], padding(layer, rows)
         if key not in self._fastest:

@@ -152,6 +152,23 @@ class StripesOf:
             steps += self._steps(ends, rows, block)
         return Stripes(tuple(steps), rows, sweep, self.widths(sweep, rows))
 
+    def middle(self, height: int, sweep: Sweep = WHOLE) -> list[Call]:
+        """Of the calls of each layer in such stripes the one in the middle."""
+        blocks, found = list(self._blocks(sweep)), list[Call]()
+        for at, rows in enumerate(self.rows_made(height)):
+            block, number = divmod(len(blocks) * len(rows) // 2, len(rows))
+            found.append(self._call(at, rows[number], blocks[block]))
+        return found
+
+    def rows_made(self, height: int) -> list[list[Span]]:
+        """By each layer, in the stripes of one block in which it makes any."""
+        ends = ([stripe[at] for stripe in self._ends_of(height)] for at in range(len(self._parts)))
+        return [[(start, end - start) for start, end in zip([0, *made], made) if end > start] for made in ends]
+
+    def _call(self, at: int, rows: Span, block: _Block) -> Call:
+        part = self._parts[at]
+        return Call(part.layer, Extent(rows, block.channels or (0, part.channels), block.across(at)))
+
     def _blocks(self, sweep: Sweep) -> Iterator[_Block]:
         """In order."""
         if sweep.columns:
@@ -279,8 +296,8 @@ class StripesOf:
                     self._shift(found[-1], root, first, first - tops[root], before, block)
                     tops[root] = first
             calls = [
-                Call(part.layer, Extent((start, end - start), block.channels or (0, part.channels), block.across(at)))
-                for at, (part, start, end) in enumerate(zip(self._parts, before, stripe))
+                self._call(at, (start, end - start), block)
+                for at, (start, end) in enumerate(zip(before, stripe))
                 if end > start
             ]
             found.append([*(anew if not found else ()), *calls])
