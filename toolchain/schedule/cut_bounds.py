@@ -52,6 +52,8 @@ class CascadeBounds:
     def __init__(self, cascades: Cascades, bounds: Bounds, usable: int, by: Measure):
         self._cascades, self._bounds, self._usable, self._by = cascades, bounds, usable, by
         self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
+        self._inside: dict[int, float | None] = {}
+        self._columns: dict[tuple[int, int, Roots, int], Mapping[int, float]] = {}
 
     def cycles(self, first: int, end: int, own: Roots, room: int) -> float | None:
         """The cycles that a cascade takes at least: all that its layers compute, and all that it moves, constants that do not
@@ -78,6 +80,12 @@ class CascadeBounds:
     def in_columns(self, first: int, end: int, own: Roots, room: int) -> Mapping[int, float]:
         """As `cycles`, of the widest blocks of columns of which stripes fit: constants that do not stay come once more for each
         stripe of each block."""
+        key = first, end, own, room
+        if key not in self._columns:
+            self._columns[key] = self._found_in_columns(first, end, own, room)
+        return self._columns[key]
+
+    def _found_in_columns(self, first: int, end: int, own: Roots, room: int) -> Mapping[int, float]:
         fixed, found = self._fixed(first, end, own), dict[int, float]()
         if fixed is None:
             return found
@@ -98,8 +106,15 @@ class CascadeBounds:
 
     def _cycles_in_columns(self, first: int, end: int, columns: int) -> float:
         """That these layers compute at least, with all in SRAM, in blocks of so many columns: what blocks share is made again."""
-        found = (self._bounds.layer_cycles(i, self._bounds.roots[i], self._usable, self._by) or 0 for i in range(first, end))
+        found = (self._inside_cycles(i) or 0 for i in range(first, end))
         return sum(cycles * times for cycles, times in zip(found, self._cascades.made_again(first, end, columns)))
+
+    def _inside_cycles(self, index: int) -> float | None:
+        """Of a layer by itself, with all that it touches in SRAM."""
+        if index not in self._inside:
+            bounds = self._bounds
+            self._inside[index] = bounds.layer_cycles(index, bounds.roots[index], self._usable, self._by)
+        return self._inside[index]
 
     def _fixed(self, first: int, end: int, own: Roots) -> tuple[float, int, int] | None:
         """Of a cascade, whatever its stripes: cycles of its layers with all in SRAM, bytes of tensors that it moves, of
@@ -116,7 +131,7 @@ class CascadeBounds:
             return None
         total = 0.0
         for index in range(first, end):
-            cycles = bounds.layer_cycles(index, bounds.roots[index], self._usable, self._by)
+            cycles = self._inside_cycles(index)
             if cycles is None:
                 return None
             total += cycles

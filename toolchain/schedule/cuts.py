@@ -8,6 +8,7 @@ planned, until what is planned is as good as that.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
@@ -99,6 +100,7 @@ class Cuts:
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
         self._turns = turns
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
+        self._costs: defaultdict[int, dict[tuple[Roots, bool], list[tuple[_Step, float]]]] = defaultdict(dict)  # by first layer
         self._least = CascadeBounds(cascades, bounds, usable, by)
 
     def room(self, resident: Roots, first: int, end: int) -> int:
@@ -173,15 +175,20 @@ class Cuts:
         states[0][frozenset()] = _State(0, None, None)
         for at in range(self._count):
             for live, state in sorted(states[at].items(), key=lambda s: s[1].cost)[:_STATES]:
-                for step in self._steps(at, live):
-                    cost = self._worth(step, only_planned)
-                    if cost is None:
-                        continue
-                    behind, cost = states[step.end], state.cost + cost
+                for step, own in self._steps_with_costs(at, live, only_planned):
+                    behind, cost = states[step.end], state.cost + own
                     old = behind.get(step.left)
                     if old is None or cost < old.cost:
                         behind[step.left] = _State(cost, state, step)
         return min(states[-1].values(), key=lambda s: s.cost, default=None)
+
+    def _steps_with_costs(self, at: int, live: Roots, only_planned: bool) -> list[tuple[_Step, float]]:
+        """That can be planned, as far as it is known."""
+        found = self._costs[at].get((live, only_planned))
+        if found is None:
+            worth = ((step, self._worth(step, only_planned)) for step in self._steps(at, live))
+            found = self._costs[at][live, only_planned] = [(step, cost) for step, cost in worth if cost is not None]
+        return found
 
     def _steps(self, at: int, live: Roots) -> list[_Step]:
         key = at, live
@@ -224,6 +231,7 @@ class Cuts:
         """Plans a cascade, as far as it could cost less than `better`, which a way through it must that is better than what is
         known: blocks of columns, which take longest to plan, once nothing else fits and the best path still goes through it."""
         by_room = self._turns.setdefault(step.key, {})
+        self._costs.pop(step.first, None)
         if step.room not in by_room:
             by_room[step.room] = found = self._in_rows(step) or self._least_in_columns(step)
             if found is not None and found.cost > step.cost:
