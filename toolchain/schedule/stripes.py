@@ -126,6 +126,7 @@ class StripesOf:
             if name in self._made:
                 self._roots.setdefault(root, []).append((name, self._made[name]))
         self._ends: dict[int, Ends] = {}  # by height
+        self._across: dict[int, list[list[Span]]] = {}  # by columns of a block
         self._buffers: dict[tuple[int, str, bool], int] = {}  # rows by height, root, and whether it has room ahead
         self._readers: dict[str, list[tuple[int, int, Window]]] = {}  # of each root: the part, its rows, how it reads
         for name, root in kept.items():
@@ -202,7 +203,9 @@ class StripesOf:
 
     def _in_blocks(self, columns: int) -> list[list[Span]]:
         """Of each block of so many columns of the last part, what `_columns` says."""
-        return [self._columns(block) for block in spans(self._parts[-1].width, columns)]
+        if columns not in self._across:
+            self._across[columns] = [self._columns(block) for block in spans(self._parts[-1].width, columns)]
+        return self._across[columns]
 
     def _columns(self, block: Span) -> list[Span]:
         """Of each part's output, what these columns of the last one need."""
