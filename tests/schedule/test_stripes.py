@@ -14,7 +14,7 @@ from toolchain.ops.kit.tile import Box
 from toolchain.ops.kit.window import Window, output_size
 from toolchain.schedule.areas import Rows
 from toolchain.schedule.repeats import representative
-from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep
+from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, calls_of
 from toolchain.schedule.visits import BEGIN
 
 
@@ -97,6 +97,23 @@ def test_blocks_of_columns_make_what_they_need(case: tuple[list[Part], dict[str,
     assert spans == [(at, min(columns, last.width - at)) for at in range(0, last.width, columns)]
     again = stripes.made_again(columns)
     assert again[-1] == 1 and again == [sum(n for _, n in made) / p.width for p, made in zip(parts, _made(parts, blocks))]
+
+
+@given(case=chains(), height=st.integers(1, 8), channels=st.integers(0, 7), columns=st.integers(0, 12))
+def test_calls_in_the_middle_are_found_without_the_others(
+    case: tuple[list[Part], dict[str, str]], height: int, channels: int, columns: int
+) -> None:
+    parts, kept = [replace(part, width=part.height, across=part.reads) for part in case[0]], case[1]
+    stripes = StripesOf(parts, kept)
+    columns = columns if stripes.in_columns(set(kept)) and not channels else 0
+    found = stripes.of(height, sweep=Sweep(channels, columns))
+    assert found is not None
+    calls = calls_of(found)
+    assert stripes.middle(height, found.sweep) == [calls[i][len(calls[i]) // 2] for i in range(len(parts))]
+    blocks = [len(calls[i]) // len(rows) for i, rows in enumerate(stripes.rows_made(height))]
+    assert [rows * times for rows, times in zip(stripes.rows_made(height), blocks)] == [
+        [call.extent.rows for call in calls[i]] for i in range(len(parts))
+    ]
 
 
 def _made(parts: list[Part], blocks: list[list[Step]]) -> list[list[tuple[int, int]]]:

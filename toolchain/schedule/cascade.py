@@ -262,7 +262,7 @@ class Cascades:
         return PlannedCascade(cascade, tuple(layers.values()), draft.views, plans[-1], draft.inside, moved)
 
     def _start(self, asked: Asked) -> Start | None:
-        first, end, height, resident, ahead, sweep = asked
+        first, end, height, resident, _, sweep = asked
         kept = self.kept(first, end, resident)
         stripes = self._stripes_of(first, end)
         calls = stripes.middle(height, sweep)

@@ -138,8 +138,6 @@ class Draft:
     def depths(self, most: int, stay: bool) -> list[Depth]:
         """Of rings that are tried, the most first; of blocks, which are there for want of room, some of which only one side is
         double. stay: those in which what is read stays."""
-        if stay and not any(own.read for own in self.blocks.values()):
-            return []
         shared = [Depth(most, most, True)] if self.is_shared else []
         mixed = [Depth(1, most), Depth(most, 1)] if self.stripes.sweep != WHOLE and most > 1 else []
         every = [Depth(depth, depth) for depth in range(most, 0, -1)]

@@ -32,8 +32,8 @@ def read_bytes(layer: Layer, made: Iterable[Span], works: Iterable[Work], chosen
 
 
 def _elements(layer: Layer, tensor: str, axis: int, made: Iterable[Span]) -> int:
-    """Rows (axis 1) or columns of a tensor that these of the output need, those in common to two of them twice; where windows leave
-    some out, one stands for all."""
+    """Rows (axis 1) or columns of a tensor that these of the output need, those in common to two of them twice; where windows
+    leave some out, one stands for all."""
     windows = (layer.tiled.windows(layer, axis) or {}).get(tensor, ())
     dense = (w for w in windows if (w.kernel - 1) * w.dilation + 1 >= w.stride)
     return min((sum(count for _, count in {w.needed(*own) for own in made}) for w in dense), default=1)

@@ -1,0 +1,72 @@
+"""What layers in turns read once for all blocks of channels takes no less than is said before it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scripts.bodies import bodies
+from tests.keyed import with_sram
+from toolchain.api import BuildOptions, build
+from toolchain.machine import Space
+from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.drafts import Asked, Depth, Draft, Start
+from toolchain.schedule.staging import staging_bytes
+
+
+def _windows() -> onnx.ModelProto:
+    """A convolution of large, strided windows, pooling, another of fewer rows than it strides over, and one of groups."""
+    rng = np.random.default_rng(0)
+    shapes = {"stem": (32, 3, 7, 7), "skip": (64, 32, 1, 1), "wide": (128, 64, 1, 1), "groups": (64, 64, 3, 3)}
+    weights = [numpy_helper.from_array((0.1 * rng.standard_normal(s)).astype(np.float32), f"{n}_w") for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "stem_w"], ["stem"], "stem", pads=[3] * 4, strides=[2, 2]),
+        helper.make_node("MaxPool", ["stem"], ["pool"], "pool", kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Conv", ["pool", "skip_w"], ["skip"], "skip", strides=[2, 2]),
+        helper.make_node("Conv", ["skip", "wide_w"], ["wide"], "wide"),
+        helper.make_node("Conv", ["wide", "groups_w"], ["y"], "groups", pads=[1] * 4, group=2),
+    ]
+    sides = {"x": [1, 3, 192, 192], "y": [1, 64, 24, 24]}
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sides.items())
+    model = helper.make_model(helper.make_graph(nodes, "windows", [x], [y], weights), opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "kib"), [(bodies, "edge16", 48), (bodies, "wide32_w4a16", 64), (_windows, "edge16", 48)]
+)
+def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto], name: str, kib: int, tmp_path: Path) -> None:
+    found: list[tuple[Start, Draft]] = []
+    drafted = Cascades._able_draft
+
+    def noted(self: Cascades, asked: Asked, start: Start) -> Draft | None:
+        draft = drafted(self, asked, start)
+        if draft is not None and asked.sweep.channels:
+            found.append((start, draft))
+        return draft
+
+    onnx.save(model(), tmp_path / "model.onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cascades, "_able_draft", noted)
+        build(tmp_path / "model.onnx", BuildOptions(with_sram(name, kib)))
+    least = [(start.least_with_read, _least_bytes(draft)) for start, draft in found]
+    assert all((said is None) == (needed is None) for said, needed in least)
+    both = [(said, needed) for said, needed in least if said is not None and needed is not None]
+    assert any(said > 0.8 * needed for said, needed in both)
+    assert all(said <= needed for said, needed in both)
+
+
+def _least_bytes(draft: Draft) -> int | None:
+    """Of SRAM, with one slot for all but what is read; None where nothing is."""
+    if not any(blocks.read for blocks in draft.blocks.values()):
+        return None
+    slots = draft.slots(Depth(1, 1, stay=True), len(draft.layers)).values()
+    chip = next(iter(draft.blocks.values()))._layer.chip
+    return draft.rings_bytes + staging_bytes(chain.from_iterable(slots), chip).get(int(Space.SRAM), 0)
