@@ -54,7 +54,7 @@ class Queues:
         count = operations + 2 * len(sources)  # each wait has its signal
         if sources:
             latency += self._issue[queue]  # the wait was issued before, the operation is now
-        self._signal(sources)
+            self._signal(sources)
         behind = (*sources.values(), own) if self._flights[queue] > 1 and own >= 0 else tuple(sources.values())
         self._waiting.append(Asked(queue, count * self._word_cycles, behind, latency, compute, services, False, 1 + len(sources)))
         queues.append(queue)

@@ -18,7 +18,7 @@ from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Chosen
 from toolchain.schedule.stripes import Call
 from toolchain.schedule.tilings import Candidate, layer_units
-from toolchain.schedule.units import chain_of
+from toolchain.schedule.units import chain_of, emitted, units_for
 
 _TRIED = 6  # tilings of a layer
 _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
@@ -123,7 +123,7 @@ class StripeTilings:
         works = list(layer.tiled.nest(layer, tiling, call.extent).works())
         if call.extent.channels[1] < layer.output.shape[3] and not _makes(works, call.extent, layer.output.shape[2]):
             return None
-        units = layer_units(layer, tiling)
+        units = units_for(emitted(works[0], layer), layer.chip)
         if len(units) > 1:
             units = self._model.able(layer, [works])
         block_bytes = max((b.size_bytes for w in works for b in w.blocks), default=0)
