@@ -299,9 +299,7 @@ class StripesOf:
                     self._shift(found[-1], root, first, first - tops[root], before, block)
                     tops[root] = first
             calls = [
-                self._call(at, (start, end - start), block)
-                for at, (start, end) in enumerate(zip(before, stripe))
-                if end > start
+                self._call(at, (start, end - start), block) for at, (start, end) in enumerate(zip(before, stripe)) if end > start
             ]
             found.append([*(anew if not found else ()), *calls])
             before = stripe
