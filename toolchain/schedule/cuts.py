@@ -85,7 +85,8 @@ class _State(NamedTuple):
 
 class Cuts:
     """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. Where bytes count nothing there, they
-    do a little, so that of equal ways the one that moves least is taken."""
+    do a little, so that of equal ways the one that moves least is taken. turns: what was planned for other SRAM already, to which
+    nothing else adds while these are searched."""
 
     def __init__(
         self,
