@@ -11,21 +11,21 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, islice, product
 
+import numpy as np
+import numpy.typing as npt
+
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import Block, aligned
-from toolchain.schedule.areas import Area
+from toolchain.schedule.constants_there import ConstantsThere, There
 from toolchain.schedule.copies import dram_alignment
-from toolchain.schedule.parts import Constants, constants_of, parts_of
+from toolchain.schedule.parts import parts_of
 from toolchain.schedule.placement import PlanCosts
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.staging import PlannedLayer, Room, Slot, staging_bytes
-from toolchain.schedule.units import turn
-from toolchain.schedule.visits import visited_works
-from toolchain.schedule.walk import Walk
+from toolchain.schedule.staging import PlannedLayer, Room, staging_bytes
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
@@ -36,16 +36,7 @@ _FEW = 4  # layers for which one fetches: copies of more fill a queue, which kee
 Place = Callable[[Sequence[PlannedLayer], bool], RegionPlan | None]
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """What a layer asks for with its constants there: cycles from its first work to its last, of the busiest queue alone, and of
-    the loads and stores that remain. slots: of what else passes through."""
-
-    constants: Constants
-    slots: tuple[Slot, ...]
-    cycles: int
-    busy_cycles: float
-    moved_cycles: float
+_Bytes = Mapping[int, npt.NDArray[np.int64]]  # by memory, of each layer
 
 
 class Ahead:
@@ -58,13 +49,14 @@ class Ahead:
         taken: Callable[[int], Sequence[int]],
         sizes: Room,
         costs: PlanCosts,
+        there: ConstantsThere,
         place: Place,
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of
-        the plan, changed, after a search if so."""
+        memory in use while each layer runs. sizes: of the memories. costs: of plans. there: what layers by themselves ask for.
+        place: gives addresses to the layers of the plan, changed, after a search if so."""
         self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
-        self._costs, self._model, self._chip = costs, costs.model, costs.model.chip
+        self._costs, self._there, self._chip = costs, there, costs.model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
         self._pitch = dram_alignment(self._chip)
         self.enough_bytes = 0.0  # of SRAM, for what was found: with more the same constants are dealt to the same layers
@@ -115,38 +107,24 @@ class Ahead:
         return plan.cycles if plan is not None else 0.0
 
     @cached_property
-    def _known(self) -> dict[int, _Layer]:
+    def _known(self) -> dict[int, There]:
         """The layers whose constants can be fetched before and that can fetch some."""
         others = {i for c in self._plan.cascades for i in c.layers}.union(self._shared)
-        found = ((i, self._layer(p)) for i, p in enumerate(self._plan.layers) if i not in others)
+        found = ((i, self._there.layer(self._plan, i)) for i in range(len(self._plan.layers)) if i not in others)
         return {i: known for i, known in found if known is not None}
 
-    def _layer(self, planned: PlannedLayer) -> _Layer | None:
-        plan, layer = planned.plan, planned.layer
-        if plan is None or plan.ahead:
-            return None
-        constants = constants_of(layer, plan.tiling, plan.units)
-        if constants is None or self._pitch % self._chip.spaces[constants.space].memory.alignment_bytes:
-            return None
-        slots = tuple(s for s in plan.slots if not s.of_constants)
-        here = Area(constants.space, 0, 0, [])
-        walk = Walk(self._model, self._plan.views, self._plan.residents)
-        works = list(visited_works(layer.tiled.nest(layer, plan.tiling), turn(plan.units)))
-        walk.works(layer, slots, plan.units, works, turn(plan.units), None, {block.key: here for block in constants.blocks})
-        return _Layer(constants, slots, walk.cycles, walk.busy_cycles, walk.moved_cycles)
-
-    def _room(self, share: float) -> dict[int, list[int]]:
+    def _room(self, share: float) -> _Bytes:
         """By memory, the bytes of so much of it that are free while each layer runs."""
-        return {s: [int(share * self._sizes[s]) - n for n in used] for s, used in self._used.items()}
+        return {s: int(share * self._sizes[s]) - used for s, used in self._used.items()}
 
     @cached_property
-    def _used(self) -> Mapping[int, Sequence[int]]:
+    def _used(self) -> _Bytes:
         """Bytes in use while each layer runs, by memory that constants are read in."""
-        return {s: self._taken(s) for s in sorted({known.constants.space for known in self._known.values()})}
+        return {s: np.array(self._taken(s), np.int64) for s in sorted({known.constants.space for known in self._known.values()})}
 
-    def _whole(self, room: Mapping[int, Sequence[int]]) -> set[int]:
+    def _whole(self, room: _Bytes) -> set[int]:
         """The layers for all of whose constants there is room while they run."""
-        return {i for i, known in self._known.items() if self._grows(i) <= room[known.constants.space][i]}
+        return {i for i, known in self._known.items() if known.grows_bytes <= room[known.constants.space][i]}
 
     @cached_property
     def _cut_short(self) -> bool:
@@ -157,7 +135,7 @@ class Ahead:
     def _for_all_of_one(self) -> int:
         """Bytes of SRAM with which each layer has room for all of its constants while it runs."""
         inside = [i for i, known in self._known.items() if known.constants.space == Space.SRAM]
-        return max((self._used[int(Space.SRAM)][i] + self._grows(i) for i in inside), default=0)
+        return max((int(self._used[int(Space.SRAM)][i]) + self._known[i].grows_bytes for i in inside), default=0)
 
     def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
         """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
@@ -165,52 +143,46 @@ class Ahead:
         have no room for all, the first constants, while the others pass through their rings. most: layers that one serves so."""
         room = self._room(share)
         whole = self._whole(room)
-        owners = sorted(self._known if some else whole)
-        waiting = deque((i, block) for i in owners for block in self._known[i].constants.blocks)
+        left = {i: deque(self._known[i].constants.blocks) for i in sorted(self._known if some else whole)}
+        waiting = deque(i for i, blocks in left.items() if blocks)  # owners of some that nothing fetches yet
         fetched: dict[int, list[int]] = {}  # behind which layer each of the first constants of one is
         for at in sorted(self._known):
-            while waiting and waiting[0][0] <= at:
-                owner, _ = waiting.popleft()
+            while waiting and waiting[0] <= at:
+                owner = waiting.popleft()
                 if owner in fetched and owner in whole:
-                    fetched[owner].append(at)
+                    fetched[owner] += [at] * len(left[owner])
             idle = filled * self._idle_cycles(at, fetched.get(at, ()))
             full: set[int] = set()  # owners whose next constant finds no room
             served: set[int] = set()  # owners some of whose constants are fetched here
-            for owner, block in list(waiting):
+            for owner, block in ((i, block) for i in list(waiting) for block in list(left[i])):
                 if idle <= 0:
                     break
                 if owner in full:
                     continue
-                size, free = aligned(block.size_bytes, self._pitch), room[self._known[owner].constants.space]
-                more = self._grows(owner) if owner in whole and owner not in fetched else 0
-                steps = range(at, owner if owner in whole else owner + 1)
+                known = self._known[owner]
+                size, free = aligned(block.size_bytes, self._pitch), room[known.constants.space]
+                more = known.grows_bytes if owner in whole and owner not in fetched else 0
+                until = owner if owner in whole else owner + 1
                 idle -= self._block_cycles(block)
                 if idle < 0 or (owner not in served and len(served) == most):
                     break
-                if free[owner] < more or any(free[step] < size for step in steps):
+                if free[owner] < more or free[at:until].min() < size:
                     self.enough_bytes = math.inf
                     if owner in whole:
                         break
                     full.add(owner)
                     idle += self._block_cycles(block)
                     continue
-                for step in steps:
-                    free[step] -= size
+                free[at:until] -= size
                 free[owner] -= more
                 fetched.setdefault(owner, []).append(at)
                 served.add(owner)
-                waiting.remove((owner, block))
-        least = min(room.get(int(Space.SRAM), ()), default=self._sizes[Space.SRAM])
+                left[owner].popleft()
+                if not left[owner]:
+                    waiting.remove(owner)
+        least = int(room[int(Space.SRAM)].min()) if int(Space.SRAM) in room else self._sizes[Space.SRAM]
         self.enough_bytes = max(self.enough_bytes, self._sizes[Space.SRAM] - least)
         return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
-
-    def _grows(self, index: int) -> int:
-        """Bytes of their memory that a layer takes more with all its constants there."""
-        known, plan = self._known[index], self._plan.layers[index].plan
-        assert plan is not None
-        space = known.constants.space
-        rings = plan.staging_bytes.get(space, 0) - staging_bytes(known.slots, self._chip).get(space, 0)
-        return sum(aligned(b.size_bytes, self._pitch) for b in known.constants.blocks) - rings
 
     def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:
         """In which the channel that loads has nothing to do. fetched: behind which layer each of its first constants is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from toolchain.ops.kit.tile import Box
 
 
@@ -107,14 +109,44 @@ class Areas:
     """Areas that still have a byte of their own."""
 
     def __init__(self) -> None:
-        self._areas: list[Area] = []
+        self._spaces: dict[int, _Space] = {}
 
     def add(self, space: int, start: int, size_bytes: int) -> Area:
-        end = start + size_bytes
-        older = [a for a in self._areas if a.space == space and a.start < end and start < a.end]
-        self._areas = [a for a in self._areas if a.space != space or a.start < start or a.end > end]
-        self._areas.append(Area(space, start, end, older))
-        return self._areas[-1]
+        if space not in self._spaces:
+            self._spaces[space] = _Space()
+        known, end = self._spaces[space], start + size_bytes
+        area = Area(space, start, end, known.meeting(start, end))
+        known.add(area)
+        return area
+
+
+class _Space:
+    """Areas of one memory, by place; beside them their first bytes and ends, as columns."""
+
+    def __init__(self) -> None:
+        self._areas: list[Area] = []
+        self._bytes = np.zeros((2, 64), dtype=np.int64)
+
+    def meeting(self, start: int, end: int) -> list[Area]:
+        """Those that have bytes of [start, end)."""
+        starts, ends = self._bytes[:, : len(self._areas)]
+        return [self._areas[at] for at in np.flatnonzero((starts < end) & (ends > start)).tolist()]
+
+    def add(self, area: Area) -> None:
+        """In the place of those of which it has all bytes."""
+        starts, ends = self._bytes[:, : len(self._areas)]
+        for at in np.flatnonzero((starts >= area.start) & (ends <= area.end)).tolist()[::-1]:
+            self._put(at, self._areas.pop())
+        if len(self._areas) == self._bytes.shape[1]:
+            self._bytes = np.concatenate((self._bytes, np.zeros_like(self._bytes)), axis=1)
+        self._areas.append(area)
+        self._bytes[:, len(self._areas) - 1] = area.start, area.end
+
+    def _put(self, at: int, area: Area) -> None:
+        """The last one in a place that becomes free; none where the place was its own."""
+        if at < len(self._areas):
+            self._areas[at] = area
+            self._bytes[:, at] = area.start, area.end
 
 
 def rows_meet(a: Box, b: Box) -> int:

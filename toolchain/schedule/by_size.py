@@ -3,7 +3,9 @@
 What is planned for a size of the grid is the same within any machine that has it: its base plans, for all of that size, and each
 of them with its addresses and its constants ahead there and in up to twice as much. Where plans are simulated, base plans are
 searched as the level below does as well, and as this level does at every other size. Candidates are all of these up to the
-machine's SRAM but for those that are expected to take longer than the best by more than expectations are wrong.
+machine's SRAM but for those that are expected to take longer than the best by more than expectations are wrong. Of a region of
+many layers plans for less SRAM are left out where those for more spill nothing, and constants ahead where they gain nothing in
+more.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _FEW = 24  # layers of a region, up to which more is looked at: what is expected
 _FAR, _FAR_ALONE = 1.05, 1.15  # there, in the place of the first and third; of the others: in turns layers may take less
 _SEARCHES = 2  # for places of constants ahead, where plans are not simulated
 _MUCH_PER_OCTAVE = 4  # sizes that are searched as the level does that simulates
+_MANY = 256  # layers of a region, beyond which less is looked at: each plan of it costs a second or more
 
 _Ways = Sequence[tuple[Planner, float]]  # in which base plans are searched, and up to how many times the fewest cycles of layers
 
@@ -80,13 +83,17 @@ def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
     found: list[list[RegionPlan]] = [[] for _ in range(ways)]  # by way, its latest base plans
     least, fewest = [math.inf] * ways, math.inf  # by way, cycles of layers by themselves; cycles of all
     known: set[Hashable] = set()
+    barren: set[Hashable] = set()  # base plans of many layers that gain nothing by constants ahead
     enough: dict[Hashable, float] = {}  # bytes from which on a base plan has the same constants ahead and addresses
-    few, (close, _) = _few(planners[0]), _margins(planners[0])
+    few, many, (close, _) = _few(planners[0]), len(planners[0].layers) > _MANY, _margins(planners[0])
     for at in reversed(range(len(planners))):
         for number, (way, near) in enumerate(sizes[at]):
-            if not _same(found[number], way):
-                found[number] = way.bases(near * least[number])
-                least[number] = min([least[number], *(plan.alone_cycles for plan in found[number])])
+            if (many or way.options.simulated) and _same(found[number], way):
+                continue
+            if many and found[number] and not any(plan.spilled for plan in found[number]):
+                least[number] = -math.inf
+            found[number] = way.bases(near * least[number]) if least[number] > 0 else []
+            least[number] = min([least[number], *(plan.alone_cycles for plan in found[number])])
         if not any(found) and not few:
             return
         bases = list(chain.from_iterable(found[: len(sizes[at])]))
@@ -98,10 +105,15 @@ def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
                 if (above, what) in known or (not _apart(planners[at]) and enough.get(what, math.inf) <= planners[above].size):
                     continue
                 known.add((above, what))
+                if what in barren:
+                    continue
                 plan = base if above == at else planners[above].adopted(base)
                 if plan is None:
                     continue
-                plan, enough[what] = planners[above].ahead(plan, close * fewest, _searches(planners[at], above == at))
+                plan, bytes_enough = planners[above].ahead(plan, close * fewest, _searches(planners[at], above == at))
+                enough[what] = min(bytes_enough, enough.get(what, math.inf))
+                if many and not plan.fetched:
+                    barren.add(what)
                 plan = replace(plan, raced=base.raced)
                 fewest = min(fewest, plan.cycles)
                 yield planners[above], plan
@@ -109,8 +121,8 @@ def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
 
 
 def _same(plans: Sequence[RegionPlan], way: Planner) -> bool:
-    """Whether the base plans of more SRAM are taken for those of a way: they use no more than it has, and searches are long."""
-    return way.options.simulated and bool(plans) and all(plan.peak_bytes <= way.size for plan in plans)
+    """Whether the base plans of more SRAM use no more than a way has; they are taken for its own where searches are long."""
+    return bool(plans) and all(plan.peak_bytes <= way.size for plan in plans)
 
 
 def _searches(planner: Planner, own: bool) -> float:

@@ -13,6 +13,7 @@ from toolchain.errors import CompileError
 from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.alike import alike
 from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.constants_there import ConstantsThere
 from toolchain.schedule.cut_bounds import Bounds
 from toolchain.schedule.cuts import Cut, Cuts, Turns
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
@@ -38,6 +39,7 @@ class Planner(LayerByLayer):
         super().__init__(planning)
         self.turns: dict[Measure, Turns] = {}
         self._cascades: dict[int, Cascades] = {}  # by the bytes of SRAM that their constants come in blocks for
+        self._there = ConstantsThere(self.model, self.views)
 
     def within(self, size_bytes: int) -> Self:
         """For the machine with less SRAM; what neither finds depends on what the other did, only how soon."""
@@ -150,7 +152,7 @@ class Planner(LayerByLayer):
             return found
 
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        way = Ahead(plan, self.shared, taken, self.sizes, self.costs, place)
+        way = Ahead(plan, self.shared, taken, self.sizes, self.costs, self._there, place)
         found = way.best(known)
         return found, max(plan.peak_bytes, found.peak_bytes, way.enough_bytes)
 
