@@ -14,9 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.bodies import bodies
+from scripts.chains import chain
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.ops.kit.tile import aligned
+from toolchain.schedule import by_size
 from toolchain.schedule.goals import Objective, candidate_plans
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
@@ -121,3 +123,32 @@ def test_no_plan_for_all_of_an_sram_between_two_sizes_is_a_candidate_for_cycles(
         patch.setattr("toolchain.compiling.candidate_plans", noted)
         build(tmp_path / "model.onnx", BuildOptions(load_machine("edge16"), level=3))
     assert [planning.options.simulated for planning in asked] == [True]
+
+
+@pytest.mark.parametrize("size", [8, 56])
+def test_of_many_layers_less_sram_is_not_planned_for_where_more_spills_nothing(size: int, tmp_path: Path) -> None:
+    """All sizes have room for the small maps, and constants that gain nothing ahead in all of the SRAM are not asked for in less;
+    below 128 KiB some of the large ones are spilled."""
+    planning = _planning(chain(6, 16, size, 3), tmp_path)
+    asked: list[int] = []
+    ahead: list[int] = []
+    bases, fetched = Planner.bases, Planner.ahead
+
+    def noted_bases(planner: Planner, most: float) -> list[RegionPlan]:
+        asked.append(planner.size)
+        return bases(planner, most)
+
+    def noted_ahead(planner: Planner, plan: RegionPlan, known: float, searches: float) -> tuple[RegionPlan, float]:
+        ahead.append(planner.size)
+        return fetched(planner, plan, known, searches)
+
+    few = candidate_plans(planning, "cycles")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_size, "_FEW", 4)
+        patch.setattr(by_size, "_MANY", 5)
+        patch.setattr(Planner, "bases", noted_bases)
+        patch.setattr(Planner, "ahead", noted_ahead)
+        many = candidate_plans(planning, "cycles")
+    assert asked == [planning.chip.sram.size]
+    assert set(ahead) == {planning.chip.sram.size}
+    assert min(plan.cycles for plan in many) == min(plan.cycles for plan in few)
