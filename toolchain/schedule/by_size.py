@@ -4,8 +4,8 @@ What is planned for a size of the grid is the same within any machine that has i
 of them with its addresses and its constants ahead there and in up to twice as much. Where plans are simulated, base plans are
 searched as the level below does as well, and as this level does at every other size. Candidates are all of these up to the
 machine's SRAM but for those that are expected to take longer than the best by more than expectations are wrong. Of a region of
-many layers plans for less SRAM are left out where those for more spill nothing, and constants ahead where they gain nothing in
-more.
+many layers plans for less SRAM are left out where those for more have room for all tensors, and constants ahead where they gain
+nothing in more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEW = 24  # layers of a region, up to which more is looked at: what is expected
 _FAR, _FAR_ALONE = 1.05, 1.15  # there, in the place of the first and third; of the others: in turns layers may take less
 _SEARCHES = 2  # for places of constants ahead, where plans are not simulated
 _MUCH_PER_OCTAVE = 4  # sizes that are searched as the level does that simulates
-_MANY = 256  # layers of a region, beyond which less is looked at: each plan of it costs a second or more
+_MANY = 100  # layers of a region, beyond which less is looked at: all that is tried of it takes minutes
 
 _Ways = Sequence[tuple[Planner, float]]  # in which base plans are searched, and up to how many times the fewest cycles of layers
 
@@ -76,28 +76,39 @@ def _above(planner: Planner) -> Sequence[int]:
     return (octave, 0) if planner.options.simulated else range(octave, -1, -2)
 
 
+class _Bases:
+    """Base plans that are searched in one way, of sizes that fall."""
+
+    def __init__(self) -> None:
+        self.found: list[RegionPlan] = []
+        self._least = math.inf  # cycles of layers by themselves
+
+    def search(self, way: Planner, near: float) -> None:
+        """For the size of the way, within so many times the fewest cycles of layers by themselves."""
+        same = bool(self.found) and all(plan.peak_bytes <= way.size for plan in self.found)  # what more SRAM has fits as well
+        if _many(way) and self.found and not any(plan.spilled or plan.cascades for plan in self.found):
+            if not same:
+                self.found, self._least = [], -math.inf
+        elif self._least > 0 and not (same and way.options.simulated):  # where plans are simulated, searches are long
+            self.found = way.bases(near * self._least)
+            self._least = min([self._least, *(plan.alone_cycles for plan in self.found)])
+
+
 def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
     """sizes: by rising size, the ways, of which the ones that all sizes have come first."""
     planners = [first for (first, _), *_ in sizes]
-    ways = max(map(len, sizes))
-    found: list[list[RegionPlan]] = [[] for _ in range(ways)]  # by way, its latest base plans
-    least, fewest = [math.inf] * ways, math.inf  # by way, cycles of layers by themselves; cycles of all
+    by_way = [_Bases() for _ in range(max(map(len, sizes)))]
+    fewest = math.inf  # cycles of all
     known: set[Hashable] = set()
-    barren: set[Hashable] = set()  # base plans of many layers that gain nothing by constants ahead
+    no_gain: set[Hashable] = set()  # base plans of many layers that gain nothing by constants ahead
     enough: dict[Hashable, float] = {}  # bytes from which on a base plan has the same constants ahead and addresses
-    few, many, (close, _) = _few(planners[0]), len(planners[0].layers) > _MANY, _margins(planners[0])
+    few, many, (close, _) = _few(planners[0]), _many(planners[0]), _margins(planners[0])
     for at in reversed(range(len(planners))):
-        for number, (way, near) in enumerate(sizes[at]):
-            if (many or way.options.simulated) and _same(found[number], way):
-                continue
-            if many and found[number] and not any(plan.spilled for plan in found[number]):
-                least[number] = -math.inf
-            found[number] = way.bases(near * least[number]) if least[number] > 0 else []
-            least[number] = min([least[number], *(plan.alone_cycles for plan in found[number])])
-        if not any(found) and not few:
+        for own, (way, near) in zip(by_way, sizes[at]):
+            own.search(way, near)
+        if not any(own.found for own in by_way) and not few:
             return
-        bases = list(chain.from_iterable(found[: len(sizes[at])]))
-        for base in bases:
+        for base in chain.from_iterable(own.found for own in by_way[: len(sizes[at])]):
             what, lost = _what(base), False
             for above in (at + step for step in _above(planners[at]) if at + step < len(planners)):
                 if lost and (above > at or planners[at].options.simulated):
@@ -105,7 +116,7 @@ def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
                 if (above, what) in known or (not _apart(planners[at]) and enough.get(what, math.inf) <= planners[above].size):
                     continue
                 known.add((above, what))
-                if what in barren:
+                if what in no_gain:
                     continue
                 plan = base if above == at else planners[above].adopted(base)
                 if plan is None:
@@ -113,16 +124,11 @@ def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
                 plan, bytes_enough = planners[above].ahead(plan, close * fewest, _searches(planners[at], above == at))
                 enough[what] = min(bytes_enough, enough.get(what, math.inf))
                 if many and not plan.fetched:
-                    barren.add(what)
+                    no_gain.add(what)
                 plan = replace(plan, raced=base.raced)
                 fewest = min(fewest, plan.cycles)
                 yield planners[above], plan
                 lost = plan.cycles > close * fewest  # with less room it takes no less, unless places are searched for there alone
-
-
-def _same(plans: Sequence[RegionPlan], way: Planner) -> bool:
-    """Whether the base plans of more SRAM use no more than a way has; they are taken for its own where searches are long."""
-    return bool(plans) and all(plan.peak_bytes <= way.size for plan in plans)
 
 
 def _searches(planner: Planner, own: bool) -> float:
@@ -132,6 +138,10 @@ def _searches(planner: Planner, own: bool) -> float:
 
 def _few(planner: Planner) -> bool:
     return len(planner.layers) <= _FEW
+
+
+def _many(planner: Planner) -> bool:
+    return len(planner.layers) > _MANY
 
 
 def _apart(planner: Planner) -> bool:
