@@ -19,8 +19,10 @@ from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.ops.kit.tile import aligned
 from toolchain.schedule import by_size
+from toolchain.schedule.constants_there import ConstantsThere, There
 from toolchain.schedule.goals import Objective, candidate_plans
 from toolchain.schedule.options import LEVELS
+from toolchain.schedule.parts import Constants
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
@@ -152,3 +154,23 @@ def test_of_many_layers_less_sram_is_not_planned_for_where_more_spills_nothing(s
     assert asked == [planning.chip.sram.size]
     assert set(ahead) == {planning.chip.sram.size}
     assert min(plan.cycles for plan in many) == min(plan.cycles for plan in few)
+
+
+def _said(there: There | None) -> object:
+    """All but how the bytes of blocks are made."""
+    assert there is not None
+    blocks = [(block.key, block.size_bytes, work) for block, work in there.constants.blocks.items()]
+    return replace(there, constants=Constants({}, there.constants.space)), blocks
+
+
+def test_what_layers_ask_for_with_their_constants_there_is_the_same_for_all_sizes(tmp_path: Path) -> None:
+    """Remembered by tiling, rings and what lies in SRAM; beside it, found anew for each plan."""
+    planner = Planner(_planning(chain(3, 32, 56, 3), tmp_path))
+    remembered = ConstantsThere(planner.model, planner.views)
+    plans = [plan for size in planner.planned_sizes() for plan in planner.within(size).bases(math.inf)]
+    in_turns = [{i for cascade in plan.cascades for i in cascade.layers} for plan in plans]
+    alone = [(plan, i) for plan, inside in zip(plans, in_turns) for i in range(len(plan.layers)) if i not in inside]
+    found = [(remembered.layer(plan, i), plan, i) for plan, i in alone]
+    assert len({id(there) for there, _, _ in found}) < len(found) / 2
+    for there, plan, i in found:
+        assert _said(there) == _said(ConstantsThere(planner.model, plan.views).layer(plan, i))
