@@ -154,7 +154,8 @@ def _what(plan: RegionPlan) -> Hashable:
     tiled = tuple(
         (p.plan.tiling, p.plan.slots, p.plan.units, _ahead(p.plan)) if p.plan is not None else None for p in plan.layers
     )
-    return plan.resident, tiled, tuple((c.layers, c.stripes.sweep, tuple(map(len, c.stripes.steps))) for c in plan.cascades)
+    turns = ((c.layers, c.stripes.sweep, tuple(map(len, c.stripes.steps)), *c.stripes.rows.items()) for c in plan.cascades)
+    return plan.resident, tiled, tuple(turns)
 
 
 def _ahead(plan: LayerPlan) -> Hashable:
