@@ -16,6 +16,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from toolchain.cli.application import reported, require_writable
+
 
 def chain(layers: int = 2000, channels: int = 8, size: int = 8, kernel: int = 1) -> onnx.ModelProto:
     """On float[1, channels, size, size]; with kernels of 1x1 each layer keeps the mean square of what it reads."""
@@ -31,16 +33,29 @@ def chain(layers: int = 2000, channels: int = 8, size: int = 8, kernel: int = 1)
         nodes.append(helper.make_node("Conv", inputs, [names[at + 1]], f"conv{at}", kernel_shape=[kernel] * 2, pads=pads))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in ("x", "y"))
     graph = helper.make_graph(nodes, "chain", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    for name, default in (("layers", 2000), ("channels", 8), ("size", 8), ("kernel", 1)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="file to write")
+    parser.add_argument("--layers", type=int, default=2000, help="convolutions")
+    parser.add_argument("--channels", type=int, default=8, help="of the input and of each layer")
+    parser.add_argument("--size", type=int, default=8, help="rows and columns of the input and of what each layer makes")
+    parser.add_argument("--kernel", type=int, default=1, help="rows and columns of the kernels; odd")
     asked = parser.parse_args()
-    onnx.save(chain(asked.layers, asked.channels, asked.size, asked.kernel), asked.out)
+    for name in ("layers", "channels", "size", "kernel"):
+        if getattr(asked, name) < 1:
+            parser.error(f"--{name} {getattr(asked, name)}: give 1 or more")
+    if asked.kernel % 2 == 0:
+        parser.error(f"--kernel {asked.kernel}: with an even one layers do not keep the size; give an odd one")
+    with reported():
+        require_writable({"OUT": asked.out}, {})
+        onnx.save(chain(asked.layers, asked.channels, asked.size, asked.kernel), asked.out)
 
 
 if __name__ == "__main__":
