@@ -46,7 +46,7 @@ def plans_by_size(planner: Planner) -> list[RegionPlan]:
     for of, plan in found:
         ahead = planner.options.simulated or plan.fetched or fastest.fetched
         if plan.cycles <= (close if ahead else _CLOSE_NOT_AHEAD) * fastest.cycles:
-            different.setdefault((_what(plan), _where(plan), _apart(planner) and of.size), (of, plan))
+            different.setdefault((decided(plan), _where(plan), _apart(planner) and of.size), (of, plan))
     made = [of.made(plan) for of, plan in different.values()]
     most = near * min(plan.cycles for plan in made)
     return [plan for plan in made if plan.cycles <= most]
@@ -109,7 +109,7 @@ def _of_sizes(sizes: Sequence[_Ways]) -> Iterator[tuple[Planner, RegionPlan]]:
         if not any(own.found for own in by_way) and not few:
             return
         for base in chain.from_iterable(own.found for own in by_way[: len(sizes[at])]):
-            what, lost = _what(base), False
+            what, lost = decided(base), False
             for above in (at + step for step in _above(planners[at]) if at + step < len(planners)):
                 if lost and (above > at or planners[at].options.simulated):
                     continue
@@ -149,7 +149,7 @@ def _apart(planner: Planner) -> bool:
     return planner.options.simulated and bool(planner.shared)
 
 
-def _what(plan: RegionPlan) -> Hashable:
+def decided(plan: RegionPlan) -> Hashable:
     """All of a plan but its addresses."""
     tiled = tuple(
         (p.plan.tiling, p.plan.slots, p.plan.units, _ahead(p.plan)) if p.plan is not None else None for p in plan.layers
