@@ -44,16 +44,20 @@ class Prepared:
         dram: np.ndarray,
         *,
         held: Mapping[str, np.ndarray] | None = None,
+        in_place: bool = False,
         until: int | None = None,
         observe: Observe | None = None,
         progress: Progress | None = None,
     ) -> Simulation:
-        """Computes values; arguments and faults as of `simulate`."""
+        """Compute values, in any number of threads; arguments and faults as of `simulate`.
+
+        in_place: `dram` becomes the memory of the run, and is changed.
+        """
         _require_image(self.chip, dram)
         if dram.size != self.dram_bytes:
             raise ProgramError(f"dram image has {dram.size} bytes, the program was prepared for {self.dram_bytes}")
         legal = self.order.legal if until is None else _prefix(self.flow, self.order, until)
-        return self.result(_values(self, legal, State(self.chip, dram.copy(), held), observe, progress))
+        return self.result(_values(self, legal, State(self.chip, dram if in_place else dram.copy(), held), observe, progress))
 
     def result(self, memory: Mapping[str, np.ndarray]) -> Simulation:
         """memory: afterwards, by name."""

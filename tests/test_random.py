@@ -19,6 +19,7 @@ from tests.bounded import require_bounds
 from tests.exact import require_exact
 from tests.forced_turns import forced_turns
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
+from tests.threads import require_concurrent
 from toolchain.api import BuildOptions, build
 from toolchain.codegen.model import Region
 from toolchain.errors import CompileError
@@ -89,3 +90,6 @@ def equal_on_drawn_case(
     assert not built.figures["warnings"], built.figures["warnings"]
     require_bounds(built.figures)
     require_exact(built)
+    if at == 1:
+        require_concurrent(built)
+        counts["run in threads"] += 1

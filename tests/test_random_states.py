@@ -22,6 +22,7 @@ from tests.random_cases import DRAWN, DrawnMachine, machines
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
 from tests.random_network import DrawnModel, Network
+from tests.threads import require_concurrent
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Container
 from toolchain.errors import CompileError
@@ -163,3 +164,4 @@ def equal_on(model: DrawnModel, machine: Machine) -> Iterator[Container]:
         for a, b, c in zip(got, expected, again):
             assert np.array_equal(a, b, equal_nan=True) and np.array_equal(a, c, equal_nan=True)
         assert np.array_equal(chip.state("h"), reference.state("h")) and np.array_equal(chip.state("h"), handed)
+    require_concurrent(built)

@@ -73,8 +73,9 @@ class Loaded(Protocol):
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
-        """dram: uint8[dram_bytes], constants and inputs in place; it is the backend's to change. until: the last operation that
-        runs, None for all; CompileError where the backend cannot stop there. observe: only given to a backend that observes."""
+        """dram: uint8[dram_bytes], constants and inputs in place; it is this run's alone, and the backend's to change. until: the
+        last operation that runs, None for all; CompileError where the backend cannot stop there. observe: only given to a backend
+        that observes."""
         ...
 
 
@@ -89,7 +90,15 @@ class Backend(Protocol):
         ...
 
 
-def backend_named(name: str, own: Mapping[str, Backend]) -> Backend:
+class SessionBackend(Backend, Protocol):
+    """A backend as a session uses it. concurrent: its runs may overlap in several threads. reads_constants: its runs read the
+    constants in `dram`, else they are left out."""
+
+    concurrent: bool
+    reads_constants: bool
+
+
+def backend_named(name: str, own: Mapping[str, SessionBackend]) -> SessionBackend:
     """One of the project's `own`, or one that a package announces. Raises CompileError: there is none, two, or it cannot be
     loaded."""
     if name in own:
@@ -120,7 +129,13 @@ def _said(fault: Exception) -> str:
 
 
 class Foreign:
-    """Another's backend, held to the protocol: what it raises or gives that is none becomes a CompileError with its name."""
+    """Another's backend, held to the protocol: what it raises or gives that is none becomes a CompileError with its name.
+
+    A session runs it in one thread at a time, for a board has one memory.
+    """
+
+    concurrent = False
+    reads_constants = True
 
     def __init__(self, name: str, backend: Backend):
         lacks = next((what for what in ("load", "observes") if not hasattr(backend, what)), None)
@@ -143,7 +158,7 @@ class _Held:
     ) -> Execution:
         size = dram.size
         with _named(self._name):
-            found = self._loaded.run(dram.copy(), until=until, observe=observe, progress=progress)
+            found = self._loaded.run(dram, until=until, observe=observe, progress=progress)
         reason = _fault(found, size, len(self._program.flow))
         if reason is not None:
             raise CompileError(f"backend {self._name}: {reason}; docs/backends.md says what it must give")

@@ -15,13 +15,16 @@ class _Runs(Protocol):
 
 
 class IoBinding:
-    """Of one session. Inputs are read when it runs, so that an array that was changed in place is taken as it then is."""
+    """Of one session. Inputs are read when it runs, so that an array that was changed in place is taken as it then is.
+
+    Threads need one each: of one that they share the outputs are those of a single run, but perhaps of another thread's.
+    """
 
     def __init__(self, session: _Runs) -> None:
         self.session = session
         self._inputs: dict[str, np.ndarray] = {}
         self._outputs: dict[str, np.ndarray | None] = {}  # and where they go, None: to a new array at every run
-        self._made: dict[str, np.ndarray] = {}
+        self._made: Mapping[str, np.ndarray] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
         self._inputs[name] = arr_on_cpu
@@ -37,27 +40,30 @@ class IoBinding:
 
     def clear_binding_outputs(self) -> None:
         self._outputs.clear()
-        self._made.clear()
+        self._made = {}
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
         """Of the last run, in the order in which they were bound. Raises CompileError: one was bound since."""
-        missing = next((name for name in self._outputs if name not in self._made), None)
+        made = self._made
+        missing = next((name for name in self._outputs if name not in made), None)
         if missing is not None:
             raise CompileError(f"output {missing!r} is bound, and nothing has run since; call run_with_iobinding")
-        return [self._made[name] for name in self._outputs]
+        return [made[name] for name in self._outputs]
 
     def run(self, run_options: Any) -> None:
         """Raises CompileError: no output is bound, an array of another shape or type, and what a run of the session does."""
         if not self._outputs:
             raise CompileError("no output is bound; bind_output names each that is wanted")
-        made = dict(zip(self._outputs, self.session.run(list(self._outputs), self._inputs, run_options)))
-        faults = [_misfit(name, array, made[name]) for name, array in self._outputs.items() if array is not None]
+        outputs = dict(self._outputs)
+        made = dict(zip(outputs, self.session.run(list(outputs), dict(self._inputs), run_options)))
+        faults = [_misfit(name, array, made[name]) for name, array in outputs.items() if array is not None]
         if any(faults):
             raise CompileError("\n".join(filter(None, faults)))
-        for name, array in self._outputs.items():
+        for name, array in outputs.items():
             if array is not None:
                 array[...] = made[name]
-            self._made[name] = made[name] if array is None else array
+                made[name] = array
+        self._made = made
 
 
 def _misfit(name: str, array: np.ndarray, found: np.ndarray) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -14,7 +15,7 @@ from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
 from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
-from toolchain.runtime.backend import Backend, Execution, Loaded, Program, Progress
+from toolchain.runtime.backend import Execution, Loaded, Program, Progress, SessionBackend
 from toolchain.runtime.ports import packed, unpacked
 
 
@@ -22,6 +23,8 @@ class Simulator:
     """Decodes the program's bytes and runs them: bits, cycles, and refusal of what would depend on timing."""
 
     observes = True
+    concurrent = True
+    reads_constants = True
 
     def load(self, program: Program, *, timing: bool, check: bool) -> Loaded:
         return _Simulated(program, timing, check)
@@ -31,13 +34,14 @@ class _Simulated:
     def __init__(self, program: Program, timing: bool, check: bool):
         self._program, self._timing, self._check = program, timing, check
         self._prepared: Prepared | None = None
+        self._preparing = threading.Lock()
 
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
-        if self._prepared is None:
-            self._prepared = self._prepare(progress)
-        done = self._prepared.run(dram, until=until, observe=observe, progress=progress)
+        with self._preparing:  # once, whichever thread comes first
+            prepared = self._prepared = self._prepared or self._prepare(progress)
+        done = prepared.run(dram, in_place=True, until=until, observe=observe, progress=progress)
         return Execution(done.memory, done.start, done.end, {}, done)
 
     def _prepare(self, progress: Progress | None) -> Prepared:
@@ -60,6 +64,8 @@ class Reference:
     """Evaluates the integer graph with numpy: what the bits must be. It knows tensors, no operations, and takes no cycles."""
 
     observes = False
+    concurrent = True
+    reads_constants = False
 
     def load(self, program: Program, *, timing: bool, check: bool) -> Loaded:
         return _Evaluated(program)
@@ -99,30 +105,53 @@ class _Evaluated:
             raise ProgramError(f"graph: node {node.name!r} cannot be computed: {first_line(fault)}; build it again") from None
 
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType({"simulator": Simulator(), "reference": Reference()})
+BACKENDS: Mapping[str, SessionBackend] = MappingProxyType({"simulator": Simulator(), "reference": Reference()})
 
 
 def read_port(dram: np.ndarray, port: Port) -> np.ndarray:
-    """The codes of a port, a copy."""
-    kind = memory_type(port.dtype)
-    held = dram[port.address : port.address + port.size_bytes].view(kind).astype(port.dtype)
-    return unpacked(held, port)
+    """Return a copy of the codes of a port."""
+    return unpack_codes(port_bytes(dram, port), port)
 
 
 def write_port(dram: np.ndarray, port: Port, codes: np.ndarray) -> None:
-    """Puts a port's codes where the program reads them."""
-    raw = packed(codes, port).astype(memory_type(port.dtype)).tobytes()
-    dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
+    """Put a port's codes where the program reads them."""
+    raw = pack_codes(codes, port)
+    dram[port.address : port.address + raw.size] = raw
+
+
+def port_bytes(dram: np.ndarray, port: Port) -> np.ndarray:
+    """Return a view of the bytes of a port."""
+    return dram[port.address : port.address + port.size_bytes]
+
+
+def pack_codes(codes: np.ndarray, port: Port) -> np.ndarray:
+    """Return the codes of a port as memory holds them, uint8[size_bytes]."""
+    return np.frombuffer(packed(codes, port).astype(memory_type(port.dtype)).tobytes(), np.uint8)
+
+
+def unpack_codes(raw: np.ndarray, port: Port) -> np.ndarray:
+    """Invert `pack_codes`; the result is a copy."""
+    return unpacked(raw.view(memory_type(port.dtype)).astype(port.dtype), port)
 
 
 def dram_image(region: Region) -> np.ndarray:
-    """uint8: the region's DRAM with the constants in place, and states of zeros."""
+    """Return the region's DRAM, uint8, with the constants in place and states of zeros."""
     dram = np.zeros(region.dram_bytes, np.uint8)
+    write_constants(dram, region)
+    for port in (s.port for s in region.states):
+        write_port(dram, port, zero_codes(port))
+    return dram
+
+
+def write_constants(dram: np.ndarray, region: Region) -> None:
+    """Put the region's constants where its program reads them."""
     for address, data in region.constants:
         dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
-    for port in (s.port for s in region.states):
-        write_port(dram, port, np.full(port.shape, port.zero_point, port.dtype))
-    return dram
+
+
+def zero_codes(port: Port) -> np.ndarray:
+    """Return the codes of zeros in a port."""
+    return np.full(port.shape, port.zero_point, port.dtype)
 
 
 def dram_parts(region: Region) -> list[DramPart]:

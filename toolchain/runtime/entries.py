@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,15 +21,22 @@ class EntriesSession:
 
     given: as `Session` takes it, but for `entry`; raises as it does. entries: a session each, by name. States of one shape, type
     and scale are one for all entries; others are each entry's own.
+
+    Any number of threads may use `run`, as that of a Session: with states runs of all entries are served one after another.
     """
 
     def __init__(self, model: str | Path | bytes, **given: Any) -> None:
         found = entries_from_bytes(model, "model") if isinstance(model, bytes) else read_entries(model)
         self.entries = {name: Session(model, entry=name, **given) for name in found}
         self._last = next(iter(self.entries.values()))
+        self.concurrent = all(session.concurrent for session in self.entries.values())
+        self._turn: AbstractContextManager[Any] = nullcontext() if self.concurrent else threading.RLock()
 
     def session_for(self, feeds: Mapping[str, np.ndarray]) -> Session:
-        """The first entry whose inputs have these shapes, its states as the last run has left them. Raises CompileError: none."""
+        """Return the first entry whose inputs have these shapes, its states as the last run has left them.
+
+        Another thread may run before its caller does. Raises CompileError: none has these shapes.
+        """
         shapes = {name: np.shape(value) for name, value in feeds.items()}
         fitting = (s for s in self.entries.values() if all(shapes.get(t.name) == t.shape for t in s.get_inputs()))
         session = next(fitting, None)
@@ -35,30 +44,34 @@ class EntriesSession:
             there = "; ".join(f"{name} ({_shapes(s.get_inputs())})" for name, s in self.entries.items())
             given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             raise CompileError(f"no entry takes {given or 'nothing'}; entries are {there}")
-        if session is not self._last:
-            session.take_states(self._last)
-            self._last = session
+        with self._turn:
+            if session is not self._last:
+                session.take_states(self._last)
+                self._last = session
         return session
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
     ) -> list[np.ndarray]:
         """As `Session.run`, of the entry that fits."""
-        return self.session_for(feeds).run(output_names, feeds, run_options)
+        with self._turn:
+            return self.session_for(feeds).run(output_names, feeds, run_options)
 
     def get_states(self) -> tuple[IoType, ...]:
         """Those of the last entry that ran."""
         return self._last.get_states()
 
     def state(self, name: str) -> np.ndarray:
-        return self._last.state(name)
+        with self._turn:
+            return self._last.state(name)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
         """The next run begins with these states, of whichever entry it is, and with zeros for all others."""
-        self._last.reset(values)
-        for session in self.entries.values():
-            if session is not self._last:
-                session.reset()
+        with self._turn:
+            self._last.reset(values)
+            for session in self.entries.values():
+                if session is not self._last:
+                    session.reset()
 
 
 def _shapes(inputs: Sequence[IoType]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,12 +22,12 @@ from toolchain.frontend import island_fault
 from toolchain.hw import terms as timing_terms
 from toolchain.isa import machine_digest
 from toolchain.machine import Flow
-from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
+from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, SessionBackend, backend_named
 from toolchain.runtime.binding import IoBinding
-from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
+from toolchain.runtime.builtin import BACKENDS, port_bytes, read_port, unpack_codes, write_constants, write_port, zero_codes
 from toolchain.runtime.feeds import check_feeds, check_states
 from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
-from toolchain.runtime.states import read_state, write_state
+from toolchain.runtime.states import StateValues, make_initial_states, read_state, write_state
 from toolchain.runtime.unread import unread_warnings
 
 Watch = Callable[[Region, Flow], Observe]
@@ -55,6 +56,16 @@ class Run:
     real: dict[str, np.ndarray]
 
 
+@dataclass
+class _RunValues:
+    """What one run has computed so far. real, codes: as of `Run`; states: that it begins with; next_parts: of those behind it."""
+
+    real: dict[str, np.ndarray]
+    codes: dict[str, np.ndarray]
+    states: StateValues
+    next_parts: list[np.ndarray]
+
+
 @dataclass(frozen=True)
 class ModelMetadata:
     """As onnxruntime's. custom_metadata_map: the machine that the programs are for, and its digest."""
@@ -81,6 +92,9 @@ class Session:
 
     States stay in the session's memory of the chip from run to run, zero at first. `state` reads one, `reset` sets them; a run
     that is given one begins with that.
+
+    Any number of threads may use a session. Each run has a memory of its own and is atomic. Runs of a model with states are
+    served one after another, each from what the run before left, as are those of a backend of another package.
     """
 
     def __init__(
@@ -96,19 +110,23 @@ class Session:
         without: Sequence[str] = (),
     ):
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
-        self._backend = backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
+        self._backend: SessionBackend = (
+            backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
+        )
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
         self.container = _idealised(relocated(_container(model, entry), bases), without)
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
-        self._islands: dict[int, Any] = {}
-        self.program, self._loaded = cache(self._program), cache(self._load)
-        self._image = cache(lambda index: dram_image(self.program(index).region))
-        self._states: dict[str, list[tuple[int, State]]] = {}  # the parts of each, in order
-        for index, state in self.container.states:
-            self._states.setdefault(state.port.model, []).append((index, state))
-            self._states[state.port.model].sort(key=lambda part: part[1].part or (0, 0))
-        self._numbers = {state.ring.number: 0 for _, state in self._parts if state.ring is not None}  # of rings, in the next run
+        self._loading = threading.RLock()  # what all runs share is made once
+        self._programs, self._loaded, self._islands = cache(self._program), cache(self._load), cache(self._island)
+        self._parts = self.container.states  # (segment, state)
+        self._states: dict[str, list[int]] = {}  # the parts of each, in order
+        for place, (_, state) in enumerate(self._parts):
+            self._states.setdefault(state.port.model, []).append(place)
+            self._states[state.port.model].sort(key=lambda place: self._parts[place][1].part or (0, 0))
+        self._kept = make_initial_states([state for _, state in self._parts])
+        self.concurrent = self._backend.concurrent and not self._parts
+        self._turn: AbstractContextManager[Any] = nullcontext() if self.concurrent else threading.RLock()
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -142,40 +160,41 @@ class Session:
 
     def get_states(self) -> tuple[IoType, ...]:
         """What lasts from run to run, by the names that it has as inputs of the model."""
-        return tuple(IoType(name, _whole_shape(parts[0][1]), "float32") for name, parts in self._states.items())
+        return tuple(IoType(name, _whole_shape(self._parts[p[0]][1]), "float32") for name, p in self._states.items())
 
     def state(self, name: str) -> np.ndarray:
         """float32 in the model's order: what the next run begins with. Raises CompileError: there is no such state."""
-        numbers = self._numbers
-        found = [to_real(read_state(self._image(index), state, numbers), state.alone) for index, state in self._state(name)]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        kept, parts = self._kept, [(place, self._parts[place][1]) for place in self._state(name)]
+        values = [to_real(read_state(kept.parts[place], state, kept.ring_numbers), state.alone) for place, state in parts]
+        return values[0] if len(values) == 1 else np.concatenate(values)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
         """The next run begins with these states, and with zeros for all others. Raises CompileError: no such state, another shape
         or type."""
         check_states(self.get_states(), values)
-        for index, state in self._parts:
-            port = state.alone
-            zeros = np.full(port.shape, port.zero_point, port.dtype)
-            given = to_codes(_part_of(np.asarray(values[port.model]), state), port) if port.model in values else zeros
-            write_state(self._image(index), state, given, self._numbers)
+        with self._turn:
+            parts, numbers = list(self._kept.parts), self._kept.ring_numbers
+            for place, (_, state) in enumerate(self._parts):
+                port, given = state.alone, values.get(state.port.model)
+                codes = zero_codes(port) if given is None else to_codes(_part_of(np.asarray(given), state), port)
+                parts[place] = write_state(parts[place], state, codes, numbers)
+            self._kept = StateValues(tuple(parts), numbers)
 
     def take_states(self, other: Session) -> None:
         """States go on from where `other`, of another entry of the file, has left them: those that have one form in both."""
-        known = {state.name: (index, state) for index, state in other._parts}
-        for index, state in self._parts:
-            there, found = known.get(state.name, (0, None))
-            if found is not None and state.holds_as(found):
-                _held(self._image(index), state)[:] = _held(other._image(there), found)
-                if state.ring is not None:
-                    self._numbers[state.ring.number] = other._numbers[state.ring.number]
+        theirs, places = other._kept, {state.name: place for place, (_, state) in enumerate(other._parts)}
+        with self._turn:
+            parts, numbers = list(self._kept.parts), dict(self._kept.ring_numbers)
+            for place, (_, state) in enumerate(self._parts):
+                source = places.get(state.name)
+                if source is not None and state.holds_as(other._parts[source][1]):
+                    parts[place] = theirs.parts[source]
+                    if state.ring is not None:
+                        numbers[state.ring.number] = theirs.ring_numbers[state.ring.number]
+            self._kept = StateValues(tuple(parts), numbers)
 
-    @property
-    def _parts(self) -> list[tuple[int, State]]:
-        """Of all states, with the segment of each."""
-        return [part for parts in self._states.values() for part in parts]
-
-    def _state(self, name: str) -> list[tuple[int, State]]:
+    def _state(self, name: str) -> list[int]:
+        """Return the places of its parts in `_parts`."""
         if name not in self._states:
             raise CompileError(f"no state {name!r}; the model's states are {', '.join(self._states) or 'none'}")
         return self._states[name]
@@ -206,11 +225,12 @@ class Session:
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds, self.get_states())
-        real, codes = self._given(feeds), {}
-        with self._restored():
-            ran = self._run_segments(len(self.container.segments), real, codes, progress, watch, run_options)
-        self._numbers = self._behind()
-        return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), codes, real)
+        with self._turn:
+            values = self._begin(feeds)
+            ran = self._run_segments(len(self.container.segments), values, progress, watch, run_options)
+            self._kept = StateValues(tuple(values.next_parts), self._behind(values.states))
+        real = values.real
+        return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), values.codes, real)
 
     def memory_behind(
         self, index: int, until: int, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
@@ -218,39 +238,30 @@ class Session:
         """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
         CompileError where the backend cannot stop there."""
         check_feeds(self.container.inputs, feeds, self.get_states())
-        real, codes = self._given(feeds), {}
-        with self._restored(whole=False):
-            self._run_segments(index, real, codes, progress, None)
-            dram = self._filled(index, real, codes).copy()
+        with self._turn:
+            values = self._begin(feeds)
+            self._run_segments(index, values, progress, None)
+            dram = self._filled(index, values)
             with self._naming(index):
-                return self._loaded(index).run(dram, until=until, progress=progress).memory
+                memory = self._load_once(index).run(dram, until=until, progress=progress).memory
+            # a backend of another package may use its arrays again
+            return memory if self._backend.concurrent else {name: data.copy() for name, data in memory.items()}
 
-    def _behind(self) -> dict[str, int]:
-        """The numbers of rings in the run behind this one."""
+    def _behind(self, states: StateValues) -> dict[str, int]:
+        """The numbers of rings in the run behind the one that begins with these."""
         rings = [state.ring for _, state in self._parts if state.ring is not None]
-        return {ring.number: ring.behind(self._numbers[ring.number]) for ring in rings}
+        return {ring.number: ring.behind(states.ring_numbers[ring.number]) for ring in rings}
 
-    def _given(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """With the numbers of rings."""
-        numbers = {name: np.full(1, number, np.float32) for name, number in self._numbers.items()}
-        return {**{n: np.asarray(feeds[n]) for n in feeds}, **numbers}
+    def _begin(self, feeds: Mapping[str, np.ndarray]) -> _RunValues:
+        """Return the values of a run at its begin, the numbers of rings among them."""
+        states = self._kept
+        numbers = {name: np.full(1, number, np.float32) for name, number in states.ring_numbers.items()}
+        return _RunValues({**{n: np.asarray(feeds[n]) for n in feeds}, **numbers}, {}, states, list(states.parts))
 
     def place(self, index: int) -> str:
         """`segment 2: ` in front of an operation's index, where the model has several programs."""
         several = sum(isinstance(s, Region) for s in self.container.segments) > 1
         return f"segment {index}: " if several else ""
-
-    @contextmanager
-    def _restored(self, *, whole: bool = True) -> Iterator[None]:
-        """States are as they were where a run fails, or is not a whole one."""
-        held = [_held(self._image(index), state) for index, state in self._parts]
-        before, done = [found.copy() for found in held], False
-        try:
-            yield
-            done = whole
-        finally:
-            for found, old in zip(held, before) if not done else ():
-                found[:] = old
 
     @contextmanager
     def _naming(self, index: int) -> Iterator[None]:
@@ -263,47 +274,32 @@ class Session:
     def _run_segments(
         self,
         count: int,
-        real: dict[str, np.ndarray],
-        codes: dict[str, np.ndarray],
+        values: _RunValues,
         progress: Progress | None,
         watch: Watch | None,
         run_options: Any = None,
     ) -> list[Ran]:
-        """The first `count` of them; what they make is added to `real` and `codes`."""
+        """Run the first `count` of them; what they make is added to `values`."""
         ran: list[Ran] = []
         for index, segment in enumerate(self.container.segments[:count]):
             if getattr(run_options, "terminate", False):
                 raise CompileError("run_options: terminate is set, so that nothing runs; make new ones, or set it to False")
             if isinstance(segment, Island):
-                ran.append(self._run_island(index, segment, real, run_options))
+                ran.append(self._run_island(index, segment, values.real, run_options))
             else:
-                ran.append(self._run_region(index, segment, real, codes, progress, watch))
+                ran.append(self._run_region(index, segment, values, progress, watch))
         return ran
 
-    def _run_region(
-        self,
-        index: int,
-        region: Region,
-        real: dict[str, np.ndarray],
-        codes: dict[str, np.ndarray],
-        progress: Progress | None,
-        watch: Watch | None,
-    ) -> Ran:
-        program, dram = self.program(index), self._filled(index, real, codes)
+    def _run_region(self, index: int, region: Region, values: _RunValues, progress: Progress | None, watch: Watch | None) -> Ran:
+        program, dram = self.program(index), self._filled(index, values)
         observe = watch(region, program.flow) if watch else None
         with self._naming(index):
-            done = self._loaded(index).run(dram, observe=observe, progress=progress)
-        codes.update(done.tensors)
+            done = self._load_once(index).run(dram, observe=observe, progress=progress)
+        values.codes.update(done.tensors)
         for port in region.outputs:
-            codes[port.tensor] = read_port(done.memory["dram"], port)
-            real[port.model] = to_real(codes[port.tensor], port)
-        left = dict[str, np.ndarray]()
-        for state in region.states:
-            _held(dram, state)[:] = _held(done.memory["dram"], state)
-            codes[state.made] = read_port(dram, state.port)
-            whole = left.setdefault(state.output, np.empty(_whole_shape(state), np.float32))
-            _part_of(whole, state)[...] = to_real(read_state(dram, state, self._behind()), state.alone)
-        real |= left
+            values.codes[port.tensor] = read_port(done.memory["dram"], port)
+            values.real[port.model] = to_real(values.codes[port.tensor], port)
+        self._take_next_states(index, done.memory["dram"], values)
         simulation = done.simulation
         if simulation is None and done.start.size:
             simulation = measured(program.machine.chip, program.flow, done.memory, done.start, done.end)
@@ -312,24 +308,47 @@ class Session:
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in unread)
         return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 
-    def _filled(self, index: int, real: Mapping[str, np.ndarray], codes: dict[str, np.ndarray]) -> np.ndarray:
-        """The region's DRAM with constants and inputs in place; the codes of inputs are added.
+    def _take_next_states(self, index: int, dram: np.ndarray, values: _RunValues) -> None:
+        """Add the states that the region has left in its DRAM."""
+        outputs, numbers = dict[str, np.ndarray](), self._behind(values.states)
+        for place, state in self._states_in(index):
+            raw = values.next_parts[place] = port_bytes(dram, state.port).copy()
+            values.codes[state.made] = unpack_codes(raw, state.port)
+            whole = outputs.setdefault(state.output, np.empty(_whole_shape(state), np.float32))
+            _part_of(whole, state)[...] = to_real(read_state(raw, state, numbers), state.alone)
+        values.real |= outputs
 
-        One image serves all runs: programs leave constants and inputs as they are, and the reference writes outputs and states
-        only.
-        """
-        region, dram = self.program(index).region, self._image(index)
+    def _states_in(self, index: int) -> list[tuple[int, State]]:
+        """Return the states of a segment, with their places in `_parts`."""
+        return [(place, state) for place, (segment, state) in enumerate(self._parts) if segment == index]
+
+    def _filled(self, index: int, values: _RunValues) -> np.ndarray:
+        """Return a new DRAM of the region with constants, inputs and states in place; the codes of inputs are added."""
+        region, real, codes = self.program(index).region, values.real, values.codes
+        dram = np.zeros(region.dram_bytes, np.uint8)
+        if self._backend.reads_constants:
+            write_constants(dram, region)
         for port in region.inputs:
             if port.tensor not in codes:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
             write_port(dram, port, codes[port.tensor])
-        for state in region.states:
-            port = state.alone
+        for place, state in self._states_in(index):
+            raw, port = values.states.parts[place], state.alone
             if port.model in real:
                 given = to_codes(_fitting(_part_of(real[port.model], state), port), port)
-                write_state(dram, state, given, self._numbers)
-            codes[port.tensor] = read_port(dram, state.port)
+                raw = write_state(raw, state, given, values.states.ring_numbers)
+            port_bytes(dram, state.port)[:] = raw
+            codes[port.tensor] = unpack_codes(raw, state.port)
         return dram
+
+    def program(self, index: int) -> Program:
+        """Return a region's program, always the same one."""
+        with self._loading:
+            return self._programs(index)
+
+    def _load_once(self, index: int) -> Loaded:
+        with self._loading:
+            return self._loaded(index)
 
     def _program(self, index: int) -> Program:
         """A region as a backend is given it."""
@@ -341,18 +360,23 @@ class Session:
         return self._backend.load(self.program(index), timing=self._timing, check=self._check)
 
     def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray], run_options: Any) -> Ran:
-        if index not in self._islands:
-            fault = None if self._own else island_fault(island.model)
-            if fault is not None:
-                raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; build the file again")
-            self._islands[index] = _host_session(island, self._providers)
-        session = self._islands[index]
+        with self._loading:
+            session = self._islands(index)
         try:
             values = session.run(list(island.outputs), fed(session, island.inputs, real), run_options)
         except Exception as fault:  # onnxruntime's exceptions have no common base but this
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
+
+    def _island(self, index: int) -> Any:
+        """Open the session of onnxruntime for an island; its runs may overlap."""
+        island = self.container.segments[index]
+        assert isinstance(island, Island)
+        fault = None if self._own else island_fault(island.model)
+        if fault is not None:
+            raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; build the file again")
+        return _host_session(island, self._providers)
 
 
 def _whole_shape(state: State) -> tuple[int, ...]:
@@ -364,11 +388,6 @@ def _whole_shape(state: State) -> tuple[int, ...]:
 def _part_of(whole: np.ndarray, state: State) -> np.ndarray:
     """A view."""
     return whole if state.part is None else whole[state.part.first : state.part.first + model_shape(state.port)[0]]
-
-
-def _held(dram: np.ndarray, state: State) -> np.ndarray:
-    """uint8: its bytes, a view."""
-    return dram[state.port.address : state.port.address + state.port.size_bytes]
 
 
 def _idealised(container: Container, terms: Sequence[str]) -> Container:
