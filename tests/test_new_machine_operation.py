@@ -69,6 +69,18 @@ print(json.dumps({
 """
 
 
+KIT = """
+import sys
+import simulator.values, toolchain.machine.operations
+toolchain.machine.operations.__path__.append(sys.argv[2] + "/operations")
+simulator.values.__path__.append(sys.argv[2] + "/values")
+import toolchain.vectors.draws
+toolchain.vectors.draws.__path__.append(sys.argv[2] + "/draws")
+from toolchain.cli.hw import app
+app(["vectors", sys.argv[1] + "/own.yaml", "--out", sys.argv[1] + "/kit"])
+"""
+
+
 def make_machine(folder: Path, rate: str) -> None:
     """edge16 with one function more, and its table with one row more."""
     shipped = files("hw_configs")
@@ -79,8 +91,8 @@ def make_machine(folder: Path, rate: str) -> None:
     (folder / "own_table.yaml").write_text(table.replace("  signal:\n", f"{ROW}  signal:\n", 1))
 
 
-def ran(folder: Path, added: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(added)]
+def ran(folder: Path, added: Path, script: str = SCRIPT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, str(folder), str(added)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ADDED.parents[1])
 
 
@@ -121,3 +133,11 @@ def test_a_machine_without_the_files_names_the_function(folder: Path) -> None:
     said = ran(folder, folder).stderr
     line = (folder / "own.yaml").read_text().partition("row_log_softmax")[0].count("\n") + 1
     assert f"own.yaml:{line}: engines.vector.functions.row_log_softmax: no such function; known: abs, acos, acosh" in said
+
+
+def test_the_kit_of_the_numerics_names_the_function(folder: Path) -> None:
+    make_machine(folder, "{lanes: 16}")
+    done = ran(folder, ADDED, KIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("note: no cases here of row_log_softmax; --instructions writes those of every instruction\n")
+    assert (folder / "kit" / "index.json").exists()

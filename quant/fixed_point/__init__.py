@@ -35,6 +35,7 @@ from quant.fixed_point.foreign.onnx_float import (
     qlinear_table,
     quantize_linear,
 )
+from quant.fixed_point.kit.draw import OPERATORS as KIT_OPERATORS
 from quant.fixed_point.kit.draw import Contents
 from quant.fixed_point.kit.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
@@ -72,6 +73,7 @@ from quant.fixed_point.sums.pool import (
 from quant.fixed_point.sums.products import Matrix, ProductMethod, choose_method, product
 
 __all__ = [
+    "KIT_OPERATORS",
     "CodeType",
     "Contents",
     "ConvWeights",

@@ -266,7 +266,7 @@ MACHINES = [
     (
         "npu-build good.onnx --hw lost.yaml",
         "lost.yaml:85: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
-        "python -m toolchain.isa lost.yaml descriptors > isa/none.yaml writes a first one",
+        "python -m toolchain.isa lost.yaml descriptors -o isa/none.yaml writes a first one",
     ),
     (
         "npu-build good.onnx --hw overlap.yaml",

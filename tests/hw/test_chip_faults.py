@@ -130,8 +130,8 @@ CASES = {
     "no instruction table": (
         "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: own}\n",
         "",
-        "mine.yaml:{line}: isa: is missing (python -m toolchain.isa mine.yaml descriptors > isa/mine.yaml writes a first table), "
-        "for example {{file: isa/mine.yaml, word_cycles: 8.0}}",
+        "mine.yaml:{line}: isa: is missing (python -m toolchain.isa mine.yaml descriptors -o isa/mine.yaml writes a first table),"
+        " for example {{file: isa/mine.yaml, word_cycles: 8.0}}",
     ),
     "missing key": ("    rows: 16\n", "", "mine.yaml:{line}: engines.mac.rows: is missing"),
     "pair of one": (
@@ -373,7 +373,7 @@ CASES = {
         "isa/descriptors1024.yaml",
         "isa/descriptors2048.yaml",
         "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped; "
-        "python -m toolchain.isa mine.yaml descriptors > isa/descriptors2048.yaml writes a first one",
+        "python -m toolchain.isa mine.yaml descriptors -o isa/descriptors2048.yaml writes a first one",
     ),
     "name of odd letters": (
         "name: edge16",

@@ -10,16 +10,14 @@ from toolchain.isa import load_machine
 
 PAGE = (Path(__file__).parents[2] / "docs" / "machine.md").read_text()
 HERON = next(part for part in PAGE.split("```") if part.startswith("yaml\nname: heron\n")).removeprefix("yaml\n")
-COMMAND = "python -m toolchain.isa heron.yaml registers 32 > isa/heron.yaml"
+COMMAND = "python -m toolchain.isa heron.yaml registers 32 -o isa/heron.yaml"
 
 
 def test_the_machine_from_nothing_loads(tmp_path: Path) -> None:
     assert COMMAND in PAGE
     (tmp_path / "heron.yaml").write_text(HERON)
     (tmp_path / "isa").mkdir()
-    arguments = COMMAND.partition(" > ")[0].split()[1:]
-    written = subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, cwd=tmp_path)
-    (tmp_path / "isa" / "heron.yaml").write_text(written.stdout)
+    subprocess.run([sys.executable, *COMMAND.split()[1:]], check=True, cwd=tmp_path)
     machine = load_machine(str(tmp_path / "heron.yaml"))
     assert (machine.chip.name, machine.chip.array.rows, machine.chip.array.columns) == ("heron", 8, 32)
     assert machine.isa.table.kind == "registers"

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from quant.fixed_point import read_vectors, replay
 from quant.fixed_point.kit.vectors import VectorCase
+from tests.emitting import emitting
 from toolchain.cli.hw import app
 from toolchain.hw import shipped_names
+from toolchain.isa import load_machine
 
 PRODUCTS = {"requantize", "conv2d", "conv_transpose2d", "matmul"}
 VECTOR = {"add", "sub", "mul", "rescale", "prelu", "max_pool", "average_pool"}
@@ -116,3 +118,15 @@ def test_refusals(tmp_path: Path) -> None:
     assert run("vectors", "none", "--out", str(tmp_path / "new"))[0] == 2
     assert run("vectors", "edge16")[0] == 2
     assert [p.name for p in tmp_path.iterdir()] == ["kit"]
+
+
+def test_functions_without_cases_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requantizations of `emit` are cases; rows of a softmax need a unit, which machine files do not describe."""
+    note = "note: no cases here of softmax; --instructions writes those of every instruction\n"
+    for machine, notes in (("nvdla_small", ""), ("transformer64", note)):
+        assert run("vectors", machine, "--out", str(tmp_path / machine))[1].partition("\n")[2] == notes
+    machine = emitting(load_machine("edge16"))
+    assert "emit" in machine.chip.functions
+    monkeypatch.setattr("toolchain.cli.hw.load_machine", lambda _: machine)
+    code, out, err = run("vectors", "emits.yaml", "--out", str(tmp_path / "kit"))
+    assert (code, err, out.count("\n")) == (0, "", 1)

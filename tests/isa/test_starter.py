@@ -106,3 +106,30 @@ def test_the_command_prints_a_table_beside_which_the_machine_loads(tmp_path: Pat
 def test_the_command_tells_its_own_use(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 2
     assert "python -m toolchain.isa mine.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("broken", "arguments", "reason"),
+    [
+        (True, "mine.yaml -o isa.yaml", "mine.yaml:1: frequncy: no such key"),
+        (False, "mine.yaml registers 7 -o isa.yaml", "registers of 7 bits: "),
+        (False, "mine.yaml -o mine.yaml", "-o mine.yaml: is the machine itself, which would be overwritten; give another file"),
+        (False, "mine.yaml -o lost/isa.yaml", "-o lost/isa.yaml: there is no directory lost; make it first"),
+        (False, "mine.yaml -o", "-o: must be given once, with the name of the file for the table"),
+        (False, "mine.yaml -o isa.yaml -o b.yaml", "-o: must be given once"),
+    ],
+)
+def test_a_fault_leaves_the_file_of_a_table_as_it_was(
+    broken: bool, arguments: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "hw_configs" / "edge16.yaml").read_text().replace("isa/descriptors1024.yaml", "isa.yaml")
+    Path("mine.yaml").write_text(text + "frequncy: 1 GHz\n" * broken)
+    Path("isa.yaml").write_text("as it was")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert main(arguments.split()) == 2
+    assert reason.removeprefix("mine.yaml:1: ") in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+    Path("mine.yaml").write_text(text)
+    assert main(["mine.yaml", "registers", "32", "-o", "isa.yaml"]) == 0
+    assert load_machine("mine.yaml").isa.kind == "registers"

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import typer
 
-from quant.fixed_point import Contents, FixedPointError, write_vectors
+from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
 from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.hw.terms import defaulted_terms
 from toolchain.hw.timing import IDEAL
+from toolchain.hw.units import EMIT
 from toolchain.isa import load_machine, machine_digest, table_schema
 from toolchain.isa.c_header import c_header
 from toolchain.isa.manual import manual, manual_page
@@ -125,12 +126,26 @@ def vectors(
             raise CompileError(str(fault)) from None
         size_bytes = sum(path.stat().st_size for path in Path(out).iterdir())
         print(f"{out}: {what}, {size_bytes / 1024:.0f} KiB")
+        uncovered = [] if instructions else _functions_without_cases(chip, Path(out))
+        if uncovered:
+            print(f"note: no cases here of {', '.join(uncovered)}; --instructions writes those of every instruction")
 
 
 def _contents(chip: Chip) -> Contents:
     """Products, and the vector operations that the machine has."""
-    functions = {"table" if name in TABLE_FUNCTIONS else name for name in chip.functions}
+    functions = {_kit_name(name) for name in chip.functions} & {*KIT_OPERATORS}
     return Contents(("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(functions)))
+
+
+def _kit_name(function: str) -> str:
+    """Return what the kit calls a function of a vector engine."""
+    return "table" if function in TABLE_FUNCTIONS else "requantize" if function == EMIT else function
+
+
+def _functions_without_cases(chip: Chip, kit: Path) -> list[str]:
+    """Return the machine's functions of which the kit has no cases, such as those that only it has."""
+    covered = {case.op for case in read_vectors(kit)}
+    return sorted(name for name in chip.functions if _kit_name(name) not in covered)
 
 
 def main() -> None:

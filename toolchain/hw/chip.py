@@ -70,7 +70,7 @@ class Chip(Section):
     isa: Annotated[
         Isa,
         Field(
-            description="(python -m toolchain.isa mine.yaml descriptors > isa/mine.yaml writes a first table)",
+            description="(python -m toolchain.isa mine.yaml descriptors -o isa/mine.yaml writes a first table)",
             examples=[{"file": "isa/mine.yaml", "word_cycles": 8.0}],
         ),
     ]
