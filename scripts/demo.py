@@ -26,7 +26,7 @@ from evaluate import Array, Scores, count, evaluate, from_arrays, read_labelled,
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import machine_inputs
-from toolchain.files import write_whole
+from toolchain.files import write_files
 from toolchain.report import text
 from toolchain.runtime import Session
 
@@ -132,10 +132,8 @@ def main() -> int:
         inputs = {"a file of examples/classifier": sorted(CLASSIFIER.iterdir()), **machine_inputs(given.hw)}
         require_writable({"-o": given.output, "--json": given.json}, inputs)
         demo = run(given.hw, given.images, given.simulate)
-        if given.output is not None:
-            write_whole(given.output, demo.built.data)
-        if given.json is not None:
-            write_whole(given.json, demo_json(demo).encode())
+        outputs = {given.json: demo_json(demo).encode(), given.output: demo.built.data}
+        write_files({path: data for path, data in outputs.items() if path is not None})
     figures = demo.built.figures
     sections = [accuracy_text(demo), text.totals_text(figures), cycles_text(figures), text.fallbacks_text(figures)]
     print("\n\n".join(s for s in sections if s))

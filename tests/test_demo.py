@@ -1,9 +1,11 @@
 """scripts/demo.py in small: what the README's first command shows must hold."""
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,3 +61,15 @@ def test_the_kept_file_answers_as_the_demo_says(demo: tuple[str, dict[str, Any],
     session = Session(demo[2], backend="reference")
     classes = [int(session.run(None, {"x": image[None, None]})[0].argmax()) for image in x]
     assert np.mean(classes == y) == pytest.approx(demo[1]["scores"]["top1_int"])
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "o.npu").write_text("old")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    command = importlib.import_module("demo")
+    monkeypatch.setattr(command, "run", lambda *_: SimpleNamespace(built=SimpleNamespace(data=b"new")))
+    monkeypatch.setattr(command, "demo_json", lambda _: "figures")
+    monkeypatch.setattr(sys, "argv", ["demo.py", "-o", str(tmp_path / "o.npu"), "--json", "/dev/full"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("o.npu", "old")]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolchain.bounds import STREAM_BYTES
@@ -43,25 +43,49 @@ def write_whole(path: str | Path, data: bytes) -> None:
     write_files({path: data})
 
 
-def write_files(files: Mapping[str | Path, bytes]) -> None:
-    """All files or none: each is written beside its target, and renamed when every one is complete.
+def write_files(files: Mapping[str | Path, bytes], folders: Iterable[Path] = ()) -> None:
+    """Write all files or none: each beside its target first, and renamed, in their order, when every one is complete.
 
-    What is there and no plain file (a pipe, /dev/stdout) is written to directly. Raises OSError naming the target.
+    So the last one is new only where all others are. folders: are made where they are not there, and removed again where it
+    fails. What is there and no plain file (a pipe, /dev/stdout) is written to directly, before the first is renamed. Raises
+    OSError naming the target.
     """
+    streams = [path for path in files if is_stream(path)]
+    made: list[Path] = []
     staged: list[tuple[str, str | Path]] = []
     try:
+        for folder in folders:
+            with naming(folder):
+                made += _make_folders(folder)
         for path, data in files.items():
-            with naming(path):
-                if is_stream(path):
-                    Path(path).write_bytes(data)
-                else:
+            if path not in streams:
+                with naming(path):
                     staged.append((_write_beside(os.path.realpath(path), data), path))
+        for path in streams:
+            with naming(path):
+                Path(path).write_bytes(files[path])
         for temporary, path in staged:
             with naming(path):
                 os.replace(temporary, os.path.realpath(path))
-    finally:
-        for temporary, _ in staged:
-            Path(temporary).unlink(missing_ok=True)
+    except BaseException:
+        _remove(staged, made)
+        raise
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return those that were not there, the outermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()][::-1]
+    for path in missing:
+        path.mkdir(exist_ok=True)
+    return missing
+
+
+def _remove(staged: Iterable[tuple[str, str | Path]], folders: Iterable[Path]) -> None:
+    for temporary, _ in staged:
+        Path(temporary).unlink(missing_ok=True)
+    for folder in reversed([*folders]):
+        with suppress(OSError):  # something was renamed into it
+            folder.rmdir()
 
 
 def is_stream(path: str | Path) -> bool:
@@ -81,13 +105,11 @@ def naming(path: str | Path) -> Iterator[None]:
 def _write_beside(target: str, data: bytes) -> str:
     """The temporary file that now holds `data`, with the rights that a new file would have."""
     folder, name = os.path.split(target)
-    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

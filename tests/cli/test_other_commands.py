@@ -5,8 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -135,6 +139,79 @@ def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert fault.value.filename == str(tmp_path / "b")
     assert contents(tmp_path) == before
+
+
+def test_what_fails_leaves_no_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "a").mkdir()
+    for folder in (tmp_path / "new" / "inner", tmp_path / "there"):
+        with pytest.raises(OSError):
+            write_files({folder / "b": b"new", tmp_path / "a": b"a directory"}, [folder])
+        assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "there"]
+    write_files({tmp_path / "new" / "inner" / "b": b"new"}, [tmp_path / "new" / "inner"])
+    assert (tmp_path / "new" / "inner" / "b").read_bytes() == b"new"
+
+
+def test_the_last_file_is_renamed_last_and_streams_are_written_before(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("old")
+    with pytest.raises(OSError, match="No space"):
+        write_files({tmp_path / "a": b"new", "/dev/full": b"figures", tmp_path / "b": b"new"})
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old", "b": "old", "c": "old"}
+    renamed: list[str] = []
+    with mock.patch("os.replace", side_effect=lambda _, target: renamed.append(Path(target).name)):
+        write_files({tmp_path / name: b"new" for name in "bac"})
+    assert renamed == ["b", "a", "c"]
+
+
+def test_no_stream_is_written_before_all_files_fit(tmp_path: Path) -> None:
+    with small_files(1000), open(tmp_path / "read", "w+b") as read:
+        with mock.patch("toolchain.files.is_stream", side_effect=lambda path: Path(path).name == "read"), pytest.raises(OSError):
+            write_files({tmp_path / "read": b"figures", tmp_path / "b": bytes(2000)})
+        assert read.read() == b""
+
+
+@contextmanager
+def small_files(limit_bytes: int) -> Iterator[None]:
+    """A limit on the size of files stands for a full disk: a write beyond it fails."""
+    resource = pytest.importorskip("resource")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+
+
+BUILD = "npu-build good.onnx --hw edge16 --calib good.npz --json {0}/j.json --dump-schedule {0}/s.txt --image {0}/i -o {0}/o.npu"
+WRITING = [  # the last is the command's -o
+    (BUILD, ["j.json", "s.txt", "i", "o.npu"]),
+    ("npu-sim good.npu --json {0}/j.json --trace {0}/t.json --output {0}/o.npz", ["j.json", "t.json", "o.npz"]),
+    ("npu-sim good.npu --dump-memory end --out {0}/d", ["d"]),
+    ("npu-dis good.npu -o {0}/o.txt", ["o.txt"]),
+    ("npu-hw vectors edge16 --out {0}/kit", ["kit"]),
+    ("scripts/calibrate.py good.onnx --data good.npz --hw edge16 -o {0}/p.yaml", ["p.yaml"]),
+]
+
+
+@pytest.mark.parametrize(("line", "outputs"), WRITING, ids=[line.rpartition(" ")[0][:24] for line, _ in WRITING])
+def test_a_full_disk_leaves_every_old_file(line: str, outputs: list[str], in_workshop: Path, tmp_path: Path) -> None:
+    """Full for the largest file, when others have been written, and for all."""
+    with mock.patch("os.replace", wraps=os.replace) as replace:
+        assert run(line.format(tmp_path)).code == 0
+    assert not replace.called or tmp_path / outputs[-1] in (path := Path(replace.call_args.args[1]), path.parent)
+    sizes = [p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()]
+    for path in [tmp_path / name for name in outputs]:
+        if path.is_dir() and path.name != "kit":  # a folder must be new
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.write_text("old")
+    before = {p.relative_to(tmp_path): p.read_bytes() if p.is_file() else b"" for p in tmp_path.rglob("*")}
+    for limit_bytes in {max(sizes) - 1, 1}:
+        with small_files(limit_bytes):
+            printed = run(line.format(tmp_path))
+        assert printed.code == 2 and re.fullmatch(r"\S+: file too large\n", printed.err), printed.err
+        assert {p.relative_to(tmp_path): p.read_bytes() if p.is_file() else b"" for p in tmp_path.rglob("*")} == before
 
 
 def test_what_cannot_be_replaced_is_named(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from toolchain.cli.option_values import (
 )
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
-from toolchain.files import is_stream, naming
+from toolchain.files import is_stream
 
 if TYPE_CHECKING:
     from toolchain.api import BuildOptions
@@ -268,9 +268,8 @@ def _build(
         refused = "nothing was written; mend it, ask for less, or take it as it is with --force"
         print("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), file=sys.stderr)
         raise SystemExit(NOT_ACCURATE)
-    files: dict[str | Path, bytes] = {wanted.target: built.data}
     parts = built.entries or {"": built}
-    files |= {wanted.qdq[name]: one.qdq for name, one in parts.items() if one.qdq is not None}
+    files: dict[str | Path, bytes] = {wanted.qdq[name]: one.qdq for name, one in parts.items() if one.qdq is not None}
     if wanted.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
         files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
@@ -279,9 +278,10 @@ def _build(
     if wanted.sram_curve is not None and built.curve is not None:
         files[wanted.sram_curve] = curve_picture(built.curve, built.container).encode()
     containers = {name: one.container for name, one in built.entries.items()}
-    files |= _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
-    files |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))
-    write_files(files)
+    folders = _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
+    folders |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))
+    made = [*filter(None, (wanted.image, wanted.error_report)), *(file.parent for file in folders)]
+    write_files({**files, **folders, wanted.target: built.data}, made)
     print(report(built, explain, options))
     programs = any(one.figures["layers"] for one in parts.values())
     checked = "the emitted program equals the integer reference bit for bit" if programs else "no program"
@@ -291,12 +291,6 @@ def _build(
     warn((*built.warnings, *(f"NOT ACCURATE ENOUGH, written because of --force: {f}" for f in built.failures)))
 
 
-def _folder(folder: Path | None, made: Callable[[], Mapping[str, bytes]]) -> dict[str | Path, bytes]:
-    """The files of a folder that was asked for, which is made."""
-    if folder is None:
-        return {}
-    files: dict[str | Path, bytes] = {folder / name: data for name, data in made().items()}
-    for parent in dict.fromkeys([folder, *(Path(file).parent for file in files)]):
-        with naming(parent):
-            parent.mkdir(parents=True, exist_ok=True)
-    return files
+def _folder(folder: Path | None, made: Callable[[], Mapping[str, bytes]]) -> dict[Path, bytes]:
+    """The files of a folder that was asked for."""
+    return {} if folder is None else {folder / name: data for name, data in made().items()}

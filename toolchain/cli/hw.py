@@ -9,6 +9,7 @@ import typer
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
 from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
+from toolchain.files import naming
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.hw.terms import defaulted_terms
 from toolchain.hw.timing import IDEAL
@@ -116,12 +117,13 @@ def vectors(
         machine = load_machine(name)
         chip = machine.chip
         try:
-            if instructions:
-                cases = write_instruction_cases(Path(out), machine, hexadecimal)
-                what = f"{len(cases)} cases of {len(machine.isa.plans)} instructions of {chip.name}"
-            else:
-                paths = write_vectors(Path(out), chip.numerics, _contents(chip))
-                what = f"{len(paths) - 1} cases for the numerics of {chip.name}"
+            with naming(out):
+                if instructions:
+                    cases = write_instruction_cases(Path(out), machine, hexadecimal)
+                    what = f"{len(cases)} cases of {len(machine.isa.plans)} instructions of {chip.name}"
+                else:
+                    paths = write_vectors(Path(out), chip.numerics, _contents(chip))
+                    what = f"{len(paths) - 1} cases for the numerics of {chip.name}"
         except FixedPointError as fault:
             raise CompileError(str(fault)) from None
         size_bytes = sum(path.stat().st_size for path in Path(out).iterdir())

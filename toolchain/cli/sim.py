@@ -138,7 +138,7 @@ def area_bases(given: Sequence[str]) -> dict[str, int]:
 
 def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
     from toolchain.cli.arrays import read_feeds
-    from toolchain.files import naming, write_files
+    from toolchain.files import write_files
     from toolchain.runtime import memory_files, parse_stop
 
     session = asked.session(timing=False)
@@ -149,9 +149,7 @@ def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
     feeds = read_feeds(input_file, session.get_inputs(), session.get_states())
     with shown() as progress:
         files = memory_files(session, stop, feeds, progress)
-    with naming(out):
-        out.mkdir(parents=True, exist_ok=True)
-    write_files({out / name: data for name, data in files.items()})
+    write_files({out / name: data for name, data in files.items()}, [out])
     print(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
     print(f"behind op {stop.index} of segment {stop.segment}, on {asked.backend}")
     if input_file is None:
@@ -191,14 +189,14 @@ def _simulate(
     if asked.without:
         figures["without"] = list(asked.without)
     files: dict[str | Path, bytes] = {}
-    if output is not None:
-        files[output] = npz_bytes(
-            {**run.outputs, **{name: session.state(name) for name in (t.name for t in session.get_states())}}
-        )
     if json_file is not None:
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     if trace is not None:
         files[trace] = trace_json(session.container, simulations)
+    if output is not None:
+        files[output] = npz_bytes(
+            {**run.outputs, **{name: session.state(name) for name in (t.name for t in session.get_states())}}
+        )
     write_files(files)
     print(_report(session, run, figures))
     if asked.without:
