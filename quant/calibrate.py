@@ -21,7 +21,8 @@ from quant.parameters import least_error_range
 from quant.pieces import PiecewiseModel, tensor_bytes
 from quant.sample import Sample
 from quant.suggestion import suggestion
-from toolchain.errors import CompileError, InternalError, first_line
+from toolchain.errors import CompileError, InternalError
+from toolchain.inference import InferenceError
 from toolchain.ir.graph import TensorType
 from toolchain.ir.masks import MASK_LOW
 
@@ -252,8 +253,8 @@ def _session(
     source = PiecewiseModel(model, held_bytes // 4) if lean else computed_by or PlainModel(model)
     try:
         return FloatSession(source, names, threads=threads, few_runs=few_runs, lean=lean)
-    except Exception as fault:  # onnxruntime's errors share no base class
-        raise CompileError(f"calibration: onnxruntime does not load the model: {first_line(fault)}") from None
+    except InferenceError as fault:
+        raise CompileError(f"calibration: onnxruntime does not load the model: {fault.reason}") from None
 
 
 def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[tuple[str, np.ndarray]]:
@@ -261,8 +262,8 @@ def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[t
     while True:
         try:
             found = next(stream, None)
-        except Exception as fault:
-            raise _refused(session, sample, where, first_line(fault)) from None
+        except InferenceError as fault:
+            raise _refused(session, sample, where, fault.reason) from None
         if found is None:
             return
         yield found
@@ -274,7 +275,7 @@ def _refused(session: FloatSession, sample: Sample, where: _Sample, said: str) -
     for number in (0, 1):
         try:
             session.run({name: np.full_like(value, number) for name, value in sample.items()})
-        except Exception:  # onnxruntime's errors share no base class
+        except InferenceError:
             continue
         way_out = "mend the sample, or give data of the kind that the model was trained on"
         return where.fault(f"onnxruntime cannot run the model on it: {said}", way_out)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
+
+from toolchain.errors import InternalError
+from toolchain.inference import CPU, InferenceError, InferenceSession, add_weights, open_model, session_options
 from toolchain.ir.part import Part
 
 if TYPE_CHECKING:
@@ -20,6 +27,10 @@ WRONG_FUSIONS = ["Pad_Fusion", "WeightBiasQuantization"]
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 # Drops the output of a Conv that is asked for, where its weights are under a DequantizeLinear (1.32).
 _DROPS_OUTPUTS = "ConvAddActivationFusion"
+MOST_DISTANCE = 1e-3  # of an output's rms; float sums in another order stay below 1e-5
+_AT_ONCE = 1 << 20  # elements that are compared
+T = TypeVar("T")
+_NOTES: ContextVar[dict[str, None] | None] = ContextVar("_NOTES", default=None)
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -36,44 +47,173 @@ def open_session(
     model: bytes | str | Path,
     *,
     threads: int = 1,
-    providers: Sequence[str] = ("CPUExecutionProvider",),
+    providers: Sequence[str] = CPU,
     folder: str = "",
     dims: Sequence[tuple[str, int]] = (),
     weights: Mapping[str, Any] = NO_WEIGHTS,
     few_runs: bool = False,
     lean: bool = False,
-) -> Any:
-    """An onnxruntime.InferenceSession of a model or its file, on these providers alone. folder: of its external data; dims:
-    of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session.
-    few_runs: open fast rather than run fast. lean: what a run has used is given back behind it, which costs time.
+) -> CheckedSession:
+    """Opens a model or its file, on these providers alone. folder: of its external data; dims: of named dimensions; weights:
+    arrays of initializers that the model has no values for, to be kept as long as the session. few_runs: open fast rather
+    than run fast. lean: what a run has used is given back behind it, which costs time.
 
-    Raises what onnxruntime raises, which shares no base class.
+    Raises InferenceError, MemoryError.
     """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what it logs it also raises
-    # Its rewriting of int8 to uint8 makes models of quantized ones that do not load (1.31).
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    # Weights under a DequantizeLinear stay what they are; activations beside them are not rounded.
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    if few_runs:  # layouts and fusions for speed cost more than a run or two get back
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    if lean:
-        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
-        _return_large_blocks()
     model, folder, weights = _exact(model, folder, weights)
-    if folder:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    for name, size in dims:
-        options.add_free_dimension_override_by_name(name, size)
-    if weights:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(w) for w in weights.values()]
-        options.add_external_initializers(list(weights), values)
-    wrong = [*WRONG_FUSIONS, _DROPS_OUTPUTS] if isinstance(model, bytes) and b"DequantizeLinear" in model else WRONG_FUSIONS
-    return onnxruntime.InferenceSession(model, options, providers=list(providers), disabled_optimizers=wrong, enable_fallback=0)
+
+    def opened(optimized: bool) -> InferenceSession:
+        options = session_options(optimized=optimized, threads=threads)
+        # Its rewriting of int8 to uint8 makes models of quantized ones that do not load (1.31).
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
+        # Weights under a DequantizeLinear stay what they are; activations beside them are not rounded.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        if lean:
+            options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+            _return_large_blocks()
+        if folder:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        for name, size in dims:
+            options.add_free_dimension_override_by_name(name, size)
+        add_weights(options, weights)
+        quantized = isinstance(model, bytes) and b"DequantizeLinear" in model
+        wrong = [*WRONG_FUSIONS, _DROPS_OUTPUTS] if quantized else WRONG_FUSIONS
+        return open_model(model, options, providers=providers, disabled_optimizers=wrong)
+
+    return CheckedSession(opened, few_runs)
+
+
+class CheckedSession:
+    """A model in onnxruntime, optimized where that computes what the model says.
+
+    The first run is made unoptimized too, and every later one by the one of both that is right.
+    """
+
+    def __init__(self, opened: Callable[[bool], InferenceSession], few_runs: bool = False) -> None:
+        """opened: opens the model, optimized or not; few_runs: never optimized, which costs more than a run or two get back.
+        Raises InferenceError, MemoryError."""
+        self._lock = Lock()
+        self._opened, self._few_runs = opened, few_runs
+        self._chosen: InferenceSession | None = None
+        self._session: InferenceSession | None
+        try:
+            self._session = opened(False)
+        except InferenceError as fault:  # no kernel for a node that the optimizer computes or replaces
+            self._session = self._chosen = _or_else(fault, lambda: opened(True))
+
+    def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+        """The values of these outputs, of all where None. Raises InferenceError, MemoryError."""
+        if self._chosen is None:
+            with self._lock:
+                if self._chosen is None:
+                    self._chosen, values = self._choose(lambda session: session.run(outputs, feeds, run_options))
+                    self._session = self._chosen
+                    self._opened = _no_more  # it holds the model
+                    return values
+        return self._chosen.run(outputs, feeds, run_options)
+
+    def get_inputs(self) -> list[Any]:
+        """The inputs as onnxruntime describes them."""
+        return self._open().get_inputs()
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs as onnxruntime describes them."""
+        return self._open().get_outputs()
+
+    def get_providers(self) -> list[str]:
+        """The providers that run the model, the preferred one first."""
+        return self._open().get_providers()
+
+    def _open(self) -> InferenceSession:
+        if self._session is None:
+            self._session = self._opened(False)
+        return self._session
+
+    def _choose(self, run: Callable[[InferenceSession], list[Any]]) -> tuple[InferenceSession, list[Any]]:
+        """The session that all runs use, and what it makes of the first."""
+        plain = self._open()
+        try:
+            expected = run(plain)
+        except InferenceError as fault:
+            optimized = _or_else(fault, lambda: self._opened(True))
+            return optimized, _or_else(fault, lambda: run(optimized))
+        if self._few_runs:
+            return plain, expected
+        del plain
+        self._session = None  # one is held at a time
+        try:
+            optimized = self._opened(True)
+            values = run(optimized)
+        except InferenceError as fault:
+            reason = f"fails on it ({fault.reason})"
+        else:
+            distance = largest_distance(expected, values)
+            if distance <= MOST_DISTANCE:
+                return optimized, values
+            reason = f"changes what it computes ({_share(distance)})"
+            del optimized
+        plain = self._opened(False)
+        again = run(plain)
+        if largest_distance(expected, again) > MOST_DISTANCE:  # random by itself
+            return plain, again
+        _note(f"onnxruntime's optimizer {reason}: computed in float without it, which is slower and right")
+        return plain, again
+
+
+def largest_distance(expected: Sequence[Any], values: Sequence[Any]) -> float:
+    """The largest root mean square of an output's differences, as a share of the output's own: where `expected` is finite.
+    Infinite where shapes, types or what is finite differ; sequences and other values that are no arrays are not compared."""
+    return max((_distance(a, b) for a, b in zip(expected, values, strict=True)), default=0.0)
+
+
+def _distance(expected: Any, value: Any) -> float:
+    if not isinstance(expected, np.ndarray) or not isinstance(value, np.ndarray):
+        return 0.0 if type(expected) is type(value) else np.inf
+    if expected.shape != value.shape or expected.dtype != value.dtype:
+        return np.inf
+    if expected.dtype.kind in "OSU":  # strings
+        return 0.0 if np.array_equal(expected, value) else np.inf
+    signal = noise = 0.0
+    for at in range(0, expected.size, _AT_ONCE):
+        a, b = (v.reshape(-1)[at : at + _AT_ONCE].astype(np.float64) for v in (expected, value))
+        finite = np.isfinite(a)  # where it is not, a fused kernel that makes a number of it is no worse
+        a, b = a[finite], b[finite]
+        signal += float(a @ a)
+        noise += float((b - a) @ (b - a))
+    return 0.0 if noise == 0 else np.inf if signal == 0 or not np.isfinite(noise) else float(np.sqrt(noise / signal))
+
+
+def _share(distance: float) -> str:
+    return f"by {distance:.2g} of an output's rms" if np.isfinite(distance) else "its outputs' shapes, zeros or NaN"
+
+
+def _or_else(fault: InferenceError, call: Callable[[], T]) -> T:
+    """The result of the call; where that is refused too, raises the first fault: it is of the model as it is."""
+    try:
+        return call()
+    except InferenceError:
+        raise fault from None
+
+
+def _no_more(_: bool) -> InferenceSession:
+    raise InternalError("a session that has run is opened again")
+
+
+@contextmanager
+def inference_notes() -> Iterator[Mapping[str, None]]:
+    """Collects, as keys, what there is to say of the sessions that run inside: one sentence of each kind of difference."""
+    notes = dict[str, None]()
+    token = _NOTES.set(notes)
+    try:
+        yield notes
+    finally:
+        _NOTES.reset(token)
+
+
+def _note(sentence: str) -> None:
+    notes = _NOTES.get()
+    if notes is not None and not notes:  # a network is run in many pieces; the first says enough
+        notes[sentence] = None
 
 
 def _exact(
@@ -136,7 +276,7 @@ class FloatSession:
     def __init__(
         self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False, lean: bool = False
     ) -> None:
-        """few_runs, lean: as in `open_session`. Raises what onnxruntime raises, which shares no base class."""
+        """few_runs, lean: as in `open_session`. Raises InferenceError, MemoryError."""
         made = [n for n in dict.fromkeys(names) if n not in model.inputs]
         self._names = tuple(names)
         self._sessions = []
@@ -153,13 +293,13 @@ class FloatSession:
             self._sessions.append((session, part.inputs, part.outputs, part.given, part.weights))  # which live as long
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
-        """The tensors in the order of their names. Raises what onnxruntime raises."""
+        """The tensors in the order of their names. Raises InferenceError, MemoryError."""
         values = dict(self.stream(sample))
         return [values[n] for n in self._names]
 
     def stream(self, sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Each of the tensors as soon as its part of the model has run; none is held longer than a later part reads it.
-        Raises what onnxruntime raises."""
+        Raises InferenceError, MemoryError."""
         wanted, values = set(self._names), dict(sample)
         yield from ((n, values[n]) for n in dict.fromkeys(self._names) if n in sample)
         for at, (session, inputs, outputs, given, _) in enumerate(self._sessions):

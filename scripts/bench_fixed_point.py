@@ -20,13 +20,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np  # noqa: E402
-import onnxruntime  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from quant import fixed_point as fp  # noqa: E402
 from quant.fixed_point import Requant, Rounding  # noqa: E402
 from toolchain.cli.application import reported, require_writable  # noqa: E402
 from toolchain.files import write_whole  # noqa: E402
+from toolchain.inference import open_model, session_options  # noqa: E402
 
 # (size, ic, oc, kernel, stride, how often): the convolutions of ResNet-50 at 224 x 224.
 RESNET50 = [
@@ -169,11 +169,8 @@ def _session(op: str, w: np.ndarray, size: int, ic: int, stride: int, pad: int, 
         [helper.make_tensor_value_info("y", kind, None)],
         [numpy_helper.from_array(v, n) for n, v in values.items()],
     )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_model(model.SerializeToString(), session_options(optimized=True))
 
 
 def bench_tiles(repeats: int) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ from toolchain.cli.option_values import input_shapes
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model
+from toolchain.inference import open_model, session_options
 from toolchain.ir.graph import OnnxGraph, OnnxOp, Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed
@@ -67,16 +68,10 @@ PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInt
 def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: bool = True) -> Sequence[Array]:
     """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is. fused: else
     node by node."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+    options = session_options(optimized=fused)
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     exact = with_exact_weights(model) if saturates() else model
-    session = onnxruntime.InferenceSession(exact.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_model(exact.SerializeToString(), options)
     return [np.asarray(v) for v in session.run(None, dict(feeds))]
 
 

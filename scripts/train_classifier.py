@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from onnx_builder import GraphBuilder, fold_batch_norm
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
+from quant.float_session import open_session
+
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 OPSET = 13
 
@@ -260,9 +262,7 @@ def to_onnx(model: Classifier) -> onnx.ModelProto:
 # ------------------------------------------------------------------------------------------------ output
 def accuracy(model: onnx.ModelProto, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> float:
     """Top-1 in 0..1 of the exported graph in onnxruntime, 500 images at a time."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     correct = 0
     for start in range(0, len(images), 500):
         part = slice(start, start + 500)

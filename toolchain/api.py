@@ -14,6 +14,7 @@ from typing import Any
 
 from quant.data import Samples, to_calibrate_on
 from quant.file import read_parameters
+from quant.float_session import inference_notes
 from toolchain import entries
 from toolchain.checking import checked, host_reasons
 from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_bytes
@@ -88,6 +89,12 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
 
     Of several entries the first is calibrated, or all are as the parameters file says: what they share is then the same bytes.
     """
+    with inference_notes() as notes:
+        built = _all_entries(path, options, dump, progress)
+    return replace(built, notes=(*built.notes, *notes))
+
+
+def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: Progress) -> Build:
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     evaluation = loaded(options.gate)
     schedules = schedules_given(options.schedule, tuple(options.entries))

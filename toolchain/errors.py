@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 from toolchain.bounds import FAULTS, MESSAGE_LINE
@@ -20,6 +21,39 @@ def first_line(fault: BaseException) -> str:
     for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
         said = noise.sub("", said, count=1)
     return said[:MAX_QUOTED].strip() or type(fault).__name__
+
+
+# What libraries say where the system gives them no memory, no thread or no room for code; each was seen, or is in their source.
+_NO_MEMORY = re.compile(
+    r"bad_alloc|bad allocation|bad_array_new_length|out of memory|Unable to allocate|[Cc]annot allocate memory"
+    r"|Failed to allocate memory|[Aa]rena alloc failed|smaller than requested bytes"  # onnxruntime, protobuf, onnxruntime
+    r"|can't start new thread|pthread_create|Resource temporarily unavailable|failed to map segment|cannot create .* mapping"
+)
+
+
+def is_out_of_memory(fault: BaseException) -> bool:
+    """Whether an exception, or one that it was raised for, says that the system has no more memory or threads. Sentences of
+    our own do not count: they quote names of the user's."""
+    pending, seen = [fault], set[int]()
+    while pending:
+        one = pending.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, OSError):  # a full pipe is "temporarily unavailable" too
+            said = one.errno == errno.ENOMEM
+        else:
+            said = not isinstance(one, ToolchainError | InternalError) and _NO_MEMORY.search(str(one)) is not None
+        if said or isinstance(one, MemoryError):
+            return True
+        pending += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+    return False
+
+
+def out_of_memory(fault: BaseException) -> str:
+    """The sentence for a fault of which `is_out_of_memory` holds."""
+    said = first_line(fault) if isinstance(fault, MemoryError) and str(fault) else ""
+    return f"out of memory{f': {said}' if said else ''}; close other programs, or take smaller inputs"
 
 
 def system_cause(fault: OSError) -> str:

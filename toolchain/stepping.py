@@ -9,8 +9,9 @@ import numpy as np
 from quant.data import Samples, Types, open_data
 from quant.float_session import FloatSession
 from quant.sample import NoArray, Sample
-from toolchain.errors import CompileError, first_line
+from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
+from toolchain.inference import InferenceError
 from toolchain.ir.states import StatePair
 
 
@@ -62,6 +63,6 @@ def stepped(samples: Samples, model: NormalModel, inputs: Types) -> Samples:
 def _next(session: FloatSession, whole: Sample, states: Sequence[StatePair], where: str) -> Sample:
     try:
         made = session.run(whole)
-    except Exception as fault:  # onnxruntime's errors share no base class
-        raise CompileError(f"{where}: onnxruntime cannot run the model on it: {first_line(fault)}") from None
+    except InferenceError as fault:
+        raise CompileError(f"{where}: onnxruntime cannot run the model on it: {fault.reason}") from None
     return {pair.past: np.asarray(value, np.float32) for pair, value in zip(states, made)}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 
-from quant.float_session import open_session
+from quant.float_session import CheckedSession, inference_notes, largest_distance, open_session
+from toolchain.inference import InferenceError, InferenceSession, open_model, session_options
 
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
 POOL = "<ceil_mode = 1, count_include_pad = 1, kernel_shape = [2,3], pads = [0,0,0,1], strides = [2,1]>"
@@ -46,3 +51,104 @@ def test_a_convolution_in_front_of_a_sum_that_is_asked_for() -> None:
     found = dict(zip("yb", open_session(model.SerializeToString()).run(["y", "b"], {"x": x})))
     wanted = dict(zip("yb", open_session(model.SerializeToString(), few_runs=True).run(["y", "b"], {"x": x})))
     assert all(np.allclose(found[n], wanted[n], atol=1e-5) for n in "yb")
+
+
+RMS = """<ir_version: 8, opset_import: ["": 17]> g (float[1,6,1] x) => (float[1,6,3] y)
+  <float two = {2}, float e = {1e-5}, float[3] scale = {0.5, -1.5, 2}> {
+    a = Add(x, two) p = Pow(a, two) m = ReduceMean<axes = [-1]>(p) v = Add(m, e) s = Sqrt(v) d = Div(a, s) y = Mul(d, scale) }"""
+BY_CHANNEL = """<ir_version: 8, opset_import: ["": 17]> g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+  <float[2] s = {0.1, 0.2}, int8[2] z = {0, 0}, float one = {0.1}, int8 zero = {0}, int8[2,2,1,1] w = {10, 0, 0, 10}> {
+    q = QuantizeLinear<axis = 1>(x, s, z) d = DequantizeLinear<axis = 1>(q, s, z) v = DequantizeLinear(w, one, zero)
+    c = Conv(d, v) k = QuantizeLinear(c, one, zero) y = DequantizeLinear(k, one, zero) }"""
+
+
+def serialized(text: str) -> bytes:
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+@pytest.mark.parametrize(("text", "shape"), [(RMS, (1, 6, 1)), (BY_CHANNEL, (1, 2, 4, 4))])
+def test_a_model_that_fails_when_it_is_optimized(text: str, shape: tuple[int, ...]) -> None:
+    rng, plain = np.random.default_rng(0), open_session(serialized(text), few_runs=True)
+    with inference_notes() as notes:
+        session = open_session(serialized(text))
+        for _ in range(2):
+            x = rng.standard_normal(shape).astype(np.float32)
+            assert np.array_equal(session.run(None, {"x": x})[0], plain.run(None, {"x": x})[0])
+    assert [note.partition(" (")[0] for note in notes] == ["onnxruntime's optimizer fails on it"]
+
+
+@pytest.mark.parametrize(("factor", "used", "note"), [(1.0001, 1.0001, None), (1.01, 1.0, "(by 0.01 of an output's rms)")])
+def test_a_model_that_the_optimizer_changes(factor: float, used: float, note: str | None) -> None:
+    def opened(optimized: bool) -> InferenceSession:
+        text = f"g (float[2] x) => (float[2] y) <float f = {{{factor if optimized else 1.0}}}> {{ y = Mul(x, f) }}"
+        model = serialized(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+        return open_model(model, session_options(optimized=optimized))
+
+    session, x = CheckedSession(opened), np.float32([1, 2])
+    with inference_notes() as notes:
+        runs = [session.run(None, {"x": x})[0] for _ in range(2)]
+    assert np.allclose(runs, [x * used] * 2, rtol=1e-6)
+    assert [n.partition("computes ")[2].partition(":")[0] for n in notes] == ([] if note is None else [note])
+
+
+def test_a_model_that_nothing_runs() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Reshape(x, s) }'
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3], np.int64), "s"))
+    with pytest.raises(InferenceError, match=r"onnxruntime cannot (load|run) the model: .*[Rr]eshape"):
+        open_session(proto.SerializeToString()).run(None, {"x": np.zeros(2, np.float32)})
+
+
+def test_a_bad_sample_does_not_decide() -> None:
+    """The next one is run, optimized where both agree."""
+    session = open_session(serialized(RMS.replace("float[3] scale = {0.5, -1.5, 2}", "float scale = {2}")))
+    with pytest.raises(InferenceError, match="cannot run"):
+        session.run(None, {"x": np.zeros((1, 6, 2), np.float32)})
+    assert session.run(None, {"x": np.zeros((1, 6, 1), np.float32)})[0].shape == (1, 6, 1)
+
+
+def test_random_numbers_are_no_difference() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[64] x) => (float[64] y) { r = RandomNormalLike(x) y = Add(x, r) }'
+    with inference_notes() as notes:
+        open_session(serialized(text)).run(None, {"x": np.zeros(64, np.float32)})
+    assert not notes
+
+
+NAN, INF = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "distance"),
+    [
+        (np.float32([3, 4]), np.float32([3, 4]), 0),
+        (np.float32([3, 4]), np.float32([3, 4.005]), 1e-3),
+        (np.float16([300, 400]), np.float16([300, 400]), 0),
+        (np.float32([NAN, 4]), np.float32([0, 4]), 0),
+        (np.float32([-INF, 4]), np.float32([-3e38, 4]), 0),
+        (np.float32([3, 4]), np.float32([NAN, 4]), INF),
+        (np.float32([0, 0]), np.float32([0, 1e-9]), INF),
+        (np.float32([0]), np.float32([[0]]), INF),
+        (np.zeros((0, 3)), np.zeros((0, 3)), 0),
+        (np.int64([3, 4]), np.int64([3, 9]), 1),
+        (np.array([True]), np.array([False]), 1),
+        (np.int64([3]), np.float32([3]), INF),
+        (np.array(["a"], object), np.array(["b"], object), INF),
+        ([np.zeros(2)], [np.ones(2)], 0),
+    ],
+)
+def test_distances(expected: Any, value: Any, distance: float) -> None:
+    assert largest_distance([expected], [value]) == pytest.approx(distance, rel=1e-3)
+
+
+def test_memory_that_onnxruntime_lacks_is_no_fault_of_the_model() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (int64[1] n) => (float[a] y) { y = ConstantOfShape(n) }'
+    with pytest.raises(MemoryError):
+        open_session(serialized(text)).run(None, {"n": np.array([1 << 50], np.int64)})
+
+
+def test_onnxruntime_is_opened_in_one_place() -> None:
+    """The integer kernels of the ground floor, which imports nothing of the project, have a place of their own."""
+    root = Path(__file__).resolve().parents[2]
+    files = [f for folder in ("toolchain", "quant", "simulator", "scripts") for f in sorted((root / folder).rglob("*.py"))]
+    opening = {str(f.relative_to(root)) for f in files if re.search(r"(onnxruntime|ort)\.InferenceSession\(", f.read_text())}
+    assert opening == {"toolchain/inference.py", "quant/fixed_point/sums/sessions.py"}

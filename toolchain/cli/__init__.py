@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
+from toolchain.errors import is_out_of_memory, out_of_memory
+
 
 def build() -> None:
     run_command("build")
@@ -33,9 +35,16 @@ def collect_seldom() -> None:
 
 
 def run_command(command: str) -> None:
+    """Runs a command, whose imports may need more memory than there is. Exits with 2 where memory or threads run out."""
     collect_seldom()
-    with ended_at_once():
-        import_module(f"toolchain.cli.{command}").main()
+    try:
+        with ended_at_once():
+            import_module(f"toolchain.cli.{command}").main()
+    except Exception as fault:
+        if not is_out_of_memory(fault):
+            raise
+        os.write(2, f"{out_of_memory(fault)}\n".encode(errors="backslashreplace"))
+        raise SystemExit(2) from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from toolchain.cli import interruptible
-from toolchain.errors import CompileError, ToolchainError, system_cause
+from toolchain.errors import CompileError, ToolchainError, is_out_of_memory, out_of_memory, system_cause
 from toolchain.files import is_stream
 
 Paths = str | Path | Sequence[str | Path] | None
@@ -45,9 +45,9 @@ def reported() -> Iterator[None]:
             yield
         sys.stdout.flush()
     except ToolchainError as fault:
-        _end(str(fault))
+        _end(out_of_memory(fault) if is_out_of_memory(fault) else str(fault))
     except MemoryError as fault:
-        _end(f"out of memory{f': {fault}' if str(fault) else ''}; close other programs, or take smaller inputs")
+        _end(out_of_memory(fault))
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except BrokenPipeError:

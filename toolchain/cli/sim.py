@@ -164,6 +164,7 @@ def _simulate(
     trace: Path | None,
     compare: bool,
 ) -> None:
+    from quant.float_session import inference_notes
     from toolchain.cli.arrays import npz_bytes, read_feeds
     from toolchain.codegen import Region
     from toolchain.errors import counted
@@ -174,7 +175,7 @@ def _simulate(
     session = asked.session(timing=True)
     feeds = read_feeds(input_file, session.get_inputs(), session.get_states())
     reference = asked.reference() if compare else None
-    with shown() as progress:
+    with shown() as progress, inference_notes() as notes:
         if reference is None:
             run, difference = session.run_detailed(feeds, progress), None
         else:
@@ -202,6 +203,8 @@ def _simulate(
     if asked.without:
         named = ", ".join(asked.without)
         print(f"\nnote: times of a copy of {session.container.machine.chip.name} on which this costs nothing: {named}")
+    for note in notes:
+        print(f"\nnote: {note}")
     if input_file is None:
         print("\nnote: ran on random inputs; give --input IN.npz")
     if compare and difference is None:

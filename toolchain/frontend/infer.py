@@ -11,11 +11,12 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.bounds import TENSOR_ELEMENTS
-from toolchain.errors import CompileError, first_line
+from toolchain.errors import CompileError, first_line, is_out_of_memory
 from toolchain.frontend.contradictions import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read import opset_with
+from toolchain.inference import InferenceError, open_model, session_options
 from toolchain.ir.graph import OnnxNode, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
@@ -88,7 +89,9 @@ def infer_by_body(
     graph = helper.make_graph([node_to_proto(node)], "body", inputs, outputs, list(data.values()))
     try:
         found = shape_inference.infer_shapes(model_of(graph, opset), strict_mode=True, data_prop=True)
-    except Exception:
+    except Exception as fault:
+        if is_out_of_memory(fault):
+            raise
         return {}  # the shape stays unknown, which is refused with its own message
     return {o.name: o.type for o in found.graph.output if o.HasField("type")}
 
@@ -155,8 +158,6 @@ def foldable(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> bool:
 
 def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
     """The values of every named output, computed by onnxruntime. CompileError when it cannot run the node."""
-    import onnxruntime
-
     if node.op.op_type == "Constant":
         return {node.outputs[0]: constant_value(node)}
     names = [n for n in dict.fromkeys(node.inputs) if n]
@@ -164,15 +165,11 @@ def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) ->
     inputs = [onnx.helper.make_value_info(n, type_proto(type_of(constants[n]))) for n in names]
     graph = helper.make_graph([node_to_proto(node)], "fold", inputs, [onnx.ValueInfoProto(name=n) for n in outputs])
     model = model_of(graph, opset)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_model(model.SerializeToString(), session_options(optimized=False))
         values = session.run(outputs, {n: constants[n] for n in names})
-    except Exception as fault:
-        raise refuse_node(node, f"cannot be computed from its constant inputs: {first_line(fault)}") from fault
+    except InferenceError as fault:
+        raise refuse_node(node, f"cannot be computed from its constant inputs: {fault.reason}") from fault
     return {name: np.asarray(value) for name, value in zip(outputs, values)}
 
 

@@ -16,6 +16,7 @@ from toolchain.errors import first_line, system_cause
 from toolchain.files import read_limited
 from toolchain.frontend.contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.errors import NodeFault, refuse
+from toolchain.inference import InferenceError, open_model, session_options
 
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
@@ -109,18 +110,14 @@ def check_opset(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
 @cache
 def newest_opset() -> int:
     """The newest opset that both onnx and onnxruntime read; asked of onnxruntime with a model of one node."""
-    import onnxruntime
-
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "probe", [x], [y])
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     for opset in range(onnx.defs.onnx_opset_version(), NORMAL_OPSET, -1):
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
         try:
-            onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except Exception:
+            open_model(model.SerializeToString(), session_options(optimized=False))
+        except InferenceError:
             continue
         return opset
     return NORMAL_OPSET

@@ -17,9 +17,10 @@ import numpy as np
 from quant.float_session import open_session
 from simulator import Observe, Simulation, measured
 from toolchain.codegen import Container, IoType, Island, Port, Region, State, container_from_bytes, read_container, relocated
-from toolchain.errors import CompileError, ProgramError, first_line
+from toolchain.errors import CompileError, ProgramError
 from toolchain.frontend import island_fault
 from toolchain.hw import terms as timing_terms
+from toolchain.inference import InferenceError
 from toolchain.isa import machine_digest
 from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, SessionBackend, backend_named
@@ -364,8 +365,8 @@ class Session:
             session = self._islands(index)
         try:
             values = session.run(list(island.outputs), fed(session, island.inputs, real), run_options)
-        except Exception as fault:  # onnxruntime's exceptions have no common base but this
-            raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
+        except InferenceError as fault:
+            raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {fault.reason}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
 
@@ -406,11 +407,11 @@ def _container(model: str | Path | bytes | Container, entry: str | None) -> Cont
 
 
 def _host_session(island: Island, providers: Sequence[str]) -> Any:
-    """An InferenceSession of one thread. Raises CompileError where onnxruntime does not take the model."""
+    """A session of one thread. Raises CompileError where onnxruntime does not take the model."""
     try:
         return open_session(island.model, providers=providers)
-    except Exception as fault:
-        raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {first_line(fault)}") from None
+    except InferenceError as fault:
+        raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {fault.reason}") from None
 
 
 def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
