@@ -12,7 +12,7 @@ import numpy as np
 
 from quant.repair.step import Quantization
 from simulator import Simulation, simulate
-from toolchain.codegen import Container, Island, Region, StillRead, container_of, island, link_region, shortened
+from toolchain.codegen import Container, Island, Region, StillRead, container_of, island, link_region, require_dram, shortened
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
@@ -21,6 +21,7 @@ from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatched
 from toolchain.ops.kit.arrays import require_workers
+from toolchain.ops.kit.operator import Layer
 from toolchain.ops.matrix_product import batch_choices
 from toolchain.passes.fuse import fuse_residuals, fuse_scales, fuse_tables
 from toolchain.passes.given import clamped, selected
@@ -31,6 +32,7 @@ from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
 from toolchain.passes.states import states_apart, with_copies
+from toolchain.report.bounds.dram import held_bytes
 from toolchain.report.traffic import moved, together, traffic_figures
 from toolchain.schedule.given import plan_given
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
@@ -217,10 +219,21 @@ def _parts(
         if not segment.on_chip:
             compiled.append(island(model, segment))
             continue
+        _require_dram(graph, segment, machine.chip)
         planned[done] = _region(graph, segment, machine, level, wanted.get(done), goal)
         _dump_region(done, planned[done], machine, dump)
         compiled.append(planned[done].region)
     return compiled, planned
+
+
+def _require_dram(graph: Graph, segment: Segment, chip: Chip) -> None:
+    """Raises CompileError where the DRAM is too small for constants and ports alone: before minutes are spent on a plan."""
+    ports, lasting = {*segment.inputs, *segment.outputs}, {state.made for state in graph.states}
+    if sum(a.nbytes for a in graph.constants.values()) + sum(graph.types[n].size_bytes for n in ports) <= chip.dram.size:
+        return
+    layers = [Layer(node, graph.types, graph.constants, chip) for node in segment.nodes]
+    outputs = [n for n in segment.outputs if n not in lasting]
+    require_dram(held_bytes(layers, segment.inputs, outputs), chip, at_least=True)
 
 
 def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given: RegionTree | None, goal: Goal) -> PlannedRegion:

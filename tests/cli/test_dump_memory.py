@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.ir.graph import INNER, Origin
 from toolchain.isa import decode, load_machine
 from toolchain.machine import MachineOp, Signal, Wait
-from toolchain.runtime import Session, Stop, dram_image, memory_files, parse_stop, random_feeds, write_port
+from toolchain.runtime import Execution, Program, Session, Stop, dram_image, memory_files, parse_stop, random_feeds, write_port
 
 BRANCHES = (
     "a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) b = Conv<kernel_shape=[1,1]>(a, v) c = Add(a, b) "
@@ -192,8 +194,8 @@ def test_another_backend_gives_the_same_bytes(installed: None, in_workshop: Path
             line = f"--input good.npz --dump-memory {after} --out {tmp_path}/{after}{backend} --backend {backend}"
             assert run(f"npu-sim island.npu {line}").code == 0
         ours, theirs = (tmp_path / f"{after}{backend}" for backend in ("simulator", "toy"))
-        assert sorted(p.name for p in ours.iterdir()) == ["dram.bin", "memory.json", "sram.bin"]
-        for name in ("dram.bin", "sram.bin"):
+        assert sorted(p.name for p in ours.iterdir()) == ["dram.bin", "dram.mask", "memory.json", "sram.bin", "sram.mask"]
+        for name in ("dram.bin", "dram.mask", "sram.bin", "sram.mask"):
             assert (ours / name).read_bytes() == (theirs / name).read_bytes()
         told = json.loads((theirs / "memory.json").read_text())
         assert told["backend"] == "toy"
@@ -276,3 +278,72 @@ def test_faults_of_several_programs_say_which(in_workshop: Path) -> None:
     object.__setattr__(region, "constants", ())
     with pytest.raises(ProgramError, match=r"^segment 2: op \d+ copy \(dma\d\) reads dram\["):
         session.run(None, random_feeds(session.get_inputs()))
+
+
+class Board:
+    """A backend whose memories hold noise at power-on. wrong: the address in the sram of a byte that it gets wrong."""
+
+    observes = False
+
+    def __init__(self, wrong: int | None = None, program: Program | None = None):
+        self._wrong, self._given = wrong, program
+
+    def load(self, program: Program, *, timing: bool, check: bool) -> Board:
+        return Board(self._wrong, program)
+
+    def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
+        assert self._given is not None
+        chip, rng = self._given.machine.chip, np.random.default_rng(7)
+        region = self._given.region
+        noisy = rng.integers(0, 256, dram.size, dtype=np.uint8)
+        for address, size in [(a, len(data)) for a, data in region.constants] + [
+            (p.address, p.size_bytes) for p in region.inputs
+        ]:
+            noisy[address : address + size] = dram[address : address + size]
+        held = {s.name: rng.integers(0, 256, s.memory.size, dtype=np.uint8) for s in chip.spaces[1:]}
+        flow = self._given.flow
+        ended = simulate(chip, flow, flow.words, noisy, (), until=until, check=False, timing=False, held=held)
+        if self._wrong is not None:
+            ended.memory["sram"][self._wrong] ^= 1
+        return Execution(ended.memory)
+
+
+def compared(ours: Path, theirs: Path) -> tuple[int, str]:
+    """Exit code and output of what docs/backends.md says to compare two dumps with."""
+    page = Path(__file__).parents[2] / "docs/backends.md"
+    (script,) = re.findall(r"```python\n(# compare\.py .*?)```", page.read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", script, ours, theirs], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_noise_at_power_on_is_no_difference_under_the_mask(model: Path, tmp_path: Path) -> None:
+    ours, board = Session(model), Session(model, backend=Board())
+    feeds = random_feeds(ours.get_inputs(), seed=1)
+    for segment, region, ops in programs(ours.container):
+        for index in stops(region, len(ops)):
+            files, theirs = (memory_files(session, Stop(segment, index), feeds) for session in (ours, board))
+            assert files["sram.bin"] != theirs["sram.bin"]
+            for name in json.loads(files["memory.json"])["memories"]:
+                known = np.frombuffer(files[f"{name}.mask"], np.bool_)
+                one, other = (np.frombuffer(found[f"{name}.bin"], np.uint8) for found in (files, theirs))
+                assert np.array_equal(one[known], other[known]) and known.any() >= (name == "dram")
+
+
+def test_the_page_compares_two_dumps(model: Path, tmp_path: Path) -> None:
+    ours = Session(model)
+    feeds = random_feeds(ours.get_inputs(), seed=1)
+    segment, region, _ = programs(ours.container)[0]
+    stop = Stop(segment, region.op_layers.index(1))
+    known = np.frombuffer(memory_files(ours, stop, feeds)["sram.mask"], np.bool_)
+    written, free = int(np.flatnonzero(known)[-1]), int(np.flatnonzero(~known)[-1])
+    boards = {"right": Board(), "wrong": Board(written), "free": Board(free)}
+    for name, session in {"ours": ours, **{n: Session(model, backend=b) for n, b in boards.items()}}.items():
+        (tmp_path / name).mkdir()
+        for file, data in memory_files(session, stop, feeds).items():
+            (tmp_path / name / file).write_bytes(data)
+    same = "dram: 0 bytes differ\nsram: 0 bytes differ\n"
+    assert compared(tmp_path / "ours", tmp_path / "right") == (0, same)
+    assert compared(tmp_path / "ours", tmp_path / "free") == (0, same)
+    first = f"dram: 0 bytes differ\nsram: 1 bytes differ, the first at {written:#x}\n"
+    assert compared(tmp_path / "ours", tmp_path / "wrong") == (1, first)

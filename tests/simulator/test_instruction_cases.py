@@ -16,11 +16,12 @@ from tests.instructions import cases_of
 from tests.keyed import with_keys
 from toolchain.cli.hw import app
 from toolchain.errors import InternalError
+from toolchain.hw import shipped_names
 from toolchain.isa import Machine, decode, load_machine
 from toolchain.machine import Copy
 from toolchain.machine.registry import OPERATIONS
 from toolchain.vectors import InstructionCase, draws_of, instruction_cases, read_instruction_cases, write_instruction_cases
-from toolchain.vectors.bench import Bench, NotHere
+from toolchain.vectors.bench import FAR_BYTES, Bench, NotHere
 
 PLAIN = ("edge16", "ethos_u55_256", "wide32_w4a16", "ws8_pow2")  # one type of codes, everything in the sram
 
@@ -76,7 +77,7 @@ def unlike_plain(cases: Iterable[InstructionCase], machine: Machine) -> list[str
     wrong = []
     for case in cases:
         if case.memory.get("dram") is not None and case.name.endswith("at_end"):
-            continue  # the words' addresses lie elsewhere than the operations'
+            continue  # its DRAM would be of all of the machine's bytes
         after = plain(case, machine)
         wrong += [f"{case.operation}.{case.name}" for name in after if not np.array_equal(after[name], case.memory[name].after)]
     return wrong
@@ -85,6 +86,15 @@ def unlike_plain(cases: Iterable[InstructionCase], machine: Machine) -> list[str
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ws8_pow2")) for n in PLAIN])
 def test_memories_afterwards_are_those_of_plain_loops(name: str) -> None:
     assert unlike_plain(cases_of(name), load_machine(name)) == []
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ws8_pow2")) for n in shipped_names()])
+def test_programs_of_cases_are_what_their_words_say(name: str) -> None:
+    machine, far = load_machine(name), 0
+    for case in cases_of(name):
+        assert tuple(decode(case.words, machine.isa).ops) == case.ops, case.name
+        far += any(getattr(op, p) >= FAR_BYTES for op in case.ops for p in op.parameters() if p.endswith("address"))
+    assert far
 
 
 @pytest.mark.slow

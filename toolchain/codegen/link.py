@@ -20,7 +20,7 @@ from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import INNER, Graph
 from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
-from toolchain.memory import Buffer, place
+from toolchain.memory import Buffer, DoesNotFit, Placement, place
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
@@ -47,6 +47,7 @@ def link_region(
     kept = kept_constants(plan) if keep else Kept({}, plan.placements)
     plan = replace(plan, placements=kept.placements)
     placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, kept.places)
+    require_dram(constants.end, chip)
     placed, roots = in_place(placed, layout.states, chip), layout.settled()
     lasting = {n for state in graph.states for n in (state.past, state.made)}
     inputs, outputs = (
@@ -59,12 +60,6 @@ def link_region(
     )
     areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None, placed)
     program = synchronise(based(placed, areas, repeat, stepping, chip), chip, layout.end, repeat)
-    if constants.end > chip.dram.size:
-        raise CompileError(
-            f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.dram.size}"
-        )
-    if constants.end > DRAM_BYTES:
-        raise CompileError(f"the network needs {constants.end:,} bytes of DRAM, the simulator holds {DRAM_BYTES:,}")
     return Region(
         program=_encoded(program.ops, machine),
         constants=tuple(constants.blocks),
@@ -84,6 +79,17 @@ def link_region(
         ),
         states=states,
     )
+
+
+def require_dram(size_bytes: int, chip: Chip, at_least: bool = False) -> None:
+    """Raises CompileError where a network that needs so many bytes of DRAM, or at least so many, does not fit it."""
+    needed = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
+    if size_bytes > chip.dram.size:
+        raise CompileError(
+            f"{chip.name}: {needed}, memories.dram.size is {chip.dram.size:,}: raise it, or take a smaller model or inputs"
+        )
+    if size_bytes > DRAM_BYTES:
+        raise CompileError(f"{needed}, the simulator holds {DRAM_BYTES:,}")
 
 
 class _Layout:
@@ -117,8 +123,7 @@ class _Layout:
             elsewhere += aligned(size, align)
         self._spilled = at
         if plan.spilled:
-            # DRAM is plentiful: any plan that fits will do.
-            spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.dram.size)
+            spilled = _placed_spills([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], at, chip)
             for name, address in spilled.addresses.items():
                 self.roots[name] = Location(Space.DRAM, at + address)
             at += aligned(spilled.peak_bytes, align)
@@ -137,6 +142,16 @@ class _Layout:
         ]
         found += [Piece((Held("activations"),), self._spilled, self.end), Piece((Held("constants"),), self.end, end)]
         return [piece for piece in found if piece.first < piece.last]
+
+
+def _placed_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placement:
+    """Tensors in DRAM behind `first`: any plan that fits will do. Raises CompileError where none does."""
+    require_dram(first, chip, at_least=True)
+    try:
+        return place(buffers, chip.dram.size - first)
+    except DoesNotFit as fault:
+        require_dram(first + (fault.bound_bytes if fault.proved else fault.best_peak_bytes or 0), chip, at_least=fault.proved)
+        raise InternalError(f"{chip.name}: tensors in DRAM have no place: {fault}") from fault
 
 
 def _stored_bytes(root: str, graph: Graph, plan: RegionPlan) -> int:

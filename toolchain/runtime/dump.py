@@ -63,14 +63,16 @@ def parse_stop(text: str, session: Session) -> Stop:
 def memory_files(
     session: Session, stop: Stop, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
 ) -> dict[str, bytes]:
-    """Name -> bytes: NAME.bin of each memory that the backend can read, and memory.json. Raises CompileError where the backend
-    cannot stop there."""
+    """Name -> bytes: NAME.bin and NAME.mask of each memory that the backend can read, and memory.json. A mask has 1 for each byte
+    that was given or written, else 0. Raises CompileError where the backend cannot stop there."""
     memory = session.memory_behind(stop.segment, stop.index, feeds, progress)
     container, program = session.container, session.program(stop.segment)
     ops, region = program.flow, program.region
     op, layer = ops[stop.index], region.layer_of(ops, stop.index)
     chip = container.machine.chip
     engine = op.queue(chip)
+    held = _Contents(container, region, ops, stop.index)
+    masks = {name: held.mask(chip.space_code(name), data.size) for name, data in sorted(memory.items())}
     said = {
         "version": 2,
         "model": container.name,
@@ -85,10 +87,13 @@ def memory_files(
             "engine": None if engine is None else chip.units[engine].name,
             "layer": region.layers[layer].name if layer >= 0 else None,
         },
-        "memories": {name: {"file": f"{name}.bin", "bytes": data.size} for name, data in sorted(memory.items())},
-        "contents": [c for c in _Contents(container, region, ops, stop.index).all() if c["memory"] in memory],
+        "memories": {
+            name: {"file": f"{name}.bin", "mask": f"{name}.mask", "bytes": data.size} for name, data in sorted(memory.items())
+        },
+        "contents": [c for c in held.all() if c["memory"] in memory],
     }
     files = {f"{name}.bin": data.tobytes() for name, data in sorted(memory.items())}
+    files |= {f"{name}.mask": mask.tobytes() for name, mask in masks.items()}
     return {CONTENTS: (json.dumps(said, indent=1) + "\n").encode(), **files}
 
 
@@ -107,6 +112,19 @@ class _Contents:
         for index, access in found:
             layer = region.layer_of(ops, index)
             self._bytes(access)[...] = layer if layer >= 0 else self._unknown
+
+    def mask(self, space: int, size_bytes: int) -> np.ndarray:
+        """bool[size_bytes] of a memory: bytes that hold what the program or its inputs say, whatever was there at power-on. To be
+        taken before `all`, which forgets what it has listed."""
+        owners = self._owners[space][:size_bytes]
+        known = np.zeros(size_bytes, np.bool_)
+        known[: owners.size] = owners != _NEVER
+        if space == Space.DRAM:
+            ports = (*self._region.inputs, *(s.port for s in self._region.states))
+            given = [(address, len(data)) for address, data in self._region.constants]
+            for address, length in (*given, *((p.address, p.size_bytes) for p in ports)):
+                known[address : address + length] = True
+        return known
 
     def all(self) -> Iterator[dict[str, Any]]:
         for address, data in self._region.constants:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from simulator import simulate
 from toolchain.errors import InternalError
-from toolchain.hw import Chip
 from toolchain.isa import Machine, decode, encode
 from toolchain.machine import End, MachineOp, Space, accesses_at, broken_capability, byte_view, range_text
 from toolchain.vectors.bench import Bench, NotHere
@@ -32,8 +31,8 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class InstructionCase:
-    """operation: what the case is for. ops: of the program, words: the same as bytes; memory: by the memory's name. cycles: of
-    the program; start, end: int64[op], of each operation as it is dispatched."""
+    """operation: what the case is for. ops: of the program, with addresses as the words have them; words: the same as bytes;
+    memory: by the memory's name. cycles: of the program; start, end: int64[op], of each operation as it is dispatched."""
 
     name: str
     operation: str
@@ -56,7 +55,8 @@ def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> Instruc
     ops = (*bench.ops, bench.add(End))
     if any(broken_capability(op, machine.chip) for op in bench.ops):
         return None
-    words = encode([_far(op, bench.far_bytes, machine.chip) for op in ops], machine.isa)
+    encoded = tuple(_far(op, bench.far_bytes) for op in ops)
+    words = encode(encoded, machine.isa)
     dram, *others = bench.memory
     names = [space.name for space in machine.chip.spaces]
     counts = decode(words, machine.isa).words
@@ -72,10 +72,10 @@ def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> Instruc
         if held.before.size:
             memory[memory_name] = held
     about = " ".join((getattr(draw, "func", draw).__doc__ or "").split())
-    return InstructionCase(name, operation, about, ops, words, memory, run.cycles, run.start, run.end)
+    return InstructionCase(name, operation, about, encoded, words, memory, run.cycles, run.start, run.end)
 
 
-def _far(op: MachineOp, far_bytes: int, chip: Chip) -> MachineOp:
+def _far(op: MachineOp, far_bytes: int) -> MachineOp:
     """The same operation where the DRAM of the case begins so many bytes later."""
     if not far_bytes:
         return op

@@ -64,6 +64,16 @@ def least_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequenc
     return LeastBytes(_once(used), _arriving(layers, inputs, computed), _leaving(layers, outputs), again)
 
 
+def held_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> int:
+    """The least that lies in DRAM beside each other: what comes and leaves at least once. outputs: without the next values of
+    states, which lie where the last ones were."""
+    if not layers:
+        return 0
+    needed, computed = _needed(layers, [reads_of(layer) for layer in layers], outputs)
+    used = [_constants(layer, needed.get(layer.node.outputs[0], Needed())) for layer in layers]
+    return sum((*_once(used), *_arriving(layers, inputs, computed), *_leaving(layers, outputs)))
+
+
 def _needed(
     layers: Sequence[Layer], reads: Sequence[Mapping[str, Read]], outputs: Sequence[str]
 ) -> tuple[dict[str, Needed], dict[str, Needed]]:
