@@ -8,7 +8,7 @@ import pytest
 from machine_files import line_of, section_text, shipped_text, write_changed
 
 from toolchain.errors import ConfigError
-from toolchain.hw import load_chip
+from toolchain.hw import load_chip, read_chip_file
 from toolchain.isa import load_machine
 
 
@@ -466,6 +466,22 @@ def test_sums_of_int16_codes_have_no_room_for_the_headroom_of_int8(tmp_path):
     assert faults_of() == [
         f"mine.yaml:{line}: numerics.add_left_shift: 20 bits on int16 codes overflow the 32 bits of a sum; give at most 15"
     ]
+
+
+@pytest.mark.parametrize(("functions", "post"), [("add", ""), ("sub", ""), ("mul", ", add"), ("mul", "")])
+def test_headroom_of_sums_needs_scales_that_undo_it(functions, post, tmp_path):
+    """The least that a machine has is 2**-shift_max; a machine that makes no sums needs none."""
+    changes = [
+        (section_text("edge16.yaml", "functions"), f"functions:\n      {functions}: {{lanes: 8}}"),
+        ("post: [table, add]", f"post: [table{post}]"),
+        ("shift_max: 62", "shift_max: 15"),
+    ]
+    write_changed(tmp_path, "edge16.yaml", changes)
+    fault = (
+        "numerics.add_left_shift: 20 bits of headroom leave a sum by scales of 2**-20, and shift_max 15 gives none below 2**-15; "
+        "give at most 15, or raise scale.shift_max to 20 or more"
+    )
+    assert any(told.endswith(fault) for told in read_chip_file("mine.yaml").faults) == (functions != "mul" or bool(post))
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

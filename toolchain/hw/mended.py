@@ -18,7 +18,7 @@ _LEFT_OUT = object()  # the key is not there
 # One of these is sound wherever a machine takes a number, a size, a list or a section.
 _VALUES: tuple[Any, ...] = (
     *(1, 31, 2.5, "64 MiB", "1 GHz", True, "own", [3, 3], [3], {}),
-    *(16, 64, 0.5, "1 KiB", "1 MHz", False, "other", [1, 1], [1], []),
+    *(16, 64, 0.5, "1 KiB", "1 MHz", False, "other", [1, 1], [1], [], 0),
 )
 
 

@@ -36,7 +36,7 @@ def broken_rules(chip: Chip) -> list[Broken]:
     maps = [*_maps(chip), *_units(chip)]
     found = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
     found += [*_numerics(chip), *broken_types(chip), *_control(chip), *broken_layout(chip)]
-    found += [] if maps else _sync(chip)
+    found += [] if maps else [*_headroom(chip), *_sync(chip)]
     return [*maps, *found] or [*unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
 
 
@@ -245,6 +245,19 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
     if interpolated and table.interpolation == "none":
         reason = f"tables of {interpolated} activations have {interpolated.table_entries} entries, which need a rule between them"
         yield ("numerics", "table", "interpolation"), f"{reason}: tosa or tflite"
+
+
+def _headroom(chip: Chip) -> Iterator[Broken]:
+    """Of a sum: operands that use their range leave it by a scale of 2**-headroom, which the machine has to have."""
+    scale, behind = chip.numerics_keys.scale, (unit.array.post for unit in chip.of_kind("mac_array"))
+    sums = chip.functions & {"add", "sub"} or any("add" in post for post in behind)
+    bits = min(chip.numerics_keys.add_left_shift, 31 - min(codes.bits for codes in chip.code_types))
+    if sums and scale.kind != "float32" and bits > scale.shift_max >= scale.shift_min:
+        yield (
+            ("numerics", "add_left_shift"),
+            f"{bits} bits of headroom leave a sum by scales of 2**-{bits}, and shift_max {scale.shift_max} gives none below "
+            f"2**-{scale.shift_max}; give at most {scale.shift_max}, or raise scale.shift_max to {bits} or more",
+        )
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:
