@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,8 +21,12 @@ from scripts.bodies import bodies
 from tests.bounded import dram_bytes, require_bounds
 from tests.keyed import with_keys
 from toolchain.api import BuildOptions, build
+from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.rows import PutRows, TakeRows
 from toolchain.report.bounds.moments import Edge, Room, Stage, read_again_bytes, used_before
+from toolchain.report.bounds.reads import reads_of
 from toolchain.schedule.goals import CYCLES, Goal
 
 Thing = tuple[str, int]  # constants or tensor of a stage
@@ -206,3 +211,62 @@ def test_an_input_that_is_an_output_under_another_shape_need_not_come(tmp_path: 
     figures = _figures(strided, _machine(65536), tmp_path)
     assert figures["bounds"]["dram"]["inputs"] == 5 * 4 * 3
     assert figures["dram_read_bytes"] + figures["dram_write_bytes"] >= figures["dram_bound_bytes"]
+
+
+def _rows_met(op: PutRows | TakeRows, shapes: Sequence[tuple[int, ...]], number: int) -> list[np.ndarray]:
+    """Of each tensor in front of the number, which elements are in what the operator makes."""
+    names = np.split(np.arange(sum(map(prod, shapes))), np.cumsum([prod(shape) for shape in shapes])[:-1])
+    tensors = [own.reshape(shape) for own, shape in zip(names, shapes)]
+    made = op.reference([*tensors, np.array([number])])
+    return [np.isin(tensor, made) for tensor in tensors]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_are_put_and_taken_are_read_as_their_reference_reads_them(seed: int) -> None:
+    """Against every number of a run: the fewest elements of any, and channels that each number meets."""
+    draw, chip = random.Random(seed), load_machine("transformer64").chip
+    for _ in range(60):
+        shape = tuple(draw.randint(1, 5) for _ in range(draw.randint(1, 4)))
+        axis = draw.randrange(len(shape))
+        count = draw.randint(1, shape[axis])
+        rows = (*shape[:axis], count, *shape[axis + 1 :])
+        if draw.random() < 0.5:
+            op, shapes = PutRows(axis, draw.random() < 0.5, draw.randint(0, shape[axis] - count)), [shape, rows]
+            made = shape
+        else:
+            op, shapes, made = TakeRows(axis, 0, count, shape[axis] - count, rows), [shape], rows
+        names = ["x", "z"][: len(shapes)]
+        types = {n: TensorType(s, "int8") for n, s in zip((*names, "y"), (*shapes, made))} | {"number": TensorType((1,), "int8")}
+        found = reads_of(Layer(Node("n", op, (*names, "number"), ("y",)), types, {}, chip))
+        met = [_rows_met(op, shapes, number) for number in range(shape[axis])]
+        for at, name in enumerate(names):
+            assert found[name].elements <= min(int(one[at].sum()) for one in met), (op, shapes)
+            assert not found[name].channels or all(one[at].reshape(-1, shapes[at][-1]).any(0).all() for one in met), (op, shapes)
+        if isinstance(op, PutRows) and not op.again:
+            assert found["x"].elements == prod(shape) - prod(rows) and found["z"].elements == prod(rows)
+
+
+CACHED = """<ir_version: 11, opset_import: ["" : 24]>
+step (float[1,1,16] x, int64[1] place, float[1,1,32,16] past_key) => (float[1,1,1,32] y, float[1,1,32,16] present_key)
+<int64[4] rows = {1, 1, 1, 16}> {
+  k = MatMul(x, w)
+  q = MatMul(x, u)
+  key = Reshape(k, rows)
+  query = Reshape(q, rows)
+  present_key = TensorScatter<axis = -2>(past_key, key, place)
+  turned = Transpose<perm = [0, 1, 3, 2]>(present_key)
+  y = MatMul(query, turned)
+}"""
+
+
+def test_a_cache_that_is_read_comes_and_what_makes_its_new_row(tmp_path: Path) -> None:
+    model, rng = onnx.parser.parse_model(CACHED), np.random.default_rng(0)
+    weights = {n: numpy_helper.from_array(rng.normal(size=(16, 16)).astype(np.float32), n) for n in ("w", "u")}
+    model.graph.initializer.extend(weights.values())
+    onnx.save(model, tmp_path / "model.onnx")
+    machine = load_machine("transformer64")
+    figures = build(tmp_path / "model.onnx", BuildOptions(machine, states=("past_key=present_key",))).figures
+    require_bounds(figures)
+    bounds = figures["bounds"]["dram"]
+    assert bounds["inputs"] == 16 + (32 - 1) * 16  # the number is no operand
+    assert bounds["constants"] >= 2 * 16 * 16

@@ -17,6 +17,7 @@ from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.movement import Join, ResizeNearest, Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.rows import PutRows, TakeRows
 from toolchain.ops.softmax import IntegerSoftmax
 
 
@@ -152,7 +153,22 @@ def _moved(layer: Layer) -> dict[str, Read]:
         return {inputs[0]: Read(elements[0], True, True, False, True)}
     if isinstance(op, Join):
         return {n: Read(size, True, False, False, op.axis == last) for n, size in zip(inputs, elements)}
+    if isinstance(op, PutRows):
+        return _put(layer, op)
+    if isinstance(op, TakeRows):
+        uncut = op.axis < len(layer.input_type(0).shape) - 1 and layer.input_type(0).shape[-1:] == layer.output.shape[-1:]
+        return {inputs[0]: Read(layer.output.elements, uncut, False, False, uncut, True)}
     return {}
+
+
+def _put(layer: Layer, op: PutRows) -> dict[str, Read]:
+    """Of rows put among others all, and of the others those that stay. Which are put is a number of each run, so that of a part
+    of them nothing is known."""
+    (cache, rows), uncut = layer.node.inputs[:2], op.axis < len(layer.output.shape) - 1
+    covered = layer.types[rows].elements * (2 if op.again else 1)
+    kept = max(0, layer.types[cache].elements - covered)
+    found = {cache: Read(kept, uncut and kept > 0), rows: Read(layer.types[rows].elements)}
+    return found if cache != rows else {}
 
 
 def needed_of(needed: Needed, read: Read, elements: int) -> Needed:
