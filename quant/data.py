@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
 from quant.sample import UNNAMED, NoArray, Sample, fit_array, fit_sample
 from quant.suggestion import suggestion
-from toolchain.errors import NO_FILE, CompileError
+from toolchain.errors import NO_FILE, CompileError, counted
 from toolchain.ir.graph import TensorType
 
 Types = Mapping[str, TensorType]
@@ -108,7 +108,15 @@ def _is_held(index: int) -> bool:
 
 
 def _held_count(count: int) -> int:
-    return sum(map(_is_held, range(count)))
+    """Of so many samples, in closed form: `_is_held` over their indices."""
+    first = min(max(count - HELD_FROM, 0), LEAST_HELD)
+    quarters = _multiples(HELD_FROM + LEAST_HELD, min(count, _FEW), 4)
+    return first + quarters + _multiples(_FEW, count, 8)
+
+
+def _multiples(start: int, stop: int, of: int) -> int:
+    """How many indices from `start` up to `stop`, which is left out, are multiples of `of`."""
+    return max(-(-stop // of) - -(-start // of), 0)
 
 
 def data_files(path_or_spec: str | Path) -> list[Path]:
@@ -169,6 +177,7 @@ def _open_arrays(path: Path, inputs: Types) -> Samples:
     count = next(iter(counts.values()))
     if count == 0:
         raise CompileError(f"{path}: holds 0 samples; calibration needs at least 1")
+    _require_held(path, count, chosen.values())
 
     def start() -> Iterator[Sample]:
         streams = {name: _stream(array, inputs[name], count) for name, array in chosen.items()}
@@ -186,6 +195,15 @@ def _require_named(path: Path, arrays: Mapping[str, StoredArray], names: Iterabl
     name, listed = missing[0], ", ".join(map(repr, sorted(arrays))) or "none"
     way_out = f"save it as numpy.savez(path, **{{{name!r}: x}}){suggestion(name, arrays)}"
     raise NoArray(f"{path}: no array for input {name!r} (arrays: {listed}); {way_out}", missing)
+
+
+def _require_held(path: Path, count: int, arrays: Collection[StoredArray]) -> None:
+    """Raises CompileError where the file cannot hold so many samples, which cost time each, of no bytes too."""
+    for array in arrays:
+        array.require_complete()
+    size_bytes = path.stat().st_size
+    if count > size_bytes and not any(array.size_bytes for array in arrays):
+        raise CompileError(f"{path}: claims {count:,} samples of no bytes and has {counted(size_bytes, 'byte')}; give fewer")
 
 
 def _sample_count(path: Path, name: str, array: StoredArray, t: TensorType) -> int:

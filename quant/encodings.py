@@ -83,18 +83,20 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
 def _entries(given: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
     """One encoding a tensor, in the keys of version 1.0.0."""
     if isinstance(given, list):
-        named = {e.get("name", i) if isinstance(e, dict) else i: [e] for i, e in enumerate(given)}
+        named = [(e.get("name", i) if isinstance(e, dict) else i, [e]) for i, e in enumerate(given)]
     elif isinstance(given, dict):
-        named = given
+        named = list(given.items())
     else:
         raise ConfigError([f"{path}: activation_encodings: must be a mapping (0.6.1) or a list (1.0.0)"])
-    found, faults = {}, []
-    for name, encodings in named.items():
-        if not isinstance(encodings, list) or len(encodings) != 1 or not isinstance(encodings[0], dict):
+    entries, faults = dict[str, Mapping[str, Any]](), list[str]()
+    for index, (name, encodings) in enumerate(named):
+        if not isinstance(name, str | int):
+            faults.append(f"{path}: activation_encodings[{index}].name: is {name!r:.80}; give the name of a tensor")
+        elif not isinstance(encodings, list) or len(encodings) != 1 or not isinstance(encodings[0], dict):
             faults.append(f"{path}: activation_encodings.{name}: must have one encoding; a scale a channel is for weights alone")
-            continue
-        found[str(name)] = encodings[0]
-    return found, faults
+        else:
+            entries[str(name)] = encodings[0]
+    return entries, faults
 
 
 def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> tuple[Range | Quant, CodeType | None]:

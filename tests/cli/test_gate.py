@@ -10,7 +10,7 @@ import pytest
 from commands import Printed, contents, run
 from two_layers import save_two_layers
 
-from quant.data import held_out, open_data, to_calibrate_on
+from quant.data import Samples, held_out, open_data, to_calibrate_on
 from toolchain.ir.graph import TensorType
 
 EVALUATION = """
@@ -184,3 +184,10 @@ def test_which_samples_are_held_out(count: int, held: list[int], streamed: bool,
     assert [int(s["x"].item()) for s in held_out(samples)] == held
     assert [int(s["x"].item()) for s in to_calibrate_on(samples)] == [i for i in range(count) if i not in held]
     assert held_out(samples).count == (None if streamed else len(held))
+
+
+def test_samples_held_out_are_counted_in_closed_form() -> None:
+    for count in (*range(17, 150), 1000, 1001):
+        indices = held_out(Samples("", count, lambda count=count: iter([{"x": np.array(i)} for i in range(count)])))
+        assert indices.count == len(list(indices))
+    assert held_out(Samples("", 10**15, lambda: iter(()))).count == 4 + 27 + (10**15 - 128) // 8

@@ -96,6 +96,8 @@ BAD = {
     "float": (json.dumps({**ENTRY, "dtype": "FLOAT"}), "activation_encodings.x: dtype 'FLOAT' is no integer; it needs bitwidth"),
     "channels": (json.dumps({**ENTRY, "scale": [0.1, 0.2]}), "activation_encodings.x: too many values to unpack"),
     "offset": (json.dumps({**ENTRY, "offset": [3]}), "activation_encodings.x: bitwidth 8, scale 0.05, offset 3; it needs"),
+    "a list for a name": (json.dumps({**ENTRY, "name": []}), "activation_encodings[0].name: is []; give the name of a tensor"),
+    "a mapping for a name": (json.dumps({**ENTRY, "name": {"a": 1}}), "activation_encodings[0].name: is {'a': 1}; give the name"),
     "lacking": (json.dumps({"name": "x", "bw": 8}), "activation_encodings.x: lacks 'scale'; it needs bitwidth, scale and offset"),
 }
 
@@ -103,7 +105,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_files_are_refused(case: str, tmp_path: Path) -> None:
     text, said = BAD[case]
-    if text.startswith('{"name"'):
+    if '"bw"' in text:
         text = f'{{"version": "1.0.0", "activation_encodings": [{text}]}}'
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(ConfigError) as caught:

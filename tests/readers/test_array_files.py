@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import resource
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def refusals(path: Path) -> set[str]:
         (npy(descr="<f9"), "descr is not a valid dtype descriptor: '<f9'"),
         (npy(shape="wide"), "shape is not valid: 'wide'"),
         (npy(shape=(-1, -4)), "array 'x' has shape [-1, -4]"),
+        (npy(shape=(True, 4)), "array 'x' has the shape (True, 4)"),
         (
             npy(shape=(1,) * 40),
             "array 'x' has 40 dimensions, 32 are the most",
@@ -72,6 +74,50 @@ def refusals(path: Path) -> set[str]:
 def test_headers(member: bytes, reason: str, tmp_path: Path) -> None:
     path = npz(tmp_path / "a.npz", member)
     assert refusals(path) == {f"{path}: damaged, or no array file of numpy: {reason}; save it again with numpy.savez"}
+
+
+def claiming(path: Path, samples: int, compression: int) -> Path:
+    """An .npz whose header and directory claim so many samples of 16 bytes, and which holds one."""
+    npz(path, npy((samples, 4)), compression)
+    data, claimed = bytearray(path.read_bytes()), struct.pack("<I", min(16 * samples, (1 << 32) - 2))
+    at = data.index(b"PK\x01\x02")
+    data[22:26] = data[at + 24 : at + 28] = claimed  # the size of what is packed, in the member and in its entry
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_samples_that_a_file_only_claims_cost_nothing(compression: int, tmp_path: Path) -> None:
+    path = claiming(tmp_path / "a.npz", 10**9, compression)
+    before = time.process_time()
+    with pytest.raises(CompileError, match=r"a\.npz: the file ends 15,999,\d{3},\d{3} bytes early; save it again$"):
+        open_data(path, INPUTS)
+    assert time.process_time() - before < 1
+
+
+def test_samples_of_no_bytes_are_no_more_than_the_file_has(tmp_path: Path) -> None:
+    path, empty = tmp_path / "a.npy", {"x": TensorType((0, 4), "float32")}
+    path.write_bytes(npy((3, 0, 4), data=b""))
+    assert open_data(path, empty).count == 3
+    path.write_bytes(npy((10**9, 0, 4), data=b""))
+    with pytest.raises(CompileError) as refused:
+        open_data(path, empty)
+    assert str(refused.value) == f"{path}: claims 1,000,000,000 samples of no bytes and has 80 bytes; give fewer"
+
+
+def test_elements_of_no_bytes(tmp_path: Path) -> None:
+    path = npz(tmp_path / "a.npz", npy((10**9, 4), descr="|S0", data=b""))
+    with pytest.raises(CompileError) as refused:
+        open_data(path, INPUTS)
+    assert str(refused.value) == f"{path}: array 'x' is bytes of 0 bytes; save numbers"
+
+
+def test_a_header_that_claims_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 27) + b" " * (1 << 27))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "EOF: reading array header" in refusals(tmp_path / "a.npz").pop()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # KiB
 
 
 def test_a_damaged_stream(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_a_generator_that_ends_the_program(code: str, reason: str | None, tmp_pa
     with pytest.raises(CompileError) as refused:
         list(open_data(f"{tmp_path}/feed.py:f", INPUTS))
     if reason is None:
-        assert str(refused.value).startswith(f"{tmp_path}/feed.py:f: sample 0: is no array: setting an array element with a seq")
+        assert str(refused.value).startswith(
+            f"{tmp_path}/feed.py:f: sample 0: is no array: ValueError: setting an array element with a seq"
+        )
     else:
         assert str(refused.value) == f"{tmp_path}/feed.py:f: {reason}"
 

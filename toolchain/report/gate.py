@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.generator import USERS_FAULTS, load_function, users_cause
+from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
 from toolchain.report.error_page import finding_text
 from toolchain.report.fidelity import Part
@@ -101,11 +101,13 @@ def loaded(gate: Gate) -> Evaluation | None:
 
 def evaluated(evaluation: Evaluation, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
     """Raises CompileError: whatever the user's function raises, and what it gives that is no (number, bool)."""
-    spec, file = evaluation.spec, _file_and_function(evaluation.spec)[0]
-    try:
-        given: Any = evaluation.function(list(float_outputs), list(integer_outputs), list(samples))
-    except USERS_FAULTS as fault:
-        raise CompileError(f"{spec}: {users_cause(fault, Path(file))}; mend the function") from None
+    spec, way_out = evaluation.spec, "mend the function"
+    file, outputs = Path(_file_and_function(spec)[0]), map(list, (float_outputs, integer_outputs, samples))
+    given = call_user(file, spec, way_out, evaluation.function, *outputs)
+    return call_user(file, spec, way_out, _score, spec, given)
+
+
+def _score(spec: str, given: Any) -> Score:
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[1], bool | np.bool_):
         raise CompileError(f"{spec}: gave {given!r:.80}; it must give (number, True or False)")
     try:

@@ -1,0 +1,101 @@
+"""A user's Python file is imported here, and its functions are called, so that nothing it does ends a command."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from quant.suggestion import suggestion
+from toolchain.errors import NO_FILE, CompileError
+
+Result = TypeVar("Result")
+
+
+def call_user(file: Path, where: str, way_out: str, call: Callable[..., Result], *arguments: Any) -> Result:
+    """What `call` gives, which runs code of the user's `file`. where, way_out: what a fault is told of, and what to do.
+
+    Ctrl-C, a lack of memory and our own refusals pass through. Anything else that the code raises is a CompileError, what is no
+    Exception too: its sys.exit() must not end a build as if all were well. Our streams, working directory and import path are
+    as before.
+    """
+    try:
+        with _restored(file):
+            result = call(*arguments)
+    except (CompileError, KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as fault:
+        raise CompileError(f"{where}: {_cause(fault, file)}; {way_out}") from None
+    if getattr(sys.stdout, "closed", False):
+        raise CompileError(f"{where}: closes sys.stdout, on which the command prints; {way_out}")
+    return result
+
+
+def load_function(path: Path, function: str) -> Any:
+    """Runs the file. A function, a class, or an object with `get_next`. Raises CompileError: no import, or nothing so called."""
+    if not path.is_file():
+        raise CompileError(f"{path}: {NO_FILE}; it was given as file.py:function")
+    module = call_user(path, str(path), "the file must import cleanly", _imported, path)
+    value, names = call_user(path, str(path), "mend the file", _named, module, function)
+    if value is None:
+        raise CompileError(
+            f"{path}: no function {function!r} (functions: {', '.join(names) or 'none'}){suggestion(function, names)}"
+        )
+    return value
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"users_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError("cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look up the module of their classes
+    spec.loader.exec_module(module)
+    return module
+
+
+def _named(module: ModuleType, function: str) -> tuple[Any, list[str]]:
+    """What can give samples, None where there is no such thing; the names of what the file has instead."""
+    value = getattr(module, function, None)
+    if callable(value) or hasattr(value, "get_next"):
+        return value, []
+    return None, [str(n) for n, v in vars(module).items() if callable(v) and not str(n).startswith("_")]
+
+
+@contextmanager
+def _restored(file: Path) -> Iterator[None]:
+    """Inside, the file may import what lies beside it, and no bytecode appears there."""
+    streams, directory = (sys.stdout, sys.stderr), os.getcwd()
+    path, no_bytecode = list(sys.path), sys.dont_write_bytecode
+    sys.path.insert(0, str(file.parent))
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        sys.path, sys.dont_write_bytecode = path, no_bytecode
+        os.chdir(directory)
+
+
+def _cause(fault: BaseException, path: Path) -> str:
+    """`ZeroDivisionError: division by zero (line 12)`, the line being the last one inside the user's file."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename).resolve() == path.resolve()
+    ]
+    if isinstance(fault, SyntaxError):
+        return _line(f"{type(fault).__name__}: {fault.msg}", fault.lineno or (lines[-1] if lines else None))
+    try:
+        reason = str(fault)
+    except BaseException:  # an exception of the user's whose own text fails
+        reason = ""
+    return _line(f"{type(fault).__name__}{f': {reason}' if reason else ''}", lines[-1] if lines else None)
+
+
+def _line(reason: str, number: int | None) -> str:
+    return reason if number is None else f"{reason} (line {number})"
