@@ -13,7 +13,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import WeightQuant, along, given_groups
 from quant.parameters.groups import fitting_codes
-from toolchain.errors import CompileError, InternalError
+from toolchain.errors import InternalError
 from toolchain.ir.graph import Quant
 from toolchain.ir.stored import GivenQuant, Stored, StoredGroups
 
@@ -54,15 +54,12 @@ def narrowest_weight(how: Stored, numerics: Numerics, *, groups: bool) -> CodeTy
 
 
 def _holds(how: Stored, numerics: Numerics) -> bool:
-    if how.groups is not None:
-        return fitting_codes(how.groups, numerics) is not None
-    least, largest = _ends(how)
-    return numerics.weight.low <= least and largest <= numerics.weight.high
+    return holds_codes(how, numerics.weight) if how.groups is None else fitting_codes(how.groups, numerics) is not None
 
 
-def _ends(how: Stored) -> tuple[int, int]:
-    """The least and the largest of its codes less their zero points."""
-    return int(how.least.min()), int(how.largest.max())
+def holds_codes(how: Stored, codes: CodeType) -> bool:
+    """Whether a type holds a file's codes of weights, in no groups, less their zero points."""
+    return codes.low <= how.least.min() and how.largest.max() <= codes.high
 
 
 def rounded_anew(how: Stored, numerics: Numerics, scales: Array) -> str | None:
@@ -75,17 +72,13 @@ def rounded_anew(how: Stored, numerics: Numerics, scales: Array) -> str | None:
         return "scales that are powers of two (numerics.scale)"
     if not numerics.weights_per_channel and np.ptp(scales) > _WHOLE * scales.max():
         return "one scale for all channels (numerics.weights_per_channel)"
-    if numerics.weight is CodeType.INT4 and not _holds(how, numerics):
-        least, largest = _ends(how)
-        return "int4 weights (numerics.weight)" if least >= -128 and largest <= 127 else None
-    return None
+    return None if holds_codes(how, numerics.weight) else f"{numerics.weight} weights (numerics.weight)"
 
 
-def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str, finest: CodeType) -> WeightQuant | None:
+def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:
     """The file's own codes and scales of the weights `w`, which may have been arranged anew or scaled for each channel since.
 
-    None where the machine has no such scales, or no such groups, so that it takes its own. Raises CompileError: codes that do not
-    fit its type. finest: of the machine's activations.
+    None where the machine has no such scales or groups, or no type that holds the codes, so that it takes its own.
     """
     if how.groups is not None:
         return _grouped(w, how.groups, numerics)
@@ -94,29 +87,14 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     scales = scales_now(w, axis, how)
     if rounded_anew(how, numerics, scales) is not None:
         return None
-    (least, largest), (low, high) = _ends(how), numerics.weight.limits
-    if not _holds(how, numerics):
-        raise CompileError(
-            f"{name}: its weights less their zero points are {least}..{largest}; {numerics.weight} holds {low}..{high} "
-            f"(numerics.weight)\n  help: {_way_out(largest - least, numerics, finest)}"
-        )
     if not _whole(_rows(w, axis), scales).all():
         raise InternalError(f"{name}: its weights are no longer whole multiples of the scales that the model gives them")
     scales = scales if numerics.weights_per_channel else scales[:1]
     codes = np.rint(np.asarray(w, np.float64) / along(scales, axis, w.ndim))
+    low, high = numerics.weight.limits
     if codes.min(initial=0) < low or codes.max(initial=0) > high:
         return None  # turned around: -128 became 128
     return WeightQuant(codes.astype(np.int8), scales, axis)
-
-
-def _way_out(span: int, numerics: Numerics, finest: CodeType) -> str:
-    """Of weights whose codes, so far apart, fit no type of a machine's."""
-    fits = span < 2**numerics.weight.bits
-    again = "symmetrically (zero point 0, or 128 of uint8)" if fits else f"to {numerics.weight.bits} bits"
-    wide = next((t for t, plane in numerics.wide_weights.items() if plane is numerics.weight), None)
-    if wide is None or finest.bits < wide.bits:  # planes of coarse codes lose what they shall keep
-        return f"quantize the weights {again}"
-    return f"quantize the weights {again}, or take them in two planes: --type WEIGHTS={wide}, by their name in the file"
 
 
 def _grouped(w: Array, groups: StoredGroups, numerics: Numerics) -> WeightQuant | None:

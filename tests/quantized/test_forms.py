@@ -188,16 +188,28 @@ def test_sixteen_bits_need_a_machine_that_has_them(form: str, tmp_path: Path) ->
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 60
 
 
+# dB from onnxruntime's kernels that weights rounded anew must reach; measured 43.9, nvdla_small 40.6, ws8_pow2 30.8, int4 26.2.
+ANEW = {"edge16": 40, "ethos_u55_256": 40, "ethos_u65_512": 40, "transformer64": 40, "nvdla_small": 37}
+ANEW |= {"wide32_w4a16": 22, "ws8_pow2": 27}
+
+
 @pytest.mark.parametrize("form", ["qdq_u8_u8", "qop_u8_u8"])
-def test_weights_that_do_not_fit_less_their_zero_points_are_refused(form: str, tmp_path: Path) -> None:
-    said = r"c0.*: its weights less their zero points are -\d+..\d+; int8 holds -128..127 \(numerics.weight\)\n"
-    again = r"  help: quantize the weights symmetrically \(zero point 0, or 128 of uint8\)"
-    with pytest.raises(CompileError, match=f"{said}{again}$"):
-        built_form(form, tmp_path, "edge16")
-    planes = ", or take them in two planes: --type WEIGHTS=int16, by their name in the file"
-    with pytest.raises(CompileError, match=f"{said}{again}{planes}$"):
-        built_form(form, tmp_path, "transformer64")
+@pytest.mark.parametrize("machine", ANEW)
+def test_weights_that_do_not_fit_less_their_zero_points_are_rounded_anew(machine: str, form: str, tmp_path: Path) -> None:
+    built, quantized, samples = built_form(form, tmp_path, machine)
+    (note,) = [n for n in built.notes if "rounded anew" in n]
+    assert note.startswith(f"weights of 4 layers are rounded anew, {machine} has ")
+    assert built.figures["host"]["macs"] == 0
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= ANEW[machine]
+
+
+@pytest.mark.parametrize("form", ["qdq_u8_u8", "qop_u8_u8"])
+def test_weights_that_do_not_fit_are_taken_in_two_planes_on_request(form: str, tmp_path: Path) -> None:
+    built, _, _ = built_form(form, tmp_path, "transformer64")
+    planes = "int8 weights (numerics.weight); --type WEIGHTS=int16, by their name in the file, takes them in two planes"
+    assert f"weights of 4 layers are rounded anew, transformer64 has {planes}" in built.notes
     built, quantized, samples = built_form(form, tmp_path, "transformer64", types=("w*_quantized=int16",))
+    assert not [n for n in built.notes if "rounded anew" in n]
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 45
 
 

@@ -67,13 +67,16 @@ def test_an_observer_with_nothing_to_observe(tmp_path: Path) -> None:
     )
 
 
+PLANES = ", by their name in the file, takes them in two planes"
+
+
 @pytest.mark.parametrize("form", ["qdq_s8_channel", "integer"])
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
         ("ws8_pow2", "scales that are powers of two (numerics.scale)"),
         ("nvdla_small", "one scale for all channels (numerics.weights_per_channel)"),
-        ("wide32_w4a16", "int4 weights (numerics.weight)"),
+        ("wide32_w4a16", f"int4 weights (numerics.weight); --type WEIGHTS=int8{PLANES}"),
         ("edge16", None),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quant.fixed_point.core.codes import CodeType
-from quant.given import narrowest_weight, rounded_anew, scales_now, stored_codes
+from quant.fixed_point.core.numerics import Numerics
+from quant.given import holds_codes, narrowest_weight, rounded_anew, scales_now, stored_codes
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
@@ -28,6 +29,16 @@ def rounded_anew_notes(
     return [f"weights of {counted(n, 'layer')} are rounded anew, {chip.name} has {why}" for why, n in sorted(reasons.items())]
 
 
+def _in_planes(how: Stored, numerics: Numerics, chip: Chip) -> str:
+    """How to keep codes that no type of the machine's weights holds: in two planes, where activations have as many bits, since
+    coarser ones lose what the planes keep."""
+    finest = max(codes.bits for codes in chip.operand_types)
+    wide = next((t for t, plane in numerics.wide_weights.items() if plane is numerics.weight and t.bits <= finest), None)
+    if wide is None or not holds_codes(how, wide):
+        return ""
+    return f"; --type WEIGHTS={wide}, by their name in the file, takes them in two planes"
+
+
 def has_file_codes(node: Node, graph: Graph, stored: Mapping[str, Stored], asked: Mapping[str, CodeType], chip: Chip) -> bool:
     """Whether a layer's weights are the file's own codes, all as of `rounded_anew_notes`."""
     how = _file_codes(node, stored)
@@ -47,7 +58,11 @@ def _why_anew(node: Node, graph: Graph, how: Stored, asked: Mapping[str, CodeTyp
     codes = asked.get(node.name) or narrowest_weight(how, chip.numerics, groups=groups)
     if codes in chip.numerics.wide_weights:  # two planes hold them as near as twice the bits come
         return None
-    return rounded_anew(how, chip.numerics.with_weights(codes), scales_now(weights, 0, how))
+    numerics = chip.numerics.with_weights(codes)
+    why = rounded_anew(how, numerics, scales_now(weights, 0, how))
+    if why is None or how.groups is not None or holds_codes(how, codes):
+        return why
+    return f"{why}{_in_planes(how, numerics, chip)}"
 
 
 def _of_product(node: Node, graph: Graph, how: Stored, chip: Chip) -> str | None:

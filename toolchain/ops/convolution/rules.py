@@ -126,8 +126,7 @@ class Convolution(FloatOp):
         how, groups = scope.stored(node, product=True), self.can_be_grouped(w.shape)
         own = None
         if how is not None and scaling is None and (groups or how.groups is None):
-            finest = max(scope.chip.operand_types, key=lambda t: t.bits)
-            own = stored_weights(w, 0, how, numerics, node.name, finest)
+            own = stored_weights(w, 0, how, numerics, node.name)
         if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
             bias = how.bias
         if own is not None:
