@@ -12,6 +12,7 @@ import zipfile
 from typing import Any
 
 import onnx
+import yaml
 
 NUMBERS = (
     *("0", "1", "-1", "2", "3", "7", "127", "128", "255", "256", "65535", "65536", "1000000", "2147483647", "2147483648"),
@@ -116,6 +117,20 @@ def text(rng: random.Random, data: bytes) -> bytes:
             continue
         lines[at : at + 1] = [changed]
     return "\n".join([*lines, ""]).encode(errors="surrogatepass")
+
+
+def yaml_text(rng: random.Random, data: bytes) -> bytes:
+    """Of a YAML file: its words, or its values, which become others of any type and place."""
+    if rng.random() < 0.5:
+        return text(rng, data)
+    return yaml.safe_dump(_damage_json(rng, yaml.safe_load(data)), allow_unicode=False, sort_keys=False).encode()
+
+
+def json_text(rng: random.Random, data: bytes) -> bytes:
+    """Of a JSON file: its words, or its values, which become others of any type and place."""
+    if rng.random() < 0.3:
+        return text(rng, data)
+    return json.dumps(_damage_json(rng, json.loads(data))).encode()
 
 
 def _swapped(rng: random.Random, line: str, pattern: str, instead: tuple[str, ...]) -> str:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Feeds damaged files to the commands and checks that each is taken or refused in a sentence.
+"""Feeds damaged files, options and users' Python to the commands and checks that each is taken or refused in a sentence.
 
     python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]
 
-Real files of every kind that the commands read are damaged (scripts/damages.py) and given to the command itself, in a
-process of its own with limits. A case is wrong when it ends with a traceback or another exit code than 0 or 2, takes more than
-20 CPU seconds, is refused only after a gigabyte of memory, is refused and leaves the output changed or a file behind, or says
+Real files of every kind that the commands read are damaged (scripts/damages.py), options and Python files are drawn
+(scripts/drawn_lines.py), and each is given to the command itself, in a process of its own with limits. A case is wrong when it
+ends with a traceback or another exit code than 0 or 2 (of options also 1 and 3, which the commands document), takes more than 20
+CPU seconds, is refused only after a gigabyte of memory, is refused and leaves the output changed or a file behind, or says
 nothing. Exit code 0: no case was wrong.
 """
 
@@ -13,15 +14,19 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import random
 import resource
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
@@ -29,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import damages
+import drawn_lines
 import numpy as np
 import onnx
 import plan_memory
@@ -61,22 +67,40 @@ PREPROCESS = "mean: [1.0, 2.0, 3.0]\nstd: [1.0, 2.0, 3.0]\nfit: crop\nresample: 
 BUFFERS = "id,lower,upper,size,alignment\n" + "".join(f"b{i},{i},{i + 3},{64 * (i % 5 + 1)},16\n" for i in range(40))
 
 
+ENCODED = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "max": 3.0, "min": -3.0, "offset": -128, "scale": 0.0234}
+LISTED = {"bw": 8, "dtype": "INT", "enc_type": "PER_TENSOR", "is_sym": False, "offset": [-128], "scale": [0.0234]}
+ENCODINGS = [
+    {"version": "0.6.1", "activation_encodings": {n: [ENCODED] for n in "xabcy"}, "param_encodings": {"w": [ENCODED]}},
+    {"version": "1.0.0", "activation_encodings": [{"name": n, **LISTED} for n in "xabcy"], "param_encodings": []},
+]
+FEED = "import numpy as np\ndef f():\n    yield np.ones((1, 3, 8, 8), np.float32)\n"
+GOOD = tuple(f"good.{suffix}" for suffix in ("onnx", "npu", "npz", "npy", "yaml", "sched", "txt", "json"))
+
+
 @dataclass(frozen=True)
 class Kind:
-    """`originals` to be damaged by `mutate` and written to `name` in the case's folder; `lines`: commands, OUT the output."""
+    """`originals` to be damaged by `mutate` and written to `name` in the case's folder; `lines`: commands, OUT the output.
+
+    draw: gives the command's words instead of `lines`. codes: exit codes that are no fault."""
 
     originals: Sequence[bytes]
     mutate: Callable[[random.Random, bytes], bytes]
     name: str
     lines: Sequence[str]
     beside: tuple[tuple[str, bytes], ...] = ()
+    draw: Callable[[random.Random], Sequence[str]] | None = None
+    codes: tuple[int, ...] = (0, 2)
 
 
 @dataclass(frozen=True)
 class Case:
     kind: str
-    line: str
+    words: Sequence[str]
     data: bytes
+
+    @property
+    def line(self) -> str:
+        return shlex.join(self.words).encode(errors="backslashreplace").decode()
 
 
 def main() -> int:
@@ -87,11 +111,12 @@ def main() -> int:
         os.chdir(folder)
         kinds = _kinds(given.kind)
         gc.freeze()
-        wrong, codes = 0, Counter[str]()
+        wrong, codes, by_kind = 0, Counter[str](), Counter[str]()
         for index in range(given.count) if given.replay is None else [given.replay]:
             case = _case(kinds, random.Random(f"{given.seed}/{index}"))
             code, fault, said = _run(kinds[case.kind], case)
             codes["taken" if code == 0 else "refused"] += 1
+            by_kind[case.kind] += 1
             if fault is not None:
                 wrong += 1
                 print(f"case {index} ({case.kind}): {case.line}: {fault}\n{said[-3000:]}", flush=True)
@@ -100,6 +125,7 @@ def main() -> int:
             elif given.replay is not None:
                 print(f"{case.line}: exit code {code}\n{said}")
     print(f"{given.count if given.replay is None else 1} cases, seed {given.seed}: {wrong} wrong; {dict(sorted(codes.items()))}")
+    print(", ".join(f"{kind} {number}" for kind, number in sorted(by_kind.items())))
     return 1 if wrong else 0
 
 
@@ -125,6 +151,8 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
     _arrays()
     _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", "good.npu"])
     _child(["npu-dis", "good.npu", "-o", "good.txt"])
+    _child(["npu-build", "good.onnx", "--hw", "edge16", "-o", "s.npu", "--dump-schedule", "good.sched", "--json", "good.json"])
+    Path("good.yaml").write_text(PARAMETERS)
     _child(["npu-build", "good.onnx", "--hw", "ws8_pow2", "--calib", "good.npz", "-o", "pow2.npu"])
     _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-O0", "-o", "plain.npu"])
     models = [Path("good.onnx").read_bytes(), _model(MIXED, "v", (8, 8)), _examples()]
@@ -139,15 +167,15 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
     kinds = {
         "onnx": Kind(models, damages.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
         "machine": Kind(
-            machines, damages.text, "bad.yaml", ["npu-hw check bad.yaml", "npu-build good.onnx --hw bad.yaml -o OUT"]
+            machines, damages.yaml_text, "bad.yaml", ["npu-hw check bad.yaml", "npu-build good.onnx --hw bad.yaml -o OUT"]
         ),
         "descriptors": Kind(
-            [tables["descriptors1024.yaml"]], damages.text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", edge16),)
+            [tables["descriptors1024.yaml"]], damages.yaml_text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", edge16),)
         ),
         "registers": Kind(
-            [tables["registers64.yaml"]], damages.text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", ethos),)
+            [tables["registers64.yaml"]], damages.yaml_text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", ethos),)
         ),
-        "parameters": Kind([PARAMETERS.encode()], damages.text, "bad.yaml", [f"{build} --quant bad.yaml"]),
+        "parameters": Kind([PARAMETERS.encode()], damages.yaml_text, "bad.yaml", [f"{build} --quant bad.yaml"]),
         "npz": Kind(
             [Path("good.npz").read_bytes(), Path("packed.npz").read_bytes()],
             damages.arrays,
@@ -159,7 +187,7 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
             _pictures(), damages.binary, "d/bad.png", [f"{calibrate} d"], (("d/preprocess.yaml", PREPROCESS.encode()),)
         ),
         "preprocess": Kind(
-            [PREPROCESS.encode()], damages.text, "d/preprocess.yaml", [f"{calibrate} d"], (("d/a.png", _pictures()[0]),)
+            [PREPROCESS.encode()], damages.yaml_text, "d/preprocess.yaml", [f"{calibrate} d"], (("d/a.png", _pictures()[0]),)
         ),
         "npu": Kind(
             programs,
@@ -174,9 +202,28 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
             ["npu-sim bad.npu --entry plain --output OUT", "npu-dis bad.npu --entry plain -o OUT"],
         ),
         "listing": Kind([Path("good.txt").read_bytes()], damages.text, "bad.txt", ["npu-dis good.npu --assemble bad.txt -o OUT"]),
-        "buffers": Kind([BUFFERS.encode()], damages.text, "bad.csv", ["plan_memory bad.csv --capacity 4096 --plot OUT"]),
+        "buffers": Kind(
+            [BUFFERS.encode()], damages.text, "bad.csv", ["plan_memory bad.csv --capacity 4096 --plot OUT"], codes=(0, 1, 2)
+        ),
+        "encodings": Kind(
+            [json.dumps(e).encode() for e in ENCODINGS], damages.json_text, "bad.encodings", [f"{build} --quant bad.encodings"]
+        ),
+        "schedule": Kind([Path("good.sched").read_bytes()], damages.text, "bad.sched", [f"{build} --schedule bad.sched"]),
+        "python": Kind(
+            [b""],
+            drawn_lines.python_file,
+            "feed.py",
+            [f"{calibrate} feed.py:f", f"{calibrate} good.npz --judge feed.py:f", f"{calibrate} good.npz --eval feed.py:f"],
+            codes=(0, 2, 3),
+        ),
+        "options": Kind([FEED.encode()], lambda _, data: data, "feed.py", [], draw=_drawing_options(), codes=(0, 1, 2, 3)),
     }
     return {name: kind for name, kind in kinds.items() if wanted is None or name in wanted}
+
+
+def _drawing_options() -> Callable[[random.Random], Sequence[str]]:
+    commands = drawn_lines.options()
+    return lambda rng: drawn_lines.command_line(rng, commands)
 
 
 def _model(text: str, weight: str, shape: tuple[int, ...]) -> bytes:
@@ -219,8 +266,8 @@ def _pictures() -> list[bytes]:
 def _case(kinds: dict[str, Kind], rng: random.Random) -> Case:
     name = rng.choice(list(kinds))
     kind = kinds[name]
-    line, original = rng.choice(kind.lines), rng.choice(kind.originals)
-    return Case(name, line, kind.mutate(rng, original))
+    words = kind.draw(rng) if kind.draw is not None else rng.choice(kind.lines).split(" ")
+    return Case(name, words, kind.mutate(rng, rng.choice(kind.originals)))
 
 
 def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
@@ -230,12 +277,11 @@ def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
         for name, data in ((kind.name, case.data), *kind.beside, ("OUT", OLD)):
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_bytes(data)
-        for name in ("good.onnx", "good.npu"):
-            (place / name).symlink_to(Path(name).resolve())
+        for name in GOOD:
+            shutil.copy(name, place / name)
         before = sorted(place.rglob("*"))
-        code, peak_bytes, said = _child(case.line.split(" "), place)
-        allowed = (0, 1, 2) if case.line.startswith("plan_memory") else (0, 2)
-        fault = _fault(code, allowed, peak_bytes, said)
+        code, peak_bytes, said = _child(case.words, place)
+        fault = _fault(code, kind.codes, peak_bytes, said)
         if fault is None and code == 2:
             if (place / "OUT").read_bytes() != OLD:
                 fault = "is refused, and the output is changed"
@@ -258,7 +304,7 @@ def _fault(code: int, allowed: Sequence[int], peak_bytes: int, said: str) -> str
     return None
 
 
-def _child(arguments: list[str], place: Path = Path(".")) -> tuple[int, int, str]:
+def _child(arguments: Sequence[str], place: Path = Path(".")) -> tuple[int, int, str]:
     """(exit code or minus the signal, bytes of memory, what was printed) of a command in a process of its own."""
     with tempfile.TemporaryFile() as printed:
         process = os.fork()
@@ -279,7 +325,7 @@ COMMANDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _become(arguments: list[str], place: Path, printed: int) -> None:
+def _become(arguments: Sequence[str], place: Path, printed: int) -> None:
     """Runs the command and ends the process."""
     code: Any = 70
     try:
@@ -289,7 +335,7 @@ def _become(arguments: list[str], place: Path, printed: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 2))
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
         signal.alarm(10 * CPU_S)
-        sys.argv = arguments
+        sys.argv = list(arguments)
         COMMANDS[arguments[0]]()
         code = 0
     except SystemExit as end:
@@ -297,8 +343,9 @@ def _become(arguments: list[str], place: Path, printed: int) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a user's Python may have closed them
+                stream.flush()
         os._exit(code)
 
 

@@ -80,6 +80,20 @@ def test_a_loop_of_which_it_is_not_known(
     assert str(fault.value).splitlines()[0] == f"node again (Loop): {reason}"
 
 
+@pytest.mark.parametrize("count", [None, 10**9])
+def test_a_loop_that_only_its_count_ends_is_refused_before_it_is_written_out(
+    count: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: object) -> list[str]:
+        raise AssertionError("written out")
+
+    monkeypatch.setattr(control._Body, "step", step)
+    with pytest.raises(
+        CompileError, match=r"^node again \(Loop\): runs more than 4,096 times; so often at most it is written out"
+    ):
+        load_model(loop(tmp_path, count=count, body_condition=False))
+
+
 def test_an_input_that_is_a_value_says_how_often(tmp_path: Path) -> None:
     path = loop(tmp_path, "9", given=True)
     loaded = load_model(path, values={"n": ("2",)})

@@ -1,4 +1,4 @@
-"""Damaged files through the commands. scripts/fuzz_readers.py takes other numbers and seeds."""
+"""Damaged files, options and users' Python through the commands. scripts/fuzz_readers.py takes other numbers and seeds."""
 
 from __future__ import annotations
 

@@ -92,8 +92,9 @@ def loop(node: OnnxNode, flow: Flow) -> None:
     on, active = (not first or _truth(first, flow)), ""
     if on is None:
         on, active = True, _open(node, "whether it runs at all", first, limit, collected, flow)
+    endless = body.never_ends_itself() and on and not active and (limit is None or limit > ITERATIONS)
     while on and (limit is None or done < limit):
-        if done >= ITERATIONS:
+        if endless or done >= ITERATIONS:
             raise refuse_node(node, f"runs more than {ITERATIONS:,} times; so often at most it is written out")
         number = body.constant(f"{done}/iteration", np.asarray(done, np.int64))
         condition, *made = body.step(done, (number, body.constant(f"{done}/condition", np.asarray(True)), *states))
@@ -180,6 +181,14 @@ class _Body:
         once, self._each = parted(graph)
         self._shared = {name: f"{node.name}/{name}" for name in defined_in(once)}
         flow.within(node, instance(once, self._shared, node.name), node.sources)
+
+    def never_ends_itself(self) -> bool:
+        """Whether the condition that a Loop's body gives is the one that it is given, or true each time."""
+        sources = {n.output[0]: n.input[0] for n in self._each.node if n.op_type == "Identity" and n.input and n.output}
+        name = next(iter(self.outputs), "")
+        while name in sources:
+            name = sources.pop(name)
+        return name in self._inputs[1:2] or bool(_truth(str(self._shared.get(name, name)), self._flow))
 
     def step(self, t: int, inputs: Sequence[str]) -> list[str]:
         """Once more, of these tensors; what it makes."""

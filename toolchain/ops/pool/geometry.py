@@ -55,8 +55,9 @@ def _met(geometry: Geometry, axis: int, size: int, start: int, count: int) -> Ar
     kernel, stride, dilation = geometry.kernel[axis], geometry.strides[axis], geometry.dilations[axis]
     before, after = geometry.pads[axis], geometry.pads[axis + 2]
     first = np.arange(output_size(size, kernel, stride, dilation, (before, after))) * stride - before
-    taps = first[:, None] + np.arange(kernel) * dilation
-    return ((taps >= start) & (taps < start + count)).sum(1)
+    reached = (-((first - limit) // dilation) for limit in (start, start + count))  # the first element at or behind a limit
+    low, high = (np.clip(elements, 0, kernel) for elements in reached)
+    return high - low
 
 
 def over_one(outer: int, length: int, inner: int) -> tuple[Shape, Shape, Pair]:
