@@ -33,7 +33,7 @@ NETWORKS = {  # name -> arguments of npu-build behind the model
 
 def model_file(name: str, folder: Path) -> Path:
     """The network of this name of examples/, with weights."""
-    from fill_weights import GRAPHS, filled
+    from fill_weights import GRAPHS, filled  # pyright: ignore[reportMissingImports]
 
     if name == "classifier":
         return CLASSIFIER / "classifier.onnx"

@@ -46,6 +46,16 @@ def test_what_lacks_memory(fault: Exception, tmp_path: Path, monkeypatch: pytest
     assert printed.err.startswith("out of memory") and "damaged" not in printed.err
 
 
+@pytest.mark.parametrize("fault", LACKING, ids=repr)
+def test_what_nobody_took_for_another_fault(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(import_module("toolchain.cli.dis"), "read_container", fails)
+    printed = run("npu-dis good.npu")
+    assert (printed.code, printed.err.count("\n")) == (2, 1) and printed.err.startswith("out of memory")
+
+
 @pytest.mark.parametrize("fault", OTHERS, ids=repr)
 def test_what_does_not(fault: Exception) -> None:
     assert not is_out_of_memory(fault)

@@ -84,7 +84,7 @@ def test_a_model_that_the_optimizer_changes(factor: float, used: float, note: st
         model = serialized(f'<ir_version: 8, opset_import: ["": 17]> {text}')
         return open_model(model, session_options(optimized=optimized))
 
-    session, x = CheckedSession(opened), np.float32([1, 2])
+    session, x = CheckedSession(opened), np.array([1, 2], np.float32)
     with inference_notes() as notes:
         runs = [session.run(None, {"x": x})[0] for _ in range(2)]
     assert np.allclose(runs, [x * used] * 2, rtol=1e-6)
@@ -120,18 +120,18 @@ NAN, INF = np.nan, np.inf
 @pytest.mark.parametrize(
     ("expected", "value", "distance"),
     [
-        (np.float32([3, 4]), np.float32([3, 4]), 0),
-        (np.float32([3, 4]), np.float32([3, 4.005]), 1e-3),
-        (np.float16([300, 400]), np.float16([300, 400]), 0),
-        (np.float32([NAN, 4]), np.float32([0, 4]), 0),
-        (np.float32([-INF, 4]), np.float32([-3e38, 4]), 0),
-        (np.float32([3, 4]), np.float32([NAN, 4]), INF),
-        (np.float32([0, 0]), np.float32([0, 1e-9]), INF),
-        (np.float32([0]), np.float32([[0]]), INF),
+        (np.array([3, 4], np.float32), np.array([3, 4], np.float32), 0),
+        (np.array([3, 4], np.float32), np.array([3, 4.005], np.float32), 1e-3),
+        (np.array([300, 400], np.float16), np.array([300, 400], np.float16), 0),
+        (np.array([NAN, 4], np.float32), np.array([0, 4], np.float32), 0),
+        (np.array([-INF, 4], np.float32), np.array([-3e38, 4], np.float32), 0),
+        (np.array([3, 4], np.float32), np.array([NAN, 4], np.float32), INF),
+        (np.array([0, 0], np.float32), np.array([0, 1e-9], np.float32), INF),
+        (np.array([0], np.float32), np.array([[0]], np.float32), INF),
         (np.zeros((0, 3)), np.zeros((0, 3)), 0),
-        (np.int64([3, 4]), np.int64([3, 9]), 1),
+        (np.array([3, 4], np.int64), np.array([3, 9], np.int64), 1),
         (np.array([True]), np.array([False]), 1),
-        (np.int64([3]), np.float32([3]), INF),
+        (np.array([3], np.int64), np.array([3], np.float32), INF),
         (np.array(["a"], object), np.array(["b"], object), INF),
         ([np.zeros(2)], [np.ones(2)], 0),
     ],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from toolchain.errors import is_out_of_memory, out_of_memory
@@ -37,6 +38,7 @@ def collect_seldom() -> None:
 def run_command(command: str) -> None:
     """Runs a command, whose imports may need more memory than there is. Exits with 2 where memory or threads run out."""
     collect_seldom()
+    _make_room_for_throws()
     try:
         with ended_at_once():
             import_module(f"toolchain.cli.{command}").main()
@@ -45,6 +47,13 @@ def run_command(command: str) -> None:
             raise
         os.write(2, f"{out_of_memory(fault)}\n".encode(errors="backslashreplace"))
         raise SystemExit(2) from None
+
+
+def _make_room_for_throws() -> None:
+    """C++ keeps what it throws in memory that a thread gets at its first throw. Where that is bad_alloc, there is none left, and
+    the loader ends the process."""
+    with suppress(OSError, AttributeError):  # another C++ library
+        ctypes.CDLL("libstdc++.so.6")["__cxa_get_globals"]()
 
 
 @contextmanager

@@ -46,8 +46,6 @@ def reported() -> Iterator[None]:
         sys.stdout.flush()
     except ToolchainError as fault:
         _end(out_of_memory(fault) if is_out_of_memory(fault) else str(fault))
-    except MemoryError as fault:
-        _end(out_of_memory(fault))
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -55,9 +53,15 @@ def reported() -> Iterator[None]:
         _drop_output()
         raise SystemExit(1) from None
     except OSError as fault:
+        if is_out_of_memory(fault):
+            _end(out_of_memory(fault))
         if fault.filename is None:  # all files are read and written by name
             _drop_output()
         _end(f"{fault.filename or 'standard output'}: {system_cause(fault)}")
+    except Exception as fault:
+        if is_out_of_memory(fault):
+            _end(out_of_memory(fault))
+        raise
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
