@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -92,7 +92,7 @@ class CheckedSession:
     def __init__(self, opened: Callable[[bool], InferenceSession], few_runs: bool = False) -> None:
         """opened: opens the model, optimized or not; few_runs: never optimized, which costs more than a run or two get back.
         Raises InferenceError, MemoryError."""
-        self._lock = Lock()
+        self._lock = RLock()  # of the choice, which every thread waits for
         self._opened, self._few_runs = opened, few_runs
         self._chosen: InferenceSession | None = None
         self._session: InferenceSession | None
@@ -125,9 +125,10 @@ class CheckedSession:
         return self._open().get_providers()
 
     def _open(self) -> InferenceSession:
-        if self._session is None:
-            self._session = self._opened(False)
-        return self._session
+        with self._lock:
+            if self._session is None:
+                self._session = self._opened(False)
+            return self._session
 
     def _choose(self, run: Callable[[InferenceSession], list[Any]]) -> tuple[InferenceSession, list[Any]]:
         """The session that all runs use, and what it makes of the first."""

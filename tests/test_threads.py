@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from quant.float_session import CheckedSession
 from simulator import Prepared, prepare
 from tests.threads import count_wrong_runs, require_runs_in_turn, run_in_threads
 from toolchain.api import BuildOptions, build
@@ -176,3 +178,27 @@ def test_programs_are_prepared_once(plain: bytes, monkeypatch: pytest.MonkeyPatc
     feeds = inputs_of(session, 1)[0]
     run_in_threads(lambda _: session.run(None, feeds))
     assert len(prepared) == sum(isinstance(s, Region) for s in session.container.segments)
+
+
+def test_a_session_of_onnxruntime_is_chosen_before_another_thread_asks() -> None:
+    opened: list[bool] = []
+    asking = threading.Thread(target=lambda: checked.get_inputs())
+
+    class Plain:
+        def run(self, *_: Any) -> list[np.ndarray]:
+            return [np.zeros(1, np.float32)]
+
+        def get_inputs(self) -> list[Any]:
+            return []
+
+    def open_one(unoptimized: bool) -> Any:
+        opened.append(unoptimized)
+        if len(opened) == 2:  # none is held
+            asking.start()
+            asking.join(0.1)
+        return Plain()
+
+    checked = CheckedSession(open_one)
+    checked.run(None, {})
+    asking.join()
+    assert len(opened) == 2
