@@ -11,6 +11,7 @@ import pytest
 
 from quant.data import open_data
 from quant.users_python import load_function
+from toolchain.cli.application import reported
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
 from toolchain.report.gate import Evaluation, evaluated
@@ -105,6 +106,14 @@ def test_a_thread_of_its_own_may_make_the_samples(tmp_path: Path) -> None:
         "    while (i := q.get(timeout=10)) is not None:\n        yield np.full((1, 2), i, np.float32)\n"
     )
     assert [int(s["x"][0, 0]) for s in open_data(feed(tmp_path, text), INPUTS)] == [1, 2]
+
+
+def test_a_thread_of_its_own_that_fails_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import threading\ndef f():\n    t = threading.Thread(target=lambda: 1 / 0)\n    t.start(); t.join()\n"
+    with reported():
+        assert len(list(open_data(feed(tmp_path, text + GOOD), INPUTS))) == 1
+    said = "WARNING: a thread of the Python file ended with ZeroDivisionError: division by zero; mend it\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

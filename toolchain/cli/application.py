@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 import typer
 
 from toolchain.cli import interruptible
-from toolchain.errors import CompileError, ToolchainError, is_out_of_memory, out_of_memory, system_cause
+from toolchain.errors import CompileError, ToolchainError, first_line, is_out_of_memory, out_of_memory, system_cause
 from toolchain.files import is_stream
 
 Paths = str | Path | Sequence[str | Path] | None
@@ -41,7 +42,7 @@ def reported() -> Iterator[None]:
         if isinstance(stream, io.TextIOWrapper):  # names of the model that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        with interruptible():
+        with interruptible(), _threads_reported():
             yield
         sys.stdout.flush()
     except ToolchainError as fault:
@@ -62,6 +63,21 @@ def reported() -> Iterator[None]:
         if is_out_of_memory(fault):
             _end(out_of_memory(fault))
         raise
+
+
+@contextmanager
+def _threads_reported() -> Iterator[None]:
+    """A thread that a user's Python starts, and that raises inside, is told of in a line. The commands start none."""
+    usual, threading.excepthook = threading.excepthook, _report_thread
+    try:
+        yield
+    finally:
+        threading.excepthook = usual
+
+
+def _report_thread(ended: threading.ExceptHookArgs) -> None:
+    reason = "" if ended.exc_value is None else f": {first_line(ended.exc_value)}"
+    print(f"WARNING: a thread of the Python file ended with {ended.exc_type.__name__}{reason}; mend it", file=sys.stderr)
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
