@@ -61,9 +61,10 @@ class CodeSteps:
         value = np.asarray(codes)
         return Coded(f"{self.node.name}.{what}", quant, like, value.shape, value.astype(like.dtype))
 
-    def sum(self, what: str, kind: Kind, a: Coded, b: Coded, y: Coded, bounds: Bounds, parts: int = 1) -> Coded:
+    def sum(self, what: str, kind: Kind, a: Coded, b: Coded, y: Coded, bounds: Bounds | None, parts: float = 1) -> Coded:
         """add, sub: a and b meet at the larger of their scales, of which `y` counts so many `parts`: exactly where the scales are
-        one. what: the tensor in words, "" the node's output; bounds: what it is clamped to."""
+        one. what: the tensor in words, "" the node's output; bounds: what it is clamped to,
+        None: the ends of its codes."""
         numerics, operation = self.scope.chip.numerics, kind
         common, floats = max(a.quant.scale, b.quant.scale), numerics.sums_in_float32(operation)
         # A bit less than where operands meet at twice the larger scale: so their difference has no more bits.

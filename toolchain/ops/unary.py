@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,17 +19,14 @@ from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
 from toolchain.ops.interpolated import Reading, make_table
-from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, pointwise_windows, row_column, three
-from toolchain.ops.kit.loops import LoopOrder
-from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, Windows, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_scope import QuantScope
-from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
+from toolchain.ops.lookup import Lookup
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.rescale import Rescale, rescaled
+from toolchain.ops.stepped import stepped
 
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
 _BEYOND = 1 / 64  # of what was seen
@@ -86,6 +82,9 @@ class Unary(FloatOp):
         apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
         if not tabled or apart:
             return [self._scaled(node, *(scaled_bounds(self.function) or (1.0, (None, None))), scope)]
+        steps = stepped(node, self.function, scope) if read.interpolates else None
+        if steps is not None:
+            return steps
         exact = self._exact(node, scope) if made.interpolates and read == made else None
         if exact is not None:
             return [exact]
@@ -199,74 +198,6 @@ def _in_type(quant: Quant, codes: CodeType, wider: CodeType) -> Quant:
     """The scale at which codes of at least as many bits hold what these hold."""
     step = 2 ** (wider.bits - codes.bits)
     return Quant(quant.scale / step, (quant.zero_point - codes.low) * step + wider.low)
-
-
-@dataclass(frozen=True, eq=False)
-class Lookup(TiledOp):
-    """y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated. function: as of `Unary`, for
-    its rate only."""
-
-    NAME = "Lookup"
-    VERSION = 2
-    is_pointwise = True
-    table: LookupTable
-    function: str | None = None
-
-    def reference(self, inputs: Sequence[Array]) -> Array:
-        return self.table.apply(inputs[0])
-
-    def reads_granules(self, layer: Layer) -> bool:
-        return True
-
-    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis)
-
-    def tiling_key(self) -> Hashable:
-        return self.function
-
-    def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.lanes)
-
-    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
-        return box_orders(layer)
-
-    def windows(self, layer: Layer, axis: int) -> Windows:
-        return pointwise_windows(layer, axis)
-
-    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        block = self.table.block(layer.node.name, "tables")
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block), extent)
-
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
-        rate = machine.rated_as(self.function, layer.chip.functions)
-        assert rate is not None, layer.node.name
-
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            assert out is not None
-            height, width, channels = three(size)[-3:]
-            x_row, x_column = row_column(sites[0])
-            y_row, y_column = row_column(out)
-            return (
-                machine.Table(
-                    height=height,
-                    width=width,
-                    channels=channels,
-                    input_address=sites[0].address,
-                    input_row_stride=x_row,
-                    input_column_stride=x_column,
-                    input_surface_stride=sites[0].strides.surface_bytes,
-                    output_address=out.address,
-                    output_row_stride=y_row,
-                    output_column_stride=y_column,
-                    output_surface_stride=out.strides.surface_bytes,
-                    table_address=blocks[0],
-                    function=machine.TABLE_FUNCTIONS[rate],
-                    element_type=layer.output_number,
-                ),
-            )
-
-        reads = (Box(layer.node.inputs[0], start, size),)
-        return Work(reads, (block,), Box(layer.node.outputs[0], start, size), emit)
 
 
 def unary(scope: Scope) -> None:

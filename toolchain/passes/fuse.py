@@ -14,8 +14,9 @@ from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual
+from toolchain.ops.lookup import Lookup
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.unary import Lookup, Unary
+from toolchain.ops.unary import Unary
 
 
 def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: False) -> Graph:

@@ -31,10 +31,10 @@ from toolchain.machine import (
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.operator import Layer, MoveOp, operator_of
+from toolchain.ops.lookup import Lookup
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.pool.rules import beyond_pools
-from toolchain.ops.unary import Lookup
 from toolchain.report.cuts import convolution_cuts, pair, product_cuts
 
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")

@@ -14,9 +14,9 @@ from toolchain.errors import percent
 from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.lookup import Lookup
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.movement import Join
-from toolchain.ops.unary import Lookup
 from toolchain.report.blocks import Block
 from toolchain.report.findings import LOST_DB, Cause, LayerError, Quantized
 from toolchain.report.layer_errors import Measured, Sums, weight_noise, wrapped

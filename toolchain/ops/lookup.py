@@ -1,0 +1,82 @@
+"""The operator that reads a table: each code's entry, or what is interpolated between two entries."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from toolchain import machine
+from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, pointwise_windows, row_column, three
+from toolchain.ops.kit.loops import LoopOrder
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
+from toolchain.ops.kit.requants import LookupTable
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(TiledOp):
+    """y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated. function: as of `Unary`, for
+    its rate only."""
+
+    NAME = "Lookup"
+    VERSION = 2
+    is_pointwise = True
+    table: LookupTable
+    function: str | None = None
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return self.table.apply(inputs[0])
+
+    def reads_granules(self, layer: Layer) -> bool:
+        return True
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis)
+
+    def tiling_key(self) -> Hashable:
+        return self.function
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return box_tilings(layer, layer.chip.lanes)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer)
+
+    def windows(self, layer: Layer, axis: int) -> Windows:
+        return pointwise_windows(layer, axis)
+
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
+        block = self.table.block(layer.node.name, "tables")
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block), extent)
+
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
+        rate = machine.rated_as(self.function, layer.chip.functions)
+        assert rate is not None, layer.node.name
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            height, width, channels = three(size)[-3:]
+            x_row, x_column = row_column(sites[0])
+            y_row, y_column = row_column(out)
+            return (
+                machine.Table(
+                    height=height,
+                    width=width,
+                    channels=channels,
+                    input_address=sites[0].address,
+                    input_row_stride=x_row,
+                    input_column_stride=x_column,
+                    input_surface_stride=sites[0].strides.surface_bytes,
+                    output_address=out.address,
+                    output_row_stride=y_row,
+                    output_column_stride=y_column,
+                    output_surface_stride=out.strides.surface_bytes,
+                    table_address=blocks[0],
+                    function=machine.TABLE_FUNCTIONS[rate],
+                    element_type=layer.output_number,
+                ),
+            )
+
+        reads = (Box(layer.node.inputs[0], start, size),)
+        return Work(reads, (block,), Box(layer.node.outputs[0], start, size), emit)

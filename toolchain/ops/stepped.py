@@ -1,0 +1,319 @@
+"""Functions that step, where a table would be interpolated across the step: whole numbers, thresholds, and what has no step.
+
+Round, Floor and Ceil round once, to codes that count in ones. A Sign, and what is chosen by one, compares codes with the last
+code before the step. What stands around them is a change of scale, a sum, a product, or a table of what has no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.pointwise.tables import build_table16
+from quant.observe import Range
+from quant.parameters import activation_quant
+from toolchain.ir.graph import Node, Quant
+from toolchain.ops.elementwise.integer import Kind
+from toolchain.ops.exact import FINE, TRUTH, Bounds, Coded, CodeSteps
+from toolchain.ops.functions import Function, X, evaluate
+from toolchain.ops.interpolated import make_table
+from toolchain.ops.kit.operator import Array, clamp_codes
+from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.requants import LookupTable
+from toolchain.ops.lookup import Lookup
+from toolchain.ops.rescale import Rescale
+
+_WHOLE = ("round", "floor", "ceil")
+_KINDS = (*_WHOLE, "sign", "where_positive")  # primitives that may step
+_NOT_HALVES = (Rounding.HALF_EVEN, Rounding.FP32_RNE, Rounding.FLOOR)  # the first two round halves as Round does
+_FUNCTIONS = ("add", "sub", "mul", "rescale")
+_JUMP = 4.0  # codes of a part's range: what a table loses beside a bend is no less
+_SLOPE = 0.5  # whole numbers from code to code at most: above, a step is no more than what codes round
+_ENTRY_BITS = 7  # an entry of an interpolated table is 2**7 codes from the next
+_NEAR = 1e-9  # of a part's values, by which float64 leaves a straight line
+_ONES = Quant(1.0, 0)
+
+
+class _Unknown(Exception):
+    """A function that is not made of the parts below."""
+
+
+class _Line(NamedTuple):
+    """y = slope x + offset, clamped to `ends` where there are any."""
+
+    slope: float
+    offset: float
+    ends: tuple[float, float] | None = None
+
+
+def stepped(node: Node, function: Function, scope: QuantScope) -> list[Node] | None:
+    """The integer nodes of y = function(x) where it steps over the codes of x, None elsewhere. None too where the machine lacks
+    an operation, wraps what a comparison clamps, or rounds towards zero."""
+    numerics = scope.chip.numerics
+    lacks = not all(name in scope.chip.functions for name in _FUNCTIONS)
+    if lacks or numerics.wraps or numerics.rounding is Rounding.TRUNCATE or not _may_step(function):
+        return None
+    parts = _Parts(CodeSteps(node, scope))
+    try:
+        if not parts.has_step(function):
+            return None
+        parts.lower(function, parts.steps.output)
+    except _Unknown:
+        return None
+    return parts.steps.made
+
+
+def _may_step(function: Function) -> bool:
+    waiting, visited = [function], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, float | int) or id(part) in visited:
+            continue
+        if part[0] in _KINDS:
+            return True
+        visited.add(id(part))
+        waiting += part[1:]
+    return False
+
+
+@dataclass
+class _Parts:
+    """Makes the nodes of a function's parts, each a tensor of codes. Its methods raise _Unknown."""
+
+    steps: CodeSteps
+    cache: dict[int, Array] = field(default_factory=dict[int, Array])  # values, by the part's id
+    stepping: dict[int, bool] = field(default_factory=dict[int, bool])
+    count: int = 0  # of the tensors made
+
+    def __post_init__(self) -> None:
+        self.x = self.steps.read(self.steps.node.inputs[0])
+        self.numerics = self.steps.scope.numerics(self.x.name)
+        low, high = self.x.codes.limits
+        self.reals = self.x.quant.scale * (np.arange(low, high + 1, dtype=np.float64) - self.x.quant.zero_point)
+
+    def values(self, part: Function) -> Array:
+        """The part at every code of x."""
+        if id(part) not in self.cache:
+            with np.errstate(all="ignore"):
+                self.cache[id(part)] = np.asarray(evaluate(part, self.reals), np.float64)
+        return self.cache[id(part)]
+
+    def has_step(self, part: Function) -> bool:
+        """Whether it, or a part of it, steps between two codes of x."""
+        if isinstance(part, float | int):
+            return False
+        if id(part) not in self.stepping:
+            self.stepping[id(part)] = self._is_step(part) or any(self.has_step(argument) for argument in part[1:])
+        return self.stepping[id(part)]
+
+    def _is_step(self, part: Function) -> bool:
+        kind, arguments = part[0], part[1:]
+        if kind not in _KINDS:
+            return False
+        values = self.values(part)
+        if not np.isfinite(values).all() or np.ptp(values) == 0:
+            return False
+        if kind != "where_positive":
+            return kind == "sign" or bool(np.abs(np.diff(self.values(arguments[0]))).max() <= _SLOPE)
+        apart = np.abs(self.values(arguments[1]) - self.values(arguments[2]))
+        beside = np.flatnonzero(np.diff(self.values(arguments[0]) > 0))
+        return bool((np.minimum(apart[beside], apart[beside + 1]) > _JUMP * np.ptp(values) / values.size).any())
+
+    def lower(self, part: Function, y: Coded | None = None) -> Coded:
+        """The codes of a part. y: those of the node's output, where it is that; else they are of its own range."""
+        if not self.has_step(part):
+            return self._apply(partial(evaluate, part), self.x, self.reals, part, y)
+        if self._is_step(part):
+            lowered = self._whole if part[0] in _WHOLE else self._sign if part[0] == "sign" else self._choice
+            return lowered(part, y)
+        inner, outer = self._inmost(part)
+        if inner is not part:
+            return self._apply(outer, self.lower(inner), self.values(inner), part, y)
+        if len(part) != 3 or part[0] not in ("add", "sub", "mul"):
+            raise _Unknown
+        a, b = (self.lower(argument) for argument in part[1:])
+        y = y or self._coded(part)
+        return self._product(a, b, y) if part[0] == "mul" else self._sum(part[0], a, b, y)
+
+    def _inmost(self, part: Function) -> tuple[Function, Callable[[Array], Array]]:
+        """The part of this one that steps, where nothing else of it reads x, and this one as its function."""
+        moving = [a for a in part[1:] if not isinstance(a, float | int)]
+        if self._is_step(part) or len(moving) != 1:
+            return part, lambda v: v
+        inner, before = self._inmost(moving[0])
+        outer = (part[0], *(X if a is moving[0] else a for a in part[1:]))
+        return inner, lambda v: evaluate(outer, before(v))
+
+    def _apply(self, f: Callable[[Array], Array], source: Coded, read: Array, part: Function, y: Coded | None) -> Coded:
+        """part = f(source), `read` the numbers of the source at every code of x: a line or a table."""
+        made = self.values(part)
+        if not np.isfinite(made).all():
+            raise _Unknown
+        line = _line(read, made)
+        if line is not None:
+            return self._line(line, source, part, y)
+        y = y or self._coded(part)
+        if y.codes != self.x.codes:
+            raise _Unknown
+        if source.quant == _ONES:
+            source, table = self._table_of_whole(f, source, np.unique(read), y)
+        else:
+            table = make_table(f, source.quant, y.quant, self.numerics)
+        return self.steps.add(self._what(y), Lookup(table), (source.name,), y, self.x.shape)
+
+    def _table_of_whole(self, f: Callable[[Array], Array], source: Coded, numbers: Array, y: Coded) -> tuple[Coded, LookupTable]:
+        """Whole numbers at such a scale that each has an entry, up to 255, and their table: TOSA's entries lie at whole steps."""
+        bits = min(_ENTRY_BITS, int(np.log2(source.codes.high / np.abs(numbers).max())))
+        read = self._rescaled(source, replace(source, name="", quant=Quant(2.0**-bits, 0)))
+        between = partial(np.interp, xp=numbers, fp=f(numbers))
+        zero = y.quant.zero_point
+        entries = build_table16(between, read.quant.scale, y.quant.scale, form="tosa", output_zero_point=zero)
+        return read, LookupTable(entries, self.numerics.interpolation)
+
+    def _line(self, line: _Line, source: Coded, part: Function, y: Coded | None) -> Coded:
+        scaled = _times(source, abs(line.slope))
+        if y is None and line.slope > 0 and line.offset == 0 and line.ends is None:
+            return scaled
+        y = y or self._coded(part)
+        bounds = None
+        if line.ends is not None:
+            low, high = clamp_codes(line.ends, y.quant, y.codes)
+            bounds = low - y.quant.zero_point, high - y.quant.zero_point
+        if line.slope > 0 and line.offset == 0:
+            return self._rescaled(scaled, y, bounds)
+        offset = self._constant(line.offset, scaled)
+        return self._sum("add", scaled, offset, y, bounds) if line.slope > 0 else self._sum("sub", offset, scaled, y, bounds)
+
+    def _whole(self, part: Function, y: Coded | None) -> Coded:
+        """Whole numbers, in ones: what the machine rounds, moved by up to half a number."""
+        kind, inner = part
+        read, ones = self.values(inner), self._coded(part, _ONES)
+        if np.abs(self.values(part)).max() > ones.codes.high:
+            raise _Unknown
+        step, rounding = float(np.abs(np.diff(read)).max()), self.numerics.rounding
+        offset = {"round": 0.0, "floor": step / 4 - 0.5, "ceil": 0.5 - step / 4}[kind]
+        if rounding is Rounding.FLOOR:
+            offset += 0.5
+        line = _line(self.reals, read)
+        if line is None or line.ends is not None:
+            whole = self._line(_Line(1.0, offset), self.lower(inner), part, ones)
+        elif kind == "round" and rounding not in _NOT_HALVES and (line.slope > 0, line.offset) == (True, 0) and _has_halves(read):
+            whole = self._half_even(_times(self.x, line.slope), step, part)
+        else:
+            whole = self._line(line._replace(offset=line.offset + offset), self.x, part, ones)
+        return whole if y is None else self._rescaled(whole, y)
+
+    def _half_even(self, x: Coded, step: float, part: Function) -> Coded:
+        """x rounded, where codes lie halfway between whole numbers: to an even number first, then what is left of x, a little
+        less of it so that halves are nothing."""
+        ones = self._coded(part, _ONES)
+        even = _times(self._rescaled(_times(x, 0.5), ones), 2.0)
+        left = self._sum("sub", x, even, replace(x, name=""))
+        return self._sum("add", even, self._rescaled(_times(left, 1 - step / 2), ones), ones)
+
+    def _sign(self, part: Function, y: Coded | None) -> Coded:
+        values = self.values(part[1])
+        up, down = self._truth(values > 0), self._truth(values < 0)
+        signs = self._sum("sub", up, down, self._coded(part, _ONES), (-1, 1))
+        return signs if y is None else self._rescaled(signs, y)
+
+    def _choice(self, part: Function, y: Coded | None) -> Coded:
+        """yes where the argument is positive, else no: each times its truth, which is exactly nothing or itself."""
+        _, argument, yes, no = part
+        y, positive = y or self._coded(part), self.values(argument) > 0
+        chosen = [(value, mask) for value, mask in ((yes, positive), (no, ~positive)) if value != 0.0]
+        terms = [(value, self._truth(mask)) for value, mask in chosen]
+        if len(terms) == 1:
+            return self._product(self._operand(terms[0][0], y), terms[0][1], y)
+        a, b = (self._product(self._operand(value, y), truth, replace(y, name="")) for value, truth in terms)
+        return self._sum("add", a, b, y)
+
+    def _operand(self, value: Function, y: Coded) -> Coded:
+        if not isinstance(value, float | int):
+            return self.lower(value)
+        code = int(np.clip(np.rint(value / y.quant.scale) + y.quant.zero_point, *y.codes.limits))
+        return self.steps.constant(self._next("number"), np.array(code), y.quant, y.codes)
+
+    def _truth(self, mask: Array) -> Coded:
+        """1 at the codes of x in `mask`, which are all beyond one of them, else 0."""
+        codes, ends = self.x.codes, np.flatnonzero(np.diff(mask))
+        if ends.size != 1:
+            raise _Unknown
+        last = int(ends[0]) if mask[-1] else int(ends[0]) + 1  # the one that is not in it
+        limit = self.steps.constant(self._next("limit"), np.array(last + codes.low), self.x.quant, codes)
+        pair = (self.x, limit) if mask[-1] else (limit, self.x)
+        truth = Coded("", TRUTH, codes, self.x.shape)
+        return self.steps.sum(self._next("beyond"), "sub", *pair, truth, (0, 1), FINE)
+
+    def _coded(self, part: Function, quant: Quant | None = None) -> Coded:
+        """Codes like those of x for the numbers of a part."""
+        values = self.values(part)
+        if not np.isfinite(values).all():
+            raise _Unknown
+        return Coded("", quant or activation_quant(Range.of(values), self.numerics), self.x.codes, self.x.shape)
+
+    def _constant(self, value: float, like: Coded) -> Coded:
+        """A number in codes that are finer by a power of two than those of `like`, where these hold it."""
+        most = like.codes.high * like.quant.scale
+        bits = 0 if value == 0 else max(0, min(like.codes.bits - 2, int(np.floor(np.log2(most / abs(value))))))
+        quant = Quant(like.quant.scale / 2**bits, 0)
+        if abs(value) > most:
+            raise _Unknown
+        code = np.array(round(value / quant.scale))
+        return self.steps.constant(self._next("number"), code, quant, like.codes)
+
+    def _rescaled(self, source: Coded, y: Coded, bounds: Bounds | None = None) -> Coded:
+        zero, (low, high) = y.quant.zero_point, y.codes.limits
+        if bounds is not None:
+            low, high = zero + bounds[0], zero + bounds[1]
+        scale, where = source.quant.scale / y.quant.scale, self.steps.node.name
+        requant = self.steps.scope.requant(scale, "rescale", y.codes, zero, low, high, where=where)
+        return self.steps.add(self._what(y), Rescale(source.quant.zero_point, requant), (source.name,), y, self.x.shape)
+
+    def _sum(self, kind: Kind, a: Coded, b: Coded, y: Coded, bounds: Bounds | None = None) -> Coded:
+        parts = max(a.quant.scale, b.quant.scale) / y.quant.scale
+        return self.steps.sum(self._what(y), kind, a, b, y, bounds, parts)
+
+    def _product(self, a: Coded, b: Coded, y: Coded) -> Coded:
+        return self.steps.product(self._what(y), a, b, y)
+
+    def _what(self, y: Coded) -> str:
+        """The words for a tensor: none for the node's output."""
+        return "" if y.name else self._next("step")
+
+    def _next(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind} {self.count}"
+
+
+def _line(x: Array, y: Array) -> _Line | None:
+    """y as a line of x, clamped or not; None where it is none. x: float64[n], not all equal."""
+    low, high = float(y.min()), float(y.max())
+    near, inside = _NEAR * max(abs(low), abs(high)), np.flatnonzero((y > low) & (y < high))
+    for at, ends in ((np.arange(x.size), None), (inside, (low, high))):
+        if at.size < 2:
+            continue
+        first, last = at[np.argmin(x[at])], at[np.argmax(x[at])]
+        if x[first] == x[last] or y[first] == y[last]:
+            continue
+        slope = float((y[last] - y[first]) / (x[last] - x[first]))
+        offset = float(y[first] - slope * x[first])
+        offset = 0.0 if abs(offset) <= near else offset
+        fit = slope * x + offset
+        if np.abs((fit if ends is None else np.clip(fit, *ends)) - y).max() <= near:
+            return _Line(slope, offset, ends)
+    return None
+
+
+def _times(source: Coded, factor: float) -> Coded:
+    """The same codes, for numbers that are so many times larger."""
+    return replace(source, quant=replace(source.quant, scale=factor * source.quant.scale))
+
+
+def _has_halves(values: Array) -> bool:
+    return bool((values - np.floor(values) == 0.5).any())
