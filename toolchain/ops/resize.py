@@ -1,6 +1,7 @@
 """Resize by whole factors: nearest repeats elements; linear is a depthwise convolution for each place an output can have.
 
-What is made for the places is then interleaved.
+What is made for the places is then interleaved. Where the machine's weights do not hold the products of both axes' weights,
+one axis is resized after the other: 1/4 and 3/4 are codes of int4, 9/16 beside 1/16 is none.
 """
 
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from quant.parameters.codes import weight_code_range
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import arranged
 from toolchain.ops.kit.rule import Rule
@@ -67,6 +69,10 @@ def _linear(scope: Scope) -> None:
         )
     source = _with_edges(scope, scope.read(x, "nhwc"), rows > 1, columns > 1)
     n, c, h, w = before
+    if not _weights_are_exact(scope, (rows, columns)):
+        lines = [_phase(scope, source, (r, 0), (rows, 1), (n, h, w + 2, c), "_rows") for r in range(rows)]
+        source = _stacked(scope, "rows_alone", lines, (n, h, 1, (w + 2) * c), (n, h * rows, w + 2, c))
+        rows, h = 1, h * rows
     made: list[str] = []
     for r in range(rows):
         parts = [_phase(scope, source, (r, s), (rows, columns), (n, h, w, c)) for s in range(columns)]
@@ -101,14 +107,24 @@ def _with_edges(scope: Scope, source: str, rows: bool, columns: bool) -> str:
     return source
 
 
-def _phase(scope: Scope, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape) -> str:
+def _weights_are_exact(scope: Scope, factors: tuple[int, int]) -> bool:
+    """Whether the machine's weights hold the products of both axes' weights, which are whole parts, as they hold each axis's."""
+    half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
+    parts = [[taps(p, f, half) * 2 * f for p in range(f)] for f in factors]
+    products = (np.rint(np.outer(row, column)).astype(np.int64) for row in parts[0] for column in parts[1])
+    most = weight_code_range(scope.chip.numerics.weight)[1]
+    return 1 in factors or all(kernel.max() // np.gcd.reduce(kernel, axis=None) <= most for kernel in products)
+
+
+def _phase(scope: Scope, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape, alone: str = "") -> str:
+    """alone: the axis whose weights these are, "" for both."""
     half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
     kernel = np.outer(*(taps(p, f, half) for p, f in zip(phase, factors)))
     channels = shape[3]
     weights = np.ascontiguousarray(np.broadcast_to(kernel[None, :, :, None], (channels, *kernel.shape, 1)), np.float32)
-    name = scope.constant(f"{scope.node.name}@taps{phase[0]}.{phase[1]}", weights)
+    name = scope.constant(f"{scope.node.name}@taps{alone}{phase[0]}.{phase[1]}", weights)
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), channels)
-    return scope.step(f"phase{phase[0]}.{phase[1]}", op, (source, name), shape)
+    return scope.step(f"phase{alone}{phase[0]}.{phase[1]}", op, (source, name), shape)
 
 
 def _stacked(scope: Scope, suffix: str, parts: list[str], view: Shape, target: Shape) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
-from quant.parameters import quant_range
+from quant.parameters import quant_range, weight_quant
 from quant.repair.step import Outcome, Quantization
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
@@ -105,6 +107,25 @@ class Network:
         numbers = {n for n in self.selection.types if self.selection.given.get(n) == TRUTH}
         tensors = {n: codes for n, codes in found.tensors.items() if n not in numbers}
         return replace(self, types=self.on_chip(tensors), weight_types=found.weights)
+
+    def with_fine_factors(self) -> Network:
+        """With weights in two planes where the compiler made them, as those of a Resize, and one plane is coarser than the codes
+        that they multiply. Layers of which somebody says the type keep it."""
+        numerics, types = self.chip.numerics, assign_types(self.graph, self.chip, self.said_types)
+        if "add" not in self.chip.functions:
+            return self
+        made: dict[str, CodeType] = {}
+        for node in self.weighted:
+            x, of_file = types.get(node.inputs[0]), any(self.model.weights.get(s) for s in (*node.sources, node.name))
+            known = self.chip.weights_for(x) if x is not None else ()
+            wide = [t for t, plane in numerics.wide_weights.items() if known and plane is known[0]]
+            if x is None or of_file or not wide or x.bits <= known[0].bits:
+                continue
+            weights = self.graph.constants[node.inputs[1]]
+            rounded = weight_quant(weights, 0, numerics.of(x).with_weights(known[0]), name=node.name)
+            if np.abs(rounded.dequantized() - weights).max() > np.abs(weights).max() / 2**x.bits:
+                made[node.name] = wide[0]
+        return replace(self, weight_types={**made, **self.weight_types}) if made else self
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
         """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that
