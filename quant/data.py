@@ -136,24 +136,42 @@ def _generator(spec: str) -> tuple[Path, str] | None:
     return (Path(file), function) if file.endswith(".py") else None
 
 
-def random_data(inputs: Types, samples: int = 8, seed: int = 0) -> Samples:
-    """Standard normal floats; bytes over their whole range; other integers 0 or 1, so that they index any table.
+def repeated_data(samples: Samples, inputs: Types) -> Samples:
+    """The samples in other shapes of as many dimensions: along each their elements come again from the first on, or end earlier.
 
-    Says nothing about accuracy: only for builds whose bits and cycles matter.
+    Raises CompileError while they are read: an input of another number of dimensions, or without elements.
+    """
+
+    def shaped(name: str, value: np.ndarray) -> np.ndarray:
+        shape = inputs[name].shape
+        if len(shape) != value.ndim or 0 in value.shape:
+            raise CompileError(f"input {name!r}: samples of shape {[*value.shape]} cannot be repeated to {[*shape]}")
+        return value[np.ix_(*(np.arange(wanted) % size for wanted, size in zip(shape, value.shape, strict=True)))]
+
+    def start() -> Iterator[Sample]:
+        return ({name: shaped(name, value) for name, value in sample.items()} for sample in samples)
+
+    return Samples(samples.source, samples.count, start, samples.random)
+
+
+def random_data(inputs: Types, samples: int = 8, seed: int = 0, magnitude: float = 1.0) -> Samples:
+    """Normal floats, bytes over their whole range, other integers 0 or 1, so that they index any table.
+
+    magnitude: the floats' standard deviation. Says nothing about accuracy: only for builds whose bits and cycles matter.
     """
 
     def start() -> Iterator[Sample]:
         rng = np.random.default_rng(seed)
         for _ in range(samples):
-            yield {name: _random(rng, t) for name, t in inputs.items()}
+            yield {name: _random(rng, t, magnitude) for name, t in inputs.items()}
 
     return Samples(f"random inputs (seed {seed})", samples, start, random=True)
 
 
-def _random(rng: np.random.Generator, t: TensorType) -> np.ndarray:
+def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.ndarray:
     dtype = np.dtype(t.dtype)
     if dtype.kind == "f":
-        return rng.standard_normal(t.shape).astype(dtype)
+        return (magnitude * rng.standard_normal(t.shape)).astype(dtype)
     if dtype.itemsize == 1 and dtype.kind in "iu":
         info = np.iinfo(dtype)
         return rng.integers(info.min, info.max, t.shape, dtype, endpoint=True)

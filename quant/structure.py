@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -57,10 +57,15 @@ class JoinedPart:
 
 
 def adjust_ranges(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], divided: Divided | None = None, called: Callable[[str], str] = str
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    divided: Divided | None = None,
+    called: Callable[[str], str] = str,
+    always_zero: Callable[[Sequence[str]], Collection[str]] = lambda names: (),
 ) -> Adjusted:
     """The ranges as the model's structure demands them; tensors without a range are passed over. divided: of a model with steps
-    in the place of operators: what these were says which tensors are masks and scores; called: what notes call a tensor.
+    in the place of operators: what these were says which tensors are masks and scores; called: what notes call a tensor;
+    always_zero: those of some tensors that are zero whatever the inputs are, of which no better data would show a range.
 
     Masks: where a Softmax reads scores plus a mask, both end where a masked position is surely gone (quant.masks).
     Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
@@ -80,8 +85,10 @@ def adjust_ranges(
                 if operand in found:
                     found[node.output[0]] = found[node.output[0]].union(found[operand])
     _open_truths(graph, found)
-    silent = _open_silence(Links(model.graph), found, notes, called)
-    return Adjusted(cut_ranges(found, divided), tuple(notes), tuple(called(n) for n in silent))
+    silent = _open_silence(Links(model.graph), found, called)
+    still = always_zero(list(silent)) if silent else ()
+    unseen = [name for name in silent if name not in still]
+    return Adjusted(cut_ranges(found, divided), (*notes, *(silent[n] for n in unseen)), tuple(called(n) for n in unseen))
 
 
 def joined_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[JoinedPart]:
@@ -139,14 +146,13 @@ def _open_truths(graph: Links, found: dict[str, Range]) -> None:
             found[node.output[0]] = found[node.output[0]].union(Range(0.0, 1.0))
 
 
-def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> list[str]:
-    """The tensors that were silent."""
-    silent: list[str] = []
+def _open_silence(graph: Links, found: dict[str, Range], called: Callable[[str], str]) -> dict[str, str]:
+    """By tensor that was silent, a note of the range that it took."""
+    silent: dict[str, str] = {}
     heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
     for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
         found[name] = heard[name] = Range(-1.0, 1.0)
-        silent.append(name)
-        notes.append(
+        silent[name] = (
             f"{called(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data"
         )
     for node in graph.nodes:
@@ -157,6 +163,7 @@ def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], calle
             heard[name] = before  # also through tensors that need no range of their own
             if name in found:
                 found[name] = before
-                silent.append(name)
-                notes.append(f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]")
+                silent[name] = (
+                    f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]"
+                )
     return silent

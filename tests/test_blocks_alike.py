@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,17 @@ def test_one_range_holds_those_of_all() -> None:
     given = {"a": Range(-1.0, 2.0), "b": Range(-3.0, 1.0), "c": Quant(0.1, 0), "d": Range(0.0, 9.0)}
     levelled = Quantization(given, alike={"b": "a", "c": "a"}).levelled
     assert levelled.ranges == {"a": Range(-3.0, 2.0), "b": Range(-3.0, 2.0), "c": Quant(0.1, 0), "d": Range(0.0, 9.0)}
+
+
+def test_a_range_that_is_much_wider_than_a_blocks_own_is_warned_of(tmp_path: Path) -> None:
+    path = stack(tmp_path, 2)
+    proto = onnx.load(path)
+    for initializer in proto.graph.initializer:
+        if initializer.name in ("q0", "k0", "o0"):
+            initializer.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(initializer) / 8, initializer.name))
+    onnx.save(proto, path)
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(1).normal(0, 1, (4, ROWS, WIDTH)).astype(np.float32))
+    options = BuildOptions("transformer64", str(tmp_path / "d.npz"), repair="none", blocks_alike=True)
+    (warning,) = [w for w in build(path, options).warnings if w.startswith("--blocks-alike: ")]
+    assert "more than 4 times a block's own" in warning and "s0 " in warning
+    assert not [w for w in build(path, replace(options, blocks_alike=False)).warnings if "--blocks-alike" in w]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,28 @@ from toolchain.curve import Curve, as_figures, sram_curve
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import load_model, with_blocks_alike, with_states
 from toolchain.isa import Machine, load_machine
-from toolchain.judging import Data, data_in_other_shapes, data_of, judged_warnings, random_warnings, to_judge_on
+from toolchain.judging import (
+    Data,
+    calibration_in_other_shapes,
+    data_in_other_shapes,
+    data_of,
+    judged_warnings,
+    random_warnings,
+    to_judge_on,
+)
 from toolchain.options import BuildOptions
 from toolchain.passes.given import clamped
 from toolchain.passes.named import named_nodes
 from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared, prepared_alike, prepared_by_file
+from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared, prepared_alike, prepared_by_file, widened
 from toolchain.report import (
     agreed,
     calibration_warnings,
     few_values_warnings,
     host_warnings,
     idle_warnings,
+    joined_warnings,
     rounded_anew_notes,
     skipped_warnings,
     unseen_warnings,
@@ -87,7 +97,8 @@ class _Started:
 def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress: Progress = silent) -> Build:
     """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text.
 
-    Of several entries the first is calibrated, or all are as the parameters file says: what they share is then the same bytes.
+    Of several entries the first is calibrated, and its ranges hold what the data show in the shapes of the others too, or all are
+    as the parameters file says: what they share is then the same bytes.
     """
     with inference_notes() as notes:
         built = _all_entries(path, options, dump, progress)
@@ -101,11 +112,20 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     started: dict[str, _Started] = {}
     compiled: dict[str, Compiled] = {}
     each = options.each()
+
+    @cache
+    def opened(name: str) -> Network:
+        tell = entries.dump_of(name, dump) if options.entries else dump
+        return _opened(path, each[name], machine, tell, progress)
+
     for name, asked in each.items():
         first = next(iter(started.values()), None)
         with entries.named(name if options.entries else None):
+            begun = _started(opened(name), asked, first, progress)
+        if first is None and options.entries:
+            begun = replace(begun, calibrated=_over_all_shapes(begun.calibrated, each, opened, progress))
+        with entries.named(name if options.entries else None):
             tell = entries.dump_of(name, dump) if options.entries else dump
-            begun = _started(path, asked, machine, first, tell, progress)
             network, given = begun.calibrated.network, begun.calibrated.quantization
             wanted, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
             made = compile_model(
@@ -131,10 +151,8 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     return _together(data, built) if options.entries else built[MAIN]
 
 
-def _started(
-    path: str | Path, options: BuildOptions, machine: Machine, first: _Started | None, dump: Dump, progress: Progress
-) -> _Started:
-    """first: another entry of the file, by whose ranges this one is quantized."""
+def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
+    """The model in the shapes of one entry, on its machine."""
     progress("load", 0, None)
     model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges)
     hosted = named_nodes(model.nodes, options.host_nodes)
@@ -142,11 +160,32 @@ def _started(
     model = with_states(decomposed_as_asked(model, machine.chip, hosted, options.types, said), options.states)
     model = with_blocks_alike(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes)
+    return Network(model, selection, machine, hosted).typed(options.types).with_fine_factors()
+
+
+def _over_all_shapes(
+    calibrated: Prepared, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
+) -> Prepared:
+    """The first entry, its ranges widened to what the data show in the shapes of the others, where they have these."""
+    for name, options in list(each.items())[1:]:
+        if options.calibration is None or options.parameters is not None:
+            continue
+        with entries.named(name):
+            network = opened(name)
+            samples = calibration_in_other_shapes(network.model, options, calibrated.network.model)
+            if samples is not None:
+                calibrated = widened(calibrated, network, samples, progress)
+    return calibrated
+
+
+def _started(network: Network, options: BuildOptions, first: _Started | None, progress: Progress) -> _Started:
+    """first: another entry of the file, by whose ranges this one is quantized."""
+    model = network.model
     data = data_of(model, options) if first is None else data_in_other_shapes(model, options, first.calibrated.network.model)
     all_of_it = first is not None or options.parameters is not None or data.judge is not None
     samples = data.given if all_of_it else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
-    network = Network(model, selection, machine, hosted).typed(options.types)
+    network = replace(network, model=model)
     if first is None or options.parameters is not None:
         calibrated = _prepared(network, options, samples, progress)
         return _Started(data, calibrated, calibrated.samples, unread)
@@ -179,6 +218,7 @@ def _built(
         *random_warnings(options),
         *(calibration_warnings(figures["calibration_samples"]) or few_values_warnings(calibrated.outputs if measured else {})),
         *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
+        *joined_warnings(calibrated.quantization.ranges, calibrated.quantization.joined, model.name),
         *idle_warnings(options.static_ranges, model.nodes),
         *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),
         *judged_warnings(on, judgement.figures["judged_samples"], started.data, options),

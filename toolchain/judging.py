@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quant.data import HELD_FROM, LEAST_HELD, Samples, held_out, random_data
+from quant.data import HELD_FROM, LEAST_HELD, Samples, held_out, random_data, repeated_data, to_calibrate_on
 from toolchain.errors import CompileError, first_line
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.ir.graph import TensorType
 from toolchain.options import BuildOptions
 from toolchain.report.accuracy import JudgedOn
-from toolchain.report.text import RANDOM
+from toolchain.report.text import RANDOM, REPEATED
 from toolchain.stepping import open_samples
 
 _FEW_OF_A_GATE = 8
@@ -41,7 +41,8 @@ def data_of(model: NormalModel, options: BuildOptions) -> Data:
 
 
 def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Data:
-    """Of an entry that is not calibrated: the same data where they fit its shapes, as images are made to, else random inputs.
+    """Of an entry that is not calibrated: the same data where they fit its shapes, as images are made to, else repeated or cut to
+    them, which shows what its ranges clip. Random inputs where that is not possible.
     calibrated: the model in the shapes of the entry that is. Raises CompileError: they do not fit, and judging is asked for."""
     inputs = inputs_of(model)
     if options.calibration is None and options.judge is None:
@@ -56,13 +57,39 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
                 f"cannot be judged as --{options.judged} asks: {first_line(fault)}\n"
                 "  help: give data of its own, --judge ENTRY:DATA"
             ) from None
-        why = f"checked on random inputs, not judged: the data do not fit its shapes: {first_line(fault)}"
-        return Data(random_data(inputs), None, RANDOM, (why,))
+        return _in_shapes(model, options, calibrated, f"the data do not fit its shapes: {first_line(fault)}")
     if options.judge is not None:
         return Data(found, None, "judge", notes)
     batches = {name: kind.shape[:1] for name, kind in inputs_of(calibrated).items()}
     alike = batches == {name: kind.shape[:1] for name, kind in inputs.items()}
     return Data(found, None, None if alike or options.parameters is not None else "calibration", notes)
+
+
+def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Samples | None:
+    """The data that are calibrated on, in the shapes of another entry; None where they do not fit these, or where these differ in
+    the number of samples alone, which shows nothing new."""
+    shapes, others = ({n: t.shape[1:] for n, t in inputs_of(m).items()} for m in (model, calibrated))
+    if shapes == others:
+        return None
+    try:
+        found, _ = open_samples(options.calibration or "", model, inputs_of(model), options.samples)
+        next(iter(found))
+    except CompileError:
+        return None
+    return found if options.judge is not None else to_calibrate_on(found)
+
+
+def _in_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel, why: str) -> Data:
+    """why: the data are not taken as they are."""
+    inputs = inputs_of(model)
+    try:
+        given, _ = open_samples(options.judge or options.calibration or "", calibrated, inputs_of(calibrated))
+        repeated = repeated_data(given, inputs)
+        next(iter(repeated))
+    except CompileError:
+        return Data(random_data(inputs), None, RANDOM, (f"checked on random inputs, not judged: {why}",))
+    what = "calibrated in the shapes of another entry, and judged on its data, repeated or cut"
+    return Data(repeated, None, REPEATED, (f"{what}: {why}",))
 
 
 def inputs_of(model: NormalModel) -> dict[str, TensorType]:

@@ -81,16 +81,20 @@ class Quantization:
     @property
     def levelled(self) -> Quantization:
         """With one range for tensors of blocks that are alike: what holds those of all of them."""
+        return replace(self, ranges={**self.ranges, **self.joined}, alike=_NONE)
+
+    @property
+    def joined(self) -> dict[str, Range]:
+        """By tensor of blocks that are alike, the range that holds those of all of them."""
         together: dict[str, list[str]] = {}
         for name, one in self.alike.items():
             together.setdefault(one, [one]).append(name)
-        found = dict(self.ranges)
+        found: dict[str, Range] = {}
         for names in together.values():
-            ranges = [r for r in (found.get(n) for n in names) if isinstance(r, Range)]
+            ranges = {n: r for n, r in ((n, self.ranges.get(n)) for n in names) if isinstance(r, Range)}
             if ranges:
-                whole = reduce(Range.union, ranges)
-                found |= {n: whole for n in names if isinstance(found.get(n), Range)}
-        return replace(self, ranges=found, alike=_NONE)
+                found |= dict.fromkeys(ranges, reduce(Range.union, ranges.values()))
+        return found
 
 
 @dataclass(frozen=True)

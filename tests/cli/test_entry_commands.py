@@ -230,7 +230,7 @@ def test_a_tensor_that_only_a_later_entry_has(tmp_path: Path) -> None:
 
 
 def test_data_of_other_shapes_are_said_not_to_be(in_shop: Path, tmp_path: Path) -> None:
-    """An entry whose shapes the data have not is checked for its bits, and not judged; a batch of them is."""
+    """An entry whose shapes the data have not is judged on them repeated; a batch of them on themselves."""
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32))
     printed = run(
         f"npu-build m.onnx --hw edge16 --calib {tmp_path}/x.npz --entry a:x=1,4,8,8 --entry b:x=2,4,8,8 "
@@ -238,11 +238,23 @@ def test_data_of_other_shapes_are_said_not_to_be(in_shop: Path, tmp_path: Path) 
     )
     assert printed.code == 0, printed.err
     figures = json.loads((tmp_path / "m.json").read_text())
-    assert [f["judged_on"] for f in figures["entries"].values()] == ["held out", "calibration", "random inputs"]
+    assert [f["judged_on"] for f in figures["entries"].values()] == ["held out", "calibration", "repeated"]
     told = f"{tmp_path}/x.npz: array for input 'x' has shape [24, 4, 8, 8]; the input takes [1, 4, 9, 9]"
-    (note,) = [n for n in figures["notes"] if "checked on random inputs" in n]
-    assert note.startswith(f"entry c: checked on random inputs, not judged: the data do not fit its shapes: {told}")
+    (note,) = [n for n in figures["notes"] if "the data do not fit" in n]
+    how = "calibrated in the shapes of another entry, and judged on its data, repeated or cut"
+    assert note.startswith(f"entry c: {how}: the data do not fit its shapes: {told}")
     assert f"note: {note.partition(': ')[2]}" in printed.out
+
+
+def test_what_the_ranges_clip_in_other_shapes_is_said_of_the_entry(tmp_path: Path) -> None:
+    """A sum over twelve numbers saturates where the range is that of sums over three."""
+    text = "g (float[1,N] x) => (float[1,1] y) <int64[1] a = {1}> { r = Relu(x) y = ReduceSum(r, a) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).uniform(0, 1, (40, 3)).astype(np.float32))
+    entries = {"short": {"x": (1, 3)}, "long": {"x": (1, 12)}}
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", str(tmp_path / "x.npz"), entries=entries))
+    clipped = [w for w in built.warnings if "lie outside the codes of y" in w]
+    assert len(clipped) == 1 and clipped[0].startswith("entry long: "), built.warnings
 
 
 # --- files

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from commands import Printed, contents, run
@@ -45,6 +46,14 @@ def built(options: str) -> Printed:
 
 def figures() -> dict[str, Any]:
     return json.loads(Path("m.json").read_text())
+
+
+def test_ranges_hold_what_the_data_show_in_all_shapes(here: Path) -> None:
+    """Images are made to the shapes of each entry: a sum over four times as many pixels is in the range too."""
+    text = "g (float[1,3,H,W] x) => (float y) <int64[2] a = {2, 3}> { r = Relu(x) y = ReduceSum<keepdims=1>(r, a) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), here / "m.onnx")
+    printed = built("--calib images --entry small:x=1,3,8,8 --entry large:x=1,3,16,16")
+    assert printed.code == 0 and "entry large: more than" not in printed.err, printed.err
 
 
 BATCHES = "--entry one:x=1,3,8,8 --entry two:x=2,3,8,8"
@@ -98,7 +107,7 @@ def test_data_that_do_not_fit_an_entry_cannot_judge_it(here: Path) -> None:
         )
         assert contents(here) == before
     assert built(f"--calib data.npz --judge small:data.npz {SIZES}").code == 0
-    assert [one["judged_on"] for one in figures()["entries"].values()] == ["judge", "random inputs"]
+    assert [one["judged_on"] for one in figures()["entries"].values()] == ["judge", "repeated"]
 
 
 def test_an_entry_is_judged_on_data_of_its_own(here: Path) -> None:

@@ -38,6 +38,33 @@ def test_ranges_that_no_data_showed(tmp_path: Path) -> None:
     assert not [w for w in of_a_sleeping_branch(tmp_path, parameters=str(tmp_path / "p.yaml")).warnings if "never seen" in w]
 
 
+ALWAYS_ZERO = {
+    "two ways to the same": 'a = DepthToSpace<blocksize=2, mode="CRD">(c) r = Reshape(c, six) '
+    "t = Transpose<perm=[0,1,4,2,5,3]>(r) b = Reshape(t, four) z = Sub(a, b)",
+    "beyond a bound": "k = Clip(c, low, high) m = Add(k, eight) u = Neg(m) e = MaxPool<kernel_shape=[1,1]>(u) z = Relu(e)",
+}
+
+
+@pytest.mark.parametrize("text", ALWAYS_ZERO.values(), ids=ALWAYS_ZERO)
+def test_what_no_data_can_make_other_than_zero_is_not_warned_of(text: str, tmp_path: Path) -> None:
+    body = f"c = Conv(x, w) {text} s = Add(z, c2) y = Abs(s)"
+    body = body.replace("c2", "a" if "a = " in text else "c")
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {body} }}')
+    rng = np.random.default_rng(0)
+    values = {
+        "w": rng.normal(size=(4, 4, 1, 1)).astype(np.float32),
+        "six": np.array([1, 1, 2, 2, 8, 8]),
+        "four": np.array([1, 1, 16, 16]),
+    }
+    values |= {"low": np.float32(-2), "high": np.float32(2), "eight": np.float32(8)}
+    for name, value in values.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(20, 4, 8, 8)).astype(np.float32))
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    assert not [w for w in (*built.warnings, *built.notes) if "zero" in w], built.warnings
+
+
 def test_of_many_the_first_are_named() -> None:
     assert unseen_warnings(()) == []
     assert "is a, b, c, d and 2 more;" in unseen_warnings("abcdef")[0]

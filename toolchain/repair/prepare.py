@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from quant.calibrate import ObserverName, calibrate, default_observer
+from quant.calibrate import OBSERVERS, ObserverName, calibrate, default_observer
+from quant.data import random_data
 from quant.divided import cut_ranges
 from quant.file import read_parameters
 from quant.fixed_point.core.codes import CodeType
@@ -18,7 +20,7 @@ from quant.parameters import quant_range
 from quant.repair.file import Repair
 from quant.repair.step import Quantization
 from quant.sample import Sample
-from quant.structure import adjust_ranges
+from quant.structure import SILENT, adjust_ranges
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
@@ -32,6 +34,7 @@ from toolchain.report import agreed
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
 _ROOM = 4.0
+_MAGNITUDES = (1.0, 100.0, 10_000.0)  # of random inputs: large ones pass a bias before a Relu
 BY_DEFAULT: Effort = "fast"
 LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 
@@ -213,6 +216,22 @@ def prepared_alike(network: Network, other: Prepared) -> Prepared:
     return Prepared(changed, _of_model(said, changed.model), label=other.label)
 
 
+def widened(first: Prepared, network: Network, samples: Iterable[Sample], progress: Progress) -> Prepared:
+    """`first`, whose ranges hold what the same model shows in other shapes too. Ranges that the model gives stay. Raises
+    CompileError: as `prepared_alike`."""
+    alike = prepared_alike(network, first)
+    observer = first.label if first.label in OBSERVERS else None
+    seen = _calibrated(alike.network, samples, observer, progress).quantization.ranges  # type: ignore[arg-type]
+    said_of, model = {**alike.network.model.by_name(seen), **seen}, first.network.model
+    known = _arranged(model, model.in_all_shapes(said_of))
+    ranges = dict(first.quantization.ranges)
+    for name, own in ranges.items():
+        other = known.get(name)
+        if isinstance(own, Range) and isinstance(other, Range) and not (own.low <= other.low and other.high <= own.high):
+            ranges[name] = own.union(other)
+    return replace(first, quantization=replace(first.quantization, ranges=ranges))
+
+
 def _arranged(model: NormalModel, known: Mapping[str, Range | Quant]) -> dict[str, Range | Quant]:
     """And of tensors that are one of these in another order or shape: what only moves axes of size 1 is folded."""
     found = dict(known)
@@ -234,6 +253,23 @@ def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str
     goes to values beyond what calibration saw."""
     fine = {n for n in network.selection.left & ranges.keys() if types[n].bits > 8}
     return {n: Range(_ROOM * r.low, _ROOM * r.high) if n in fine else r for n, r in ranges.items()}
+
+
+def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
+    """Those that stay zero for random inputs of every magnitude, and so for any data; none where onnxruntime refuses all."""
+    inputs = {name: model.types[name] for name in model.graph.inputs}
+    left, answers = list(dict.fromkeys(tensors)), 0
+    for magnitude in _MAGNITUDES:
+        try:
+            ranges = calibrate(
+                model.proto, random_data(inputs, magnitude=magnitude), left, computed_by=model, divided=model.divided
+            )
+        except CompileError:  # an index beyond its table, a number beyond float32
+            continue
+        left, answers = [n for n in left if max(-ranges[n].low, ranges[n].high) <= SILENT], answers + 1
+        if not left:
+            break
+    return set(left) if answers else set()
 
 
 def _calibrated(
@@ -262,7 +298,7 @@ def _calibrated(
         computed_by=model,
         divided=model.divided,
     )
-    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
     ranges = _with_room(adjusted.ranges, network, types)
     found = Quantization({**ranges, **given}, types=types, weight_types=network.weight_types)
     return Prepared(network, _of_model(found, model), seen, adjusted.notes, adjusted.unseen, chosen)

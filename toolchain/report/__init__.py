@@ -10,6 +10,7 @@ from toolchain.report.warnings import (
     few_values_warnings,
     host_warnings,
     idle_warnings,
+    joined_warnings,
     skipped_warnings,
     unseen_warnings,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "fidelity",
     "host_warnings",
     "idle_warnings",
+    "joined_warnings",
     "rounded_anew_notes",
     "run_figures",
     "skipped_warnings",

@@ -24,7 +24,7 @@ from toolchain.report.gate import Evaluation, Gate, Score, evaluated, failures
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Run, Session
 
-JudgedOn = Literal["random inputs", "calibration", "held out", "calib", "judge"]
+JudgedOn = Literal["random inputs", "calibration", "held out", "calib", "judge", "repeated"]
 FEW = 4  # samples that a build is judged on where nobody asks for more
 
 

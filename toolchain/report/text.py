@@ -10,12 +10,14 @@ from toolchain.report.attribution import most_lost
 from toolchain.report.folded import folded
 from toolchain.report.layer_types import types_text
 
+REPEATED: Final = "repeated"  # what an entry is judged on whose shapes the data do not fit
 RANDOM: Final = "random inputs"  # what a build is judged on without data
 JUDGED_ON = {
     RANDOM: "of RANDOM inputs (means nothing)",
     "calibration": "of the data it was calibrated on",
     "held out": "of --calib, held out of calibration",
     "calib": "of --calib",
+    REPEATED: "of another entry's data, repeated or cut to its shapes",
     "judge": "of --judge",
 }
 

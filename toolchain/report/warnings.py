@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from toolchain.ops.convolution.rules import Convolution
 from toolchain.report.layer_errors import Measured
 
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
+MUCH_WIDER = 4.0  # times a block's own range: two bits of its codes
 FEW_SAMPLES = 16
 FEW_VALUES = 200  # of a tensor: one in a hundred of others lies beyond them
 MOST_CLIPPED = 0.5  # of a tensor's values
@@ -64,6 +65,18 @@ def unseen_warnings(names: Sequence[str]) -> list[str]:
         return []
     shown = _first(", ".join(names[:NAMED]), len(names))
     return [f"ranges never seen: zero (to 1e-10) throughout the calibration data is {shown}; give data in which they are not"]
+
+
+def joined_warnings(ranges: Mapping[str, Range | Quant], joined: Mapping[str, Range], name: Callable[[str], str]) -> list[str]:
+    """ranges: of each tensor alone; joined: of those of blocks that share one; name: what people call a tensor."""
+    spans = {n: (r.with_zero().span, ranges[n]) for n, r in joined.items()}
+    wider = {n: span / max(own.with_zero().span, 1e-30) for n, (span, own) in spans.items() if isinstance(own, Range)}
+    ranked = sorted(((ratio, n) for n, ratio in wider.items() if ratio > MUCH_WIDER), key=lambda one: (-one[0], one[1]))
+    if not ranked:
+        return []
+    named = ", ".join(f"{name(n)} {ratio:.3g} times" for ratio, n in ranked[:NAMED])
+    what = f"--blocks-alike: the range of all blocks is more than {MUCH_WIDER:g} times a block's own"
+    return [f"{what}, whose codes are so much coarser: {_first(named, len(ranked))}; leave it out where accuracy counts"]
 
 
 def idle_warnings(static_ranges: bool, nodes: Sequence[tuple[str, str]]) -> list[str]:
