@@ -160,7 +160,7 @@ def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dum
     model = with_states(decomposed_as_asked(model, machine.chip, hosted, options.types, said), options.states)
     model = with_blocks_alike(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes)
-    return Network(model, selection, machine, hosted).typed(options.types).with_fine_factors()
+    return Network(model, selection, machine, hosted).typed(options.types)
 
 
 def _over_all_shapes(

@@ -108,24 +108,30 @@ class Network:
         tensors = {n: codes for n, codes in found.tensors.items() if n not in numbers}
         return replace(self, types=self.on_chip(tensors), weight_types=found.weights)
 
-    def with_fine_factors(self) -> Network:
-        """With weights in two planes where the compiler made them, as those of a Resize, and one plane is coarser than the codes
-        that they multiply. Layers of which somebody says the type keep it."""
-        numerics, types = self.chip.numerics, assign_types(self.graph, self.chip, self.said_types)
-        if "add" not in self.chip.functions:
-            return self
-        made: dict[str, CodeType] = {}
+    @cached_property
+    def made_weight_types(self) -> dict[str, CodeType]:
+        """Of layers whose weights the compiler made, as those of a Resize: two planes where one is coarser than the codes that
+        they multiply."""
+        types = assign_types(self.graph, self.chip, self.said_types) if "add" in self.chip.functions else {}
+        found: dict[str, CodeType] = {}
         for node in self.weighted:
-            x, of_file = types.get(node.inputs[0]), any(self.model.weights.get(s) for s in (*node.sources, node.name))
-            known = self.chip.weights_for(x) if x is not None else ()
-            wide = [t for t, plane in numerics.wide_weights.items() if known and plane is known[0]]
-            if x is None or of_file or not wide or x.bits <= known[0].bits:
-                continue
-            weights = self.graph.constants[node.inputs[1]]
-            rounded = weight_quant(weights, 0, numerics.of(x).with_weights(known[0]), name=node.name)
-            if np.abs(rounded.dequantized() - weights).max() > np.abs(weights).max() / 2**x.bits:
-                made[node.name] = wide[0]
-        return replace(self, weight_types={**made, **self.weight_types}) if made else self
+            x = types.get(node.inputs[0])
+            if x is not None and not any(self.model.weights.get(name) for name in (*node.sources, node.name)):
+                wide = self._plane_pair(node, x)
+                found |= {} if wide is None else {node.name: wide}
+        return found
+
+    def _plane_pair(self, node: Node, x: CodeType) -> CodeType | None:
+        """The type whose weights are two planes of the narrowest that multiplies codes of x, where that does not hold them to the
+        bits of x."""
+        narrow = next(iter(self.chip.weights_for(x)), None)
+        wide = next((t for t, plane in self.chip.numerics.wide_weights.items() if plane is narrow), None)
+        if narrow is None or wide is None or x.bits <= narrow.bits:
+            return None
+        weights = self.graph.constants[node.inputs[1]]
+        rounded = weight_quant(weights, 0, self.chip.numerics.of(x).with_weights(narrow), name=node.name)
+        error = np.abs(rounded.dequantized() - weights).max(initial=0)
+        return wide if error > np.abs(weights).max(initial=0) / 2**x.bits else None
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
         """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that

@@ -103,7 +103,7 @@ def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str |
     """Why a network cannot be repaired."""
     if not real:
         return "random inputs say nothing of accuracy; give --calib DATA, or --repair none"
-    as_given = Quantization({}, held=network.model.stored, weight_types=network.weight_types)
+    as_given = Quantization({}, held=network.model.stored, weight_types={**network.made_weight_types, **network.weight_types})
     if _is_quantized(network) and not places(network, as_given, 1):
         return "the model is quantized already, and its codes are taken as they are; leave it out"
     return _too_few(samples)
@@ -169,7 +169,8 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
     measured = cut_ranges({name: named[name] for name in tensors}, changed.model.divided)
     types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
     ranges = {**_in_types(measured, kinds, types, network.chip.numerics), **changed.given(types)}
-    weights = {**found.weight_types, **network.weight_types}
+    made = {n: codes for n, codes in changed.made_weight_types.items() if n not in found.layers}
+    weights = {**made, **found.weight_types, **network.weight_types}
     said = replace(found, ranges=ranges, types=types, weight_types=weights)
     return Prepared(changed, _of_model(said, changed.model))
 
@@ -211,7 +212,7 @@ def prepared_alike(network: Network, other: Prepared) -> Prepared:
         )
     types = {**other.quantization.types, **changed.said_types}
     ranges = {**{name: known[name] for name in changed.tensors}, **changed.given(types)}
-    weights = {**other.quantization.weight_types, **changed.weight_types}
+    weights = {**changed.made_weight_types, **other.quantization.weight_types, **changed.weight_types}
     said = replace(other.quantization, ranges=ranges, types=types, weight_types=weights)
     return Prepared(changed, _of_model(said, changed.model), label=other.label)
 
@@ -286,7 +287,12 @@ def _calibrated(
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
     if not tensors:
-        return Prepared(network, _of_model(Quantization(given, types=types, weight_types=network.weight_types), model))
+        return Prepared(
+            network,
+            _of_model(
+                Quantization(given, types=types, weight_types={**network.made_weight_types, **network.weight_types}), model
+            ),
+        )
     ranges = calibrate(
         model.proto,
         samples,
@@ -300,5 +306,5 @@ def _calibrated(
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
     ranges = _with_room(adjusted.ranges, network, types)
-    found = Quantization({**ranges, **given}, types=types, weight_types=network.weight_types)
+    found = Quantization({**ranges, **given}, types=types, weight_types={**network.made_weight_types, **network.weight_types})
     return Prepared(network, _of_model(found, model), seen, adjusted.notes, adjusted.unseen, chosen)
