@@ -16,7 +16,7 @@ from toolchain.codegen import Container, Island, Region, StillRead, container_of
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph
+from toolchain.ir.graph import Graph, verify
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatched
@@ -125,6 +125,8 @@ def _integer(selection: Selection, machine: Machine, level: Options, given: Quan
     dump("quantize", partial(print_graph, integer))
     fused = fuse_residuals(fuse_tables(fuse_scales(integer), chip), chip) if level.fuse else integer
     dump("fuse", partial(print_graph, fused))
+    if faults := verify(fused):
+        raise InternalError(f"the integer graph is broken: {'; '.join(faults)}")
     return fused, integer
 
 

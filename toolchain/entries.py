@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from toolchain.errors import CompileError, InternalError, counted
+from toolchain.errors import CompileError, InternalError, ProgramError, counted
 
 
 @contextmanager
 def named(entry: str | None) -> Iterator[None]:
-    """A fault inside says of which entry; None: there is only one."""
+    """A fault inside says of which entry; None: there is only one. A program is built inside, not read: its faults are ours."""
     try:
         yield
     except CompileError as fault:
         raise fault if entry is None else CompileError(f"entry {entry}: {fault}") from None
     except InternalError as fault:
         raise fault if entry is None else InternalError(f"entry {entry}: {fault}") from None
+    except ProgramError as fault:
+        raise InternalError(f"{'' if entry is None else f'entry {entry}: '}what was built is broken: {fault}") from fault
 
 
 def told(entry: str, sentences: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from toolchain.frontend.infer import evaluate
 from toolchain.frontend.integer_products import PRODUCTS, biased, cast_codes, integer_product, scaled_sums
 from toolchain.frontend.meant import CODES, Meant, Walk, make_codes, real_of
 from toolchain.frontend.rewrite import operand
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, distinctly_named
 from toolchain.ir.stored import Stored
 
 # Operators of which codes of their outputs mean what codes of their first input do.
@@ -60,7 +60,7 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
         if name in walk.same:
             walk.emit(Node(f"{name}/identity", OnnxOp("Identity"), (name,), (name,), ()))
             del walk.same[name]
-    done = replace(graph, nodes=tuple(walk.nodes), types=walk.types, constants=walk.constants)
+    done = replace(graph, nodes=distinctly_named(walk.nodes), types=walk.types, constants=walk.constants)
     return Dequantized(done, walk.stored, tuple(_notes(walk)))
 
 

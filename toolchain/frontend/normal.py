@@ -67,7 +67,7 @@ def normal_form(graph: OnnxGraph, opset: int, own: Collection[str]) -> tuple[Onn
     check_factors(graph)
     graph = rewrite(graph, RULES, opset, moved)
     graph = rewrite(shared(graph), LATE, opset, moved)
-    graph = unique_names(with_constant_outputs(graph))
+    graph = with_constant_outputs(graph)
     return graph, own_names(graph, moved, own)
 
 
@@ -123,15 +123,3 @@ def with_constant_outputs(graph: OnnxGraph) -> OnnxGraph:
     moved = {name: f"{name}/value" for name in constant}
     users = [replace(n, inputs=tuple(moved.get(i, i) for i in n.inputs)) for n in graph.nodes]
     return replace(graph, constants=kept).with_nodes([*users, *nodes], types, values)
-
-
-def unique_names(graph: OnnxGraph) -> OnnxGraph:
-    seen: set[str] = set()
-    nodes = []
-    for node in graph.nodes:
-        name, suffix = node.name, 2
-        while name in seen:
-            name, suffix = f"{node.name}_{suffix}", suffix + 1
-        seen.add(name)
-        nodes.append(node if name == node.name else replace(node, name=name))
-    return replace(graph, nodes=tuple(nodes))

@@ -98,8 +98,7 @@ def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, m
     """Sweeps over the nodes until no rule applies. Outputs of the graph keep their names. moved: gets (input, output) of every
     Reshape and Transpose that there was."""
     for _ in range(MAX_SWEEPS):
-        swept, changed = sweep(graph, rules, opset, moved)
-        graph = drop_dead(swept)
+        graph, changed = sweep(graph, rules, opset, moved)
         if not changed:
             return graph
     raise InternalError(f"rewrite rules of the frontend do not settle on {graph.name}")
@@ -130,7 +129,7 @@ def sweep(
         done = [rename(n, renamed) for n in done]
         for old_name, name in renamed.items():
             scope.types[name] = scope.types[old_name]
-    return replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants), changed
+    return drop_dead(replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants)), changed
 
 
 def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: RewriteScope) -> Rewrite | None:

@@ -23,7 +23,7 @@ from toolchain.frontend.inner_graphs import captured
 from toolchain.frontend.put_rows import Known, put_rows
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, opset_with
 from toolchain.frontend.upgrade import upgrade
-from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, distinctly_named
 
 
 @dataclass
@@ -64,7 +64,7 @@ def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> St
         check_output(output, walk)
     outputs = tuple(o.name for o in proto.graph.output)
     name = proto.graph.name or "model"
-    graph = Graph(name, tuple(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
+    graph = Graph(name, distinctly_named(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
     return Static(graph, walk.repeated)
 
 

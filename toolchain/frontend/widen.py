@@ -10,7 +10,7 @@ import onnx
 
 from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.infer import infer
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, distinctly_named
 
 OTHERS = ("float16", "bfloat16", "float64")
 TO = ("to", "dtype", "output_dtype")  # attributes that name the type of what a node makes
@@ -43,7 +43,7 @@ def in_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]
         if name in names and name not in graph.inputs:
             emit(_cast(names[name], name, graph.types[name].dtype))
     note = f"the model computes in {', '.join(found)}, which is taken as float32"
-    return replace(graph, nodes=tuple(nodes), types=types, constants=constants), (note,)
+    return replace(graph, nodes=distinctly_named(nodes), types=types, constants=constants), (note,)
 
 
 def _cast(x: str, y: str, dtype: str) -> OnnxNode:

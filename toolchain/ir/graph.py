@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -112,6 +113,24 @@ def fresh_name(base: str, *taken: Container[str]) -> str:
     return name
 
 
+def distinctly_named(nodes: Iterable[Node[OpT]]) -> tuple[Node[OpT], ...]:
+    """Give each node a name that no other has. Of several with one name, that of the model (it is among its own sources) keeps
+    it, else the first."""
+    nodes = tuple(nodes)
+    taken = Counter(node.name for node in nodes)
+    if len(taken) == len(nodes):
+        return nodes
+    keeping: dict[str, int] = {}
+    for index, node in sorted(enumerate(nodes), key=lambda pair: pair[1].name not in pair[1].sources):
+        keeping.setdefault(node.name, index)
+    renamed: list[Node[OpT]] = []
+    for index, node in enumerate(nodes):
+        name = node.name if keeping[node.name] == index else fresh_name(node.name, taken)
+        taken[name] += 1
+        renamed.append(node if name == node.name else replace(node, name=name))
+    return tuple(renamed)
+
+
 @dataclass(frozen=True)
 class Graph(Generic[OpT]):
     """Every tensor name has a type; constants are tensors with values and no producer. origins: of the chip's tensors, those that
@@ -165,9 +184,9 @@ class Graph(Generic[OpT]):
         constants: Mapping[str, np.ndarray] | None = None,
         origins: Mapping[str, Origin] | None = None,
     ) -> Graph[Any]:
-        """A copy with these nodes, and more types, constants and origins; tensors and constants that nothing names any more are
-        dropped."""
-        nodes = tuple(nodes)
+        """A copy with these nodes, distinctly named, and more types, constants and origins; tensors and constants that nothing
+        names any more are dropped."""
+        nodes = distinctly_named(nodes)
         all_types = {**self.types, **(types or {})}
         all_constants = {**self.constants, **(constants or {})}
         used = set(self.inputs) | set(self.outputs)
@@ -189,8 +208,10 @@ OnnxGraph = Graph[OnnxOp]  # the normal form: the network as the frontend leaves
 
 
 def verify(graph: Graph[Any]) -> list[str]:
-    """Every fault: undefined or doubly defined tensors, order, missing types, constants of another type. Empty when sound."""
-    faults: list[str] = []
+    """List every fault: two nodes of one name, undefined or doubly defined tensors, order, missing types, constants of another
+    type, codes that stand for no tensor of the model. Empty when sound."""
+    names = Counter(node.name for node in graph.nodes)
+    faults = [f"{times} nodes have the name {name!r}" for name, times in names.items() if times > 1]
     made = {n for node in graph.nodes for n in node.outputs}
     arriving = {n: o.tensor for n, o in graph.origins.items() if n not in made and o.layout != INNER}
     defined = set(graph.inputs) | set(graph.constants)
@@ -203,6 +224,8 @@ def verify(graph: Graph[Any]) -> list[str]:
         defined.update(n for n in node.outputs if n)
     faults += [f"output {n!r} is never defined" for n in graph.outputs if n not in defined]
     faults += [f"tensor {n!r} has no type" for n in sorted(defined) if n not in graph.types]
+    coded = (n for n in sorted(defined - graph.constants.keys()) if n in graph.types and graph.types[n].quant is not None)
+    faults += [f"tensor {n!r} has codes, and no origin says of what" for n in coded if n not in graph.origins]
     for name, value in graph.constants.items():
         said, held = graph.types.get(name), TensorType(value.shape, value.dtype.name)
         if said is not None and (said.shape, said.dtype) != (held.shape, held.dtype):
