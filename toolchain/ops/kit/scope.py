@@ -136,7 +136,7 @@ class Scope:
         name = self.node.outputs[0]
         known = [self.counted[n] for n in self.node.inputs if n in self.counted]
         if self.graph.types[name].dtype not in ("float32", "bool") and (most is not None or known):
-            self.counted[name] = max(known) if most is None else most
+            self.counted[name] = max(1, max(known) if most is None else most)  # steps of a number that is always 0 are ones
         shape = self.shape(name)
         self._define(name, arranged(shape, layout), Origin(name, layout))
         self.layouts[name] = layout

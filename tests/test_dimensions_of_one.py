@@ -1,0 +1,90 @@
+"""Every operator's case with one of its sizes set to 1 in all tensors that have it: built on shipped machines, bit for bit its
+reference, and float's meaning on codes that are fine.
+
+    ONES_CASES=500 ONES_SEED=7 pytest tests/test_dimensions_of_one.py     # so many, drawn by another seed
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.meaning import arithmetic, functions, movement, spelled, truths, windows
+from tests.meaning.case import Case
+from tests.meaning.judge import in_float, judged, save
+from tests.meaning.machines import int16_machine
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.runtime import Session
+
+MACHINES = ("edge16", "ethos_u55_256", "ethos_u65_512", "nvdla_small", "transformer64", "wide32_w4a16", "ws8_pow2")
+COUNT, SEED = int(os.environ.get("ONES_CASES", "6")), int(os.environ.get("ONES_SEED", "0"))
+LEAST_DB = 40.0  # of int16: as of random networks
+ALL = [c for m in (windows, arithmetic, movement, functions, spelled, truths) for c in m.CASES]
+ONE = [Case(f"Arg{kind}_of_one", "x 2,1,8", f"y = Arg{kind}<axis=1>(x) z = Cast<to=1>(y)", "z") for kind in ("Max", "Min")]
+
+
+def variants(case: Case) -> Iterator[Case]:
+    """The case with each size of its tensors, where it is not 1, set to 1 wherever it occurs."""
+    for size in sorted({d for shape in case.shapes.values() for d in shape} - {0, 1}):
+        shapes = {n: ",".join("1" if d == size else str(d) for d in s) for n, s in case.shapes.items()}
+        yield replace(case, name=f"{case.name}, 1 for {size}", inputs="; ".join(f"{n} {s}".strip() for n, s in shapes.items()))
+
+
+def is_valid(case: Case) -> bool:
+    """Whether onnxruntime takes it: a body holds sizes too, which are not set."""
+    try:
+        onnx.checker.check_model(case.proto, full_check=True)
+        outputs = in_float(case.proto, case.samples)
+    except Exception:  # of onnx or onnxruntime, whose errors share no base class
+        return False
+    return all(np.isfinite(y).all() for run in outputs for y in run if y.dtype.kind == "f")
+
+
+def drawn() -> list[tuple[Case, str]]:
+    rng = random.Random(SEED)
+    names = [(case, machine) for case in ALL for machine in rng.sample(MACHINES, 2)]
+    rng.shuffle(names)
+    chosen: list[tuple[Case, str]] = []
+    for case, machine in names:
+        if len(chosen) == COUNT:
+            break
+        valid = [v for v in variants(case) if is_valid(v)]
+        chosen += [(rng.choice(valid), machine)] if valid else []
+    return chosen
+
+
+@pytest.mark.parametrize("case", ONE, ids=lambda case: case.name)
+@pytest.mark.parametrize("machine", ["wide32_w4a16", "transformer64"])
+def test_the_place_of_one_element(case: Case, machine: str, tmp_path: Path) -> None:
+    model, data = save(case.proto, case.samples, tmp_path)
+    types = ("*=int16",) if machine == "transformer64" else ()
+    built = build(model, BuildOptions(machine, str(data), types=types))
+    (z,) = Session(built.data).run(None, case.samples[0])
+    np.testing.assert_array_equal(z, np.zeros((2, 1, 8), np.float32))
+
+
+def test_sizes_of_one(tmp_path: Path) -> None:
+    """The same cases each time; with ONES_SEED others. A build compares program and reference itself."""
+    faults: list[str] = []
+    for case, machine in drawn():
+        model, data = save(case.proto, case.samples, tmp_path)
+        try:
+            build(model, BuildOptions(machine, str(data)))
+            outputs = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+        except CompileError as fault:
+            faults += [f"{case.name} on {machine}: {fault}"] if "\n" in str(fault) else []
+        except Exception as fault:
+            faults.append(f"{case.name} on {machine}: {type(fault).__name__}: {fault}")
+        else:
+            least = min(case.least_db, LEAST_DB)
+            bad = [o for o in outputs if not o.within_float and o.sqnr_db < min(least, o.rounded_db - 3, o.codes_db - 12)]
+            faults += [f"{case.name}: {output}" for output in bad]
+    assert not faults, "\n".join(faults)
