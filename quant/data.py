@@ -255,7 +255,8 @@ def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarra
 
 
 def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None) -> Samples:
-    if len(inputs) > 1 and all((path / name).is_dir() for name in inputs):
+    lone = len(inputs) == 1 and any(f.is_file() for f in path.iterdir())  # samples beside a directory of that name
+    if not lone and all((path / name).is_dir() for name in inputs):
         return _open_input_directories(path, inputs)
     files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
     images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES]

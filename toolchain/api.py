@@ -22,7 +22,7 @@ from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_by
 from toolchain.compiling import Compiled, Dump, Progress, compile_model, select_model, silent
 from toolchain.curve import Curve, as_figures, sram_curve
 from toolchain.export.qdq import qdq_model
-from toolchain.frontend import load_model, with_blocks_alike, with_states
+from toolchain.frontend import ModelData, load_model, with_blocks_alike, with_states
 from toolchain.isa import Machine, load_machine
 from toolchain.judging import (
     Data,
@@ -154,7 +154,8 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
 def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
     """The model in the shapes of one entry, on its machine."""
     progress("load", 0, None)
-    model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges)
+    given = ModelData(options.calibration, options.samples, options.judge)
+    model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges, data=given)
     hosted = named_nodes(model.nodes, options.host_nodes)
     said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
     model = with_states(decomposed_as_asked(model, machine.chip, hosted, options.types, said), options.states)

@@ -30,11 +30,11 @@ class Data:
 def data_of(model: NormalModel, options: BuildOptions) -> Data:
     """Raises CompileError: no such data, or of other shapes."""
     inputs = inputs_of(model)
-    if options.calibration is None:
+    if options.calibration is None or (model.bound and not inputs):  # nothing is left that a sample could hold
         given, notes = random_data(inputs), ()
     else:
         given, notes = open_samples(options.calibration, model, inputs, options.samples)
-    if options.judge is None:
+    if options.judge is None or (model.bound and not inputs):
         return Data(given, None, None, notes)
     judge, more = open_samples(options.judge, model, inputs)
     return Data(given, judge, None, (*notes, *more))

@@ -13,23 +13,36 @@ from quant.arrays import StoredArray, stored_arrays
 from toolchain.codegen import IoType
 from toolchain.errors import NO_FILE, CompileError
 from toolchain.runtime import check_feeds, random_feeds
+from toolchain.runtime.feeds import NOT_BOUND
 
 
-def read_feeds(path: Path | None, inputs: Sequence[IoType], states: Sequence[IoType] = ()) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, checked against the inputs and the states, which need not be there; without a path one random
-    sample, and no state. Raises CompileError."""
+def read_feeds(
+    path: Path | None,
+    inputs: Sequence[IoType],
+    states: Sequence[IoType] = (),
+    bound: Mapping[str, np.ndarray] = NOT_BOUND,
+) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, checked against the inputs, the states, which need not be there, and what inputs are bound to;
+    without a path one random sample, and no state. Raises CompileError."""
     if path is None:
         return random_feeds(inputs)
     stored = npz_arrays(path, "--input takes an .npz with an array for each input")
-    _check(path, inputs, states, {name: array.blank() for name, array in stored.items()})
+    free = {name: array for name, array in stored.items() if name not in bound}
+    _check(path, inputs, states, bound, {name: array.blank() for name, array in free.items()})
     feeds = {name: array.read() for name, array in stored.items()}
-    _check(path, inputs, states, feeds)
+    _check(path, inputs, states, bound, feeds)
     return feeds
 
 
-def _check(path: Path, inputs: Sequence[IoType], states: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
+def _check(
+    path: Path,
+    inputs: Sequence[IoType],
+    states: Sequence[IoType],
+    bound: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
+) -> None:
     try:
-        check_feeds(inputs, feeds, states)
+        check_feeds(inputs, feeds, states, bound)
     except CompileError as fault:
         raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
 

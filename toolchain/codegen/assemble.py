@@ -28,7 +28,7 @@ def container_of(
         for names in (model.graph.inputs, model.graph.outputs)
     )
     fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
-    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph, model))
+    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph, model), model.bound)
 
 
 def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:

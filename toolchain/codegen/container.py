@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.codegen.blocks import BlockReader
 from toolchain.codegen.header import read_header
@@ -113,7 +115,8 @@ def _container(header: Header, entry: EntryHeader, body: bytes) -> Container:
     graph = graph_from_text(_text(get(entry.graph), "graph"), blocks.array)
     check_soundness(segments, graph, machine)
     inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (entry.inputs, entry.outputs))
-    return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, entry.fallbacks, graph)
+    bound = {b.name: np.frombuffer(get(b.data), b.dtype).reshape(b.shape) for b in entry.bound}
+    return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, entry.fallbacks, graph, bound)
 
 
 def _text(data: bytes, thing: str) -> str:

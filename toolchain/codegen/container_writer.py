@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from toolchain.bounds import ENTRIES
 from toolchain.codegen.blocks import BlockWriter
 from toolchain.codegen.container import LENGTH, MAGIC, MAIN, PREFIX, VERSION
@@ -42,6 +44,7 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
                 "outputs": [asdict(t) for t in container.outputs],
                 "segments": [_segment_header(s, sections, blocks) for s in container.segments],
                 "fallbacks": [list(f) for f in container.fallbacks],
+                **_bound_header(container.bound, sections),
             }
         )
     for index, container in enumerate(entries.values()):
@@ -61,6 +64,15 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
     text += b" " * (-(PREFIX.size + LENGTH.size + len(text)) % ALIGNMENT_BYTES)
     rest = b"".join((LENGTH.pack(len(text)), text, *sections.parts))
     return PREFIX.pack(MAGIC, VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
+
+
+def _bound_header(bound: Mapping[str, np.ndarray], sections: _Sections) -> dict[str, Any]:
+    """Nothing where no input is bound."""
+    said = [
+        {"name": name, "shape": list(value.shape), "dtype": value.dtype.name, "data": sections.put(value.tobytes())}
+        for name, value in bound.items()
+    ]
+    return {"bound": said} if said else {}
 
 
 def _require_alike(entries: Mapping[str, Container]) -> None:

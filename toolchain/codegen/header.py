@@ -48,7 +48,7 @@ def _faults(header: Header, body_bytes: int) -> Iterator[str]:
 
 
 def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterator[str]:
-    spans = [header.machine, entry.graph, *header.blocks]
+    spans = [header.machine, entry.graph, *header.blocks, *(b.data for b in entry.bound)]
     regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
     made, kept = {t.name for t in entry.inputs}, set[str]()
     made.update(p.ring.number for s in regions for p in s.ports if p.ring is not None)
@@ -69,6 +69,10 @@ def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterat
             kept.update(p.model for p in lasting)
         yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
         made.update(given)
+    yield from (
+        f"the bound input {b.name!r} has {b.data[1]} bytes, not {b.size_bytes}" for b in entry.bound if b.data[1] != b.size_bytes
+    )
+    yield from (f"the input {b.name!r} is bound, and given too" for b in entry.bound if b.name in {t.name for t in entry.inputs})
     yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in made)
     yield from _span_faults(spans, body_bytes)
     yield from _unpacked_faults(entry, header.blocks)

@@ -48,6 +48,21 @@ class IoHeader(_Section):
     dtype: Annotated[str, AfterValidator(_element_type)]
 
 
+class BoundHeader(_Section):
+    """An input of the user's file that is a constant: `data` are its bytes."""
+
+    name: str
+    shape: Shape
+    dtype: Literal[
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"
+    ]
+    data: Span
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
 class RingHeader(_Section):
     axis: Annotated[int, Field(ge=0, lt=HEADER_RANK)]
     places: Annotated[int, Field(ge=1, le=1 << 31)]
@@ -153,6 +168,7 @@ class EntryHeader(_Section):
     segments: tuple[Annotated[IslandHeader | RegionHeader, Field(discriminator="kind")], ...]
     fallbacks: tuple[tuple[str, str, str], ...]
     graph: Span
+    bound: tuple[BoundHeader, ...] = ()
 
 
 class Header(_Section):

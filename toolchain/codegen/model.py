@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,7 +244,8 @@ class IoType:
 
 @dataclass(frozen=True)
 class Container:
-    """A compiled model. `fallbacks`: (node, op, reason)."""
+    """A compiled model. `fallbacks`: (node, op, reason); bound: inputs of the user's file that are constants here, so that a run
+    may only feed these values."""
 
     name: str
     machine: Machine
@@ -252,6 +254,7 @@ class Container:
     segments: tuple[Region | Island, ...]
     fallbacks: tuple[tuple[str, str, str], ...]
     graph: Graph
+    bound: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     @property
     def states(self) -> tuple[tuple[int, State], ...]:

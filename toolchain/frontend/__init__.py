@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolchain.frontend.alike import with_blocks_alike
     from toolchain.frontend.decompose import with_steps
+    from toolchain.frontend.from_data import ModelData
     from toolchain.frontend.island import island_fault
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
     from toolchain.frontend.states import with_states
 
-__all__ = ["NormalModel", "extract", "island_fault", "load_model", "to_graph", "with_blocks_alike", "with_states", "with_steps"]
+__all__ = [
+    "ModelData",
+    "NormalModel",
+    "extract",
+    "island_fault",
+    "load_model",
+    "to_graph",
+    "with_blocks_alike",
+    "with_states",
+    "with_steps",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import onnx
@@ -24,6 +24,10 @@ class Bound:
     types: Mapping[str, TensorType]
     notes: tuple[str, ...]
     assumed: tuple[str, ...] = ()
+
+    def without(self, names: Collection[str]) -> Bound:
+        """Where these inputs are constants."""
+        return replace(self, types={n: t for n, t in self.types.items() if n not in names})
 
 
 def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> Bound:

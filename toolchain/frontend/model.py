@@ -17,13 +17,14 @@ import onnx
 from toolchain.frontend.bind import bind_inputs
 from toolchain.frontend.dequantize import dequantized
 from toolchain.frontend.emit import subgraph, to_part, to_proto
+from toolchain.frontend.from_data import NO_DATA, ModelData, static_by_data
 from toolchain.frontend.lengths import length_warnings
 from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
 from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
 from toolchain.frontend.values import Value, bind_values
-from toolchain.frontend.walk import static_graph, unique_name
+from toolchain.frontend.walk import unique_name
 from toolchain.frontend.widen import in_float32
 from toolchain.ir.graph import OnnxGraph, TensorType, fresh_name
 from toolchain.ir.inner import Inner, Within
@@ -61,7 +62,8 @@ class NormalModel:
     sequence; made_of: by constant of steps, the one of the model that it is a part of; steps_error: how far steps are from their
     operator in float, as a share of each number; states: inputs with the outputs that are
     these inputs of the next run, states_asked: those of them that somebody asked for, states_likely: pairs that are none unless
-    somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its."""
+    somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its; bound:
+    inputs of the file that the data bind to these values."""
 
     graph: OnnxGraph
     opset: int
@@ -84,6 +86,7 @@ class NormalModel:
     states_asked: tuple[StatePair, ...] = ()
     states_likely: tuple[StatePair, ...] = ()
     alike: Mapping[str, str] = field(default_factory=dict[str, str])
+    bound: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -168,15 +171,17 @@ def load_model(
     *,
     values: Mapping[str, Value] = NO_VALUES,
     static_ranges: bool = False,
+    data: ModelData = NO_DATA,
 ) -> NormalModel:
     """`shapes`: input name -> its whole shape; values: input name -> the numbers that it is from now on; static_ranges: as in
-    `dequantized`. CompileError, in one message, when the model cannot be used."""
+    `dequantized`; data: where samples lie, by which inputs are bound that shapes depend on. CompileError, in one message, when the model cannot be used."""
     proto, inlined = read_model(path)
     fixed = bind_values(proto.graph, values, shapes)
     said = {name: shape for name, shape in shapes.items() if name not in fixed}
     bound = bind_inputs(proto.graph, said)
-    static = static_graph(proto, bound.types)
-    graph = static.graph
+    by_data = static_by_data(proto, bound, data)
+    static, graph = by_data.static, by_data.static.graph
+    bound = bound.without(by_data.values)
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
@@ -184,7 +189,7 @@ def load_model(
     weights = {name: _weights(n, graph.constants, held) for (name, _), n in zip(nodes, proto.graph.node)}
     made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     warnings = length_warnings(proto, graph, bound, said)
-    source = source_of(Path(path), proto, inlined, bound, graph, fixed)
+    source = source_of(Path(path), proto, inlined, bound, graph, {**fixed, **by_data.values})
     del proto
     wide, notes = in_float32(graph, opset)
     real = dequantized(wide, opset, static_ranges)
@@ -192,8 +197,8 @@ def load_model(
     taken = made | normal.types.keys()
     steps = {n: fresh_name(one, taken) for n, one in static.repeated.items() if n in normal.types}
     own |= {n: one for n, one in steps.items() if n not in made}
-    told = (*bound.notes, *notes, *real.notes), tuple(warnings)
-    return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps)
+    told = (*bound.notes, *by_data.notes, *notes, *real.notes), tuple(warnings)
+    return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps, bound=by_data.values)
 
 
 def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], held: Mapping[str, str]) -> tuple[str, ...]:

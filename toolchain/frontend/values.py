@@ -38,11 +38,16 @@ def bind_values(
             faults.append(str(fault))
     if faults:
         raise CompileError("\n".join(faults))
-    kept = [i for i in graph.input if i.name not in found]
+    hold_values(graph, found)
+    return found
+
+
+def hold_values(graph: onnx.GraphProto, values: Mapping[str, np.ndarray]) -> None:
+    """Makes these inputs of the graph initializers."""
+    kept = [i for i in graph.input if i.name not in values]
     del graph.input[:]
     graph.input.extend(kept)
-    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in found.items())
-    return found
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
 
 
 def option(name: str, value: Value) -> str:

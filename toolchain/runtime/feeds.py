@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
+from quant.sample import shown
 from toolchain.codegen import IoType
 from toolchain.errors import CompileError
 
+NOT_BOUND: Mapping[str, np.ndarray] = MappingProxyType({})
 
-def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray], states: Sequence[IoType] = ()) -> None:
-    """states: inputs that need not be given. Raises CompileError with every fault of the feeds."""
+
+def check_feeds(
+    inputs: Sequence[IoType],
+    feeds: Mapping[str, np.ndarray],
+    states: Sequence[IoType] = (),
+    bound: Mapping[str, np.ndarray] = NOT_BOUND,
+) -> None:
+    """states: inputs that need not be given; bound: such that may only be given as they are. Raises CompileError with every fault
+    of the feeds."""
     _require_mapping("feeds", "input", feeds, inputs)
+    wrong = [_unequal(name, np.asarray(feeds[name]), value) for name, value in bound.items() if name in feeds]
+    feeds = {name: value for name, value in feeds.items() if name not in bound}
     missing = [t for t in inputs if t.name not in feeds]
     faults = [f"input {t.name!r} is missing; give an array of {t.dtype} {list(t.shape)}" for t in missing]
-    _raise_all([*faults, *_misfits("input", feeds, inputs, states)])
+    _raise_all([*faults, *filter(None, wrong), *_misfits("input", feeds, inputs, states)])
+
+
+def _unequal(name: str, given: np.ndarray, value: np.ndarray) -> str:
+    """What is wrong with what a bound input is given; nothing where it is the value that it was built for."""
+    if given.dtype == value.dtype and np.array_equal(given, value, equal_nan=value.dtype.kind == "f"):
+        return ""
+    said, built = (f"{a.dtype}{list(a.shape)} {shown(a)}" for a in (given, value))
+    return (
+        f"input {name!r} is {said}; the model was built for {built} alone: leave it out, or build with data that hold the other"
+    )
 
 
 def check_states(states: Sequence[IoType], values: Mapping[str, np.ndarray]) -> None:

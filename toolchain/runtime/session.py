@@ -225,7 +225,7 @@ class Session:
         that `observes`."""
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
-        check_feeds(self.container.inputs, feeds, self.get_states())
+        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound)
         with self._turn:
             values = self._begin(feeds)
             ran = self._run_segments(len(self.container.segments), values, progress, watch, run_options)
@@ -238,7 +238,7 @@ class Session:
     ) -> Mapping[str, np.ndarray]:
         """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
         CompileError where the backend cannot stop there."""
-        check_feeds(self.container.inputs, feeds, self.get_states())
+        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound)
         with self._turn:
             values = self._begin(feeds)
             self._run_segments(index, values, progress, None)
@@ -257,7 +257,8 @@ class Session:
         """Return the values of a run at its begin, the numbers of rings among them."""
         states = self._kept
         numbers = {name: np.full(1, number, np.float32) for name, number in states.ring_numbers.items()}
-        return _RunValues({**{n: np.asarray(feeds[n]) for n in feeds}, **numbers}, {}, states, list(states.parts))
+        given = {n: np.asarray(feeds[n]) for n in feeds if n not in self.container.bound}
+        return _RunValues({**given, **numbers}, {}, states, list(states.parts))
 
     def place(self, index: int) -> str:
         """`segment 2: ` in front of an operation's index, where the model has several programs."""

@@ -1,0 +1,111 @@
+"""Inputs that shapes depend on are bound to what all samples hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from toolchain.api import BuildOptions, build
+from toolchain.cli.arrays import read_feeds
+from toolchain.codegen import container_from_bytes
+from toolchain.errors import CompileError
+from toolchain.frontend import ModelData, load_model
+from toolchain.runtime import Session
+
+UPSAMPLED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,4,4] x, float[4] scales, float b, int64[1] idle) => (float[1,2,h,w] y, int64[1] left)
+{ z = Resize<mode="nearest">(x, , scales)
+  y = Add(z, b)
+  left = Identity(idle) }
+"""
+TWICE = np.asarray([1, 1, 2, 2], np.float32)
+
+
+def model(folder: Path) -> Path:
+    path = folder / "up.onnx"
+    onnx.save(onnx.parser.parse_model(UPSAMPLED), path)
+    return path
+
+
+def samples(folder: Path, count: int = 3, name: str = "data.npz", **other: np.ndarray) -> Path:
+    """All inputs but x are the same in every sample."""
+    rng, path = np.random.default_rng(0), folder / name
+    arrays = {
+        "x": rng.standard_normal((count, 1, 2, 4, 4)).astype(np.float32),
+        "scales": np.tile(TWICE, (count, 1)),
+        "b": np.full(count, 0.5, np.float32),
+        "idle": np.full((count, 1), 7, np.int64),
+    }
+    np.savez(path, **{**arrays, **other})
+    return path
+
+
+def feeds(**other: np.ndarray) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(1).standard_normal((1, 2, 4, 4)).astype(np.float32)
+    return {"x": x, "b": np.asarray(0.5, np.float32), "idle": np.asarray([7]), **other}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, tuple[str, ...]]:
+    folder = tmp_path_factory.mktemp("bound")
+    made = build(model(folder), BuildOptions("edge16", calibration=str(samples(folder)), states=("none",)))
+    return made.data, made.notes
+
+
+def test_only_what_decides_a_shape_is_bound_and_a_note_says_so(built: tuple[bytes, tuple[str, ...]]) -> None:
+    data, notes = built
+    container = container_from_bytes(data, "up")
+    assert [t.name for t in container.inputs] == ["x", "b", "idle"]
+    assert {n: v.tolist() for n, v in container.bound.items()} == {"scales": [1, 1, 2, 2]}
+    (note,) = (n for n in notes if "scales" in n)
+    assert "bound to [1.0, 1.0, 2.0, 2.0], which all 3 samples hold of " in note
+    assert note.endswith("; a run that feeds another value is refused")
+
+
+def test_one_sample_is_said_to_be_no_proof(tmp_path: Path) -> None:
+    loaded = load_model(model(tmp_path), data=ModelData(str(samples(tmp_path, 1))))
+    (note,) = (n for n in loaded.notes if "scales" in n)
+    assert "one sample alone is no proof" in note
+
+
+def test_a_run_takes_the_bound_value_or_none_and_refuses_another(built: tuple[bytes, tuple[str, ...]], tmp_path: Path) -> None:
+    session = Session(built[0])
+    left_out = session.run(["y"], feeds())[0]
+    assert left_out.shape == (1, 2, 8, 8)
+    assert np.array_equal(session.run(["y"], feeds(scales=TWICE))[0], left_out)
+    other = feeds(scales=np.asarray([1, 1, 3, 2], np.float32))
+    both = r"input 'scales' is float32\[4\] \[1.0, 1.0, 3.0, 2.0\]; the model was built for float32\[4\] \[1.0, 1.0, 2.0, 2.0\] alone"
+    with pytest.raises(CompileError, match=both):
+        session.run(["y"], other)
+    np.savez(tmp_path / "other.npz", **other)
+    with pytest.raises(CompileError, match=both):
+        read_feeds(tmp_path / "other.npz", session.get_inputs(), session.get_states(), session.container.bound)
+
+
+def test_a_value_that_differs_is_not_bound_and_the_refusal_says_where(tmp_path: Path) -> None:
+    three = np.stack([TWICE, TWICE, TWICE + 1])
+    data = samples(tmp_path, scales=three)
+    said = f"sample 0 of {data} holds [1.0, 1.0, 2.0, 2.0], sample 2 [2.0, 2.0, 3.0, 3.0]; fix it with --value scales=V0,V1"
+    with pytest.raises(CompileError, match=re.escape(said)):
+        load_model(model(tmp_path), data=ModelData(str(data)))
+
+
+def test_data_to_judge_on_must_hold_the_same(tmp_path: Path) -> None:
+    judge = samples(tmp_path, name="judge.npz", scales=np.stack([TWICE, TWICE + 1, TWICE]))
+    with pytest.raises(CompileError, match=r"judge.npz: sample 1: input 'scales' is \[2.0, 2.0, 3.0, 3.0\]"):
+        load_model(model(tmp_path), data=ModelData(str(samples(tmp_path)), judge=str(judge)))
+
+
+def test_a_model_of_bound_inputs_alone_is_built(tmp_path: Path) -> None:
+    path, data = tmp_path / "range.onnx", tmp_path / "range.npz"
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float a, float b, float d) => (float[n] y) { y = Range(a, b, d) }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    given = {"a": np.float32(1), "b": np.float32(4), "d": np.float32(1)}
+    np.savez(data, **{n: np.asarray([v]) for n, v in given.items()})
+    session = Session(build(path, BuildOptions("edge16", calibration=str(data))).data)
+    assert session.run(None, {n: np.asarray(v) for n, v in given.items()})[0].tolist() == [1, 2, 3]
