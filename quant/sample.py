@@ -23,13 +23,6 @@ class NoArray(CompileError):
         self.inputs = tuple(inputs)
 
 
-def shown(value: np.ndarray) -> str:
-    """The elements of a value in a sentence, the first eight of many."""
-    first = ", ".join(str(v) for v in value.reshape(-1)[:8].tolist())
-    text = f"{first}, ..." if value.size > 8 else first
-    return text if not value.ndim else f"[{text}]"
-
-
 def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Sample:
     """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
     be left out.

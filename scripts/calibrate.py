@@ -35,7 +35,7 @@ from toolchain.cli.option_values import TYPE, add_states, add_types, add_values,
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
-from toolchain.frontend import ModelData, NormalModel, load_model, with_states
+from toolchain.frontend import NormalModel, load_model, with_states
 from toolchain.hw import load_chip
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
@@ -44,7 +44,7 @@ from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.harness import EFFORTS
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import AUTO, effort_of, prepared
-from toolchain.stepping import open_samples
+from toolchain.stepping import model_data, open_samples
 
 Found = tuple[Parameters, Sequence[str], Sequence[JoinedPart]]  # with notes, and operands of Concats
 
@@ -77,8 +77,8 @@ def run(options: argparse.Namespace) -> None:
     inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
     require_writable({"-o": options.output}, inputs)
     _require_machine(options)
-    model_data = ModelData(options.data, options.samples)
-    model = load_model(options.model, shapes, values=input_values(options.values), data=model_data)
+    held = model_data(options.data, options.samples)
+    model = load_model(options.model, shapes, values=input_values(options.values), data=held)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
     given, stepped = open_samples(options.data, with_states(model, options.states), types, options.samples)
     data = to_calibrate_on(given)

@@ -22,7 +22,7 @@ from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_by
 from toolchain.compiling import Compiled, Dump, Progress, compile_model, select_model, silent
 from toolchain.curve import Curve, as_figures, sram_curve
 from toolchain.export.qdq import qdq_model
-from toolchain.frontend import ModelData, load_model, with_blocks_alike, with_states
+from toolchain.frontend import load_model, with_blocks_alike, with_states
 from toolchain.isa import Machine, load_machine
 from toolchain.judging import (
     Data,
@@ -55,6 +55,7 @@ from toolchain.report.gate import Evaluation, loaded
 from toolchain.report.strides import stride_warnings
 from toolchain.schedule.tree.heads import schedules_given
 from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.stepping import model_data
 
 _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
 
@@ -154,7 +155,7 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
 def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
     """The model in the shapes of one entry, on its machine."""
     progress("load", 0, None)
-    given = ModelData(options.calibration, options.samples, options.judge)
+    given = model_data(options.calibration, options.samples, options.judge)
     model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges, data=given)
     hosted = named_nodes(model.nodes, options.host_nodes)
     said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from typing import Any
 
 from toolchain.bounds import FAULTS, MESSAGE_LINE
 
@@ -119,3 +120,10 @@ class InternalError(Exception):
 def percent(share: float) -> str:
     """Two digits, and no more than there are of 100."""
     return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
+
+
+def shown_elements(value: Any) -> str:
+    """Shows the elements of a numpy array in a sentence, the first eight of many."""
+    first = ", ".join(str(v) for v in value.reshape(-1)[:8].tolist())
+    text = f"{first}, ..." if value.size > 8 else first
+    return text if not value.ndim else f"[{text}]"

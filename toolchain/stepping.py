@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from quant.data import Samples, Types, open_data
 from quant.float_session import FloatSession
 from quant.sample import NoArray, Sample
 from toolchain.errors import CompileError
-from toolchain.frontend import NormalModel
+from toolchain.frontend import ModelData, NormalModel
 from toolchain.inference import InferenceError
 from toolchain.ir.states import StatePair
 
@@ -34,6 +35,26 @@ def open_samples(spec: str, model: NormalModel, inputs: Types, limit: int | None
         raise _explained(fault, model) from None
     how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
     return stepped(rest, model, inputs), (f"{spec} has no {', '.join(pasts)}: {how}",)
+
+
+def model_data(spec: str | None, limit: int | None = None, judge: str | None = None) -> ModelData | None:
+    """The samples of `open_data`, the first `limit` at most, for `load_model`; None: there are none. judge: more data."""
+    if spec is None:
+        return None
+    return ModelData(spec, partial(_held, spec, limit), None if judge is None else (judge, partial(_held, judge, None)))
+
+
+def _held(spec: str, limit: int | None, types: Types) -> Iterator[Sample]:
+    """Samples of all inputs that the data hold. Raises CompileError as `open_data`."""
+    try:
+        samples = open_data(spec, types, limit=limit)
+        next(iter(samples))
+    except NoArray as fault:
+        kept = {n: t for n, t in types.items() if n not in fault.inputs}
+        if not kept:
+            return iter(())
+        samples = open_data(spec, kept, limit=limit)
+    return iter(samples)
 
 
 def _explained(fault: NoArray, model: NormalModel) -> CompileError:

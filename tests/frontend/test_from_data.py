@@ -10,11 +10,12 @@ import onnx
 import pytest
 
 from toolchain.api import BuildOptions, build
-from toolchain.cli.arrays import read_feeds
+from toolchain.cli.arrays import npz_bytes, read_feeds
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import CompileError
-from toolchain.frontend import ModelData, load_model
+from toolchain.frontend import load_model
 from toolchain.runtime import Session
+from toolchain.stepping import model_data
 
 UPSAMPLED = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -68,7 +69,7 @@ def test_only_what_decides_a_shape_is_bound_and_a_note_says_so(built: tuple[byte
 
 
 def test_one_sample_is_said_to_be_no_proof(tmp_path: Path) -> None:
-    loaded = load_model(model(tmp_path), data=ModelData(str(samples(tmp_path, 1))))
+    loaded = load_model(model(tmp_path), data=model_data(str(samples(tmp_path, 1))))
     (note,) = (n for n in loaded.notes if "scales" in n)
     assert "one sample alone is no proof" in note
 
@@ -79,10 +80,12 @@ def test_a_run_takes_the_bound_value_or_none_and_refuses_another(built: tuple[by
     assert left_out.shape == (1, 2, 8, 8)
     assert np.array_equal(session.run(["y"], feeds(scales=TWICE))[0], left_out)
     other = feeds(scales=np.asarray([1, 1, 3, 2], np.float32))
-    both = r"input 'scales' is float32\[4\] \[1.0, 1.0, 3.0, 2.0\]; the model was built for float32\[4\] \[1.0, 1.0, 2.0, 2.0\] alone"
+    both = re.escape(
+        "input 'scales' is float32[4] [1.0, 1.0, 3.0, 2.0]; the model was built for float32[4] [1.0, 1.0, 2.0, 2.0] alone"
+    )
     with pytest.raises(CompileError, match=both):
         session.run(["y"], other)
-    np.savez(tmp_path / "other.npz", **other)
+    (tmp_path / "other.npz").write_bytes(npz_bytes(other))
     with pytest.raises(CompileError, match=both):
         read_feeds(tmp_path / "other.npz", session.get_inputs(), session.get_states(), session.container.bound)
 
@@ -92,13 +95,13 @@ def test_a_value_that_differs_is_not_bound_and_the_refusal_says_where(tmp_path: 
     data = samples(tmp_path, scales=three)
     said = f"sample 0 of {data} holds [1.0, 1.0, 2.0, 2.0], sample 2 [2.0, 2.0, 3.0, 3.0]; fix it with --value scales=V0,V1"
     with pytest.raises(CompileError, match=re.escape(said)):
-        load_model(model(tmp_path), data=ModelData(str(data)))
+        load_model(model(tmp_path), data=model_data(str(data)))
 
 
 def test_data_to_judge_on_must_hold_the_same(tmp_path: Path) -> None:
     judge = samples(tmp_path, name="judge.npz", scales=np.stack([TWICE, TWICE + 1, TWICE]))
     with pytest.raises(CompileError, match=r"judge.npz: sample 1: input 'scales' is \[2.0, 2.0, 3.0, 3.0\]"):
-        load_model(model(tmp_path), data=ModelData(str(samples(tmp_path)), judge=str(judge)))
+        load_model(model(tmp_path), data=model_data(str(samples(tmp_path)), judge=str(judge)))
 
 
 def test_a_model_of_bound_inputs_alone_is_built(tmp_path: Path) -> None:
@@ -106,6 +109,6 @@ def test_a_model_of_bound_inputs_alone_is_built(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float a, float b, float d) => (float[n] y) { y = Range(a, b, d) }'
     onnx.save(onnx.parser.parse_model(text), path)
     given = {"a": np.float32(1), "b": np.float32(4), "d": np.float32(1)}
-    np.savez(data, **{n: np.asarray([v]) for n, v in given.items()})
+    data.write_bytes(npz_bytes({n: np.asarray([v]) for n, v in given.items()}))
     session = Session(build(path, BuildOptions("edge16", calibration=str(data))).data)
     assert session.run(None, {n: np.asarray(v) for n, v in given.items()})[0].tolist() == [1, 2, 3]

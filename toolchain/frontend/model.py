@@ -17,7 +17,7 @@ import onnx
 from toolchain.frontend.bind import bind_inputs
 from toolchain.frontend.dequantize import dequantized
 from toolchain.frontend.emit import subgraph, to_part, to_proto
-from toolchain.frontend.from_data import NO_DATA, ModelData, static_by_data
+from toolchain.frontend.from_data import ModelData, static_by_data
 from toolchain.frontend.lengths import length_warnings
 from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
@@ -171,10 +171,11 @@ def load_model(
     *,
     values: Mapping[str, Value] = NO_VALUES,
     static_ranges: bool = False,
-    data: ModelData = NO_DATA,
+    data: ModelData | None = None,
 ) -> NormalModel:
     """`shapes`: input name -> its whole shape; values: input name -> the numbers that it is from now on; static_ranges: as in
-    `dequantized`; data: where samples lie, by which inputs are bound that shapes depend on. CompileError, in one message, when the model cannot be used."""
+    `dequantized`; data: where samples lie, by which inputs are bound that shapes depend on.
+    CompileError, in one message, when the model cannot be used."""
     proto, inlined = read_model(path)
     fixed = bind_values(proto.graph, values, shapes)
     said = {name: shape for name, shape in shapes.items() if name not in fixed}

@@ -7,9 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from quant.sample import shown
 from toolchain.codegen import IoType
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, shown_elements
 
 NOT_BOUND: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -34,7 +33,7 @@ def _unequal(name: str, given: np.ndarray, value: np.ndarray) -> str:
     """What is wrong with what a bound input is given; nothing where it is the value that it was built for."""
     if given.dtype == value.dtype and np.array_equal(given, value, equal_nan=value.dtype.kind == "f"):
         return ""
-    said, built = (f"{a.dtype}{list(a.shape)} {shown(a)}" for a in (given, value))
+    said, built = (f"{a.dtype}{list(a.shape)} {shown_elements(a)}" for a in (given, value))
     return (
         f"input {name!r} is {said}; the model was built for {built} alone: leave it out, or build with data that hold the other"
     )
