@@ -112,3 +112,19 @@ def test_a_model_of_bound_inputs_alone_is_built(tmp_path: Path) -> None:
     data.write_bytes(npz_bytes({n: np.asarray([v]) for n, v in given.items()}))
     session = Session(build(path, BuildOptions("edge16", calibration=str(data))).data)
     assert session.run(None, {n: np.asarray(v) for n, v in given.items()})[0].tolist() == [1, 2, 3]
+
+
+def test_an_input_that_the_file_and_the_option_call_empty_is_built(tmp_path: Path) -> None:
+    path, data = tmp_path / "empty.onnx", tmp_path / "empty.npz"
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2,0,4] x, float[2,1,4] b) => (float[2,1,4] y) <int64[1] axes = {1}>
+    { s = ReduceSum<keepdims=1>(x, axes)
+      y = Add(s, b) }"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    given = {"x": np.zeros((2, 0, 4), np.float32), "b": np.ones((2, 1, 4), np.float32)}
+    data.write_bytes(npz_bytes({n: v[None] for n, v in given.items()}))
+    shapes = {"x": (2, 0, 4)}
+    session = Session(build(path, BuildOptions("edge16", calibration=str(data), shapes=shapes)).data)
+    assert np.allclose(session.run(None, given)[0], 1, atol=0.02)
+    with pytest.raises(CompileError, match="every dimension must be 1 or more"):
+        load_model(path, {"b": (2, 0, 4)})

@@ -36,9 +36,10 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
     inputs = [i for i in graph.input if i.name not in initializers]
     declared = {i.name: declared_shape(i) for i in inputs}
     dtypes = {i.name: input_dtype(i) for i in inputs}
+    zeros = {i.name: zero_axes(i) for i in inputs}
     values: dict[str, int] = {}
     for name, shape in shapes.items():
-        check_option(name, tuple(shape), declared)
+        check_option(name, tuple(shape), declared, zeros.get(name, ()))
         for dim, value in zip(declared[name] or (), shape):
             if isinstance(dim, str) and dim != "?" and values.setdefault(dim, value) != value:
                 raise refuse(option(name, shape), f'dimension "{dim}" is {values[dim]} elsewhere and {value} here')
@@ -74,10 +75,19 @@ def option(name: str, shape: Sequence[int]) -> str:
     return f"--shape {name}={','.join(map(str, shape))}"
 
 
-def check_option(name: str, shape: tuple[int, ...], declared: Mapping[str, tuple[Dim, ...] | None]) -> None:
+def zero_axes(info: onnx.ValueInfoProto) -> frozenset[int]:
+    """The axes to which the model itself gives the size 0: exporters mean a dynamic one, unless --shape says 0 too."""
+    dims = info.type.tensor_type.shape.dim
+    return frozenset(axis for axis, d in enumerate(dims) if d.HasField("dim_value") and d.dim_value == 0)
+
+
+def check_option(
+    name: str, shape: tuple[int, ...], declared: Mapping[str, tuple[Dim, ...] | None], empty: Collection[int] = ()
+) -> None:
+    """empty: axes that may have the size 0."""
     if name not in declared:
         raise refuse(option(name, shape), f'the model has no input "{name}"', f"its inputs are {', '.join(declared) or 'none'}")
-    if any(d <= 0 for d in shape):
+    if any(d < 0 or (d == 0 and axis not in empty) for axis, d in enumerate(shape)):
         raise refuse(option(name, shape), "every dimension must be 1 or more")
     dims = declared[name]
     if dims is None:
