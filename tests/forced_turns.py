@@ -29,8 +29,7 @@ def first_way(planner: Planner) -> list[RegionPlan]:
 def forced_turns(counts: Counter[str]) -> Iterator[None]:
     """While it lasts builds from -O2 on are planned so. counts: of cascades and their layers, is added to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Planner, "cascaded", lambda planner, plan, _: _forced(planner, plan, counts))
-        patch.setattr(Planner, "planned_sizes", lambda _: [])  # for all of the SRAM alone
+        patch.setattr(Planner, "cascaded", lambda planner, plan: _forced(planner, plan, counts))
         patch.setattr(RegionLayers, "cycles", _dear(RegionLayers.cycles))
         patch.setattr(Planner, "_layer_by_layer", first_way)  # none beside the one in turns
         yield

@@ -233,8 +233,7 @@ def _built(
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
     graph, network = selection.graph, calibrated.network
     anew = rounded_anew_notes(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
-    planned = options.planned_for.notes(chip, options.level, compiled.sram_bytes)
-    notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle, *planned)
+    notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
     chosen = clamped(selection, chip)
     integer, shown, nearest = compiled.unfused, selection.shown, options.export_nearest
     qdq = qdq_model(model, integer, chosen, shown, chip, nearest) if options.export_qdq else None

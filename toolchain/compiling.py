@@ -92,11 +92,6 @@ class Compiled:
         return round(sum(made.rounds * made.plan.cycles for made in self.planned.values()))
 
     @property
-    def sram_bytes(self) -> int:
-        """For which its plans were made, at most; 0 where nothing runs on the chip."""
-        return max((made.sram_bytes for made in self.planned.values()), default=0)
-
-    @property
     def schedule(self) -> tuple[RegionTree, ...]:
         """Of its regions in order."""
         return tuple(made.tree(index, self.container.machine.chip) for index, made in self.planned.items())
@@ -239,9 +234,8 @@ def _require_dram(graph: Graph, segment: Segment, chip: Chip) -> None:
 
 
 def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given: RegionTree | None, goal: Goal) -> PlannedRegion:
-    """The plan of a level and its program. The highest takes the best by what it is simulated to take: for cycles of all that was
-    found for a size of SRAM that less of it has as well, or more SRAM could cost some; else of the plans of the levels below it
-    too. given: a schedule of the region, which says its level."""
+    """The plan of a level and its program. The highest takes the best by what it is simulated to take, of the plans of the levels
+    below it too. given: a schedule of the region, which says its level."""
     lasting = any(state.made in segment.outputs for state in graph.states)
     samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat and not lasting else None
 
@@ -285,7 +279,7 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
 
     if given is not None:
         return made(level_given(given, level, samples is not None, goal.planned_on(machine.chip).sram.size))
-    if level < len(LEVELS) - 1 or goal.objective == "cycles":
+    if level < len(LEVELS) - 1:
         return made(level)
     return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: worth(found.region))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import count, takewhile
 from typing import Any
 
 from toolchain.codegen import Container, Region
@@ -17,10 +18,9 @@ from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import aligned
 from toolchain.report.bounds.figures import network_bounds, region_bounds
 from toolchain.report.bounds.units import LeastUses
-from toolchain.schedule.sizes import grid
 from toolchain.schedule.tilings import smallest_tile
 
-LAST = 4 * 1024 * 1024  # bytes
+FIRST, LAST = 32 * 1024, 4 * 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,9 @@ def _least_bytes(container: Container) -> int:
 
 def sizes_for(chip: Chip) -> list[int]:
     """Bytes, rising: steps of the square root of two and the machine's own, in whole units of its alignment."""
-    last = max(LAST, chip.sram.size)
-    return sorted({*grid(last, chip.sram.alignment_bytes), chip.sram.size})
+    last, alignment_bytes = max(LAST, chip.sram.size), chip.sram.alignment_bytes
+    steps = (int(FIRST * 2 ** (k / 2)) // alignment_bytes * alignment_bytes for k in count())
+    return sorted({*takewhile(lambda size: size <= last, steps), chip.sram.size})
 
 
 def sized(machine: Machine, sram_bytes: int) -> Machine:

@@ -94,7 +94,7 @@ def planned(*ops: Any) -> RegionPlan:
     names = [f"t{i}" for i in range(len(ops) + 1)]
     nodes = tuple(Node(f"n{i}", op, (names[i],), (names[i + 1],)) for i, op in enumerate(ops))
     graph = Graph("g", nodes, names[:1], names[-1:], {n: TensorType((1, 16, 8, 16), "int8") for n in names}, {})  # type: ignore
-    return Planner(Planning(graph, nodes, names[:1], names[-1:], CHIP, LEVELS[2])).whole()[0]
+    return Planner(Planning(graph, nodes, names[:1], names[-1:], CHIP, LEVELS[2])).search_plans()[0]
 
 
 @pytest.mark.parametrize(("first", "second"), UNLIKE)

@@ -8,7 +8,6 @@ loads of each of its works. A plan is taken only where it takes fewer cycles as 
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +17,8 @@ from itertools import groupby, islice, product
 import numpy as np
 import numpy.typing as npt
 
-from toolchain.machine import Space
 from toolchain.ops.kit.tile import Block, aligned
-from toolchain.schedule.constants_there import ConstantsThere, There
+from toolchain.schedule.constants_there import There, with_constants_there
 from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.parts import parts_of
 from toolchain.schedule.placement import PlanCosts
@@ -49,24 +47,22 @@ class Ahead:
         taken: Callable[[int], Sequence[int]],
         sizes: Room,
         costs: PlanCosts,
-        there: ConstantsThere,
         place: Place,
     ):
         """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. sizes: of the memories. costs: of plans. there: what layers by themselves ask for.
-        place: gives addresses to the layers of the plan, changed, after a search if so."""
+        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of the
+        plan, changed, after a search if so."""
         self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
-        self._costs, self._there, self._chip = costs, there, costs.model.chip
+        self._costs, self._chip = costs, costs.model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
         self._pitch = dram_alignment(self._chip)
-        self.enough_bytes = 0.0  # of SRAM, for what was found: with more the same constants are dealt to the same layers
+        self._search_failed = False  # for places of other constants ahead: one that finds none takes long, and so would the next
 
-    def best(self, known: float) -> RegionPlan:
-        """The plan itself where nothing is gained. known: cycles of another plan, of which it is to have fewer."""
+    def best(self) -> RegionPlan:
+        """The plan itself where nothing is gained."""
         best = self._plan
-        if any(gain < max(_LEAST_GAIN * best.cycles, best.cycles - known) for gain in self._most_gains()):
+        if any(gain < _LEAST_GAIN * best.cycles for gain in self._most_gains()):
             return best
-        self.enough_bytes = math.inf if self._cut_short else self._for_all_of_one
         for most in (_FEW, len(self._plan.layers)):
             found = self._plans(most)
             fastest = min(found, key=lambda plan: plan.cycles, default=best)
@@ -85,14 +81,14 @@ class Ahead:
                 if plan is not None:
                     found.append(plan)
                     break
-                self.enough_bytes = math.inf
         return found
 
     def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
         parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.ahead)
         key = searched, *parts
         if key not in self._known_places:
-            self._known_places[key] = self._place(dealt, searched)
+            self._known_places[key] = self._place(dealt, searched and not self._search_failed)
+            self._search_failed |= searched and self._known_places[key] is None
         return self._known_places[key]
 
     def _most_gains(self) -> Iterator[float]:
@@ -110,8 +106,9 @@ class Ahead:
     def _known(self) -> dict[int, There]:
         """The layers whose constants can be fetched before and that can fetch some."""
         others = {i for c in self._plan.cascades for i in c.layers}.union(self._shared)
-        found = ((i, self._there.layer(self._plan, i)) for i in range(len(self._plan.layers)) if i not in others)
-        return {i: known for i, known in found if known is not None}
+        alone = (i for i in range(len(self._plan.layers)) if i not in others)
+        there = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
+        return {i: known for i, known in there if known is not None}
 
     def _room(self, share: float) -> _Bytes:
         """By memory, the bytes of so much of it that are free while each layer runs."""
@@ -130,12 +127,6 @@ class Ahead:
     def _cut_short(self) -> bool:
         """Whether some layer has more constants than that."""
         return len(self._whole(self._room(1.0))) < len(self._known)
-
-    @property
-    def _for_all_of_one(self) -> int:
-        """Bytes of SRAM with which each layer has room for all of its constants while it runs."""
-        inside = [i for i, known in self._known.items() if known.constants.space == Space.SRAM]
-        return max((int(self._used[int(Space.SRAM)][i]) + self._known[i].grows_bytes for i in inside), default=0)
 
     def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
         """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
@@ -167,7 +158,6 @@ class Ahead:
                 if idle < 0 or (owner not in served and len(served) == most):
                     break
                 if free[owner] < more or free[at:until].min() < size:
-                    self.enough_bytes = math.inf
                     if owner in whole:
                         break
                     full.add(owner)
@@ -180,8 +170,6 @@ class Ahead:
                 left[owner].popleft()
                 if not left[owner]:
                     waiting.remove(owner)
-        least = int(room[int(Space.SRAM)].min()) if int(Space.SRAM) in room else self._sizes[Space.SRAM]
-        self.enough_bytes = max(self.enough_bytes, self._sizes[Space.SRAM] - least)
         return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
     def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Self
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
@@ -48,7 +46,7 @@ class Cascades:
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
         self._started: dict[Asked, Start | None] = {}
-        self._drafts: dict[Hashable, Draft | None] = {}  # by what is asked and the tilings
+        self._drafts: dict[Asked, Draft | None] = {}
         self._rings: dict[Asked, int] = {}
         self._left: dict[tuple[int, int, int, str], bool] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}  # of parts of layers, with the layer's number
@@ -60,13 +58,6 @@ class Cascades:
         self._tensors: dict[str, list[str]] = {}
         for name, view in views.items():
             self._tensors.setdefault(view.root, []).append(name)
-
-    def within(self, sram_bytes: int) -> Self:
-        """With blocks of constants for another SRAM; what they have in common either finds out for both."""
-        other = copy(self)
-        other._tilings = self._tilings.within(sram_bytes)
-        other._started = {}
-        return other
 
     def can_be_cut(self, index: int) -> bool:
         """Whether the rows of a layer can be made apart."""
@@ -216,10 +207,9 @@ class Cascades:
         start = self._begun(key, room)
         if start is None or (stay and (start.least_with_read is None or start.least_with_read > room[Space.SRAM])):
             return None
-        tiled = key, *start.chosen.items()
-        if tiled not in self._drafts:
-            self._drafts[tiled] = self._able_draft(key, start)
-        draft = self._drafts[tiled]
+        if key not in self._drafts:
+            self._drafts[key] = self._able_draft(key, start)
+        draft = self._drafts[key]
         if draft is None:
             return None
         for depth in draft.depths(self._depth, stay):

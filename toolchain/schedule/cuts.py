@@ -27,7 +27,6 @@ _LONGEST = 12  # layers of a cascade
 _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
 _LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that moves least is taken
-_FAR = 1.01  # times the most cycles: what is known after some paths comes no nearer
 _BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each
 
 _Turns = tuple[int, int, Roots]  # layers [first, end) and what of theirs lies in SRAM whole
@@ -85,8 +84,8 @@ class _State(NamedTuple):
 
 class Cuts:
     """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. Where bytes count nothing there, they
-    do a little, so that of equal ways the one that moves least is taken. turns: what was planned for other SRAM already, to which
-    nothing else adds while these are searched."""
+    do a little, so that of equal ways the one that moves least is taken. turns: what was planned for other numbers of bytes
+    already, to which nothing else adds while these are searched."""
 
     def __init__(
         self,
@@ -109,30 +108,22 @@ class Cuts:
         apart = resident.difference(self._cascades.in_place(first, end, resident))
         return self._usable - self._bounds.size_bytes(apart)
 
-    def best(self, near: float, rounds: int, most: float = math.inf, soon: int | None = None) -> list[Cut] | None:
+    def best(self, near: float, rounds: int) -> list[Cut] | None:
         """That is at most so many times what any way takes at least, or the best that is known after so many paths. None where no
-        way was found, or each takes more than `most` cycles, or what is known after paths of the number `soon` is far from it."""
+        way was found."""
         known: _State | None = None
-        for number in range(rounds):
+        for _ in range(rounds):
             path = self._path(only_planned=False)
-            if path is None or self._cycles(path) > most:
+            if path is None:
                 return None
             known = self._path(only_planned=True)
             if known is not None and known.cost <= near * path.cost:
                 break
-            if number == soon and (known is None or self._cycles(known) > _FAR * most):
-                return None
             for step in path.steps:
                 if step.end - step.first > 1:
                     better = math.inf if known is None else step.cost + known.cost - path.cost
                     self._settle(step, better)
         return None if known is None else [self._cut(step) for step in known.steps]
-
-    def _cycles(self, path: _State) -> float:
-        """Of its layers by themselves, at least."""
-        found = ((step, self._in_turns(step)[1]) for step in path.steps)
-        planned = ((step, turns.cascade if turns is not None else None) for step, turns in found)
-        return sum(step.cycles if turns is None else max(step.cycles, turns.plan.cycles) for step, turns in planned)
 
     def _in_turns(self, step: _Step) -> tuple[int | None, _Found | None]:
         """What was planned for it, or for the least more room, and that room; None where nothing was tried."""

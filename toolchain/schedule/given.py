@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from toolchain.errors import CompileError
-from toolchain.schedule.by_size import plans_by_size
 from toolchain.schedule.cut_bounds import Bounds
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layers import RegionLayers
@@ -50,7 +49,7 @@ class _Given(Planner):
         return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
 
     def plan(self) -> RegionPlan:
-        return self._as_written() if self.tree.whole else min(plans_by_size(self), key=lambda plan: plan.cycles)
+        return self._as_written() if self.tree.whole else min(self.search_plans(), key=lambda plan: plan.cycles)
 
     def _as_written(self) -> RegionPlan:
         planned = self._as_said()
@@ -104,9 +103,9 @@ class _Given(Planner):
         views = {**self.views, **{name: view for c in found for name, view in c.views.items()}}
         return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in found)
 
-    def cascaded(self, plan: RegionPlan, most: float) -> RegionPlan | None:
+    def cascaded(self, plan: RegionPlan) -> RegionPlan:
         """Others take turns where none are said to."""
-        return plan if self.tree.turns else super().cascaded(plan, most)
+        return plan if self.tree.turns else super().cascaded(plan)
 
     def bounds(self, before: RegionPlan) -> Bounds:
         found, pinned = super().bounds(before), self.pinned

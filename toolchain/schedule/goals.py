@@ -9,12 +9,10 @@ from typing import Literal, get_args
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
-from toolchain.schedule.by_size import plans_by_size
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
-from toolchain.schedule.sizes import unplanned_bytes
 from toolchain.schedule.whole import plan_whole
 
 Objective = Literal["cycles", "memory", "traffic", "energy"]
@@ -48,18 +46,6 @@ class Goal:
         """What the level switches on, as far as the goal lets it."""
         return replace(LEVELS[level], ahead=False) if self.alike else LEVELS[level]
 
-    def notes(self, chip: Chip, level: int, planned_bytes: int) -> list[str]:
-        """What of the SRAM no plan of the level uses. planned_bytes: for which the plans of a network were made."""
-        sram = self.planned_on(chip).sram
-        per_octave = LEVELS[level].per_octave
-        most = sram.size - unplanned_bytes(sram.size, sram.alignment_bytes, per_octave) if per_octave else sram.size
-        if self.objective != "cycles" or not 0 < planned_bytes <= most < sram.size:
-            return []
-        return [
-            f"-O{level} plans for {most:,} of the {sram.size:,} bytes of SRAM: it compares plans of a few sizes alone, so that "
-            "more SRAM is not slower"
-        ]
-
 
 CYCLES = Goal()
 
@@ -78,9 +64,9 @@ def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan
     """Of which the best by the objective is taken. Raises CompileError."""
     planner = Planner(planning)
     if objective == "cycles":
-        plans = plans_by_size(planner)
+        plans = planner.search_plans()
         return plans if planning.options.simulated else _best_of_each(plans)
     whole = plan_whole(planning) if objective == "memory" else None
     if whole is None:
-        return [*plans_by_size(planner), *planner.of_little_traffic()]
-    return [whole, *(plan for plan in plans_by_size(planner) if not plan.spilled)]
+        return [*planner.search_plans(), *planner.of_little_traffic()]
+    return [whole, *(plan for plan in planner.search_plans() if not plan.spilled)]

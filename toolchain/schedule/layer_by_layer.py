@@ -4,7 +4,7 @@ everything lies in each memory."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -113,7 +113,12 @@ class LayerByLayer:
         amid = self._try(self._least, kept, AMID)
         moved = self._try(self._least, kept, LEAST_MOVED)
         ways = sorted((plan for plan in (best, amid) if plan is not None), key=lambda plan: plan.cycles)
-        return [plan for plan in (*ways, moved) if plan is not None]
+        different: dict[Hashable, RegionPlan] = {}
+        for plan in (*ways, moved):
+            if plan is not None:
+                tiles = tuple((p.plan.tiling, p.plan.slots, p.plan.units) if p.plan is not None else None for p in plan.layers)
+                different.setdefault((plan.resident, tiles), plan)
+        return list(different.values())
 
     def _try(self, least: Sequence[int], share: float, by: Measure, most: float = math.inf) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed.

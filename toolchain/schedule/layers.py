@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
-from dataclasses import replace
-from typing import Self
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
@@ -41,12 +38,6 @@ class RegionLayers:
         self._candidates: dict[object, Sequence[Candidate]] = {}  # by signature where nothing is resident
         self._tilings: dict[object, LayerTilings] = {}  # by signature
         self._visited: dict[str, dict[Tiling, Visited]] = {}  # by layer
-
-    def trying(self, tilings: int) -> Self:
-        """With so many tilings of each layer, whose costs both find out for each other."""
-        other = copy(self)
-        other._options = replace(self._options, tilings=tilings)
-        return other
 
     @property
     def depth(self) -> int:

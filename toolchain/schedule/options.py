@@ -15,9 +15,8 @@ class Options:
     works through the batch layer by layer. call_cycles: where it has a call, what a program says several times becomes a block
     that is called, unless that takes more than so many times the cycles. near: layers in turns are searched until what is found
     is expected to take no more than so many times the cycles that any such plan takes at least. rounds: paths that are looked at
-    at most, then the best of them is taken; soon: after how many a size of the SRAM is left that is far from others. per_octave:
-    sizes of the SRAM for which plans are made, until one is twice as large; 0: for all of it alone. simulated: plans are compared
-    by what their programs are simulated to take, not by what is expected.
+    at most, then the best of them is taken. simulated: plans are compared by what their programs are simulated to take, not by
+    what is expected.
     """
 
     fuse: bool
@@ -30,14 +29,12 @@ class Options:
     call_cycles: float
     near: float
     rounds: int
-    soon: int | None
-    per_octave: int
     simulated: bool
 
 
 LEVELS = (
-    Options(False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, None, 0, False),
-    Options(True, True, False, False, False, 4, 1.05, 1.01, 1.0, 200, None, 0, False),
-    Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, 10, 4, False),
-    Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, None, 8, True),
+    Options(False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, False),
+    Options(True, True, False, False, False, 4, 1.05, 1.01, 1.0, 200, False),
+    Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, False),
+    Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
 )

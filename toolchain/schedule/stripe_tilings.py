@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from math import lcm, prod
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from toolchain.hw.units import Unit
 from toolchain.machine import granule_of
@@ -45,15 +44,8 @@ class StripeTilings:
         """candidates: of each layer, which are like it, and its tilings. sram_bytes: in which some blocks of constants lie."""
         self._layers, self._model, self._candidates, self._sram_bytes = layers, model, candidates, sram_bytes
         self._fastest: dict[Hashable, Chosen | None] = {}
-        self._ways: dict[Hashable, dict[Tiling, _Cut | None]] = {}  # of each kind of call
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
-
-    def within(self, sram_bytes: int) -> Self:
-        """The same for another SRAM."""
-        other = copy(self)
-        other._sram_bytes, other._fastest = sram_bytes, {}
-        return other
 
     def unit_kind(self, index: int) -> str:
         """That runs the layer."""
@@ -68,7 +60,7 @@ class StripeTilings:
         rows, (_, channels), columns = call.extent
         key = alike, rows[1], channels, columns and columns[1], padding(layer, rows)
         if key not in self._fastest:
-            cuts = list(self._cuts(layer, call, known, self._ways.setdefault(key, {})))
+            cuts = list(self._cuts(layer, call, known))
             self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
         found = self._fastest[key]
         return found if found is None or not staged else found._replace(tiling=replace(found.tiling, rows_outer=True))
@@ -97,8 +89,8 @@ class StripeTilings:
         reads = (box for work in works for box in work.reads if box.tensor in kept)
         return all(_within(box, extent) for box in reads) and _makes(works, extent, width)
 
-    def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate], ways: dict[Tiling, _Cut | None]) -> Iterator[_Cut]:
-        """The first that differ in this call and that a unit can run. ways: of such calls, as far as they are known."""
+    def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Iterator[_Cut]:
+        """The first that differ in this call and that a unit can run."""
         seen: set[Hashable] = set()
         least, found = self._sram_bytes, False
         for _, tiling in known:
@@ -106,9 +98,7 @@ class StripeTilings:
             if tiling.taps or key in seen:
                 continue
             seen.add(key)
-            if tiling not in ways:
-                ways[tiling] = self._way(layer, call, tiling)
-            cut = ways[tiling]
+            cut = self._way(layer, call, tiling)
             if cut is None:
                 continue
             least = min(least, cut.block_bytes)
