@@ -25,5 +25,6 @@ def test_elements_inside_the_input(stride: int, dilation: int) -> None:
 
 
 def test_a_window_costs_nothing_by_its_size() -> None:
-    geometry = Geometry((10**9, 10**9), (1, 1), (5 * 10**8,) * 4)
+    half = 5 * 10**8
+    geometry = Geometry((10**9, 10**9), (1, 1), (half, half, half, half))
     assert axis_counts(geometry, 0, 8).tolist() == [8] * 9
