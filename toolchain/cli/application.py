@@ -10,10 +10,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
+from toolchain import __version__
 from toolchain.cli import interruptible
 from toolchain.errors import CompileError, ToolchainError, first_line, is_out_of_memory, out_of_memory, system_cause
 from toolchain.files import is_stream
@@ -21,11 +24,48 @@ from toolchain.files import is_stream
 Paths = str | Path | Sequence[str | Path] | None
 
 
-def application(command: Callable[..., Any] | None = None, **options: Any) -> typer.Typer:
-    """A typer application without panels and colours, whose usage errors are a few plain lines and exit code 2."""
+def _print_version(requested: bool) -> None:
+    """Print the version and exit, where --version was given."""
+    if requested:
+        print(f"npu-toolchain {__version__}")
+        raise typer.Exit
+
+
+# A parameter of every command; its callback has acted before the command runs.
+Version = Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)]
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose --help lists options by group, in plain lines. examples: a command line for a group's heading."""
+
+    examples: Mapping[str, str] = MappingProxyType({})
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then each group of options in the order of declaration, with its example."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            is_argument = parameter.param_type_name == "argument"
+            group = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+            if row is not None:
+                groups.setdefault(group, []).append(row)
+        for group in sorted(groups, key=lambda name: (name != "Arguments", name == "Options")):
+            with formatter.section(group):
+                formatter.write_dl(groups[group])
+            if group in self.examples:
+                formatter.write(f"  Example: {self.examples[group]}\n")
+
+
+def application(
+    command: Callable[..., Any] | None = None, examples: Mapping[str, str] = MappingProxyType({}), **options: Any
+) -> typer.Typer:
+    """Return a typer application without panels and colours, whose usage errors are a few plain lines and exit code 2.
+
+    examples: by group of options, a command line for --help.
+    """
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
     if command is not None:
-        app.command()(command)
+        app.command(cls=type("Command", (GroupedCommand,), {"examples": examples}))(command)
     return app
 
 

@@ -15,6 +15,7 @@ import typer
 from toolchain.cli import ended_at_once
 from toolchain.cli.application import (
     Paths,
+    Version,
     application,
     as_options,
     reported,
@@ -58,85 +59,166 @@ LEVELS = ("0", "1", "2", "3")
 def main() -> None:
     # click reads -O2 as three options where -O has a long name, or none; so it gets the two apart.
     arguments = [part for a in sys.argv[1:] for part in (("-O", a[2:]) if re.match("-O.", a) else (a,))]
-    application(build_command)(args=arguments)
+    application(build_command, EXAMPLES)(args=arguments)
+
+
+MODEL, DATA, ACCURACY = "Model and machine", "Calibration and quantization", "Accuracy"
+SCHEDULE, OUTPUT = "Schedule", "Output"
+EXAMPLES = {
+    MODEL: "npu-build model.onnx --hw edge16 --shape x=1,3,224,224",
+    DATA: "npu-build model.onnx --hw edge16 --calib calib.npz --repair none",
+    ACCURACY: "npu-build model.onnx --hw edge16 --calib calib.npz --min-sqnr 20 --error-report report",
+    SCHEDULE: "npu-build model.onnx --hw edge16 --optimize memory --sram-budget 96KiB",
+    OUTPUT: "npu-build model.onnx --hw edge16 -o model.npu --json report.json --explain",
+}
 
 
 def build_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.")],
-    hw: Annotated[str | None, typer.Option(help="Machine: a shipped name (npu-hw list) or a YAML file.")] = None,
-    calib: Annotated[str | None, typer.Option(help=".npz, directory of .npy or images, or file.py:generator.")] = None,
-    quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
+    hw: Annotated[
+        str | None,
+        typer.Option(help="The machine: a shipped name (npu-hw list) or a YAML file. Required.", rich_help_panel=MODEL),
+    ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=1,3,640,640: the whole shape of an input; named again, it begins the next entry. Repeatable."),
+        typer.Option(
+            help="NAME=1,3,640,640 sets the whole shape of an input; the same name again begins the next entry. Repeatable.",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
-    value: Annotated[list[str] | None, typer.Option(VALUE, metavar=VALUE_FORM, help=VALUE_HELP)] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(STATE, metavar=STATE_FORM, help=STATE_HELP),
-    ] = None,
+    value: Annotated[list[str] | None, typer.Option(VALUE, metavar=VALUE_FORM, help=VALUE_HELP, rich_help_panel=MODEL)] = None,
+    state: Annotated[list[str] | None, typer.Option(STATE, metavar=STATE_FORM, help=STATE_HELP, rich_help_panel=MODEL)] = None,
     entry: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME:SHAPE",
-            help="NAME:x=1,3,160,160: programs for these shapes, beside those of other names. Repeatable.",
+            help="NAME:x=1,3,160,160 adds an entry: programs for these shapes in the same file. Repeatable.",
+            rich_help_panel=MODEL,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
+    host: Annotated[str, typer.Option(help="Where host subgraphs run: cpu or cuda.", rich_help_panel=MODEL)] = "cpu",
     host_node: Annotated[
-        list[str] | None, typer.Option(help="Stays on the host: a node, an operator, or a pattern of either. Repeatable.")
-    ] = None,
-    type_: Annotated[
         list[str] | None,
-        typer.Option(TYPE, metavar=TYPE_FORM, help=TYPE_HELP),
+        typer.Option(help="Keeps a node, an operator, or a pattern of either on the host. Repeatable.", rich_help_panel=MODEL),
     ] = None,
+    calib: Annotated[
+        str | None,
+        typer.Option(
+            help="Calibration data: .npz, a directory of .npy or images, or file.py:generator. Default: random inputs.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Uses at most this many calibration samples. Default: all.", rich_help_panel=DATA)
+    ] = None,
+    quant: Annotated[
+        str | None,
+        typer.Option(help="A parameters file of scripts/calibrate.py, perhaps edited. Default: calibrate.", rich_help_panel=DATA),
+    ] = None,
+    observer: Annotated[
+        str | None,
+        typer.Option(
+            help="How ranges are chosen: minmax, percentile, mse or auto. Default: by the machine.", rich_help_panel=DATA
+        ),
+    ] = None,
+    repair: Annotated[
+        str | None,
+        typer.Option(
+            help="Post-training refinement: none, fast or full. Default: fast from 16 samples on.", rich_help_panel=DATA
+        ),
+    ] = None,
+    type_: Annotated[list[str] | None, typer.Option(TYPE, metavar=TYPE_FORM, help=TYPE_HELP, rich_help_panel=DATA)] = None,
     static_ranges: Annotated[
-        bool, typer.Option("--static-ranges", help="Calibrate what the model quantizes by a range of each run.")
+        bool,
+        typer.Option("--static-ranges", help="Calibrates ranges that the model computes anew in each run.", rich_help_panel=DATA),
     ] = False,
     blocks_alike: Annotated[
         bool,
-        typer.Option("--blocks-alike", help="Blocks of layers that are alike have one range each, so that they are one program."),
+        typer.Option(
+            "--blocks-alike", help="Gives repeated blocks common ranges, so that they share one program.", rich_help_panel=DATA
+        ),
     ] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The compiled file; default MODEL.npu.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
-    dump_after: Annotated[str | None, typer.Option(help="A stage, or all: its text goes to --dump-dir.")] = None,
-    dump_dir: Annotated[Path | None, typer.Option(help="Where dumps go, made where it is not there; default dumps.")] = None,
-    schedule: Annotated[
-        Path | None, typer.Option(help="How layers run: a file of --dump-schedule, edited, or written by hand.")
-    ] = None,
-    dump_schedule: Annotated[Path | None, typer.Option(help="The schedule as text, which --schedule takes.")] = None,
-    image: Annotated[Path | None, typer.Option(help="A new folder for words, constants and ports as plain files.")] = None,
-    repair: Annotated[
-        str | None, typer.Option(help="none, fast or full: parameters chosen for the answer. Default: fast from 16 samples on.")
-    ] = None,
-    observer: Annotated[str | None, typer.Option(help="minmax, percentile, mse or auto; default by the machine.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
     judge: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[ENTRY:]DATA", help="Data to judge on; else what is held out of --calib. Repeatable, for single entries."
+            metavar="[ENTRY:]DATA",
+            help="Data to judge on. Default: held-out samples of --calib. Repeatable, for single entries.",
+            rich_help_panel=ACCURACY,
         ),
     ] = None,
-    error_report: Annotated[Path | None, typer.Option(help="A new folder for what each layer loses: table, JSON, HTML.")] = None,
-    export_qdq: Annotated[Path | None, typer.Option(help="The result as ONNX with Q and DQ.")] = None,
-    export_nearest: Annotated[
-        bool, typer.Option("--export-nearest", help="Layers in it round once, as QLinear kernels do, whatever the machine does.")
-    ] = False,
-    min_cosine: Annotated[float | None, typer.Option(help="Every part must have it, or nothing is written: exit code 3.")] = None,
-    min_sqnr: Annotated[float | None, typer.Option(help="The same in dB.")] = None,
-    evaluation: Annotated[str | None, typer.Option("--eval", help="FILE.py:FUNCTION that says whether it is enough.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write it whatever the gate says.")] = False,
+    min_cosine: Annotated[
+        float | None,
+        typer.Option(help="The least cosine of every part; below it nothing is written, exit code 3.", rich_help_panel=ACCURACY),
+    ] = None,
+    min_sqnr: Annotated[
+        float | None,
+        typer.Option(help="The least SQNR of every part in dB; below it nothing is written.", rich_help_panel=ACCURACY),
+    ] = None,
+    evaluation: Annotated[
+        str | None,
+        typer.Option("--eval", help="FILE.py:FUNCTION decides whether the accuracy is enough.", rich_help_panel=ACCURACY),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Writes the file whatever these say.", rich_help_panel=ACCURACY)] = False,
+    error_report: Annotated[
+        Path | None,
+        typer.Option(help="A new folder for the layer-wise error: table, JSON, HTML.", rich_help_panel=ACCURACY),
+    ] = None,
+    level: Annotated[str, typer.Option("-O", help="How much the planner searches: -O0 to -O3.", rich_help_panel=SCHEDULE)] = "2",
     optimize: Annotated[
-        str, typer.Option(help="cycles, memory, traffic or energy: what plans are chosen for.", metavar="WHAT")
+        str,
+        typer.Option(help="The goal of the plan: cycles, memory, traffic or energy.", metavar="WHAT", rich_help_panel=SCHEDULE),
     ] = "cycles",
     sram_budget: Annotated[
-        str | None, typer.Option(help="Plans take so much of the SRAM at most: 172000 or 96KiB.", metavar="BYTES")
+        str | None,
+        typer.Option(
+            help="The most SRAM that plans take: 172000 or 96KiB. Default: all.", metavar="BYTES", rich_help_panel=SCHEDULE
+        ),
     ] = None,
     sram_curve: Annotated[
-        Path | None, typer.Option(help="Cycles and DRAM bytes for other sizes of the SRAM: a table, and this picture (SVG).")
+        Path | None,
+        typer.Option(
+            help="Plans for other sizes of the SRAM: a table of cycles and DRAM bytes, and this picture (SVG).",
+            rich_help_panel=SCHEDULE,
+        ),
     ] = None,
-    level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            help="A schedule in text: of --dump-schedule, edited, or written by hand. Default: planned.", rich_help_panel=SCHEDULE
+        ),
+    ] = None,
+    dump_schedule: Annotated[
+        Path | None, typer.Option(help="Writes the schedule as text, which --schedule takes.", rich_help_panel=SCHEDULE)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The compiled file. Default: MODEL.npu.", rich_help_panel=OUTPUT)
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Writes the report as JSON.", rich_help_panel=OUTPUT)] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Lists every node with engine, cost and reason.", rich_help_panel=OUTPUT)
+    ] = False,
+    image: Annotated[
+        Path | None,
+        typer.Option(help="A new folder for words, constants and ports as plain files.", rich_help_panel=OUTPUT),
+    ] = None,
+    export_qdq: Annotated[
+        Path | None, typer.Option(help="Writes the quantized network as ONNX with QDQ pairs.", rich_help_panel=OUTPUT)
+    ] = None,
+    export_nearest: Annotated[
+        bool,
+        typer.Option(
+            "--export-nearest",
+            help="Layers in the export round once to nearest, as QLinear kernels do.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    dump_after: Annotated[
+        str | None, typer.Option(help="Writes a stage, or all, as text to --dump-dir.", rich_help_panel=OUTPUT)
+    ] = None,
+    dump_dir: Annotated[
+        Path | None, typer.Option(help="The folder for dumps, made if missing. Default: dumps.", rich_help_panel=OUTPUT)
+    ] = None,
+    version: Version = False,
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
     with reported():

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from toolchain.bounds import LISTING_BYTES
-from toolchain.cli.application import application, as_options, reported, require_writable
+from toolchain.cli.application import Version, application, as_options, reported, require_writable
 from toolchain.codegen import Container, Region, entries_to_bytes, read_container, read_entries
 from toolchain.errors import ProgramError, counted
 from toolchain.files import read_limited, write_whole
@@ -25,6 +25,7 @@ def run(
     entry: str | None = _ENTRY,
     output: Path | None = _OUTPUT,
     assemble_from: Path | None = _ASSEMBLE,
+    version: Version = False,
 ) -> None:
     """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back.
 

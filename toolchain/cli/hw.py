@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
-from toolchain.cli.application import application, reported
+from toolchain.cli.application import Version, application, reported
 from toolchain.errors import CompileError
 from toolchain.files import naming
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
@@ -21,8 +21,13 @@ from toolchain.isa.verilog import verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
 from toolchain.vectors import write_instruction_cases
 
-app = application(no_args_is_help=True, help="Machine descriptions: one YAML each, with an instruction table.")
+app = application(no_args_is_help=True)
 _MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or the path of a YAML file.")
+
+
+@app.callback()
+def hw_command(version: Version = False) -> None:
+    """Machine descriptions: one YAML each, with an instruction table."""
 
 
 @app.command()

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolchain.cli import ended_at_once
-from toolchain.cli.application import application, as_options, reported, require_host, require_new_folder, require_writable, warn
+from toolchain.cli.application import (
+    Version,
+    application,
+    as_options,
+    reported,
+    require_host,
+    require_new_folder,
+    require_writable,
+    warn,
+)
 from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
@@ -59,6 +68,7 @@ def sim_command(
         list[str] | None,
         typer.Option(metavar="TERM", help=f"Times a machine on which this costs nothing: {', '.join(TERMS)}. Repeatable."),
     ] = None,
+    version: Version = False,
 ) -> None:
     """Runs MODEL on the simulator, or another backend, islands in onnxruntime; prints where the cycles went and what ran where.
 
