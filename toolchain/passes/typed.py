@@ -28,7 +28,7 @@ class AskedTypes:
 
 # Operators of files whose constants are weights.
 _CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
-_PRODUCTS = frozenset((*_CONVOLUTIONS, "Gemm", "MatMul", "MatMulInteger", "MatMulNBits", "QGemm", "QLinearMatMul"))
+PRODUCTS = frozenset((*_CONVOLUTIONS, "Gemm", "MatMul", "MatMulInteger", "MatMulNBits", "QGemm", "QLinearMatMul"))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def weighted(model: NormalModel, layers: Iterable[Node]) -> dict[str, Weighted]:
             made.setdefault(source, set()).update(operands)
     found: dict[str, Weighted] = {}
     for layer in layers:
-        own = [s for s in layer.sources or (layer.name,) if kinds.get(s, "") in _PRODUCTS] or [layer.name]
+        own = [s for s in layer.sources or (layer.name,) if kinds.get(s, "") in PRODUCTS] or [layer.name]
         named = {c for s in own for c in model.weights.get(s, ())} or {c for s in own for c in made.get(s, ())}
         named |= {model.made_of[c] for c in read.get(layer.name, ()) if c in model.made_of}
         found[layer.name] = Weighted(frozenset(layer.sources or (layer.name,)), frozenset(named))

@@ -24,7 +24,7 @@ from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
-from toolchain.passes.typed import asked_types, weighted
+from toolchain.passes.typed import PRODUCTS, asked_types, weighted
 from toolchain.repair.factors import scaled_model
 from toolchain.runtime import Session
 
@@ -111,12 +111,13 @@ class Network:
     @cached_property
     def made_weight_types(self) -> dict[str, CodeType]:
         """Of layers whose weights the compiler made, as those of a Resize: two planes where one is coarser than the codes that
-        they multiply."""
+        they multiply. Weights of a product of the file are the file's, computed from constants or not."""
         types = assign_types(self.graph, self.chip, self.said_types) if "add" in self.chip.functions else {}
+        products = {name for name, kind in self.model.nodes if kind in PRODUCTS or self.model.weights.get(name)}
         found: dict[str, CodeType] = {}
         for node in self.weighted:
             x = types.get(node.inputs[0])
-            if x is not None and not any(self.model.weights.get(name) for name in (*node.sources, node.name)):
+            if x is not None and not products & {*node.sources, node.name}:
                 wide = self._plane_pair(node, x)
                 found |= {} if wide is None else {node.name: wide}
         return found
