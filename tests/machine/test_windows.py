@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.isa import load_machine
 from toolchain.machine import Convolution, Space, accesses, demand, parameter_bytes
 from toolchain.machine.registry import OPERATIONS
-from toolchain.machine.windows import reached, rows_reached
+from toolchain.machine.windows import reached, rows_reached, taps_met
 
 CHIP = load_machine("edge16").chip
 CASES = settings(max_examples=500, deadline=None, derandomize=True, database=None)
@@ -27,6 +28,15 @@ def test_rows_are_those_that_some_window_sees(output: int, kernel: int, stride: 
     assert sorted(rows) == sorted(seen), found
     assert not dense or len(found) <= 1
     assert rows_reached(output, kernel, stride, dilation, pad, size) == len(seen)
+
+
+@settings(CASES, max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 9), SMALL, SMALL, SMALL, st.integers(0, 7), st.integers(0, 40)), min_size=1, max_size=8))
+def test_taps_are_those_that_meet_the_input(axes: list[tuple[int, ...]]) -> None:
+    found = taps_met(*np.array(axes, np.int64).T)
+    for at, (output, kernel, stride, dilation, pad, size) in enumerate(axes):
+        met = [k for y in range(output) for k in range(kernel) if 0 <= y * stride + k * dilation - pad < size]
+        assert (found[0][at], found[1][at]) == taps_met(*axes[at]) == (len(met), sum(met))
 
 
 def convolution(**changes: int) -> Convolution:

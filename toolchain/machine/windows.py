@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from toolchain.machine.columns import Whole, distinct_rows, is_column, least, most
+from toolchain.machine.columns import Whole, ceil_div, distinct_rows, is_column, least, most, where
 
 _COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
 
@@ -58,6 +58,18 @@ def rows_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, p
         different, back = distinct_rows(output, kernel, stride, dilation, pad, size)
         return np.array([rows_reached(*row) for row in different], np.int64)[back]
     return sum(runs.rows for runs in reached(output, kernel, stride, dilation, pad, size))
+
+
+def taps_met(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> tuple[Whole, Whole]:
+    """Count the pairs of an output y < output and an element k < kernel whose row y stride + k dilation - pad the input has, and
+    sum their k."""
+    count = places = 0
+    for k in range(int(np.max(kernel))):
+        ahead = pad - k * dilation
+        met = least(output, (size - 1 + ahead) // stride + 1) - most(0, ceil_div(ahead, stride))
+        met = where(k < kernel, most(0, met), 0)
+        count, places = count + met, places + k * met
+    return count, places
 
 
 def grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -27,6 +27,7 @@ from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progres
 from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin import BACKENDS, port_bytes, read_port, unpack_codes, write_constants, write_port, zero_codes
 from toolchain.runtime.feeds import check_feeds, check_states
+from toolchain.runtime.geometry import geometry_warnings
 from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
 from toolchain.runtime.states import StateValues, make_initial_states, read_state, write_state
 from toolchain.runtime.unread import unread_warnings
@@ -306,8 +307,9 @@ class Session:
         if simulation is None and done.start.size:
             simulation = measured(program.machine.chip, program.flow, done.memory, done.start, done.end)
         if simulation is not None and index not in self._warnings:  # they do not depend on values
-            unread = unread_warnings(self.container, region, program.flow, simulation.unread)
-            self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in unread)
+            warnings = unread_warnings(self.container, region, program.flow, simulation.unread)
+            warnings += geometry_warnings(self.container, region, program.flow) if self._check else ()
+            self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in warnings)
         return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 
     def _take_next_states(self, index: int, dram: np.ndarray, values: _RunValues) -> None:

@@ -130,7 +130,7 @@ def _has_gaps(layer: Layer) -> bool:
     """Whether the windows of a layer, or of a tile of it, pass over rows or columns of the box that holds all they read."""
     return any(
         window.needed(start, count)[1] > len(_reached(window, count, start))
-        for window, outputs in _windows(layer) or ()
+        for window, outputs in windows_of(layer) or ()
         for start, count in ((0, outputs), *((at, 1) for at in range(outputs)))
     )
 
@@ -160,7 +160,7 @@ def _mark(layer: Layer, read: Masks) -> None:
 
 
 def _mark_tiled(layer: Layer, read: Masks) -> None:
-    windows, slid = _windows(layer), layer.node.inputs[0]
+    windows, slid = windows_of(layer), layer.node.inputs[0]
     if windows is not None:
         (vertical, height), (horizontal, width) = windows
         read[slid][:, _reached(vertical, height)[:, None], _reached(horizontal, width)] = True
@@ -171,7 +171,7 @@ def _mark_tiled(layer: Layer, read: Masks) -> None:
                 read[box.tensor][tuple(slice(a, a + n) for a, n in zip(box.start, box.size))] = True
 
 
-def _windows(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | None:
+def windows_of(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | None:
     """(window, how many outputs) of rows and columns, of a layer that slides one."""
     op = layer.node.op
     if isinstance(op, IntegerConvolution):
