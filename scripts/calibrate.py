@@ -31,6 +31,7 @@ from quant.parameters import with_room
 from quant.structure import JoinedPart, adjust_ranges, joined_parts, poor_warnings
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_states, add_types, add_values, input_shapes, input_values
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
@@ -193,6 +194,7 @@ def _of(
 
 def main() -> None:
     options = arguments()
+    work_in_child()
     with reported():
         run(options)
 

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -316,10 +317,7 @@ def _child(arguments: Sequence[str], place: Path = Path(".")) -> tuple[int, int,
 
 
 COMMANDS: dict[str, Callable[[], Any]] = {
-    "npu-build": cli.build,
-    "npu-sim": cli.sim,
-    "npu-dis": cli.dis,
-    "npu-hw": cli.hw,
+    **{f"npu-{name}": partial(cli.run_command, name) for name in ("build", "sim", "dis", "hw")},
     "reference": reference.main,
     "plan_memory": lambda: sys.exit(plan_memory.main()),
 }

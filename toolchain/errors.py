@@ -44,17 +44,23 @@ def is_out_of_memory(fault: BaseException) -> bool:
         if isinstance(one, OSError):  # a full pipe is "temporarily unavailable" too
             said = one.errno == errno.ENOMEM
         else:
-            said = not isinstance(one, ToolchainError | InternalError) and _NO_MEMORY.search(str(one)) is not None
+            said = not isinstance(one, ToolchainError | InternalError) and tells_lack_of_memory(str(one))
         if said or isinstance(one, MemoryError):
             return True
         pending += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
     return False
 
 
-def out_of_memory(fault: BaseException) -> str:
-    """The sentence for a fault of which `is_out_of_memory` holds."""
+def tells_lack_of_memory(text: str) -> bool:
+    """Whether a library's text says that the system gives no more memory or threads."""
+    return _NO_MEMORY.search(text) is not None
+
+
+def out_of_memory(fault: BaseException | None = None, limit_bytes: int | None = None) -> str:
+    """The sentence for lack of memory. fault: the exception that tells it. limit_bytes: of this process's address space."""
     said = first_line(fault) if isinstance(fault, MemoryError) and str(fault) else ""
-    return f"out of memory{f': {said}' if said else ''}; close other programs, or take smaller inputs"
+    limit = "" if limit_bytes is None else f"raise the limit of {limit_bytes // 1024} KiB (ulimit -v), "
+    return f"out of memory{f': {said}' if said else ''}; {limit}close other programs, or take smaller inputs"
 
 
 def system_cause(fault: OSError) -> str:

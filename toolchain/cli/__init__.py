@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 
-from toolchain.errors import is_out_of_memory, out_of_memory
+from toolchain.cli.memory_limit import end_for_memory, lacks_memory, work_in_child
 
 
 def build() -> None:
-    run_command("build")
+    _run_console_script("build")
 
 
 def sim() -> None:
-    run_command("sim")
+    _run_console_script("sim")
 
 
 def dis() -> None:
-    run_command("dis")
+    _run_console_script("dis")
 
 
 def hw() -> None:
-    run_command("hw")
+    _run_console_script("hw")
 
 
 def collect_seldom() -> None:
@@ -35,25 +34,21 @@ def collect_seldom() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def _run_console_script(command: str) -> None:
+    work_in_child()
+    run_command(command)
+
+
 def run_command(command: str) -> None:
     """Runs a command, whose imports may need more memory than there is. Exits with 2 where memory or threads run out."""
     collect_seldom()
-    _make_room_for_throws()
     try:
         with ended_at_once():
             import_module(f"toolchain.cli.{command}").main()
     except Exception as fault:
-        if not is_out_of_memory(fault):
+        if not lacks_memory(fault):
             raise
-        os.write(2, f"{out_of_memory(fault)}\n".encode(errors="backslashreplace"))
-        raise SystemExit(2) from None
-
-
-def _make_room_for_throws() -> None:
-    """C++ keeps what it throws in memory that a thread gets at its first throw. Where that is bad_alloc, there is none left, and
-    the loader ends the process."""
-    with suppress(OSError, AttributeError):  # another C++ library
-        ctypes.CDLL("libstdc++.so.6")["__cxa_get_globals"]()
+        end_for_memory(fault)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from typer.core import TyperCommand
 
 from toolchain import __version__
 from toolchain.cli import interruptible
-from toolchain.errors import CompileError, ToolchainError, first_line, is_out_of_memory, out_of_memory, system_cause
+from toolchain.cli.memory_limit import end_for_memory, lacks_memory
+from toolchain.errors import CompileError, ToolchainError, first_line, system_cause
 from toolchain.files import is_stream
 
 Paths = str | Path | Sequence[str | Path] | None
@@ -86,7 +87,9 @@ def reported() -> Iterator[None]:
             yield
         sys.stdout.flush()
     except ToolchainError as fault:
-        _end(out_of_memory(fault) if is_out_of_memory(fault) else str(fault))
+        if lacks_memory(fault):
+            end_for_memory(fault)
+        _end(str(fault))
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -94,14 +97,14 @@ def reported() -> Iterator[None]:
         _drop_output()
         raise SystemExit(1) from None
     except OSError as fault:
-        if is_out_of_memory(fault):
-            _end(out_of_memory(fault))
+        if lacks_memory(fault):
+            end_for_memory(fault)
         if fault.filename is None:  # all files are read and written by name
             _drop_output()
         _end(f"{fault.filename or 'standard output'}: {system_cause(fault)}")
     except Exception as fault:
-        if is_out_of_memory(fault):
-            _end(out_of_memory(fault))
+        if lacks_memory(fault):
+            end_for_memory(fault)
         raise
 
 
