@@ -3,7 +3,7 @@
 
     python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]
 
-Real files of every kind that the commands read are damaged (scripts/damages.py), options and Python files are drawn
+Real files of every kind that the commands read are damaged (scripts/damages.py), options, models of one odd operator and Python files are drawn
 (scripts/drawn_lines.py), and each is given to the command itself, in a process of its own with limits. A case is wrong when it
 ends with a traceback or another exit code than 0 or 2 (of options also 1 and 3, which the commands document), takes more than 20
 CPU seconds, is refused only after a gigabyte of memory, is refused and leaves the output changed or a file behind, or says
@@ -36,6 +36,7 @@ from typing import Any
 
 import damages
 import drawn_lines
+import drawn_models
 import numpy as np
 import onnx
 import plan_memory
@@ -167,6 +168,7 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
     calibrate = f"{build} --calib"
     kinds = {
         "onnx": Kind(models, damages.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
+        "operators": Kind([b""], drawn_models.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
         "machine": Kind(
             machines, damages.yaml_text, "bad.yaml", ["npu-hw check bad.yaml", "npu-build good.onnx --hw bad.yaml -o OUT"]
         ),

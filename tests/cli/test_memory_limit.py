@@ -32,6 +32,7 @@ build()
 NATIVE = "os.write(2, b'Schema error: std::bad_alloc\\n')"
 REPORTED_KEY_ERROR = "\n    with reported():\n        raise KeyError('Conv')"
 LACKING = "\n    with reported():\n        raise MemoryError"
+UNRAISABLE = "\n    class Lacking:\n        def __del__(self): raise MemoryError\n    Lacking()"
 REPORTED_FAULT = "\n    with reported():\n        raise CompileError('node a: is unknown')"
 
 
@@ -58,6 +59,7 @@ def ending(body: str, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes
         "os.write(2, b'cannot allocate memory for thread-local data: ABORT'); os._exit(127)",
         "os.kill(os.getpid(), signal.SIGSEGV)",
         f"import atexit; atexit.register(os.abort){LACKING}",  # the one sentence is not said twice
+        f"{UNRAISABLE}{LACKING}",
         f"{NATIVE}; os._exit(1)",
         f"{NATIVE}; raise KeyError('Conv')",
         f"{NATIVE}{REPORTED_KEY_ERROR}",

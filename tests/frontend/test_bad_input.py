@@ -230,6 +230,16 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             'output "y": is declared int64, but the nodes make it float32',
         ),
         ("(float[2,3] x) => (float[2,3] y) { y = Add(x) }", "node Add_0 (Add): has 1 inputs, 2 to 2 are allowed"),
+        ('(float[2,3] x) => (float[2,3] y) { y = Transpose("") }', "node Transpose_0 (Transpose): lacks its input 0 (data)"),
+        ("(bool c) => (float[2,3] y) { y = If(c) }", 'node If_0 (If): lacks its attribute "else_branch"'),
+        (
+            "(float[2,3] x) => (float y) <int64 i = {1}> { y = GatherND(x, i) }",
+            'node GatherND_0 (GatherND): its indices "i" are a scalar; at least one dimension is needed',
+        ),
+        (
+            "(float[2,3] x) => (float[2,3] y) { y = Hardmax<axis = 9>(x) }",
+            "node Hardmax_0 (Hardmax): axis 9 is outside rank 2: -2 to 1",
+        ),
         ("(float[2,3] x) => (float[2,3] y) { y = Relu<alpha = 1.0>(x) }", 'node Relu_0 (Relu): has no attribute "alpha"'),
         ("(float[2,3] x) => (float[2,3] y) { y = Concat(x, x) }", 'node Concat_0 (Concat): lacks its attribute "axis"'),
         ("(float[2,3] x) => (float[2,3] y) { z = Relu(x) }", 'output "y": no node makes it'),

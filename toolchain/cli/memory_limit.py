@@ -87,6 +87,15 @@ def _hold_back_native_lines(held: int) -> None:
     sys.stderr.flush()
     sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")  # noqa: SIM115
     os.dup2(held, 2)
+    sys.unraisablehook = _hold_back_lack_of_memory
+
+
+def _hold_back_lack_of_memory(unraisable: sys.UnraisableHookArgs) -> None:
+    """What Python ignores, at the end of an object say, is no second sentence where it is of memory."""
+    if unraisable.exc_value is not None and is_out_of_memory(unraisable.exc_value):
+        os.write(2, b"out of memory, ignored by Python\n")
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _wait_for(child: int, signals: set[signal.Signals]) -> int:

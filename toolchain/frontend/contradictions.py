@@ -172,6 +172,9 @@ def gather_nd(said: Said) -> Faults:
     indices, batch = said.value(1), said.number("batch_dims", 0)
     if indices is None or not indices.size:
         return
+    if not indices.ndim:
+        yield said.refuse(f'its indices "{said.node.inputs[1]}" are a scalar; at least one dimension is needed')
+        return
     for at, size in zip(range(indices.shape[-1]), said.shape(0)[batch:]):
         yield from _indices(said, indices[..., at], size)
 
@@ -183,6 +186,10 @@ def _indices(said: Said, indices: np.ndarray | None, size: int) -> Faults:
     if wrong.size:
         allowed = f"{-size} to {size - 1}" if size else "none"
         yield said.refuse(f'its indices "{said.node.inputs[1]}" hold {wrong[0]}; the dimension has {size} elements: {allowed}')
+
+
+def hardmax(said: Said) -> Faults:
+    yield from _axis(said, said.number("axis", -1), len(said.shape(0)))
 
 
 def _axis(said: Said, axis: int, rank: int) -> Faults:
@@ -274,6 +281,7 @@ RULES: Mapping[str, Callable[[Said], Faults]] = {
     "PRelu": prelu,
     **dict.fromkeys(("Gather", "GatherElements", "ScatterElements"), gather),
     **dict.fromkeys(("GatherND", "ScatterND"), gather_nd),
+    "Hardmax": hardmax,
     "CumSum": cum_sum,
     "Transpose": transpose,
     "Reshape": reshape,

@@ -118,6 +118,9 @@ def check_complete(node: OnnxNode, schema: onnx.defs.OpSchema) -> None:
     """As many inputs as the operator takes, and every attribute that it needs."""
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
+    for index, formal in enumerate(schema.inputs[: schema.min_input]):
+        if not node.inputs[index] and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise refuse_node(node, f"lacks its input {index} ({formal.name})")
     for name, attribute in schema.attributes.items():
         if attribute.required and name not in node.op.attributes:
             raise refuse_node(node, f'lacks its attribute "{name}"')

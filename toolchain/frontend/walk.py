@@ -214,6 +214,7 @@ def visit(node: OnnxNode, walk: Walk) -> None:
     """Adds the node in today's spelling, or its values when every input is constant."""
     op_type = node.op.op_type
     if op_type in CONTROL_FLOW and not node.op.domain:
+        check_complete(node, schema_of(node, walk.opset))
         flow = Flow(walk.opset, walk.types, walk.constants, walk.lost, walk.repeated, within(walk), adding(walk))
         CONTROL_FLOW[op_type](node, flow)
         return
