@@ -3,11 +3,11 @@
 
     python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]
 
-Real files of every kind that the commands read are damaged (scripts/damages.py), options, models of one odd operator and Python files are drawn
-(scripts/drawn_lines.py), and each is given to the command itself, in a process of its own with limits. A case is wrong when it
-ends with a traceback or another exit code than 0 or 2 (of options also 1 and 3, which the commands document), takes more than 20
-CPU seconds, is refused only after a gigabyte of memory, is refused and leaves the output changed or a file behind, or says
-nothing. Exit code 0: no case was wrong.
+Real files of every kind that the commands read are damaged (scripts/damages.py); options and Python files are drawn
+(scripts/drawn_lines.py), and models of one odd operator (scripts/drawn_models.py). Each is given to the command itself, in a
+process of its own with limits. A case is wrong when it ends with a traceback or another exit code than 0 or 2 (of options also 1
+and 3, which the commands document), takes more than 20 CPU seconds, is refused only after a gigabyte of memory, is refused and
+leaves the output changed or a file behind, or says nothing. Exit code 0: no case was wrong.
 """
 
 from __future__ import annotations
