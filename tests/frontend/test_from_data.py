@@ -128,3 +128,23 @@ def test_an_input_that_the_file_and_the_option_call_empty_is_built(tmp_path: Pat
     assert np.allclose(session.run(None, given)[0], 1, atol=0.02)
     with pytest.raises(CompileError, match="every dimension must be 1 or more"):
         load_model(path, {"b": (2, 0, 4)})
+
+
+COUNTED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[3,2] x, bool[3] kept, float end) => (float[n,2] y, int64[1,m] places, float[k] counted, float[j] flat)
+<float[1] start = {0}, float[1] step = {0.5}, bool[5] mask = {0, 1, 0, 0, 1}>
+{ y = Compress<axis=-2>(x, kept)
+  places = NonZero(kept)
+  counted = Range(start, end, step)
+  flat = Compress(x, mask) }"""
+
+
+def test_elements_are_counted_where_the_data_say_which(tmp_path: Path) -> None:
+    path, data = tmp_path / "counted.onnx", tmp_path / "counted.npz"
+    onnx.save(onnx.parser.parse_model(COUNTED), path)
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    given = {"x": x, "kept": np.asarray([True, False, True]), "end": np.asarray(2.0, np.float32)}
+    data.write_bytes(npz_bytes({n: v[None] for n, v in given.items()}))
+    y, places, counted, flat = Session(build(path, BuildOptions("edge16", calibration=str(data))).data).run(None, given)
+    assert y.tolist() == x[[0, 2]].tolist() and places.tolist() == [[0, 2]]
+    assert counted.tolist() == [0, 0.5, 1, 1.5] and flat.tolist() == [1, 4]

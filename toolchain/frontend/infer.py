@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 import onnx
@@ -22,6 +22,7 @@ from toolchain.ir.graph import OnnxNode, TensorType
 MAX_DATA = 4096  # elements; larger constants never decide a shape
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
 SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
+COUNTED = frozenset(("NonZero", "Compress", "Range"))  # whose outputs are as long as their inputs' values say
 KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
 CEIL_OPSET = 22  # before it, onnx counts a last window of a pool that lies in the end padding; onnxruntime never makes it
 END_HERE = "end the model before this node and do the rest outside"
@@ -51,6 +52,9 @@ def infer(
     input_types = {name: type_proto(types[name]) for name in node.inputs if name}
     rule = schema_of(node, max(opset, CEIL_OPSET)) if node.op.attributes.get("ceil_mode") else schema
     imports = [helper.make_opsetid("", opset_with([node.op.op_type], opset))]
+    counted = counted_type(node, types, constants)
+    if counted is not None:
+        return {node.outputs[0]: static_type(node, node.outputs[0], type_proto(counted))}
     try:
         found = shape_inference.infer_node_outputs(rule, node_to_proto(node), input_types, data, opset_imports=imports)
     except Exception as fault:
@@ -59,6 +63,27 @@ def infer(
         found |= infer_by_body(node, input_types, data, opset)
     made = {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
     return made if node.op.op_type != "ConvTranspose" or node.op.domain else {node.outputs[0]: spread_type(node, types, made)}
+
+
+def counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> TensorType | None:
+    """The output's type where constants say how many elements it has, of operators for which onnx counts none."""
+    op_type = node.op.op_type
+    if node.op.domain or op_type not in COUNTED:
+        return None
+    x, values = types[node.inputs[0]], [constants.get(n) for n in node.inputs]
+    if op_type == "NonZero" and values[0] is not None:
+        return TensorType((max(values[0].ndim, 1), int(np.count_nonzero(values[0]))), "int64")
+    if op_type == "Compress" and values[1] is not None:
+        shape, axis = (x.elements,) if "axis" not in node.op.attributes else x.shape, node.op.attributes.get("axis", 0)
+        if values[1].ndim != 1 or not -len(shape) <= axis < len(shape):
+            return None  # onnx refuses it
+        kept = int(np.count_nonzero(values[1][: shape[axis]]))
+        return TensorType(tuple(kept if i == axis % len(shape) else d for i, d in enumerate(shape)), x.dtype)
+    if op_type == "Range" and all(v is not None and v.size == 1 for v in values):
+        start, limit, delta = (float(v.item()) for v in values if v is not None)
+        steps = (limit - start) / delta if delta else np.inf
+        return TensorType((max(ceil(steps), 0),), x.dtype) if np.isfinite(steps) else None
+    return None
 
 
 def spread_type(node: OnnxNode, types: Mapping[str, TensorType], found: Mapping[str, TensorType]) -> TensorType:
