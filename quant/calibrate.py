@@ -19,7 +19,7 @@ from quant.multiples import Sink, Stepped
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
 from quant.pieces import PiecewiseModel, tensor_bytes
-from quant.sample import Sample
+from quant.sample import NotFinite, Sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, InternalError
 from toolchain.inference import InferenceError
@@ -205,9 +205,18 @@ class _Sample:
     made_up: bool
 
     def fault(self, said: str, way_out: str) -> CompileError:
+        return CompileError(self._sentence(said, way_out))
+
+    def not_finite(self, tensor: str, made: str, kind: str, wrong: np.ndarray) -> CompileError:
+        sentence = self._sentence(
+            f"tensor {tensor!r}{made} holds {kind}", "no range covers it, mend the model or remove the sample"
+        )
+        return CompileError(sentence) if self.made_up else NotFinite(sentence, tensor, kind, wrong)
+
+    def _sentence(self, said: str, way_out: str) -> str:
         if self.made_up:
             way_out = "random inputs need not lie where the model is defined: give --calib DATA of the kind it was trained on"
-        return CompileError(f"calibration: sample {self.index}: {said}; {way_out}")
+        return f"calibration: sample {self.index}: {said}; {way_out}"
 
 
 def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[Numerics | None], Observer]:
@@ -296,7 +305,7 @@ def _finite(
     kind = "NaN" if np.isnan(x).any() else "infinity"
     node = producers.get(name)
     made = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
-    raise where.fault(f"tensor {name!r}{made} holds {kind}", "no range covers it, mend the model or remove the sample")
+    raise where.not_finite(name, made, kind, ~np.isfinite(x))
 
 
 def calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:

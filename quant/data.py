@@ -39,7 +39,12 @@ class Samples:
 
 
 def open_data(
-    path_or_spec: str | Path, inputs: Types, *, limit: int | None = None, preprocess: Preprocess | None = None
+    path_or_spec: str | Path,
+    inputs: Types,
+    *,
+    limit: int | None = None,
+    preprocess: Preprocess | None = None,
+    loose: Collection[str] = (),
 ) -> Samples:
     """The first `limit` samples (None: all) of
 
@@ -51,30 +56,31 @@ def open_data(
       sample each) or of images (.png, .jpg, .bmp; see quant.images.Preprocess, given here or by its preprocess.yaml).
     - FILE.py:FUNCTION: a generator function that yields {input name: array}, or arrays where there is one input.
 
-    Raises CompileError: nothing there, wrong names, shapes or types, NaN or infinity, at the sample where it is found.
+    loose: inputs that may hold NaN and infinity. Raises CompileError: nothing there, wrong names, shapes or types; NotFinite at
+    the sample where one is found.
     """
     if limit is not None and limit < 1:
         raise CompileError(f"calibration data: limit {limit} leaves no samples; give at least 1")
     if not inputs:
         raise CompileError("calibration data: the model has no inputs, so there is nothing to feed; build it without data")
-    samples = _open(str(path_or_spec), inputs, preprocess)
+    samples = _open(str(path_or_spec), inputs, preprocess, loose)
     if limit is None:
         return samples
     count = None if samples.count is None else min(samples.count, limit)
     return Samples(samples.source, count, lambda: islice(samples.start(), limit), samples.random)
 
 
-def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
+def _open(spec: str, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
     generator = _generator(spec)
     if generator is not None:
-        return Samples(spec, None, lambda: generator_samples(*generator, inputs))
+        return Samples(spec, None, lambda: generator_samples(*generator, inputs, loose))
     path = Path(spec)
     if not path.exists():
         raise CompileError(f"{path}: {NO_FILE}; give an .npz, a directory of .npy or images, or file.py:function")
     if path.is_dir():
-        return _open_directory(path, inputs, preprocess)
+        return _open_directory(path, inputs, preprocess, loose)
     if path.suffix in (".npz", ".npy"):
-        return _open_arrays(path, inputs)
+        return _open_arrays(path, inputs, loose)
     if path.suffix == ".py":
         raise CompileError(f"{path}: which function yields the samples? Write {path}:FUNCTION")
     raise CompileError(
@@ -181,7 +187,7 @@ def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.nda
 # --- arrays in .npz and .npy
 
 
-def _open_arrays(path: Path, inputs: Types) -> Samples:
+def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
     arrays = stored_arrays(path)
     if len(inputs) == 1 and (path.suffix == ".npy" or arrays.keys() == {UNNAMED}):
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}
@@ -201,7 +207,7 @@ def _open_arrays(path: Path, inputs: Types) -> Samples:
         streams = {name: _stream(array, inputs[name], count) for name, array in chosen.items()}
         for i in range(count):
             where = f"{path}: sample {i}"
-            yield {name: fit_array(next(streams[name]), name, inputs[name], where) for name in inputs}
+            yield {name: fit_array(next(streams[name]), name, inputs[name], where, loose) for name in inputs}
 
     return Samples(str(path), count, start)
 
@@ -254,10 +260,10 @@ def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarra
 # --- directories
 
 
-def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None) -> Samples:
+def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
     lone = len(inputs) == 1 and any(f.is_file() for f in path.iterdir())  # samples beside a directory of that name
     if not lone and all((path / name).is_dir() for name in inputs):
-        return _open_input_directories(path, inputs)
+        return _open_input_directories(path, inputs, loose)
     files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
     images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES]
     arrays = [f for f in files if f.suffix in (".npy", ".npz")]
@@ -277,10 +283,10 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None) ->
     if arrays[0].suffix == ".npy" and len(inputs) > 1:
         said = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
         raise NoArray(f"{said}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
-    return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs) for f in arrays))
+    return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs, loose) for f in arrays))
 
 
-def _open_input_directories(path: Path, inputs: Types) -> Samples:
+def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
     files = {name: sorted((path / name).glob("*.npy")) for name in inputs}
     counts = {name: len(found) for name, found in files.items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
@@ -290,13 +296,13 @@ def _open_input_directories(path: Path, inputs: Types) -> Samples:
     def start() -> Iterator[Sample]:
         for row in zip(*files.values(), strict=True):
             loaded = {name: _load(file, {name: inputs[name]}) for name, file in zip(files, row, strict=True)}
-            yield fit_sample(loaded, inputs, " + ".join(map(str, row)))
+            yield fit_sample(loaded, inputs, " + ".join(map(str, row)), loose)
 
     return Samples(str(path), next(iter(counts.values())), start)
 
 
-def _file_sample(path: Path, inputs: Types) -> Sample:
-    return fit_sample(_load(path, inputs), inputs, str(path))
+def _file_sample(path: Path, inputs: Types, loose: Collection[str]) -> Sample:
+    return fit_sample(_load(path, inputs), inputs, str(path), loose)
 
 
 def _load(path: Path, inputs: Types) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ from toolchain.ir.graph import TensorType
 _END = object()
 
 
-def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType]) -> Iterator[Sample]:
+def generator_samples(
+    path: Path, function: str, inputs: Mapping[str, TensorType], loose: Collection[str] = ()
+) -> Iterator[Sample]:
     """What FUNCTION of the file yields, called without arguments; or what a class, made without arguments, or an object gives
-    by `get_next` (onnxruntime's CalibrationDataReader). Whatever the user's code raises is a CompileError."""
+    by `get_next` (onnxruntime's CalibrationDataReader). Whatever the user's code raises is a CompileError. loose: as in
+    `open_data`."""
     where = f"{path}:{function}"
     produce = load_function(path, function)
     stream = call_user(path, where, "it must return an iterable of samples", _iterator, produce)
@@ -29,7 +32,7 @@ def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType
         if value is _END:
             break
         arrays = call_user(path, f"{sample}: is no array", "yield numpy arrays", _arrays, value)
-        yield fit_sample(arrays, inputs, sample)
+        yield fit_sample(arrays, inputs, sample, loose)
         count += 1
     if count == 0:
         raise CompileError(f"{where}: yields 0 samples; calibration needs at least 1")

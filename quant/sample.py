@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from quant.suggestion import suggestion
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, counted
 from toolchain.ir.graph import TensorType
 
 Sample = dict[str, np.ndarray]
@@ -23,9 +23,18 @@ class NoArray(CompileError):
         self.inputs = tuple(inputs)
 
 
-def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Sample:
+class NotFinite(CompileError):
+    """A sample holds NaN or infinity in a tensor of the model, or makes them there. what: `NaN in 2 of 6 elements`."""
+
+    def __init__(self, message: str, tensor: str, kind: str, wrong: np.ndarray):
+        """kind: NaN or infinity. wrong: bool[...], the elements that are not finite."""
+        super().__init__(message)
+        self.tensor, self.what = tensor, f"{kind} in {int(wrong.sum()):,} of {counted(wrong.size, 'element')}"
+
+
+def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str, loose: Collection[str] = ()) -> Sample:
     """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
-    be left out.
+    be left out. loose: inputs that may hold NaN and infinity.
 
     Raises CompileError, starting with `where`: names, shapes, types, NaN or infinity.
     """
@@ -42,11 +51,12 @@ def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Samp
         listed = ", ".join(map(repr, value)) or "none"
         near = suggestion(missing[0], map(str, value))
         raise NoArray(f"{where}: no array for input {missing[0]!r} (given: {listed}); add it{near}", missing)
-    return {name: fit_array(np.asarray(value[name]), name, t, where) for name, t in inputs.items()}
+    return {name: fit_array(np.asarray(value[name]), name, t, where, loose) for name, t in inputs.items()}
 
 
-def fit_array(array: np.ndarray, name: str, t: TensorType, where: str) -> np.ndarray:
-    """-> t.dtype[t.shape], contiguous. Floats cast to floats, integers to integers that hold them, nothing else."""
+def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Collection[str] = ()) -> np.ndarray:
+    """-> t.dtype[t.shape], contiguous. Floats cast to floats, integers to integers that hold them, nothing else. loose: inputs
+    that may hold NaN and infinity. Raises CompileError, NotFinite."""
     if (1, *array.shape) == t.shape:
         array = array[None]
     if array.shape != t.shape:
@@ -56,18 +66,20 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str) -> np.nda
         )
     wanted = np.dtype(t.dtype)
     cast = array if array.dtype == wanted else _cast(array, wanted, name, where)
-    if not np.isfinite(cast).all():
-        raise CompileError(f"{where}: input {name!r} {_infinite(array, cast)}; calibration needs finite data, remove the sample")
+    wrong = ~np.isfinite(cast) if name not in loose else np.isinf(cast) & np.isfinite(array)
+    if wrong.any():
+        raise _not_finite(array, cast, wrong, f"{where}: input {name!r}", name)
     return np.asarray(cast, order="C")  # ascontiguousarray would give an array without dimensions one
 
 
-def _infinite(array: np.ndarray, cast: np.ndarray) -> str:
-    """What the first element of `cast` that is not finite was in `array`."""
-    found = np.argwhere(~np.isfinite(cast))[0]
-    at, value = [int(i) for i in found], array[tuple(found)]
+def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: str, name: str) -> CompileError:
+    """wrong: bool[...], where `cast` may not be what it is. Says what its first element was in `array`."""
+    at = [int(i) for i in np.argwhere(wrong)[0]]
+    value, way_out = array[tuple(at)], "calibration needs finite data, remove the sample"
     if np.isfinite(value):
-        return f"holds {value:g} at {at}, which overflows {cast.dtype.name}"
-    return f"holds {'NaN' if np.isnan(value) else 'infinity'} at {at}"
+        return CompileError(f"{thing} holds {value:g} at {at}, which overflows {cast.dtype.name}; {way_out}")
+    kind = "NaN" if np.isnan(value) else "infinity"
+    return NotFinite(f"{thing} holds {kind} at {at}; {way_out}", name, kind, wrong)
 
 
 def _cast(array: np.ndarray, wanted: np.dtype[Any], name: str, where: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 from quant.data import Samples, to_calibrate_on
 from quant.file import read_parameters
 from quant.float_session import inference_notes
+from quant.sample import NotFinite
 from toolchain import entries
 from toolchain.checking import checked, host_reasons
 from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_bytes
@@ -46,6 +47,7 @@ from toolchain.report import (
     host_warnings,
     idle_warnings,
     joined_warnings,
+    not_finite_warnings,
     rounded_anew_notes,
     skipped_warnings,
     unseen_warnings,
@@ -122,7 +124,7 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     for name, asked in each.items():
         first = next(iter(started.values()), None)
         with entries.named(name if options.entries else None):
-            begun = _started(opened(name), asked, first, progress)
+            begun = _started(opened(name), asked, first, progress, alone=len(each) == 1)
         if first is None and options.entries:
             begun = replace(begun, calibrated=_over_all_shapes(begun.calibrated, each, opened, progress))
         with entries.named(name if options.entries else None):
@@ -180,10 +182,27 @@ def _over_all_shapes(
     return calibrated
 
 
-def _started(network: Network, options: BuildOptions, first: _Started | None, progress: Progress) -> _Started:
-    """first: another entry of the file, by whose ranges this one is quantized."""
+def _started(network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool) -> _Started:
+    """first: another entry of the file, by whose ranges this one is quantized. alone: there is none, so that nodes beside
+    a tensor that is not finite may go to the host. Raises CompileError."""
+    while True:
+        try:
+            return _quantized(network, options, first, progress)
+        except NotFinite as fault:
+            changed = network.without_range(fault.tensor, fault.what) if alone else None
+            if changed is None:
+                raise
+            network = changed
+
+
+def _quantized(network: Network, options: BuildOptions, first: _Started | None, progress: Progress) -> _Started:
+    """Raises CompileError, NotFinite."""
     model = network.model
-    data = data_of(model, options) if first is None else data_in_other_shapes(model, options, first.calibrated.network.model)
+    data = (
+        data_of(model, options, network.not_finite)
+        if first is None
+        else data_in_other_shapes(model, options, first.calibrated.network.model)
+    )
     all_of_it = first is not None or options.parameters is not None or data.judge is not None
     samples = data.given if all_of_it else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
@@ -218,6 +237,7 @@ def _built(
         *model.warnings,
         *started.unread,
         *random_warnings(options),
+        *not_finite_warnings(calibrated.network.not_finite),
         *(calibration_warnings(figures["calibration_samples"]) or few_values_warnings(calibrated.outputs if measured else {})),
         *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
         *joined_warnings(calibrated.quantization.ranges, calibrated.quantization.joined, model.name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from quant.data import HELD_FROM, LEAST_HELD, Samples, held_out, random_data, repeated_data, to_calibrate_on
@@ -27,16 +28,16 @@ class Data:
     notes: tuple[str, ...] = ()
 
 
-def data_of(model: NormalModel, options: BuildOptions) -> Data:
-    """Raises CompileError: no such data, or of other shapes."""
+def data_of(model: NormalModel, options: BuildOptions, loose: Collection[str] = ()) -> Data:
+    """loose: inputs that may hold NaN and infinity. Raises CompileError: no such data, or of other shapes."""
     inputs = inputs_of(model)
     if options.calibration is None or (model.bound and not inputs):  # nothing is left that a sample could hold
         given, notes = random_data(inputs), ()
     else:
-        given, notes = open_samples(options.calibration, model, inputs, options.samples)
+        given, notes = open_samples(options.calibration, model, inputs, options.samples, loose)
     if options.judge is None or (model.bound and not inputs):
         return Data(given, None, None, notes)
-    judge, more = open_samples(options.judge, model, inputs)
+    judge, more = open_samples(options.judge, model, inputs, loose=loose)
     return Data(given, judge, None, (*notes, *more))
 
 

@@ -39,7 +39,11 @@ def _run(given: argparse.Namespace) -> None:
     require_writable({"--output": given.output}, {**_sources(given), "--input": given.input})
     with as_options():
         session = Session(_container(given), backend="reference", host=given.host, entry=given.entry)
-    run = session.run_detailed(read_feeds(given.input, session.get_inputs(), session.get_states(), session.container.bound))
+    run = session.run_detailed(
+        read_feeds(
+            given.input, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
+        )
+    )
     outputs = {**run.outputs, **{t.name: session.state(t.name) for t in session.get_states()}}
     write_whole(given.output, npz_bytes(outputs))
     random = "" if given.input else " of random inputs; give --input IN.npz"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,12 +16,15 @@ from toolchain.inference import InferenceError
 from toolchain.ir.states import StatePair
 
 
-def open_samples(spec: str, model: NormalModel, inputs: Types, limit: int | None = None) -> tuple[Samples, tuple[str, ...]]:
+def open_samples(
+    spec: str, model: NormalModel, inputs: Types, limit: int | None = None, loose: Collection[str] = ()
+) -> tuple[Samples, tuple[str, ...]]:
     """Data that hold the states as they hold other inputs, or none of them: then those are zero at first, and go from sample to
-    sample. And a note of that. Raises CompileError as `open_data`, and says where a state could be meant."""
+    sample. And a note of that. loose: as in `open_data`. Raises CompileError as `open_data`, and says where a state could be
+    meant."""
     pasts = [pair.past for pair in model.states]
     try:
-        whole = open_data(spec, inputs, limit=limit)
+        whole = open_data(spec, inputs, limit=limit, loose=loose)
         if pasts:
             next(iter(whole))
         return whole, ()
@@ -30,7 +33,7 @@ def open_samples(spec: str, model: NormalModel, inputs: Types, limit: int | None
             raise _explained(fault, model) from None
     others = {name: kind for name, kind in inputs.items() if name not in pasts}
     try:
-        rest = open_data(spec, others, limit=limit)
+        rest = open_data(spec, others, limit=limit, loose=loose)
     except NoArray as fault:
         raise _explained(fault, model) from None
     how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"

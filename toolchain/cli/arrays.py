@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +21,17 @@ def read_feeds(
     inputs: Sequence[IoType],
     states: Sequence[IoType] = (),
     bound: Mapping[str, np.ndarray] = NOT_BOUND,
+    loose: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """The arrays of an .npz, checked against the inputs, the states, which need not be there, and what inputs are bound to;
-    without a path one random sample, and no state. Raises CompileError."""
+    without a path one random sample, and no state. loose: inputs that may hold NaN and infinity. Raises CompileError."""
     if path is None:
         return random_feeds(inputs)
     stored = npz_arrays(path, "--input takes an .npz with an array for each input")
     free = {name: array for name, array in stored.items() if name not in bound}
-    _check(path, inputs, states, bound, {name: array.blank() for name, array in free.items()})
+    _check(path, inputs, states, bound, loose, {name: array.blank() for name, array in free.items()})
     feeds = {name: array.read() for name, array in stored.items()}
-    _check(path, inputs, states, bound, feeds)
+    _check(path, inputs, states, bound, loose, feeds)
     return feeds
 
 
@@ -39,10 +40,11 @@ def _check(
     inputs: Sequence[IoType],
     states: Sequence[IoType],
     bound: Mapping[str, np.ndarray],
+    loose: Collection[str],
     feeds: Mapping[str, np.ndarray],
 ) -> None:
     try:
-        check_feeds(inputs, feeds, states, bound)
+        check_feeds(inputs, feeds, states, bound, loose)
     except CompileError as fault:
         raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
 

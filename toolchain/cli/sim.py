@@ -156,7 +156,9 @@ def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
         stop = parse_stop(after, session)
     except CompileError as fault:
         raise CompileError(f"--dump-memory {fault}") from None
-    feeds = read_feeds(input_file, session.get_inputs(), session.get_states(), session.container.bound)
+    feeds = read_feeds(
+        input_file, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
+    )
     with shown() as progress:
         files = memory_files(session, stop, feeds, progress)
     write_files({out / name: data for name, data in files.items()}, [out])
@@ -183,7 +185,9 @@ def _simulate(
     from toolchain.runtime import verify
 
     session = asked.session(timing=True)
-    feeds = read_feeds(input_file, session.get_inputs(), session.get_states(), session.container.bound)
+    feeds = read_feeds(
+        input_file, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
+    )
     reference = asked.reference() if compare else None
     with shown() as progress, inference_notes() as notes:
         if reference is None:

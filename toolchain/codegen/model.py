@@ -257,6 +257,12 @@ class Container:
     bound: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     @property
+    def host_inputs(self) -> frozenset[str]:
+        """The inputs that the chip does not read: they may hold NaN and infinity."""
+        read = {port.model for s in self.segments if isinstance(s, Region) for port in s.inputs}
+        return frozenset(t.name for t in self.inputs) - read
+
+    @property
     def states(self) -> tuple[tuple[int, State], ...]:
         """(the segment that keeps it, state) of each."""
         return tuple((i, state) for i, s in enumerate(self.segments) if isinstance(s, Region) for state in s.states)

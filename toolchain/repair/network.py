@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
+from quant.masks import masked_tensors
 from quant.observe import Range
 from quant.parameters import quant_range, weight_quant
 from quant.repair.step import Outcome, Quantization
@@ -26,6 +27,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
 from toolchain.passes.typed import PRODUCTS, asked_types, weighted
 from toolchain.repair.factors import scaled_model
+from toolchain.report.host import MACS
 from toolchain.runtime import Session
 
 BY_REPAIR = "left to the host by repair: its integers would cost more than they save"
@@ -35,7 +37,8 @@ Progress = Callable[[str, int, int | None], None]  # step, done, total
 @dataclass(frozen=True)
 class Network:
     """model: in float; selection: what of it the machine's chip runs; host_nodes: of the model's, that were asked to stay;
-    types, weight_types: of the model's tensors, and of layers' weights, that were asked for."""
+    types, weight_types: of the model's tensors, and of layers' weights, that were asked for; not_finite: tensors whose values
+    in a sample have no range, and with what reason nodes beside them stay on the host."""
 
     model: NormalModel
     selection: Selection
@@ -43,6 +46,7 @@ class Network:
     host_nodes: tuple[str, ...] = ()
     types: Mapping[str, CodeType] = field(default_factory=dict)
     weight_types: Mapping[str, CodeType] = field(default_factory=dict)
+    not_finite: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def graph(self) -> Graph:
@@ -157,12 +161,42 @@ class Network:
             return self
         model, put_in = scaled_model(self.model, quantization.factors)
         repaired = {*named_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
-        hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(repaired))))
-        selection = selected(model, self.chip, hosted)
-        ours = repaired.difference(self.host_nodes)
+        return replace(self, model=model)._hosting(repaired, BY_REPAIR)
+
+    def _hosting(self, nodes: Collection[str], reason: str) -> Network:
+        """With these nodes of the model on the host too, for this reason."""
+        hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
+        selection = selected(self.model, self.chip, hosted)
+        known = {f.node: f.reason for f in self.selection.fallbacks}
+        ours = frozenset(nodes).difference(self.host_nodes)
         sources = {n.name: ours.intersection((n.name, *n.sources)) for n in selection.graph.nodes}
-        told = tuple(replace(f, reason=BY_REPAIR) if sources.get(f.node) else f for f in selection.fallbacks)
-        return replace(self, model=model, selection=replace(selection, fallbacks=told), host_nodes=hosted)
+        told = (replace(f, reason=reason if sources.get(f.node) else known.get(f.node, f.reason)) for f in selection.fallbacks)
+        return replace(self, selection=replace(selection, fallbacks=tuple(told)), host_nodes=hosted)
+
+    def without_range(self, tensor: str, what: str) -> Network | None:
+        """With the nodes that make or read a tensor on the host, since codes cannot hold it. None where that mends nothing, or
+        would move products: then it is the data that are to be mended. what: `NaN in 2 of 6 elements`."""
+        beside = {s for n in self.model.graph.nodes if tensor in (*n.inputs, *n.outputs) for s in n.sources or (n.name,)}
+        beside |= self._makers_of_masks(beside)
+        if tensor in self.not_finite or any(
+            n.op.op_type in MACS and not beside.isdisjoint(n.sources or (n.name,)) for n in self.model.graph.nodes
+        ):
+            return None
+        found = self._hosting(beside, f"{tensor!r} holds {what} in a sample, which codes cannot hold")
+        return replace(found, not_finite={**self.not_finite, tensor: what})
+
+    def _makers_of_masks(self, nodes: Collection[str]) -> set[str]:
+        """The nodes that make masks which `nodes` read, at once or through sums. Codes saturate at minus infinity, so that what a
+        mask makes NaN would be a number behind them."""
+        whole = self.model.undivided or self.model
+        masks, makers = masked_tensors(whole.proto), {o: n for n in whole.graph.nodes for o in n.outputs}
+        pending, found = [n for n in whole.graph.nodes if not set(nodes).isdisjoint(n.sources or (n.name,))], set[str]()
+        while pending:
+            made = [makers[name] for name in pending.pop().inputs if name in masks and name in makers]
+            summing = [n for n in made if n.op.op_type not in MACS and not found.issuperset(n.sources or (n.name,))]
+            found.update(s for n in summing for s in n.sources or (n.name,))
+            pending += summing
+        return found
 
     def integer(self, quantization: Quantization) -> Graph:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""

@@ -11,6 +11,7 @@ from toolchain.report.warnings import (
     host_warnings,
     idle_warnings,
     joined_warnings,
+    not_finite_warnings,
     skipped_warnings,
     unseen_warnings,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "host_warnings",
     "idle_warnings",
     "joined_warnings",
+    "not_finite_warnings",
     "rounded_anew_notes",
     "run_figures",
     "skipped_warnings",

@@ -41,6 +41,15 @@ def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> 
     return []
 
 
+def not_finite_warnings(tensors: Mapping[str, str]) -> list[str]:
+    """tensors: beside which nodes were left to the host, with what a sample holds: `NaN in 2 of 6 elements`."""
+    return [
+        f"{name!r} holds {what} in a sample, which codes cannot hold: the nodes that make or read it run on the HOST; "
+        "where the sample is none of the model's kind, remove it"
+        for name, what in tensors.items()
+    ]
+
+
 def calibration_warnings(samples: int | None) -> list[str]:
     """samples: of the user's own data, None where there were none."""
     if samples is None or samples >= FEW_SAMPLES:

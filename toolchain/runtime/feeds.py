@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -18,15 +18,16 @@ def check_feeds(
     feeds: Mapping[str, np.ndarray],
     states: Sequence[IoType] = (),
     bound: Mapping[str, np.ndarray] = NOT_BOUND,
+    loose: Collection[str] = (),
 ) -> None:
-    """states: inputs that need not be given; bound: such that may only be given as they are. Raises CompileError with every fault
-    of the feeds."""
+    """states: inputs that need not be given; bound: such that may only be given as they are; loose: such that may hold NaN and
+    infinity. Raises CompileError with every fault of the feeds."""
     _require_mapping("feeds", "input", feeds, inputs)
     wrong = [_unequal(name, np.asarray(feeds[name]), value) for name, value in bound.items() if name in feeds]
     feeds = {name: value for name, value in feeds.items() if name not in bound}
     missing = [t for t in inputs if t.name not in feeds]
     faults = [f"input {t.name!r} is missing; give an array of {t.dtype} {list(t.shape)}" for t in missing]
-    _raise_all([*faults, *filter(None, wrong), *_misfits("input", feeds, inputs, states)])
+    _raise_all([*faults, *filter(None, wrong), *_misfits("input", feeds, inputs, states, loose)])
 
 
 def _unequal(name: str, given: np.ndarray, value: np.ndarray) -> str:
@@ -56,8 +57,14 @@ def _raise_all(faults: Sequence[str]) -> None:
         raise CompileError("\n".join(faults))
 
 
-def _misfits(kind: str, values: Mapping[str, np.ndarray], types: Sequence[IoType], states: Sequence[IoType] = ()) -> list[str]:
-    """kind: what `types` are called; states: what else may be given."""
+def _misfits(
+    kind: str,
+    values: Mapping[str, np.ndarray],
+    types: Sequence[IoType],
+    states: Sequence[IoType] = (),
+    loose: Collection[str] = (),
+) -> list[str]:
+    """kind: what `types` are called; states: what else may be given; loose: what may hold NaN and infinity."""
     known, faults = {t.name: t for t in (*types, *states)}, list[str]()
     named = ", ".join(sorted(t.name for t in types)) or "none"
     named += f"; its states, {', '.join(sorted(t.name for t in states))}, may be given too" if states else ""
@@ -71,7 +78,7 @@ def _misfits(kind: str, values: Mapping[str, np.ndarray], types: Sequence[IoType
             wanted = known[name].dtype
             way_out = f"give {name}.astype({wanted!r}), nothing is rounded here where bits are compared"
             faults.append(f"{kind} {name!r} is {value.dtype}; the model takes {wanted}: {way_out}")
-        elif value.dtype.kind == "f" and not np.isfinite(value).all():
+        elif value.dtype.kind == "f" and name not in loose and not np.isfinite(value).all():
             faults.append(f"{kind} {name!r} holds NaN or infinity; codes cannot hold them")
     return faults
 

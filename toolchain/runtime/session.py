@@ -226,7 +226,7 @@ class Session:
         that `observes`."""
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
-        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound)
+        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound, self.container.host_inputs)
         with self._turn:
             values = self._begin(feeds)
             ran = self._run_segments(len(self.container.segments), values, progress, watch, run_options)
@@ -239,7 +239,7 @@ class Session:
     ) -> Mapping[str, np.ndarray]:
         """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
         CompileError where the backend cannot stop there."""
-        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound)
+        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound, self.container.host_inputs)
         with self._turn:
             values = self._begin(feeds)
             self._run_segments(index, values, progress, None)
