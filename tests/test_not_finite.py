@@ -64,10 +64,11 @@ def test_what_reads_nan_runs_on_the_host_and_products_on_the_chip(tmp_path: Path
 
 def test_nan_that_products_read_is_refused(tmp_path: Path) -> None:
     text = f"{HEAD} g (float[2,4] x, float[4,4] w) => (float[2,4] y) {{ y = MatMul(x, w) }}"
-    with pytest.raises(CompileError, match=r"sample 0: input 'x' holds NaN at \[0, 1\]; calibration needs finite data"):
+    said = r"data.npz: sample 0: input 'x' holds NaN at \[0, 1\]; calibration needs finite data, remove the sample"
+    with pytest.raises(CompileError, match=said):
         built(tmp_path, text, {"x": with_nan(), "w": W})
     behind = f"{HEAD} g (float[2,4] x, float[4,4] w) => (float[2,4] y) {{ a = Neg(x)\n y = MatMul(a, w) }}"
-    with pytest.raises(CompileError, match=r"tensor 'a'.* holds NaN; no range covers it"):
+    with pytest.raises(CompileError, match=said):
         built(tmp_path, behind, {"x": with_nan(), "w": W})
 
 

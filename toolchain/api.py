@@ -185,13 +185,15 @@ def _over_all_shapes(
 def _started(network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool) -> _Started:
     """first: another entry of the file, by whose ranges this one is quantized. alone: there is none, so that nodes beside
     a tensor that is not finite may go to the host. Raises CompileError."""
+    seen: NotFinite | None = None
     while True:
         try:
             return _quantized(network, options, first, progress)
         except NotFinite as fault:
+            seen = seen or fault  # what comes of it says less of the data
             changed = network.without_range(fault.tensor, fault.what) if alone else None
             if changed is None:
-                raise
+                raise seen from None
             network = changed
 
 
