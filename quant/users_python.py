@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from quant.suggestion import suggestion
-from toolchain.errors import NO_FILE, CompileError
+from toolchain.errors import NO_FILE, CompileError, fault_text
 
 Result = TypeVar("Result")
 
@@ -90,10 +90,7 @@ def _cause(fault: BaseException, path: Path) -> str:
     ]
     if isinstance(fault, SyntaxError):
         return _line(f"{type(fault).__name__}: {fault.msg}", fault.lineno or (lines[-1] if lines else None))
-    try:
-        reason = str(fault)
-    except BaseException:  # an exception of the user's whose own text fails
-        reason = ""
+    reason = fault_text(fault)
     return _line(f"{type(fault).__name__}{f': {reason}' if reason else ''}", lines[-1] if lines else None)
 
 

@@ -16,9 +16,17 @@ RUNTIME_STEP = re.compile(r"^(Non-zero status code returned while running .*? St
 RUNTIME_PLACE = re.compile(r"/\S+\.(cc|cpp|h):\d+ .*?\)( const)?( \[with [^\]]*\])? ")
 
 
+def fault_text(fault: BaseException) -> str:
+    """Gives an exception's message; "" where its own `__str__` fails, as that of a user's class may."""
+    try:
+        return str(fault)
+    except BaseException:
+        return ""
+
+
 def first_line(fault: BaseException) -> str:
     """What an exception of another library says, for a sentence of ours: one line, without places in that library's source."""
-    said = str(fault).strip().partition("\n")[0]
+    said = fault_text(fault).strip().partition("\n")[0]
     for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
         said = noise.sub("", said, count=1)
     return said[:MAX_QUOTED].strip() or type(fault).__name__
@@ -44,7 +52,7 @@ def is_out_of_memory(fault: BaseException) -> bool:
         if isinstance(one, OSError):  # a full pipe is "temporarily unavailable" too
             said = one.errno == errno.ENOMEM
         else:
-            said = not isinstance(one, ToolchainError | InternalError) and tells_lack_of_memory(str(one))
+            said = not isinstance(one, ToolchainError | InternalError) and tells_lack_of_memory(fault_text(one))
         if said or isinstance(one, MemoryError):
             return True
         pending += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
@@ -58,14 +66,14 @@ def tells_lack_of_memory(text: str) -> bool:
 
 def out_of_memory(fault: BaseException | None = None, limit_bytes: int | None = None) -> str:
     """The sentence for lack of memory. fault: the exception that tells it. limit_bytes: of this process's address space."""
-    said = first_line(fault) if isinstance(fault, MemoryError) and str(fault) else ""
+    said = first_line(fault) if isinstance(fault, MemoryError) and fault_text(fault) else ""
     limit = "" if limit_bytes is None else f"raise the limit of {limit_bytes // 1024} KiB (ulimit -v), "
     return f"out of memory{f': {said}' if said else ''}; {limit}close other programs, or take smaller inputs"
 
 
 def system_cause(fault: OSError) -> str:
     """What the system says of a file, behind its name and a colon: 'no such file or directory'."""
-    said = fault.strerror or str(fault)
+    said = fault.strerror or fault_text(fault)
     return said[:1].lower() + said[1:]
 
 

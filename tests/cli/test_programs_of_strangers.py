@@ -14,6 +14,7 @@ from toolchain.bounds import HEADER_RANK
 from toolchain.codegen import container_from_bytes
 from toolchain.codegen.header_keys import IoHeader
 from toolchain.errors import ProgramError, ToolchainError
+from toolchain.frontend.read import OLDEST_OPSET, newest_opset
 from toolchain.runtime import Session, random_feeds
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[1,4,8,8] a) => (float[1,4,8,8] b) '
@@ -108,10 +109,17 @@ def with_external_weight() -> ModelProto:
     return proto
 
 
+def of_opset(version: int) -> ModelProto:
+    proto = parser.parse_model(HEAD + "{ b = Relu(a) }")
+    proto.opset_import[0].version = version
+    return proto
+
+
 ENDLESS = (
     "{ n = Constant<value = int64 {9223372036854775807}>() t = Constant<value = bool {1}>() b = Loop(n, t, a) "
     "<body = l (int64 i, bool c, float[1,4,8,8] x) => (bool d, float[1,4,8,8] y) { d = Identity(c) y = Neg(x) }> }"
 )
+INSTALLED = "the newest that the installed onnx and onnxruntime read"
 VAST = "{ s = Constant<value = int64[1] {1000000000000}>() z = ConstantOfShape(s) y = ReduceMax(z) b = Add(a, y) }"
 
 
@@ -132,8 +140,10 @@ VAST = "{ s = Constant<value = int64[1] {1000000000000}>() z = ConstantOfShape(s
             ),
             "holds functions, sparse weights or training, which no island has",
         ),
+        (of_opset(2**62), f"its model: opset {2**62} is newer than {newest_opset()}, {INSTALLED}"),
+        (of_opset(-(2**62)), f"its model: opset {-(2**62)} is older than {OLDEST_OPSET}, the oldest that is read"),
     ],
-    ids=["external", "loop", "vast", "domain", "function"],
+    ids=["external", "loop", "vast", "domain", "function", "newer", "older"],
 )
 def test_islands_that_no_build_writes(model: ModelProto, reason: str, data: bytes, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(4))

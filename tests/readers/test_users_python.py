@@ -131,3 +131,13 @@ def test_a_judge(result: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError) as refused:
         evaluated(Evaluation(spec, load_function(tmp_path / "feed.py", "f")), [], [], [])
     assert str(refused.value) == f"{spec}: {reason}"
+
+
+@pytest.mark.parametrize("raised", ["Mine", "Mine from Mine()", "MemoryError from Mine()"])
+def test_a_text_that_fails_is_a_sentence_of_the_command(raised: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command looks through all that an exception was raised for, whether one says that memory is short."""
+    text = f"class Mine(BaseException):\n    def __str__(self): raise self\ndef f():\n    raise {raised}\n    yield\n"
+    with pytest.raises(SystemExit) as ended, reported():
+        list(open_data(feed(tmp_path, text), INPUTS))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("out of memory; " if raised.startswith("Memory") else f"{tmp_path}/feed.py:f: ")

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quant.float_session import FloatSession
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, InternalError
-from toolchain.frontend import linear, load_model
+from toolchain.frontend import NormalModel, linear, load_model, spelled
 from toolchain.report import agreement
 from toolchain.report.agreement import AMPLIFIED, TOLERANCE, _file, _normal, _rounding, agreed, distance
 
@@ -162,6 +162,48 @@ def test_what_is_no_number_in_the_file_alone_is_said(tmp_path: Path) -> None:
         build(tmp_path / "m.onnx", BuildOptions("transformer64"))
     warned = build(tmp_path / "m.onnx", BuildOptions("edge16")).warnings  # the norm is the host's there
     assert any(text.startswith("output 'y' of the file is no number") for text in warned)
+
+
+def norm_of(body: str, path: Path) -> NormalModel:
+    text = f"c = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(c, m) t = Add(s, n) y = {body}"
+    proto = scaled_convolution(text)
+    if body.startswith("MeanVariance"):  # of x alone: a bias hides small numbers
+        proto = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,3,8,8] y) {{ y = {body} }}'
+        )
+    onnx.save(proto, path / "m.onnx")
+    return load_model(path / "m.onnx")
+
+
+NORM = "MeanVarianceNormalization<axes=[2,3]>(x)"
+NOISE = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-8, 1e-12, 1e-16])
+def test_a_norm_without_epsilon_is_one_in_the_normal_form(scale: float, tmp_path: Path) -> None:
+    model = norm_of(NORM, tmp_path)
+    assert agreed(model, [{"x": NOISE * np.float32(scale)}]) == (model, ())
+
+
+@pytest.mark.parametrize(("body", "scale"), [(NORM, 1e-18), (NORM, 1e-22), (NORM, 1e-37), ("LRN<size=3>(t)", 1e25)])
+def test_data_whose_squares_leave_float_are_judged_in_scale(body: str, scale: float, tmp_path: Path) -> None:
+    model = norm_of(body, tmp_path)
+    _, notes = agreed(model, [{"x": NOISE * np.float32(scale)}])
+    assert notes[-1].startswith(
+        "input 'x' of the data is so large or so small that float32 does not hold its squares: output 'y'"
+    )
+
+
+def test_a_fault_is_found_on_data_whose_squares_leave_float(tmp_path: Path, bias_left_unscaled: None) -> None:
+    with pytest.raises(InternalError):
+        agreed(norm_of("LRN<size=3>(t)", tmp_path), [{"x": NOISE * np.float32(1e25)}])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-20])
+def test_a_wrong_norm_is_found_in_every_scale(scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spelled, "TINY", 1e-2)
+    with pytest.raises(InternalError):
+        agreed(norm_of(NORM, tmp_path), [{"x": NOISE * np.float32(scale)}])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from onnx import external_data_helper, shape_inference
 
 from toolchain.bounds import TENSOR_ELEMENTS
 from toolchain.errors import CompileError
-from toolchain.frontend.read import check_operators, opset_of, tensors_of
+from toolchain.frontend.read import check_operators, check_opset, opset_of, tensors_of
 
 
 def island_fault(model: bytes) -> str | None:
@@ -28,6 +28,7 @@ def island_fault(model: bytes) -> str | None:
     if outside is not None:
         return f"weight {outside.name} lies in another file; islands hold their weights"
     try:
+        check_opset(proto, "its model")
         check_operators(proto.graph, opset_of(proto))
     except CompileError as fault:
         return str(fault).partition("\n")[0]

@@ -12,7 +12,7 @@ from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule
 from toolchain.ir.graph import OnnxNode
 
 MOST_CHANNELS = 1024  # of which the windows of an LRN are a matrix
-TINY = 1e-12  # beside which a variance of zero is left out
+TINY = float(np.finfo(np.float32).tiny)  # a variance of zero divides by its root
 
 
 def over_the_last(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:

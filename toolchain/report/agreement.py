@@ -22,6 +22,7 @@ ROUNDING = 1e-6  # relative change of each number that stands for float's own ro
 NEIGHBOURS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # relative distance, where coarser than float32's
 AMPLIFIED = 10.0  # ...and how many times its effect two spellings of one network may differ
 DRAWS = 3
+SQUARED = 2.0**56  # magnitudes up to this, and from one over it on, have squares whose sums float32 holds
 HELD_ELEMENTS = 32 << 20  # of tensors that are compared at once
 
 
@@ -67,20 +68,73 @@ def agreed(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, 
     del file
     normal = FloatSession(_normal(model), names, few_runs=True)
     undefined: Counter[str] = Counter()
+    beyond = dict[str, str]()
     for sample, values in expected:
         if not all(np.isfinite(value).all() for value in sample.values()):
             continue  # what comes of NaN and infinity hangs on the spelling
         for name, value, made in zip(names, values, normal.run(sample)):
-            found = np.where(value == 0, value, made) if name in model.source.cleared and _alike(value, made) else made
-            if (lost := _undefined(value, found)) is not None:
-                undefined[name] += int(lost.sum())
-                found = np.where(lost, value, found)
-            error = distance(value, found)
-            if error <= TOLERANCE or (_alike(value, found) and _piece_by_piece(model, name, sample)):
+            compared, lost = _comparable(model, name, value, made)
+            if lost:
+                undefined[name] += lost
+            if _agree(model, name, sample, value, compared):
                 continue
-            if not same_but_for_rounding(model, name, sample, value, found):
-                raise InternalError(_difference(model, name, sample, error))
-    return model, tuple(
+            outside = _outside_squares(sample)
+            if not outside or not _agree_inside(model, name, sample, outside):
+                raise InternalError(_difference(model, name, sample, distance(value, compared)))
+            beyond.setdefault(name, outside[0])
+    return model, (*_undefined_notes(undefined), *_beyond_notes(beyond))
+
+
+def _comparable(model: NormalModel, name: str, value: np.ndarray, made: np.ndarray) -> tuple[np.ndarray, int]:
+    """What the normal form made, as it is held against the file's value, and in how many places the file alone has NaN: there,
+    and where the file clears a cache, it is the file's."""
+    assert model.source is not None
+    found = np.where(value == 0, value, made) if name in model.source.cleared and _alike(value, made) else made
+    lost = _undefined(value, found)
+    return (found, 0) if lost is None else (np.where(lost, value, found), int(lost.sum()))
+
+
+def _agree(model: NormalModel, name: str, sample: Sample, value: np.ndarray, made: np.ndarray) -> bool:
+    if distance(value, made) <= TOLERANCE or (_alike(value, made) and _piece_by_piece(model, name, sample)):
+        return True
+    return same_but_for_rounding(model, name, sample, value, made)
+
+
+def _outside_squares(sample: Sample) -> list[str]:
+    """Names the float inputs whose largest magnitude has a square that float32 does not hold: operators that square within
+    themselves, as norms do, then give what their spelling makes of infinity or of zero."""
+    outside: list[str] = []
+    for name, x in sample.items():
+        largest = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) if x.dtype.kind == "f" else 0.0
+        if largest and not 1 / SQUARED <= largest <= SQUARED:
+            outside.append(name)
+    return outside
+
+
+def _agree_inside(model: NormalModel, name: str, sample: Sample, outside: Sequence[str]) -> bool:
+    """Whether an output is the same in both where the inputs `outside` are scaled to a largest magnitude between 1 and 2."""
+
+    def scaled(x: np.ndarray) -> np.ndarray:
+        _, exponent = np.frexp(np.abs(x[np.isfinite(x)]).max())
+        return np.ldexp(x, 1 - exponent).astype(x.dtype)
+
+    inside = {n: scaled(x) if n in outside else x for n, x in sample.items()}
+    value, made = (FloatSession(side(model), [name], few_runs=True).run(inside)[0] for side in (_file, _normal))
+    return _agree(model, name, inside, value, _comparable(model, name, value, made)[0])
+
+
+def _beyond_notes(beyond: Mapping[str, str]) -> tuple[str, ...]:
+    """beyond: output name -> an input of `_outside_squares`."""
+    return tuple(
+        f"input {read!r} of the data is so large or so small that float32 does not hold its squares: output {name!r} of the file and "
+        "of its normal form differ on it, and agree where it is scaled; mind its scale (of images: mean and std)"
+        for name, read in beyond.items()
+    )
+
+
+def _undefined_notes(undefined: Mapping[str, int]) -> tuple[str, ...]:
+    """undefined: output name -> in how many places the file alone has NaN."""
+    return tuple(
         f"output {name!r} of the file is no number (NaN) in {count} of the places that were looked at, where its normal form has "
         "numbers; so has the chip, which are held to nothing"
         for name, count in undefined.items()
