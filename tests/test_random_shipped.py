@@ -5,9 +5,12 @@ RANDOM_SHIPPED=2000 RANDOM_SHIPPED_SEED=7 pytest tests/test_random_shipped.py   
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +19,28 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
-from tests.meaning.judge import judged, save
+from tests.meaning.floors import FEW_CODES
+from tests.meaning.judge import Judged, in_float, judged, save, sqnr_db
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
 from tests.random_network import DrawnModel, Network
 from tests.test_dimensions_of_one import MACHINES
-from toolchain.api import BuildOptions, build
+from tests.threads import require_concurrent
+from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import load_machine
+from toolchain.runtime import Session, random_feeds
 
 COUNT, SEED = int(os.environ.get("RANDOM_SHIPPED", "8")), int(os.environ.get("RANDOM_SHIPPED_SEED", "0"))
-BELOW_DB = 12.0  # of an output, below what its codes and those of the tensors before it leave
+BELOW_DB = 12.0  # of an output, below the file rounded to the build's codes, node by node
+DRAWS = 4  # by chance, of which the worst counts: an output of few numbers is off by luck
 STEPS = {"Round", "Floor", "Ceil", "Sign", "ArgMax", "ArgMin", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"}
-STEPS |= {"Where", "Hardmax", "TopK", "ThresholdedRelu", "Shrink", "Div", "Reciprocal"}  # a quotient's divisor may be near zero
+STEPS |= {"Hardmax", "TopK", "ThresholdedRelu", "Shrink"}
+ONE_SENTENCE = re.compile(r"[^\n]+(\n  help: [^\n]+)?")
+REFUSED = ("the chip holds no such tensor and no such weights",)  # of a pattern of `types`
+MOST_REFUSED = 0.05  # of the builds
 SAMPLES = 3
 
 
@@ -89,9 +99,14 @@ pairs = st.lists(st.sampled_from(MACHINES), min_size=2, max_size=2, unique=True)
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-@given(model=shipped_networks(), machines=pairs, types=st.sampled_from([(), (), ("*[02468]=int16",), ("*=int16",)]))
+@given(
+    model=shipped_networks(),
+    machines=pairs,
+    types=st.sampled_from([(), (), ("*[02468]=int16",), ("*=int16",)]),
+    how=st.sampled_from(["", "", "", "", "", "", "threads", "entries"]),
+)
 def right_on_two_machines(
-    counts: Counter[str], faults: list[str], model: DrawnModel, machines: list[str], types: tuple[str, ...]
+    counts: Counter[str], faults: list[str], model: DrawnModel, machines: list[str], types: tuple[str, ...], how: str
 ) -> None:
     rng = np.random.default_rng(5)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
@@ -99,7 +114,7 @@ def right_on_two_machines(
     for name in machines:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                counts[_verdict(model.proto, name, types, samples, Path(folder))] += 1
+                counts.update(["builds", *_verdict(model.proto, name, types, how, samples, Path(folder))])
             except AssertionError as fault:
                 faults.append(f"{name} {types}: {fault}\n{model!r}")
             except Exception as fault:
@@ -107,27 +122,111 @@ def right_on_two_machines(
 
 
 def _verdict(
-    proto: onnx.ModelProto, name: str, types: tuple[str, ...], samples: list[dict[str, np.ndarray]], folder: Path
-) -> str:
-    """Raises AssertionError; what the build raises but a refusal in one line. A build compares program and reference itself."""
-    chip = load_machine(name).chip
-    asked = types if len(chip.code_types) > 1 else ()
-    exact = not asked and chip.weight_types[0] == "int8"
-    steps = [n.op_type for n in proto.graph.node if n.op_type in STEPS]
+    proto: onnx.ModelProto, name: str, types: tuple[str, ...], how: str, samples: list[dict[str, np.ndarray]], folder: Path
+) -> list[str]:
+    """What was held. Raises AssertionError; what the build raises but a refusal in one sentence. A build compares program and
+    reference itself."""
+    machine = load_machine(name)
+    asked = types if len(machine.chip.code_types) > 1 else ()
     try:
-        if steps or not exact:
-            model, data = save(proto, samples, folder)
-            build(model, BuildOptions(name, str(data), types=asked))
-            return "bits"
-        outputs = judged(proto, load_machine(name), samples, folder).outputs
+        verdict = judged(proto, machine, samples, folder, types=asked, draws=DRAWS)
+        held = [o for o in verdict.outputs if o.output not in behind_steps(proto)]
+        unkept = any("cannot keep scales of" in note for note in verdict.built.notes)
+        lost = lost_roundings(proto, samples) if unkept or asked else {}
+        low = [o for o in held if not _near(o, lost.get(o.output, math.inf), verdict.built)]
+        assert not low, low
+        more = _more(proto, BuildOptions(machine, types=asked), how, verdict.built, samples, folder)
     except CompileError as fault:
-        assert "\n" not in str(fault), fault
-        return f"refused: {str(fault)[-50:]}"
-    few = [
-        o for o in outputs if not o.within_float and o.sqnr_db < min(o.rounded_db, o.codes_db) - BELOW_DB and o.error_codes > 4
-    ]
-    assert not few, few
-    return "bits and float"
+        assert ONE_SENTENCE.fullmatch(str(fault)), fault
+        return [f"refused: {next((text for text in REFUSED if text in str(fault)), str(fault))}"]
+    return [("float" if held else "bits alone") + (", scales not kept" if unkept else ""), *more]
+
+
+def _near(output: Judged, lost_db: float, built: Build) -> bool:
+    kind = built.container.graph.types.get(output.output)
+    few = kind is not None and kind.dtype == "int16" and output.error_codes <= FEW_CODES
+    floor = min(output.rounded_db, output.codes_db, lost_db)
+    return few or output.within_float or output.sqnr_db >= floor - BELOW_DB
+
+
+def lost_roundings(proto: onnx.ModelProto, samples: list[dict[str, np.ndarray]]) -> dict[str, float]:
+    """By output, the SQNR of the file where its roundings only clip, or those of inputs do nothing. A machine that cannot keep
+    a scale has codes of its own for the range, finer ones or such that reach further, of which a build's note tells; and finer
+    ones may be asked for."""
+    expected, names = in_float(proto, samples), [o.name for o in proto.graph.output]
+    found = dict.fromkeys(names, math.inf)
+    for inputs in (False, True):
+        got = in_float(_clipped(proto, inputs), samples)
+        for i, name in enumerate(names):
+            a, b = (np.stack([run[i] for run in runs]) for runs in (expected, got))
+            found[name] = min(found[name], sqnr_db(a, b))
+    return found
+
+
+def _clipped(proto: onnx.ModelProto, inputs: bool) -> onnx.ModelProto:
+    """Each rounding as a Clip; inputs: those of the model's inputs as nothing."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    values = {w.name: numpy_helper.to_array(w) for w in proto.graph.initializer}
+    sources = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "QuantizeLinear"}
+    given = {i.name for i in proto.graph.input}
+    for node in made.graph.node:
+        if node.op_type != "DequantizeLinear":
+            continue
+        x, (scale, zero) = sources[node.input[0]], (values[n] for n in node.input[1:])
+        if inputs and x in given:
+            node.CopyFrom(helper.make_node("Identity", [x], list(node.output)))
+            continue
+        ends = [(end - float(zero)) * float(scale) for end in (np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max)]
+        names = [f"{node.output[0]}/{end}" for end in ("low", "high")]
+        made.graph.initializer.extend(numpy_helper.from_array(np.array(e, np.float32), n) for e, n in zip(ends, names))
+        node.CopyFrom(helper.make_node("Clip", [x, *names], list(node.output)))
+    return made
+
+
+def _more(
+    proto: onnx.ModelProto, asked: BuildOptions, how: str, built: Build, samples: list[dict[str, np.ndarray]], folder: Path
+) -> list[str]:
+    """how: "threads": two share a session; "entries": built for two batches."""
+    if how == "threads":
+        require_concurrent(built)
+        return ["run in threads"]
+    shapes = {n: x.shape for n, x in samples[0].items()}
+    other = {n: (s[0] + 1, *s[1:]) for n, s in shapes.items()}
+    loose = onnx.ModelProto()
+    loose.CopyFrom(proto)
+    for value in loose.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = f"N_{value.name}"
+    if how != "entries" or not _takes(loose, other):
+        return []
+    model, data = save(loose, samples, folder)
+    both = build(model, replace(asked, calibration=str(data), entries={"a": shapes, "b": other}))
+    for name in ("a", "b"):
+        sessions = [Session(both.data, entry=name, backend=backend) for backend in ("simulator", "reference")]
+        feeds = random_feeds(sessions[0].get_inputs(), 3)
+        for got, expected in zip(*(session.run(None, feeds) for session in sessions), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    return ["two entries"]
+
+
+def _takes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Whether onnxruntime runs it in these shapes: a Reshape may say others."""
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        in_float(proto, [{n: np.zeros(s, np.float32) for n, s in shapes.items()}])
+    except Exception:  # of onnxruntime, whose errors share no base class
+        return False
+    return True
+
+
+def behind_steps(proto: onnx.ModelProto) -> set[str]:
+    """The tensors that a difference of one code may change by more than a code, and what is computed of them."""
+    found: set[str] = set()
+    for node in proto.graph.node:
+        if node.op_type in STEPS or found & set(node.input):
+            found.update(node.output)
+    return found
 
 
 @pytest.mark.slow
@@ -137,5 +236,7 @@ def test_right_on_two_machines() -> None:
     faults: list[str] = []
     seed(SEED)(right_on_two_machines)(counts, faults)
     print("\n".join(f"{times:7}  {what}" for what, times in counts.most_common()))
-    assert not faults, f"{len(faults)} of {counts.total() + len(faults)}\n" + "\n".join(faults[:20])
-    assert counts["bits"] + counts["bits and float"] > counts.total() // 2
+    refused = {what: times for what, times in counts.items() if what.startswith("refused: ")}
+    assert not faults, f"{len(faults)} of {counts['builds'] + len(faults)}\n" + "\n".join(faults[:20])
+    assert refused.keys() <= {f"refused: {text}" for text in REFUSED}
+    assert sum(refused.values()) <= MOST_REFUSED * counts["builds"]

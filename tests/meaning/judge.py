@@ -19,7 +19,7 @@ from quant.observe import Range
 from quant.repair.step import Quantization
 from tests.meaning.held import Codes, held_codes
 from tests.meaning.recorder import Seen, operators
-from tests.meaning.rounded import Rounded, nearest, session
+from tests.meaning.rounded import Rounded, by_chance, nearest, session
 from toolchain import compiling
 from toolchain.api import Build, BuildOptions, build
 from toolchain.frontend import load_model
@@ -131,16 +131,28 @@ class Verdict:
     seen: Seen
 
 
-def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path, level: int = 2) -> Verdict:
-    """Builds the file for the machine, calibrated on the samples, and holds each float output against the file."""
+def judged(
+    proto: onnx.ModelProto,
+    machine: Machine,
+    samples: Samples,
+    folder: Path,
+    level: int = 2,
+    types: tuple[str, ...] = (),
+    draws: int = 0,
+) -> Verdict:
+    """Builds the file for the machine, calibrated on the samples, and holds each float output against the file.
+
+    draws: how often the file is also rounded by chance, for machines and networks of which an output has few numbers."""
     model, data = save(proto, samples, folder)
-    built, selected, integer = _built(model, BuildOptions(machine, calibration=str(data), level=level))
+    built, selected, integer = _built(model, BuildOptions(machine, calibration=str(data), level=level, types=types))
     codes = held(proto, model, samples, reported_codes(integer, selected.origins))
     numerics = machine.chip.numerics
-    bits = 16 if numerics.activation == "int16" else 8
-    constants, ways = with_constants(integer), nearest(Rounding(numerics.rounding))
+    bits = 16 if types or numerics.activation == "int16" else 8
+    weight_bits = 4 if numerics.weight == "int4" else None  # int8 holds the weights of cases and drawn networks exactly
+    constants, ways = with_constants(integer), (*nearest(Rounding(numerics.rounding)), *map(by_chance, range(draws)))
     expected, moved = in_float(proto, samples), in_float(proto, neighbours(samples))
-    near = [[rounded.run(s) for s in samples] for rounded in (Rounded(proto, codes, bits, way, constants) for way in ways)]
+    oracles = [Rounded(proto, codes, bits, way, constants, weight_bits) for way in ways]
+    near = [[oracle.run(s) for s in samples] for oracle in oracles]
     chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
     got = [chip.run(names, s) for s in samples]

@@ -19,6 +19,7 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import WRONG_FUSIONS
 
 Array = np.ndarray[Any, Any]
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
 Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
 Nearest = Callable[[Array], Array]
@@ -45,6 +46,12 @@ def nearest(rounding: Rounding) -> tuple[Nearest, ...]:
     return tuple(dict.fromkeys((own.get(rounding, np.rint), half_toward_zero, half_away)))
 
 
+def by_chance(seed: int) -> Nearest:
+    """Returns what rounds to the code below or above, the nearer one more often: what another order of rounding may do."""
+    rng = np.random.default_rng(seed)
+    return lambda x: np.floor(x + rng.random(x.shape))
+
+
 def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -59,7 +66,8 @@ class Rounded:
     """`Rounded(file, codes, bits, nearest).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
 
     nearest: where halves go. A mean over many of them, finer than they are, is off by what they all are.
-    elementwise: the nodes of the file whose constant operand has codes of its own, over its range and zero."""
+    elementwise: the nodes of the file whose constant operand has codes of its own, over its range and zero.
+    weight_bits: of codes to which constant weights are rounded, symmetric per output channel; None: they stay as they are."""
 
     def __init__(
         self,
@@ -68,8 +76,10 @@ class Rounded:
         bits: int,
         nearest: Nearest = np.rint,
         elementwise: frozenset[str] = frozenset(),
+        weight_bits: int | None = None,
     ):
         self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, nearest
+        self._weight_bits = weight_bits
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self._nodes: dict[int, onnxruntime.InferenceSession] = {}
 
@@ -116,7 +126,8 @@ class Rounded:
         given = {n: values[n] for n in read if n not in constants}
         if index not in self._nodes:
             held = self._round_constant if node.name in self._elementwise and node.op_type in FACTORS else np.asarray
-            fixed = [numpy_helper.from_array(held(constants[n]), n) for n in read if n in constants]
+            values_of = {n: held(constants[n]) for n in read if n in constants} | self._weight(node, constants)
+            fixed = [numpy_helper.from_array(value, n) for n, value in values_of.items()]
             inputs = [
                 helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in given.items()
             ]
@@ -125,6 +136,18 @@ class Rounded:
             alone = helper.make_model(graph, opset_imports=self._proto.opset_import, ir_version=self._proto.ir_version)
             self._nodes[index] = session(alone, optimise=False)
         return [np.asarray(made) for made in self._nodes[index].run(None, given)]
+
+    def _weight(self, node: onnx.NodeProto, constants: dict[str, Array]) -> dict[str, Array]:
+        """The constant weight of a product, rounded to codes of `weight_bits`; nothing where there is none."""
+        name = node.input[1] if node.op_type in WEIGHTED else ""
+        if self._weight_bits is None or name not in constants:
+            return {}
+        weight, most = constants[name], 2 ** (self._weight_bits - 1) - 1
+        turned = any(a.name == "transB" and a.i for a in node.attribute)
+        axis = {"Conv": 0, "ConvTranspose": 1}.get(node.op_type, weight.ndim - (2 if turned else 1))
+        others = tuple(a for a in range(weight.ndim) if a != axis)
+        scale = np.abs(weight).max(others, keepdims=True) / most
+        return {name: np.asarray(self._nearest(weight / np.where(scale == 0, 1, scale)) * scale, weight.dtype)}
 
     def _summed(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
         """Two by two, with codes between them, and before they are divided by their number."""
