@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,17 @@ SAMPLES = 3
 
 
 def _rounded_function(net: Network) -> None:
-    """A function of a tensor that the file rounds to codes over a drawn range; its output is rounded too at times."""
+    """A function of a tensor that the file rounds to codes over a drawn range, or of one that reaches far; its output is rounded
+    too at times, over a range unlike what it reads."""
     x = net.pick()
     shape = net.shapes[x]
-    read = _rounded(net, x)
+    far = net.choose(1, 1, 20)
+    if far > 1:
+        x = net.add("Mul", [x, net.floats(float(far))], shape)
+    read = _rounded(net, x) if net.choose(0, 1) else x
     kind = net.choose("Exp", "Tanh", "Erf", "Sigmoid", "Relu", "Abs", "Neg", "Softplus", "HardSigmoid", "LeakyRelu", "Cos")
+    if kind == "Exp":
+        read = net.clip(read, -40.0, 3.0)
     y = net.add(kind, [read], shape)
     if net.choose(0, 1):
         _rounded(net, y)
@@ -132,7 +139,7 @@ def _verdict(
         verdict = judged(proto, machine, samples, folder, types=asked, draws=DRAWS)
         held = [o for o in verdict.outputs if o.output not in behind_steps(proto)]
         unkept = any("cannot keep scales of" in note for note in verdict.built.notes)
-        lost = lost_roundings(proto, samples) if unkept or asked else {}
+        lost = lost_roundings(proto, samples, [True, False] if asked else [True]) if unkept or asked else {}
         low = [o for o in held if not _near(o, lost.get(o.output, math.inf), verdict.built)]
         assert not low, low
         more = _more(proto, BuildOptions(machine, types=asked), how, verdict.built, samples, folder)
@@ -149,32 +156,31 @@ def _near(output: Judged, lost_db: float, built: Build) -> bool:
     return few or output.within_float or output.sqnr_db >= floor - BELOW_DB
 
 
-def lost_roundings(proto: onnx.ModelProto, samples: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """By output, the SQNR of the file where its roundings only clip, or those of inputs do nothing. A machine that cannot keep
-    a scale has codes of its own for the range, finer ones or such that reach further, of which a build's note tells; and finer
-    ones may be asked for."""
+def lost_roundings(proto: onnx.ModelProto, samples: list[dict[str, np.ndarray]], clips: Sequence[bool]) -> dict[str, float]:
+    """By output, the SQNR of the file where its roundings only clip (True), or do nothing (False): a machine that cannot keep
+    a scale has codes of its own for the range, of which a build's note tells; and finer ones, which reach further, may be
+    asked for."""
     expected, names = in_float(proto, samples), [o.name for o in proto.graph.output]
     found = dict.fromkeys(names, math.inf)
-    for inputs in (False, True):
-        got = in_float(_clipped(proto, inputs), samples)
+    for only_clips in clips:
+        got = in_float(_unrounded(proto, only_clips), samples)
         for i, name in enumerate(names):
             a, b = (np.stack([run[i] for run in runs]) for runs in (expected, got))
             found[name] = min(found[name], sqnr_db(a, b))
     return found
 
 
-def _clipped(proto: onnx.ModelProto, inputs: bool) -> onnx.ModelProto:
-    """Each rounding as a Clip; inputs: those of the model's inputs as nothing."""
+def _unrounded(proto: onnx.ModelProto, clips: bool) -> onnx.ModelProto:
+    """Each rounding as a Clip, else as nothing."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     values = {w.name: numpy_helper.to_array(w) for w in proto.graph.initializer}
     sources = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "QuantizeLinear"}
-    given = {i.name for i in proto.graph.input}
     for node in made.graph.node:
         if node.op_type != "DequantizeLinear":
             continue
         x, (scale, zero) = sources[node.input[0]], (values[n] for n in node.input[1:])
-        if inputs and x in given:
+        if not clips:
             node.CopyFrom(helper.make_node("Identity", [x], list(node.output)))
             continue
         ends = [(end - float(zero)) * float(scale) for end in (np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max)]

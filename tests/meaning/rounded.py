@@ -53,13 +53,19 @@ def by_chance(seed: int) -> Nearest:
 
 
 def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.InferenceSession:
+    """optimise: where onnxruntime's own optimizer does not break the file."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     providers = ["CPUExecutionProvider"]
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers, disabled_optimizers=WRONG_FUSIONS)
+    try:
+        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers, disabled_optimizers=WRONG_FUSIONS)
+    except Exception:  # of onnxruntime, whose errors share no base class
+        if not optimise:
+            raise
+        return session(proto, optimise=False)
 
 
 class Rounded:

@@ -248,6 +248,18 @@ def test_an_input_that_ends_twice(machine: str, other: str, tmp_path: Path) -> N
     assert db(np.stack([on_kernels(proto, s)[0] for s in samples]), np.stack([session.run(["y"], s)[0] for s in samples])) >= 28
 
 
+@pytest.mark.parametrize("machine", ["nvdla_small", "wide32_w4a16", "ws8_pow2"])
+def test_an_input_ends_where_its_codes_end(machine: str, tmp_path: Path) -> None:
+    """On machines that keep no such scales, whose own codes reach further than the data must."""
+    graph = "q = QuantizeLinear(x, narrow, z) d = DequantizeLinear(q, narrow, z) y = Neg(d)"
+    path = saved(Case(graph, {"narrow": np.float32(0.005), "z": np.uint8(200)}, shape=(4, 16)), tmp_path)
+    samples = [{"x": np.asarray(RNG.normal(size=(4, 16)), np.float32)} for _ in range(8)]
+    np.savez(tmp_path / "data.npz", x=np.stack([s["x"] for s in samples]))
+    session = Session(build(path, BuildOptions(machine, calibration=str(tmp_path / "data.npz"))).data, backend="reference")
+    proto = onnx.load(path)
+    assert db(np.stack([on_kernels(proto, s)[0] for s in samples]), np.stack([session.run(["y"], s)[0] for s in samples])) >= 30
+
+
 def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> None:
     """Half of the sums lie below the codes, as a Relu that a quantizer removed leaves them; of an input it is told."""
     conv = "com.microsoft.QLinearConv<channels_last=1, pads=[1,1,1,1]>"

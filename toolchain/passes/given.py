@@ -128,9 +128,11 @@ class _Taking:
                 self._end(x)
             return x
         alone = x in self._graph.inputs and self._given.get(x) in (None, bounds) and not otherwise
-        if codes is None and (alone or self._moved_from(x) == bounds):
+        if codes is None and not alone and self._moved_from(x) == bounds:
             self._given[x] = bounds
             return x
+        if codes is None and alone:
+            self._given[x] = bounds  # whose codes may reach further on the machine: the Clip ends them
         if not reals:
             return x
         y = reals[0]
