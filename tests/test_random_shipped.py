@@ -50,15 +50,14 @@ def _rounded_function(net: Network) -> None:
     too at times, over a range unlike what it reads."""
     x = net.pick()
     shape = net.shapes[x]
-    far = net.choose(1, 1, 20)
-    if far > 1:
-        x = net.add("Mul", [x, net.floats(float(far))], shape)
-    read = _rounded(net, x) if net.choose(0, 1) else x
-    kind = net.choose("Exp", "Tanh", "Erf", "Sigmoid", "Relu", "Abs", "Neg", "Softplus", "HardSigmoid", "LeakyRelu", "Cos")
+    if net.choose(0, 1):
+        x = net.add("Mul", [x, net.floats(20.0)], shape)
+    read = _rounded(net, x) if net.choose(0, 0, 1) else x
+    kind = net.choose(*["Exp", "Tanh", "Erf", "Sigmoid", "Softplus"] * 2, "Relu", "Abs", "Neg", "HardSigmoid", "LeakyRelu", "Cos")
     if kind == "Exp":
         read = net.clip(read, -40.0, 3.0)
     y = net.add(kind, [read], shape)
-    if net.choose(0, 1):
+    if net.choose(0, 1, 1):
         _rounded(net, y)
 
 
