@@ -1,13 +1,15 @@
 """Every operator's case with one of its sizes set to 1 in all tensors that have it: built on shipped machines, bit for bit its
 reference, and float's meaning on codes that are fine.
 
-    ONES_CASES=500 ONES_SEED=7 pytest tests/test_dimensions_of_one.py     # so many, drawn by another seed
+    ONES_CASES=500 ONES_SEED=7 pytest tests/test_dimensions_of_one.py -rP     # so many, drawn by another seed
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +23,14 @@ from tests.meaning.judge import in_float, judged, save
 from tests.meaning.machines import int16_machine
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
+from toolchain.frontend import load_model
 from toolchain.runtime import Session
 
 MACHINES = ("edge16", "ethos_u55_256", "ethos_u65_512", "nvdla_small", "transformer64", "wide32_w4a16", "ws8_pow2")
 COUNT, SEED = int(os.environ.get("ONES_CASES", "6")), int(os.environ.get("ONES_SEED", "0"))
+ONE_SENTENCE = re.compile(r"[^\n]+(\n  help: [^\n]+)?")
+REFUSED: tuple[str, ...] = ()  # what a shipped machine may say of a case, each a part of its sentence
+MOST_REFUSED = 0.05  # of the cases
 LEAST_DB = 40.0  # of int16: as of random networks
 ALL = [c for m in (windows, arithmetic, movement, functions, spelled, truths) for c in m.CASES]
 ONE = [Case(f"Arg{kind}_of_one", "x 2,1,8", f"y = Arg{kind}<axis=1>(x) z = Cast<to=1>(y)", "z") for kind in ("Max", "Min")]
@@ -37,8 +43,14 @@ def variants(case: Case) -> Iterator[Case]:
         yield replace(case, name=f"{case.name}, 1 for {size}", inputs="; ".join(f"{n} {s}".strip() for n, s in shapes.items()))
 
 
-def is_valid(case: Case) -> bool:
-    """Whether onnxruntime takes it: a body holds sizes too, which are not set."""
+def is_valid(case: Case, folder: Path) -> bool:
+    """Whether onnxruntime takes it: a body holds sizes too, which are not set. A window larger than its input is not asked
+    about: a Slice of what it leaves ends the process."""
+    try:
+        load_model(save(case.proto, case.samples, folder)[0])
+    except CompileError as fault:
+        if "is larger than its input" in str(fault):
+            return False
     try:
         outputs = in_float(case.proto, case.samples)
     except Exception:  # of onnx or onnxruntime, whose errors share no base class
@@ -46,7 +58,7 @@ def is_valid(case: Case) -> bool:
     return all(np.isfinite(y).all() for run in outputs for y in run if y.dtype.kind == "f")
 
 
-def drawn() -> list[tuple[Case, str]]:
+def drawn(folder: Path) -> list[tuple[Case, str]]:
     rng = random.Random(SEED)
     names = [(case, machine) for case in ALL for machine in rng.sample(MACHINES, 2)]
     rng.shuffle(names)
@@ -54,7 +66,7 @@ def drawn() -> list[tuple[Case, str]]:
     for case, machine in names:
         if len(chosen) == COUNT:
             break
-        valid = [v for v in variants(case) if is_valid(v)]
+        valid = [v for v in variants(case) if is_valid(v, folder)]
         chosen += [(rng.choice(valid), machine)] if valid else []
     return chosen
 
@@ -71,19 +83,25 @@ def test_the_place_of_one_element(case: Case, machine: str, tmp_path: Path) -> N
 
 def test_sizes_of_one(tmp_path: Path) -> None:
     """The same cases each time; with ONES_SEED others. A build compares program and reference itself."""
-    faults, cases = list[str](), drawn()
+    faults, counts, cases = list[str](), Counter[str](), drawn(tmp_path)
     assert len(cases) == COUNT
     for case, machine in cases:
         model, data = save(case.proto, case.samples, tmp_path)
+        counts["cases"] += 1
         try:
             build(model, BuildOptions(machine, str(data)))
             outputs = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
         except CompileError as fault:
-            faults += [f"{case.name} on {machine}: {fault}"] if "\n" in str(fault) else []
+            assert ONE_SENTENCE.fullmatch(str(fault)), fault
+            counts[f"refused: {next((text for text in REFUSED if text in str(fault)), str(fault))}"] += 1
         except Exception as fault:
             faults.append(f"{case.name} on {machine}: {type(fault).__name__}: {fault}")
         else:
             least = min(case.least_db, LEAST_DB)
             bad = [o for o in outputs if not o.within_float and o.sqnr_db < min(least, o.rounded_db - 3, o.codes_db - 12)]
             faults += [f"{case.name}: {output}" for output in bad]
+    print("\n".join(f"{times:7}  {what}" for what, times in sorted(counts.items())))
+    refused = {what: times for what, times in counts.items() if what.startswith("refused: ")}
     assert not faults, "\n".join(faults)
+    assert refused.keys() <= {f"refused: {text}" for text in REFUSED}
+    assert sum(refused.values()) <= MOST_REFUSED * COUNT

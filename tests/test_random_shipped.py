@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from tests.meaning.judge import Judged, in_float, judged, save, sqnr_db
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
 from tests.random_network import DrawnModel, Network
-from tests.test_dimensions_of_one import MACHINES
+from tests.test_dimensions_of_one import MACHINES, ONE_SENTENCE
 from tests.threads import require_concurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
@@ -39,7 +38,6 @@ BELOW_DB = 12.0  # of an output, below the file rounded to the build's codes, no
 DRAWS = 4  # by chance, of which the worst counts: an output of few numbers is off by luck
 STEPS = {"Round", "Floor", "Ceil", "Sign", "ArgMax", "ArgMin", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"}
 STEPS |= {"Hardmax", "TopK", "ThresholdedRelu", "Shrink"}
-ONE_SENTENCE = re.compile(r"[^\n]+(\n  help: [^\n]+)?")
 REFUSED = ("the chip holds no such tensor and no such weights",)  # of a pattern of `types`
 MOST_REFUSED = 0.05  # of the builds
 SAMPLES = 3

@@ -260,6 +260,21 @@ def test_an_input_ends_where_its_codes_end(machine: str, tmp_path: Path) -> None
     assert db(np.stack([on_kernels(proto, s)[0] for s in samples]), np.stack([session.run(["y"], s)[0] for s in samples])) >= 30
 
 
+@pytest.mark.parametrize("machine", ["edge16", "transformer64", "wide32_w4a16", "ws8_pow2"])
+def test_codes_that_the_host_reads_besides(machine: str, tmp_path: Path) -> None:
+    """They are made of the input on the host, whatever holds the rounded input on the chip."""
+    products = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = Neg(d) r = Tanh(x)"
+    path = saved(
+        Case(f"{products} place = ArgMax<axis=1>(q) number = Cast<to=1>(place) y = Concat<axis=1>(e, r, number)", shape=(4, 16)),
+        tmp_path,
+    )
+    samples = [{"x": np.asarray(RNG.normal(size=(4, 16)), np.float32)} for _ in range(8)]
+    np.savez(tmp_path / "data.npz", x=np.stack([s["x"] for s in samples]))
+    session = Session(build(path, BuildOptions(machine, calibration=str(tmp_path / "data.npz"))).data, backend="reference")
+    (got,), wanted = session.run(["y"], samples[0]), on_kernels(onnx.load(path), samples[0])[0]
+    assert np.abs(got - wanted).max() <= 0.15  # a code of places up to 15 and numbers below zero; another place is 1 off
+
+
 def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> None:
     """Half of the sums lie below the codes, as a Relu that a quantizer removed leaves them; of an input it is told."""
     conv = "com.microsoft.QLinearConv<channels_last=1, pads=[1,1,1,1]>"

@@ -113,7 +113,7 @@ class _Taking:
         self._read.update(reals)
         self._same.update((y, rounded) for y in reals if y != rounded)
         if wanted:
-            self._nodes.append(replace(node, inputs=(rounded, *node.inputs[1:])))
+            self._nodes.append(node)  # the codes themselves, made of what the file makes them of
 
     def _rounded(self, x: str, found: GivenQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
