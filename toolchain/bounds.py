@@ -25,6 +25,7 @@ ONNX_NODES = 100_000  # with the model's functions written out
 ONNX_FUNCTIONS = 1000
 ITERATIONS = 4096  # of one Loop or Scan, which are written out
 TENSOR_ELEMENTS = 1 << 28  # of one tensor: 1 GiB of float32
+CLAIMED_ELEMENTS = 1 << 24  # of an input whose size the file alone says; data or --shape confirm larger ones
 FOLDED_BYTES = 1 << 29  # by which values computed from constants may be larger than the constants, all together
 
 # Arrays (.npz, .npy)

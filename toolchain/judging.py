@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from quant.data import HELD_FROM, LEAST_HELD, Samples, held_out, random_data, repeated_data, to_calibrate_on
+from toolchain.bounds import CLAIMED_ELEMENTS
 from toolchain.errors import CompileError, first_line
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.ir.graph import TensorType
@@ -32,6 +33,7 @@ def data_of(model: NormalModel, options: BuildOptions, loose: Collection[str] = 
     """loose: inputs that may hold NaN and infinity. Raises CompileError: no such data, or of other shapes."""
     inputs = inputs_of(model)
     if options.calibration is None or (model.bound and not inputs):  # nothing is left that a sample could hold
+        _require_confirmed(inputs, options)
         given, notes = random_data(inputs), ()
     else:
         given, notes = open_samples(options.calibration, model, inputs, options.samples, loose)
@@ -39,6 +41,16 @@ def data_of(model: NormalModel, options: BuildOptions, loose: Collection[str] = 
         return Data(given, None, None, notes)
     judge, more = open_samples(options.judge, model, inputs, loose=loose)
     return Data(given, judge, None, (*notes, *more))
+
+
+def _require_confirmed(inputs: Mapping[str, TensorType], options: BuildOptions) -> None:
+    """Raises CompileError where random inputs would be large for no more reason than that the model says so."""
+    for name, t in inputs.items():
+        if t.elements > CLAIMED_ELEMENTS and name not in options.shapes:
+            raise CompileError(
+                f'input "{name}": has {t.elements:,} elements by the model alone; {CLAIMED_ELEMENTS:,} are the most\n'
+                f"  help: give data, --calib DATA, or confirm the shape, --shape {name}={','.join(map(str, t.shape))}"
+            )
 
 
 def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Data:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
+from toolchain import judging
+from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.frontend.read import model_files
@@ -59,6 +62,25 @@ def test_a_function_of_itself(tmp_path: Path) -> None:
 def test_an_input_of_gigabytes(tmp_path: Path) -> None:
     path = saved(parser.parse_model(HEAD.replace("float[4]", "float[3,20000,20000]") + "{ y = Relu(x) }"), tmp_path)
     assert refusal(path) == 'input "x": has the shape [3, 20000, 20000]; 268,435,456 elements are the most'
+
+
+def test_an_input_that_is_large_by_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(parser.parse_model(HEAD.replace("float[4]", "float[1,3,8,1000000]") + "{ y = Relu(x) }"), tmp_path)
+    began = time.process_time()
+    with pytest.raises(CompileError) as refused:
+        build(path, BuildOptions("edge16"))
+    assert str(refused.value) == (
+        'input "x": has 24,000,000 elements by the model alone; 16,777,216 are the most\n'
+        "  help: give data, --calib DATA, or confirm the shape, --shape x=1,3,8,1000000"
+    )
+    assert time.process_time() - began < 5
+    monkeypatch.setattr(judging, "CLAIMED_ELEMENTS", 3)
+    small = saved(parser.parse_model(HEAD + "{ y = Relu(x) }"), tmp_path)
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    with pytest.raises(CompileError, match="has 4 elements by the model alone"):
+        build(small, BuildOptions("edge16"))
+    for confirmed in (BuildOptions("edge16", shapes={"x": (4,)}), BuildOptions("edge16", calibration=str(tmp_path / "x.npy"))):
+        assert build(small, confirmed).data
 
 
 def test_constants_that_are_computed(tmp_path: Path) -> None:
