@@ -35,8 +35,8 @@ def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     maps = [*_maps(chip), *_units(chip)]
     found = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [*_numerics(chip), *broken_types(chip), *_control(chip), *broken_layout(chip)]
-    found += [] if maps else [*_headroom(chip), *_sync(chip)]
+    found += [*_numerics(chip), *_control(chip), *broken_layout(chip)]
+    found += [] if maps else [*broken_types(chip), *_headroom(chip), *_sync(chip)]  # of units, whose memories are there
     return [*maps, *found] or [*unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
 
 

@@ -138,7 +138,7 @@ def machine_from_json(text: str) -> Machine:
         table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
     except (ValueError, KeyError, TypeError, RecursionError) as fault:
         raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
-    broken = [*broken_rules(chip), *unknown_functions(chip), *broken_layout(table)]
+    broken = broken_rules(chip) or [*unknown_functions(chip), *broken_layout(table)]
     isa = None if broken else Isa(table, chip)
     broken = broken if isa is None else broken_needs(chip, isa)
     if isa is None or broken:
