@@ -240,6 +240,11 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "(float[2,3] x) => (float[2,3] y) { y = Hardmax<axis = 9>(x) }",
             "node Hardmax_0 (Hardmax): axis 9 is outside rank 2: -2 to 1",
         ),
+        (
+            "(float[2,3] x) => (float[2,3] y) { y = ReduceMax<noop_with_empty_axes = 4>(x) }",
+            "node ReduceMax_0 (ReduceMax): noop_with_empty_axes=4: must be 0 or 1; the specification and onnxruntime do not "
+            "agree what that is",
+        ),
         ("(float[2,3] x) => (float[2,3] y) { y = Relu<alpha = 1.0>(x) }", 'node Relu_0 (Relu): has no attribute "alpha"'),
         ("(float[2,3] x) => (float[2,3] y) { y = Concat(x, x) }", 'node Concat_0 (Concat): lacks its attribute "axis"'),
         ("(float[2,3] x) => (float[2,3] y) { z = Relu(x) }", 'output "y": no node makes it'),

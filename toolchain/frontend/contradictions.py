@@ -15,6 +15,8 @@ Shape = tuple[int, ...]
 Faults = Iterator[NodeFault]
 SAME = ("SAME_UPPER", "SAME_LOWER")
 DISAGREE = "the specification and onnxruntime do not agree what that is"
+# Onnx's inference takes any number but 0 for true, onnxruntime 1 alone.
+_FLAGS = ("keepdims", "noop_with_empty_axes", "allowzero", "select_last_index", "count_include_pad", "transA", "transB")
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,18 @@ class Said:
 def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
     """node: number and types of its inputs are right. Raises one CompileError with all that is wrong."""
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
-    faults = [] if rule is None else [*rule(Said(node, types, constants))]
+    facts = Said(node, types, constants)
+    faults = [*_flags(facts), *(() if rule is None else rule(facts))]
     if faults:
         raise all_of(faults)
+
+
+def _flags(said: Said) -> Faults:
+    """Yield a fault for each flag that is neither 0 nor 1."""
+    for key in () if said.node.op.domain else _FLAGS:
+        value = said.number(key, 0)
+        if value not in (0, 1):
+            yield said.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
 
 
 def conv(said: Said) -> Faults:

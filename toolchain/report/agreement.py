@@ -124,8 +124,8 @@ def _agree_inside(model: NormalModel, name: str, sample: Sample, outside: Sequen
 def _beyond_notes(beyond: Mapping[str, str]) -> tuple[str, ...]:
     """beyond: output name -> an input of `_outside_squares`."""
     return tuple(
-        f"input {read!r} of the data is so large or so small that float32 does not hold its squares: output {name!r} of the file "
-        "and of its normal form differ on it, and agree where it is scaled; mind its scale (of images: mean and std)"
+        f"input {read!r} of the data is so large or so small that float32 does not hold its squares: output {name!r} of "
+        "the file and of its normal form differ on it, and agree where it is scaled; mind its scale (of images: mean and std)"
         for name, read in beyond.items()
     )
 
