@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -93,10 +94,6 @@ def shipped_networks(draw: Any) -> DrawnModel:
     return net.model()
 
 
-# The one of several types is drawn more often: only there a table may have a change of scale on both sides.
-pairs = st.lists(st.sampled_from([*MACHINES, *["transformer64"] * 3]), min_size=2, max_size=2, unique=True)
-
-
 @settings(
     max_examples=COUNT,
     deadline=None,
@@ -105,15 +102,13 @@ pairs = st.lists(st.sampled_from([*MACHINES, *["transformer64"] * 3]), min_size=
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-@given(
-    model=shipped_networks(),
-    machines=pairs,
-    types=st.sampled_from([(), (), ("*[02468]=int16",), ("*=int16",)]),
-    how=st.sampled_from(["", "", "", "", "", "", "threads", "entries"]),
-)
-def right_on_two_machines(
-    counts: Counter[str], faults: list[str], model: DrawnModel, machines: list[str], types: tuple[str, ...], how: str
-) -> None:
+@given(model=shipped_networks())
+def right_on_two_machines(counts: Counter[str], faults: list[str], model: DrawnModel) -> None:
+    counts["networks"] += 1
+    # hypothesis repeats itself: of 60 builds it chose 5 for one machine and 20 for another
+    own = random.Random(f"{SEED} {counts['networks']}")
+    machines, types = own.sample(MACHINES, 2), own.choice([(), (), ("*[02468]=int16",), ("*=int16",)])
+    how = own.choice([*[""] * 6, "threads", "entries"])
     rng = np.random.default_rng(5)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
     samples = [{n: rng.uniform(-1.5, 2, s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
