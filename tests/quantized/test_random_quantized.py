@@ -69,7 +69,7 @@ def test_within_one_step_of_onnxruntime(tmp_path: Path) -> None:
     form=st.sampled_from(FORMS),
     codes=st.sampled_from(["int8", "uint8"]),
 )
-def right_everywhere(folder: Path, counts: Counter[str], model: DrawnModel, form: str, codes: str, machines: list[str]) -> None:
+def right_everywhere(folder: Path, counts: Counter[str], model: DrawnModel, form: str, codes: str) -> None:
     rng = np.random.default_rng(5)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
     samples = [{n: np.asarray(rng.normal(size=s), np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
