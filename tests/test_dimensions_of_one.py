@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.meaning import arithmetic, functions, movement, spelled, truths, windows
@@ -27,6 +28,7 @@ from toolchain.frontend import load_model
 from toolchain.runtime import Session
 
 MACHINES = ("edge16", "ethos_u55_256", "ethos_u65_512", "nvdla_small", "transformer64", "wide32_w4a16", "ws8_pow2")
+CONSTANT = "wvuks"  # how names of constants begin
 COUNT, SEED = int(os.environ.get("ONES_CASES", "6")), int(os.environ.get("ONES_SEED", "0"))
 ONE_SENTENCE = re.compile(r"[^\n]+(\n  help: [^\n]+)?")
 REFUSED: tuple[str, ...] = ()  # what a shipped machine may say of a case, each a part of its sentence
@@ -79,6 +81,27 @@ def test_the_place_of_one_element(case: Case, machine: str, tmp_path: Path) -> N
     built = build(model, BuildOptions(machine, str(data), types=types))
     (z,) = Session(built.data).run(None, case.samples[0])
     np.testing.assert_array_equal(z, np.zeros((2, 1, 8), np.float32))
+
+
+def test_sizes_of_zero(tmp_path: Path) -> None:
+    """An input whose first size is 0, by the file and by --shape: built, or one sentence a node."""
+    counts: Counter[str] = Counter()
+    for case in ALL:
+        x = next((name for name, shape in case.shapes.items() if name[0] not in CONSTANT and shape), None)
+        if x is None:
+            continue
+        shapes = {x: (0, *case.shapes[x][1:])}
+        inputs = "; ".join(f"{n} {','.join(map(str, s))}".strip() for n, s in {**case.shapes, **shapes}.items())
+        onnx.save(replace(case, inputs=inputs).proto, tmp_path / "m.onnx")
+        try:
+            build(tmp_path / "m.onnx", BuildOptions("edge16", shapes=shapes))
+            counts["built"] += 1
+        except CompileError as fault:
+            rest = str(fault).split("\n")[1:]  # several nodes are named, each in a line
+            assert all(line.startswith(("node ", "  help: ")) for line in rest), f"{case.name}: {fault}"
+            counts["refused"] += 1
+    print(counts)
+    assert counts["built"] > counts["refused"] > 0
 
 
 def test_sizes_of_one(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def pad(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
 
 
 def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    full = tuple(x for x in n.inputs if 0 not in scope.shape(x)) or n.inputs[:1]
+    axis = n.op.attributes["axis"]
+    full = tuple(x for x in n.inputs if scope.shape(x)[axis]) or n.inputs[:1]
     if len(full) == 1:
         return Rewrite(same=full[0])
     if full == n.inputs:
