@@ -28,7 +28,7 @@ _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 # Drops the output of a Conv that is asked for, where its weights are under a DequantizeLinear (1.32).
 _DROPS_OUTPUTS = "ConvAddActivationFusion"
 MOST_DISTANCE = 1e-3  # of an output's rms; float sums in another order stay below 1e-5
-_AT_ONCE = 1 << 20  # elements that are compared
+_AT_ONCE = 1 << 16  # elements that are compared
 T = TypeVar("T")
 _NOTES: ContextVar[dict[str, None] | None] = ContextVar("_NOTES", default=None)
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})

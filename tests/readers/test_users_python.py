@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -63,9 +64,13 @@ def test_whatever_it_raises_is_a_sentence(case: str, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_it(tmp_path: Path) -> None:
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     spec = feed(tmp_path, "def f():\n    import signal\n    signal.raise_signal(signal.SIGINT)\n    yield\n")
-    with pytest.raises(KeyboardInterrupt):
-        list(open_data(spec, INPUTS))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(open_data(spec, INPUTS))
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @pytest.mark.parametrize("change", ["sys.stdout = sys.stderr = None", "os.chdir('/')", "sys.path = []"])
