@@ -58,8 +58,8 @@ def geometry_warnings(container: Container, region: Region, ops: machine.Flow) -
             done = LayerWork(*(int(total[index]) for total in totals))
             if index in cut:
                 done = done._replace(rows=work.rows, columns=work.columns)
-            # Layers in turns make once more what the next block of columns needs too.
-            if done != work and not (index in in_turns and done.elements > work.elements):
+            # Layers of a cascade recompute what the next block of columns needs too, and leave out columns that nothing reads.
+            if done != work and not (index in in_turns and done.elements != work.elements):
                 warnings.append(_sentence(region.layers[index].name, region.layers[index].op, done, work))
     return tuple(warnings)
 
