@@ -120,7 +120,7 @@ class _Taking:
         codes, bounds = held_as(found, self._chip.numerics), Range(*found.ends())
         self._changed += codes is None
         otherwise = self._read_otherwise(x, found)
-        finer = codes is not None and codes.bits < _finest(self._chip).bits and otherwise
+        finer = codes is not None and codes.bits < finest_codes(self._chip).bits and otherwise
         if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
             if otherwise:
                 self._shared.add(x)
@@ -220,9 +220,9 @@ def selected(
     fixed = frozenset(known.keys() - taken.given)
     left = _left_in_float(model, taken, found.graph, given, chip)
     numbers = _numbers(found.graph, chip)
-    types = {**_of_steps(model, found.graph, chip), **numbers, **taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
+    types = {**_of_steps(model, found.graph, chip), **numbers, **taken.types, **dict.fromkeys(sorted(left), finest_codes(chip))}
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
-    notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
+    notes = (*taken.notes, *([f"{finest_codes(chip)} codes for {said_of}, where no --type says other"] if left else []))
     said = replace(found, given=given, types=types, rounded=taken.rounded, ended=taken.ended, left=left, shared=taken.shared)
     requested = [f.node for f in found.fallbacks if f.reason == ASKED_FOR]
     graph, of_states = keep_states(found.graph, model.states, model.states_asked, chip, requested)
@@ -235,7 +235,7 @@ def _left_in_float(
 ) -> frozenset[str]:
     """The chip's tensors that a quantized model rounds nowhere, where the chip has finer codes for them. What is moved from
     another has that one's codes."""
-    if _finest(chip) is chip.code_types[0] or not (taken.given or taken.dynamic or model.stored):
+    if finest_codes(chip) is chip.code_types[0] or not (taken.given or taken.dynamic or model.stored):
         return frozenset()
     left = {origin.tensor for origin in graph.origins.values()} - given.keys() - taken.dynamic
     for node in graph.nodes:
@@ -246,14 +246,14 @@ def _left_in_float(
 
 def _of_steps(model: NormalModel, graph: Graph, chip: Chip) -> dict[str, CodeType]:
     """The finest codes, of what steps ask them for."""
-    if _finest(chip) is chip.code_types[0]:
+    if finest_codes(chip) is chip.code_types[0]:
         return {}
     held = {origin.tensor for origin in graph.origins.values()}
-    return dict.fromkeys(sorted(model.finest & held), _finest(chip))
+    return dict.fromkeys(sorted(model.finest & held), finest_codes(chip))
 
 
-def _finest(chip: Chip) -> CodeType:
-    """Of what arrays take; the machine's first of equal ones."""
+def finest_codes(chip: Chip) -> CodeType:
+    """Return the finest codes that arrays take; of equal ones the machine's first."""
     return max((t for t in chip.code_types if t in chip.operand_types), key=lambda t: t.bits)
 
 

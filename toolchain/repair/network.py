@@ -21,7 +21,7 @@ from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.exact import TRUTH
 from toolchain.passes.assign import assign_types
-from toolchain.passes.given import clamped, selected
+from toolchain.passes.given import clamped, finest_codes, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
@@ -122,7 +122,7 @@ class Network:
         for node in self.weighted:
             x = types.get(node.inputs[0])
             if x is not None and not products & {*node.sources, node.name}:
-                wide = self._plane_pair(node, x)
+                wide = self._plane_pair(node, finest_codes(self.chip) if x.is_wide else x)
                 found |= {} if wide is None else {node.name: wide}
         return found
 
