@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hw_configs
-from quant.data import open_data
+from quant.calibration_data import open_data
 from toolchain.api import BuildOptions, build
-from toolchain.cli.application import reported
-from toolchain.errors import CompileError, counted
+from toolchain.cli.application import report_errors
+from toolchain.errors import CompileError, format_count
 from toolchain.frontend import load_model, to_graph
 from toolchain.hw import shipped_names
-from toolchain.report.text import table
+from toolchain.report.report_text import table
 
 CLASSIFIER = Path(__file__).parent / "classifier"
 OF_COLUMNS = ("columns", "weight_edge_bytes", "shared_outputs", "lanes")  # each a column's, so many
@@ -57,7 +57,7 @@ def row(label: str, machine: str, model: Path, calibration: str) -> tuple[str, .
         f"{100 * figures['mac_utilization']:.1f} %",
         f"{figures['sram_peak_bytes']:,}",
         f"{figures['dram_read_bytes'] + figures['dram_write_bytes']:,}",
-        f"{counted(len(figures['fallbacks']), 'node')} on the host" if figures["fallbacks"] else "",
+        f"{format_count(len(figures['fallbacks']), 'node')} on the host" if figures["fallbacks"] else "",
     )
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?", default=CLASSIFIER / "classifier.onnx")
     parser.add_argument("--calib", default=str(CLASSIFIER / "calib.npz"))
     given = parser.parse_args()
-    with reported():
+    with report_errors():
         require_samples(given.model, given.calib)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row(label, machine, given.model, given.calib) for label, machine in variants(Path(folder))]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from toolchain.api import BuildOptions, build
-from toolchain.errors import counted
-from toolchain.files import write_whole
+from toolchain.atomic_files import write_atomically
+from toolchain.errors import format_count
 from toolchain.runtime import Session
 
 CLASSIFIER = Path(__file__).parent / "classifier"
@@ -16,7 +16,7 @@ CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 def main() -> None:
     built = build(CLASSIFIER / "classifier.onnx", BuildOptions("edge16", str(CLASSIFIER / "calib.npz")))
-    write_whole("classifier.npu", built.data)
+    write_atomically("classifier.npu", built.data)
     with np.load(CLASSIFIER / "test.npz") as data:
         x = data["x"][:1, None].astype(np.float32) / np.float32(255)
 
@@ -27,7 +27,7 @@ def main() -> None:
     run = Session("classifier.npu", timing=True).run_detailed({"x": x})
     for ran in run.segments:
         cycles = ran.simulation.cycles if ran.simulation else 0
-        print(f"{counted(len(ran.nodes), 'node')} on {ran.where}: {cycles:,} cycles")
+        print(f"{format_count(len(ran.nodes), 'node')} on {ran.where}: {cycles:,} cycles")
     slowest = max(built.figures["layers"], key=lambda layer: layer["cycles"])
     print(f"the longest layer is {slowest['name']}: {slowest['cycles']:,} cycles, bound by {slowest['bound_by']}")
 

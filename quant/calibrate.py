@@ -11,15 +11,15 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import onnx
 
-from quant.divided import Divided, cut, measured_as
+from quant.common_step import InputSink, Sink
+from quant.decomposed_ranges import Decomposition, cut, get_range_owner
+from quant.fit_sample import NotFinite, Sample
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
-from quant.masks import LOWEST, UnlessMasked, masked_tensors
-from quant.multiples import Sink, Stepped
+from quant.masks import LOWEST, MaskAwareObserver, masked_tensors
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
-from quant.pieces import PiecewiseModel, tensor_bytes
-from quant.sample import NotFinite, Sample
+from quant.piecewise_model import PiecewiseModel, tensor_bytes
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, InternalError
 from toolchain.inference import InferenceError
@@ -66,7 +66,7 @@ def calibrate(
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
-    divided: Divided | None = None,
+    divided: Decomposition | None = None,
 ) -> dict[str, Range]:
     """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`; of inputs with
     their step.
@@ -83,8 +83,8 @@ def calibrate(
     shared = dict[str, Observer]()
     observers: dict[str, Observer] = {}
     for name in tensors:
-        observers[name] = shared.setdefault(measured_as(name, divided), make(others.get(name)))
-    observers |= {name: UnlessMasked(found) for name, found in observers.items() if name in masks}
+        observers[name] = shared.setdefault(get_range_owner(name, divided), make(others.get(name)))
+    observers |= {name: MaskAwareObserver(found) for name, found in observers.items() if name in masks}
     steps = _steps_of_inputs(model, observers)
     observe(
         model,
@@ -99,23 +99,23 @@ def calibrate(
     return {name: _with_step(observers[name].range(), steps.get(name)) for name in tensors}
 
 
-def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, Stepped[SinkT]]:
+def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, InputSink[SinkT]]:
     """Of inputs that are measured alone: a state is also what a run makes."""
     constants, times = {i.name for i in model.graph.initializer}, Counter(map(id, sinks.values()))
     inputs = [i.name for i in model.graph.input if i.name not in constants]
-    return {n: Stepped(sinks[n]) for n in inputs if n in sinks and times[id(sinks[n])] == 1}
+    return {n: InputSink(sinks[n]) for n in inputs if n in sinks and times[id(sinks[n])] == 1}
 
 
-def _with_step(r: Range, seen: Stepped[Any] | None) -> Range:
+def _with_step(r: Range, seen: InputSink[Any] | None) -> Range:
     return r if seen is None or seen.step is None else replace(r, step=seen.step)
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedRanges:
     """What was seen of each tensor; `steps`: of inputs; `masks`: those that mask, whose ends stay as they are."""
 
     histograms: Mapping[str, Histogram]
-    steps: Mapping[str, Stepped[Histogram]]
+    steps: Mapping[str, InputSink[Histogram]]
     masks: frozenset[str]
 
     def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
@@ -137,24 +137,24 @@ def _range_by(observer: ObserverName, histogram: Histogram, numerics: Numerics) 
     raise InternalError(f"observer {observer!r} has no range of a histogram")
 
 
-def observed(
+def observe_all(
     model: onnx.ModelProto,
     data: Iterable[Sample],
     tensors: Sequence[str],
     *,
     progress: Progress | None = None,
     computed_by: FloatModel | None = None,
-    divided: Divided | None = None,
-) -> Observed:
+    divided: Decomposition | None = None,
+) -> ObservedRanges:
     """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
     shared = dict[str, Histogram]()
-    histograms = {name: shared.setdefault(measured_as(name, divided), Histogram()) for name in tensors}
+    histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}
     steps = _steps_of_inputs(model, histograms)
     observe(model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, divided=divided)
-    return Observed(histograms, steps, _masks(model, divided))
+    return ObservedRanges(histograms, steps, _masks(model, divided))
 
 
-def _masks(model: onnx.ModelProto, divided: Divided | None) -> frozenset[str]:
+def _masks(model: onnx.ModelProto, divided: Decomposition | None) -> frozenset[str]:
     return masked_tensors(model if divided is None else divided.whole)
 
 
@@ -168,7 +168,7 @@ def observe(
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
     few_runs: bool = False,
-    divided: Divided | None = None,
+    divided: Decomposition | None = None,
 ) -> None:
     """Shows each sink its tensor's values, sample by sample, and one that is of several tensors those of all of them at once.
     few_runs: as in `open_session`; all else as in `calibrate`."""

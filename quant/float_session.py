@@ -16,7 +16,7 @@ import numpy as np
 
 from toolchain.errors import InternalError
 from toolchain.inference import CPU, InferenceError, InferenceSession, add_weights, open_model, session_options
-from toolchain.ir.part import Part
+from toolchain.ir.float_submodel import FloatSubmodel
 
 if TYPE_CHECKING:
     import onnx
@@ -40,7 +40,7 @@ class FloatModel(Protocol):
 
     @property
     def inputs(self) -> Sequence[str]: ...
-    def parts(self, names: Sequence[str]) -> Iterable[Part]: ...
+    def parts(self, names: Sequence[str]) -> Iterable[FloatSubmodel]: ...
 
 
 def open_session(
@@ -255,7 +255,7 @@ class PlainModel:
     def inputs(self) -> Sequence[str]:
         return tuple(i.name for i in self.proto.graph.input)
 
-    def parts(self, names: Sequence[str]) -> Iterator[Part]:
+    def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
         import onnx
 
         declared = {v.name: v for v in (*self.proto.graph.value_info, *self.proto.graph.output)}
@@ -268,7 +268,7 @@ class PlainModel:
             extended.graph.output.append(declared.get(name, untyped))
         serialized = extended.SerializeToString()
         del extended  # the weights need not be held once more
-        yield Part(serialized, tuple(self.inputs), tuple(names))
+        yield FloatSubmodel(serialized, tuple(self.inputs), tuple(names))
 
 
 class FloatSession:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.sample import Sample, fit_sample
+from quant.fit_sample import Sample, fit_sample
 from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType

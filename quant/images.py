@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from quant.sample import NoArray, Sample, fit_array
-from toolchain.bounds import IMAGE_FORMATS, IMAGE_PIXELS
+from quant.fit_sample import MissingArray, Sample, fit_array
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import read_yaml, validate
+from toolchain.input_limits import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.ir.graph import TensorType
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def image_samples(
     """-> the number of samples and their start. A batch above 1 takes so many images a sample, the last filled from the first."""
     if len(inputs) != 1:
         said = f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz"
-        raise NoArray(said, tuple(inputs))
+        raise MissingArray(said, tuple(inputs))
     name, t = next(iter(inputs.items()))
     options = preprocess or _directory_preprocess(directory, t)
     layout = _layout(directory, name, t, options)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from quant.links import HANDED_ON, Links
 from quant.observe import MinMax, Observer, Range
+from quant.producer_links import HANDED_ON, Links
 from toolchain.errors import CompileError
 from toolchain.ir.masks import MASK_LOW
 
@@ -93,7 +93,7 @@ def bound_masks(
     return bounder.found, bounder.notes
 
 
-class UnlessMasked:
+class MaskAwareObserver:
     """Another observer's range, but for a tensor that masks its ends as they are: they say that it does."""
 
     def __init__(self, observer: Observer) -> None:

@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.inputs import machine_inputs, model_inputs
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import machine_inputs, model_inputs
 from toolchain.errors import CompileError
-from toolchain.files import write_whole
 from toolchain.frontend import load_model
 from toolchain.runtime import Session, random_feeds
 
@@ -163,11 +163,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
-    with reported():
+    with report_errors():
         require_writable({"--json": given.json}, {**model_inputs(*given.models), **machine_inputs(given.hw)})
         results = run(given)
         if given.json is not None:
-            write_whole(given.json, (json.dumps([asdict(found) for found in results], indent=1) + "\n").encode())
+            write_atomically(given.json, (json.dumps([asdict(found) for found in results], indent=1) + "\n").encode())
     return 0 if all(isinstance(found, Comparison) or found.equal for found in results) else 1
 
 

@@ -24,8 +24,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from quant import fixed_point as fp  # noqa: E402
 from quant.fixed_point import Requant, Rounding  # noqa: E402
-from toolchain.cli.application import reported, require_writable  # noqa: E402
-from toolchain.files import write_whole  # noqa: E402
+from toolchain.atomic_files import write_atomically  # noqa: E402
+from toolchain.cli.application import report_errors, require_writable  # noqa: E402
 from toolchain.inference import open_model, session_options  # noqa: E402
 
 # (size, ic, oc, kernel, stride, how often): the convolutions of ResNet-50 at 224 x 224.
@@ -213,11 +213,11 @@ def main() -> None:
     parser.add_argument("--part", choices=["requantize", "conv", "depthwise", "tiles"], action="append")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
-    with reported():
+    with report_errors():
         require_writable({"--json": options.json}, {})
         results = run(options.part, options.repeats)
         if options.json is not None:
-            write_whole(options.json, json.dumps(results, indent=1).encode())
+            write_atomically(options.json, json.dumps(results, indent=1).encode())
 
 
 def run(chosen: Sequence[str] | None, repeats: int) -> dict[str, Any]:

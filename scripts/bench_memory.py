@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolchain.cli.application import reported
+from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
 from toolchain.memory import (
     Buffer,
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--effort", type=int, help="nodes a placement (default 400,000; 1,000,000 to minimize up to 500 buffers)")
     parser.add_argument("--only", choices=["pack", "minimize", "large", "order", "easy"], help="one part of the table")
     options = parser.parse_args()
-    with reported():
+    with report_errors():
         require_files(options.directory, PACKED if options.only in (None, "pack") else PACKED[:1])
         try:
             run(options)

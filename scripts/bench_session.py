@@ -12,7 +12,7 @@ import argparse
 import time
 from pathlib import Path
 
-from toolchain.cli.application import reported
+from toolchain.cli.application import report_errors
 from toolchain.runtime import Session, random_feeds
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.runs < 1:
         parser.error(f"--runs {given.runs}: must be 1 or more")
-    with reported():
+    with report_errors():
         begun = time.process_time()
         session = Session(given.model, backend=given.backend, entry=given.entry)
         print(f"open: {time.process_time() - begun:.2f} CPU s")

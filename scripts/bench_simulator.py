@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from simulator import prepare, simulate
-from simulator.attribution import attributed
-from simulator.check import check_program
-from simulator.order import program_order
+from simulator import prepare_program, simulate
+from simulator.check_program import check_program
+from simulator.cycle_breakdown import attribute_cycles
+from simulator.program_order import program_order
 from simulator.timeline import timeline
-from toolchain.cli.application import reported
+from toolchain.cli.application import report_errors
 from toolchain.hw import Chip, load_chip
-from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands, packed_parameters
+from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands, pack_parameters
 
 MAC, DMA = 0, 2
 LOADED, DONE, STORED = range(3)
@@ -116,7 +116,7 @@ class Writer:
         """Parameters, then weights of `count` channels."""
         bias = self.rng.integers(-5000, 5000, count)
         multiplier = self.rng.integers(1 << 30, (1 << 31) - 1, count)
-        entries = packed_parameters(bias, multiplier, np.array([38 + int(np.log2(inner) / 2)]), self.chip)
+        entries = pack_parameters(bias, multiplier, np.array([38 + int(np.log2(inner) / 2)]), self.chip)
         weights = self.rng.integers(-127, 128, count * inner, dtype=np.int8)
         return np.concatenate((np.frombuffer(entries, np.uint8), weights.view(np.uint8)))
 
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--hw", default="edge16", help="machine: a shipped name or a YAML file (int8, 512 KiB of sram)")
     parser.add_argument("--layers", type=int, default=54, help="how many layers from the first")
     options = parser.parse_args()
-    with reported():
+    with report_errors():
         chip = load_chip(options.hw)
     ops, dram, written = write_program(chip, list(resnet50())[: options.layers])
     begin = time.process_time()
@@ -272,12 +272,12 @@ def main() -> None:
     seconds["all"] = time.process_time() - begin
     seconds["values"] = seconds["all"] - sum(seconds[stage] for stage in ("order", "check", "timing"))
     begin = time.process_time()
-    attributed(chip, run)
+    attribute_cycles(chip, run)
     seconds["attribution"] = time.process_time() - begin
     begin = time.process_time()
     simulate(chip, ops, None, dram, written, values=False, check=False)
     seconds["times alone"] = time.process_time() - begin
-    ready = prepare(chip, ops, None, dram.size, written)
+    ready = prepare_program(chip, ops, None, dram.size, written)
     begin = time.process_time()
     ready.run(dram)
     seconds["run again"] = time.process_time() - begin

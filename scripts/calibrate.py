@@ -23,31 +23,31 @@ from pathlib import Path
 from typing import Any
 
 from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
-from quant.data import Samples, to_calibrate_on
+from quant.calibration_data import Samples, split_calibration
 from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.parameters import with_room
-from quant.structure import JoinedPart, adjust_ranges, joined_parts, poor_warnings
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from quant.structural_ranges import SharedScalePart, adjust_ranges, find_shared_scale_parts, poor_warnings
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_states, add_types, add_values, input_shapes, input_values
-from toolchain.compiling import select_model
+from toolchain.compiler import select_model
 from toolchain.errors import CompileError
-from toolchain.files import write_whole
-from toolchain.frontend import NormalModel, load_model, with_states
+from toolchain.frontend import NormalModel, load_model, pair_states
 from toolchain.hw import load_chip
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.passes.decompose import decomposed, decomposed_everywhere
-from toolchain.passes.typed import decomposed_as_asked
-from toolchain.repair.harness import EFFORTS
+from toolchain.passes.decompose import decompose_all, decompose_model
+from toolchain.passes.type_overrides import decompose_for_types
+from toolchain.repair.calibrate_network import AUTO, calibrate_network, effort_of
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import AUTO, effort_of, prepared
-from toolchain.stepping import model_data, open_samples
+from toolchain.repair.repair_pipeline import EFFORTS
+from toolchain.stateful_samples import model_data, open_samples
 
-Found = tuple[Parameters, Sequence[str], Sequence[JoinedPart]]  # with notes, and operands of Concats
+Found = tuple[Parameters, Sequence[str], Sequence[SharedScalePart]]  # with notes, and operands of Concats
 
 
 def arguments() -> argparse.Namespace:
@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> None:
     held = model_data(options.data, options.samples)
     model = load_model(options.model, shapes, values=input_values(options.values), data=held)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
-    given, stepped = open_samples(options.data, with_states(model, options.states), types, options.samples)
-    data = to_calibrate_on(given)
+    given, stepped = open_samples(options.data, pair_states(model, options.states), types, options.samples)
+    data = split_calibration(given)
     started = time.process_time()
     if options.repair != "none" or options.observer == AUTO:
         parameters, notes, parts = _repaired(options, model, data)
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         if parameters.weight_types or any(codes.is_wide for codes in parameters.types.values()):
             raise CompileError(f"-o {options.output}: encodings cannot say types of weights, or wide ones; give -o params.yaml")
         text = render_encodings(parameters.tensors, load_chip(options.hw).numerics, parameters.types)
-        write_whole(options.output, text.encode())
+        write_atomically(options.output, text.encode())
     else:
         write_parameters(options.output, parameters)
     for note in (*stepped, *notes):
@@ -127,8 +127,8 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     those of any."""
     chip = machine.chip if machine else None
     numerics = chip.numerics if chip else None
-    model = decomposed(model, chip, finest=None) if chip else decomposed_everywhere(model)
-    model = with_states(model, options.states)
+    model = decompose_model(model, chip, finest=None) if chip else decompose_all(model)
+    model = pair_states(model, options.states)
     network = Network(model, select_model(model, machine), machine).typed(options.types) if machine else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
@@ -154,24 +154,24 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
     told, hardware = _of(options, model, network, adjusted.ranges), chip.name if chip else ""
     parameters = Parameters(observer=label, samples=samples, **told, hardware=hardware)
-    parts = joined_parts(model.proto, adjusted.ranges, numerics) if numerics else []
+    parts = find_shared_scale_parts(model.proto, adjusted.ranges, numerics) if numerics else []
     return parameters, adjusted.notes, parts
 
 
 def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
     """Of the tensors that one machine holds."""
     machine = load_machine(options.hw)
-    model = with_states(decomposed_as_asked(model, machine.chip, (), options.types, {}), options.states)
+    model = pair_states(decompose_for_types(model, machine.chip, (), options.types, {}), options.states)
     network = Network(model, select_model(model, machine), machine).typed(options.types)
     effort = effort_of(options.repair, network, data, real=True)
-    found = prepared(network, data, options.observer, effort, show_progress)
+    found = calibrate_network(network, data, options.observer, effort, show_progress)
     numerics = machine.chip.numerics
     ranges = {n: r for n, r in found.quantization.ranges.items() if n not in network.selection.fixed}
     of = {"observer": found.label, "samples": found.samples or 0, "hardware": machine.chip.name, "repair": found.repair}
     parameters = Parameters(**_of(options, model, network, ranges), **of)
     kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
     said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
-    return parameters, (*found.notes, *said), joined_parts(found.network.model.proto, kept, numerics)
+    return parameters, (*found.notes, *said), find_shared_scale_parts(found.network.model.proto, kept, numerics)
 
 
 def _of(
@@ -195,7 +195,7 @@ def _of(
 def main() -> None:
     options = arguments()
     work_in_child()
-    with reported():
+    with report_errors():
         run(options)
 
 

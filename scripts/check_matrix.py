@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from toolchain.api import BuildOptions, build
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.inputs import machine_inputs
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import machine_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError, ToolchainError
-from toolchain.files import write_whole
 from toolchain.frontend import load_model
 from toolchain.hw import shipped_names
 from toolchain.isa import load_machine
@@ -110,7 +110,7 @@ def run(given: argparse.Namespace) -> int:
             failed += found["verdict"] != "equal"
             print(line(Path(path).stem, machine, found), flush=True)
     if given.json is not None:
-        write_whole(given.json, (json.dumps(results, indent=1) + "\n").encode())
+        write_atomically(given.json, (json.dumps(results, indent=1) + "\n").encode())
     if results:
         print(f"{len(results) - failed} of {len(results)} pairs equal bit for bit")
     return 2 if refused else 1 if failed else 0
@@ -118,7 +118,7 @@ def run(given: argparse.Namespace) -> int:
 
 def main() -> int:
     given = arguments()
-    with reported():
+    with report_errors():
         return run(given)
 
 

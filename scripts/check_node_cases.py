@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from node_case import Case, Verdict, as_given, judged, limited, with_constants
+from node_case import Case, Verdict, as_given, judge_case, limited, with_constants
 
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.inputs import machine_inputs
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import machine_inputs
 from toolchain.errors import CompileError
-from toolchain.files import write_whole
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 from toolchain.isa import Machine, load_machine
 
 VARIANTS = ("as given", "constants")
@@ -68,7 +68,7 @@ def in_own_process(case: Case, machine: Machine) -> Verdict:
         limited(CPU_S, MEMORY_BYTES)
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
             warnings.simplefilter("ignore")
-            sending.send(judged(case, machine, Path(folder)))
+            sending.send(judge_case(case, machine, Path(folder)))
 
     process = context.Process(target=work)
     process.start()
@@ -157,13 +157,13 @@ def run(given: argparse.Namespace) -> int:
     print(*table(results), sep="\n")
     if given.json is not None:
         rows = [{"case": n, "variant": v, **vars(verdict)} for (n, v), verdict in results.items()]
-        write_whole(given.json, (json.dumps(rows, indent=1) + "\n").encode())
+        write_atomically(given.json, (json.dumps(rows, indent=1) + "\n").encode())
     return 1 if any(v.kind in ("wrong", "traceback") for v in results.values()) else 0
 
 
 def main() -> int:
     given = arguments()
-    with reported():
+    with report_errors():
         return run(given)
 
 

@@ -9,7 +9,8 @@
     python scripts/compare_repair.py zoo/models/minilm_l6_seq64.onnx --judge sentences --data zoo/models/minilm_tokenizer.json
     python scripts/compare_repair.py examples/classifier/classifier.onnx --judge labelled --data examples/classifier
 
-Judges (scripts/repair_judges.py): stamps, photographs and their ImageNet classes; labelled, a folder with calib.npz and test.npz;
+Judges (scripts/repair_datasets.py): stamps, photographs and their ImageNet classes; labelled, a folder with calib.npz and
+test.npz;
 strings, rendered text and a recognizer; pages, rendered pages and a detector of lines; letters, on photographs of a folder, and a
 YOLOX; sentences, docstrings and an embedding, with a tokenizer.json. What is judged is dealt into two folds, each judged by
 what was calibrated on the other: no photograph, word or sentence is ever on both sides. The lines are over both folds.
@@ -37,31 +38,31 @@ import numpy as np
 import onnx
 from evaluate import count
 from make_quantized import quantized
-from repair_judges import FOLDS, JUDGES, Array, Asked, Judge
+from repair_datasets import FOLDS, JUDGES, Array, LabelledDataset, LabelledSample
 from varied_machines import every_arithmetic, varied_machine
 
-from quant.data import open_data, to_calibrate_on
+from quant.calibration_data import open_data, split_calibration
 from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
-from toolchain.cli.application import reported
-from toolchain.cli.inputs import model_inputs
-from toolchain.compiling import select_model
+from toolchain.cli.application import report_errors
+from toolchain.cli.input_files import model_inputs
+from toolchain.compiler import select_model
 from toolchain.errors import CompileError
+from toolchain.evaluation_data import inputs_of
 from toolchain.frontend import load_model
 from toolchain.isa import Machine
-from toolchain.judging import inputs_of
-from toolchain.passes.typed import decomposed_as_asked
-from toolchain.repair.harness import EFFORTS, Effort
+from toolchain.passes.type_overrides import decompose_for_types
+from toolchain.repair.calibrate_network import calibrate_network, effort_of
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import effort_of, prepared
-from toolchain.report.text import table
+from toolchain.repair.repair_pipeline import EFFORTS, Effort
+from toolchain.report.report_text import table
 from toolchain.runtime import Session
 
-Run = Callable[[Asked], Sequence[Array]]
+Run = Callable[[LabelledSample], Sequence[Array]]
 
 
 @dataclass
-class Judged:
+class RepairScore:
     """kept: of every sample judged; cpu_s: of calibration, repair and build, both folds; peak_gib: of this process until then."""
 
     what: str
@@ -76,11 +77,11 @@ def reference(path: Path, options: BuildOptions) -> Session:
     machine = options.hardware
     assert isinstance(machine, Machine) and options.calibration is not None
     model = load_model(path, options.shapes)
-    model = decomposed_as_asked(model, machine.chip, (), (), {})
+    model = decompose_for_types(model, machine.chip, (), (), {})
     network = Network(model, select_model(model, machine), machine)
-    samples = to_calibrate_on(open_data(options.calibration, inputs_of(model)))
+    samples = split_calibration(open_data(options.calibration, inputs_of(model)))
     effort = effort_of(options.repair, network, samples, real=True)
-    found = prepared(network, samples, None, effort, _told)
+    found = calibrate_network(network, samples, None, effort, _told)
     for tried in found.tried:
         print(f"  {tried.step}: {'kept' if tried.kept else 'left out'}, {tried.why}", file=sys.stderr)
     return found.network.session(found.quantization)
@@ -91,7 +92,9 @@ def _told(step: str, done: int, total: int | None) -> None:
         print(f"  {step}", file=sys.stderr)
 
 
-def integers(given: argparse.Namespace, machine: Machine, effort: Effort, judge: Judge, data: Path) -> tuple[Run, Run | None]:
+def integers(
+    given: argparse.Namespace, machine: Machine, effort: Effort, judge: LabelledDataset, data: Path
+) -> tuple[Run, Run | None]:
     """(the reference, the simulator where it is to be compared)."""
     options = BuildOptions(machine, str(data), shapes=judge.shapes, repair=effort)
     if not given.exact:
@@ -103,7 +106,7 @@ def integers(given: argparse.Namespace, machine: Machine, effort: Effort, judge:
     return first, second
 
 
-def by_onnxruntime(judge: Judge, data: Path, form: str, folder: Path) -> tuple[Run, None]:
+def by_onnxruntime(judge: LabelledDataset, data: Path, form: str, folder: Path) -> tuple[Run, None]:
     """form: of make_quantized.py."""
     with np.load(data) as arrays:
         read = {name: arrays[name] for name in arrays.files}
@@ -113,7 +116,9 @@ def by_onnxruntime(judge: Judge, data: Path, form: str, folder: Path) -> tuple[R
     return lambda asked: session.run(None, dict(asked.feed)), None
 
 
-def answers(judge: Judge, run: Run, asked: Sequence[Asked], check: Run | None = None, exact: int = 0) -> list[Any]:
+def answers(
+    judge: LabelledDataset, run: Run, asked: Sequence[LabelledSample], check: Run | None = None, exact: int = 0
+) -> list[Any]:
     """Raises SystemExit: `check` gives other bits on one of the first `exact`."""
     found = []
     for index, one in enumerate(asked):
@@ -125,15 +130,15 @@ def answers(judge: Judge, run: Run, asked: Sequence[Asked], check: Run | None = 
 
 
 def compared(
-    given: argparse.Namespace, judge: Judge, machines: Mapping[str, Machine], folder: Path
-) -> tuple[list[Any], list[Judged]]:
+    given: argparse.Namespace, judge: LabelledDataset, machines: Mapping[str, Machine], folder: Path
+) -> tuple[list[Any], list[RepairScore]]:
     """What is true, and what float and everything else gives, over all folds. machines: by what they are called in the table."""
     truths: list[Any] = []
-    found: dict[str, Judged] = {}
+    found: dict[str, RepairScore] = {}
     in_float = open_session(given.model)
 
-    def add(fold: int, what: str, asked: Sequence[Asked], make: Callable[..., tuple[Run, Run | None]], *of: Any) -> None:
-        line = found.setdefault(what, Judged(what, []))
+    def add(fold: int, what: str, asked: Sequence[LabelledSample], make: Callable[..., tuple[Run, Run | None]], *of: Any) -> None:
+        line = found.setdefault(what, RepairScore(what, []))
         started = time.process_time()
         try:
             run, check = make(*of)
@@ -165,7 +170,7 @@ def compared(
     return truths, list(found.values())
 
 
-def text_of(judge: Judge, truths: Sequence[Any], found: Sequence[Judged], *, markdown: bool = False) -> str:
+def text_of(judge: LabelledDataset, truths: Sequence[Any], found: Sequence[RepairScore], *, markdown: bool = False) -> str:
     real = found[0].kept
     rows = []
     for line in found:
@@ -202,7 +207,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
-    with reported():
+    with report_errors():
         model_inputs(given.model)
         judge = JUDGES[given.judge](onnx.load(given.model), given.data)
         texts = [text for name in given.hw for text in (every_arithmetic(name) if given.every_arithmetic else (name,))]

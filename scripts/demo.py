@@ -24,10 +24,10 @@ import numpy as np
 from evaluate import Array, Scores, count, evaluate, from_arrays, read_labelled, show_progress
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.inputs import machine_inputs
-from toolchain.files import write_files
-from toolchain.report import text
+from toolchain.atomic_files import write_files
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import machine_inputs
+from toolchain.report import report_text
 from toolchain.runtime import Session
 
 CLASSIFIER = Path(__file__).resolve().parent.parent / "examples" / "classifier"
@@ -73,7 +73,7 @@ def accuracy_text(demo: Demo) -> str:
     same = "the same bits" if not demo.differing else f"OTHER BITS for images {list(demo.differing)}"
     return "\n".join(
         [
-            text.table((f"top-1 on {found.images:,} test images", "accuracy", "difference"), rows, (1, 2)),
+            report_text.table((f"top-1 on {found.images:,} test images", "accuracy", "difference"), rows, (1, 2)),
             f"both name the same class for {100 * found.agreement:.2f} % of the images; logits SQNR {found.sqnr_db:.1f} dB",
             f"{demo.simulated} images on the simulator: {same} as the integer reference",
         ]
@@ -94,7 +94,7 @@ def cycles_text(figures: Mapping[str, Any]) -> str:
     bound = [(b, sum(layer["cycles"] for layer in longest if layer["bound_by"] == b)) for b in bounds]
     return "\n".join(
         [
-            text.table(("layer", "operator", "cycles", "share", "bound by"), shown, (2, 3)),
+            report_text.table(("layer", "operator", "cycles", "share", "bound by"), shown, (2, 3)),
             "cycles by the engine that bounds the layer: " + ", ".join(f"{b} {_share(n, cycles)}" for b, n in bound),
             "busy (they overlap): " + ", ".join(f"{e} {_share(n, cycles)}" for e, n in figures["busy_cycles"].items()),
         ]
@@ -128,14 +128,14 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     start_s = time.process_time()
-    with reported():
+    with report_errors():
         inputs = {"a file of examples/classifier": sorted(CLASSIFIER.iterdir()), **machine_inputs(given.hw)}
         require_writable({"-o": given.output, "--json": given.json}, inputs)
         demo = run(given.hw, given.images, given.simulate)
         outputs = {given.json: demo_json(demo).encode(), given.output: demo.built.data}
         write_files({path: data for path, data in outputs.items() if path is not None})
     figures = demo.built.figures
-    sections = [accuracy_text(demo), text.totals_text(figures), cycles_text(figures), text.fallbacks_text(figures)]
+    sections = [accuracy_text(demo), report_text.totals_text(figures), cycles_text(figures), report_text.fallbacks_text(figures)]
     print("\n\n".join(s for s in sections if s))
     print(f"\n{time.process_time() - start_s:.0f} CPU s")
     return 1 if demo.differing else 0

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import inject_faults
 import numpy as np
-import plant_faults
 
-from toolchain.cli.application import reported, require_writable
-from toolchain.files import write_whole
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
 from toolchain.isa import load_machine
 from toolchain.report.error_page import plot
 
@@ -23,9 +23,9 @@ CLASSIFIER = Path(__file__).resolve().parents[1] / "examples" / "classifier"
 def drawing() -> str:
     with np.load(CLASSIFIER / "calib.npz") as data:
         samples = [{"x": x[None].astype(np.float32)} for x in data["x"][:20]]
-    subject = plant_faults.Subject(CLASSIFIER / "classifier.onnx", {"x": (1, 1, 28, 28)}, samples[:16], samples[16:])
-    planted = plant_faults.wide(subject, load_machine("edge16"), np.random.default_rng(0))
-    return plot(plant_faults.report_of(planted, subject.others).rows) + "\n"
+    subject = inject_faults.Subject(CLASSIFIER / "classifier.onnx", {"x": (1, 1, 28, 28)}, samples[:16], samples[16:])
+    planted = inject_faults.wide(subject, load_machine("edge16"), np.random.default_rng(0))
+    return plot(inject_faults.report_of(planted, subject.others).rows) + "\n"
 
 
 def main() -> None:
@@ -33,9 +33,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
     options = parser.parse_args()
-    with reported():
+    with report_errors():
         require_writable({"OUTPUT": options.output}, {})
-        write_whole(options.output, drawing().encode())
+        write_atomically(options.output, drawing().encode())
 
 
 if __name__ == "__main__":

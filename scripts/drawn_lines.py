@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-import damages
+import corrupt_files
 from typer.main import get_command
 
 FILES = ("good.onnx", "good.npu", "good.npz", "good.npy", "good.yaml", "good.sched", "good.txt", "good.json", "feed.py", "OUT")
@@ -72,7 +72,7 @@ VALUES = (
         "96KiB",
     ),
     *("1 TiB", "-1KiB", "0KiB", "4e3", "0.99", "1.5", "40", "99", "true", "\udcff", "é", "x" * 300),
-    *(n for n in damages.NUMBERS if n),
+    *(n for n in corrupt_files.NUMBERS if n),
 )
 PYTHON = (
     *(

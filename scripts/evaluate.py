@@ -5,7 +5,7 @@
         --calib examples/classifier/calib.npz --npz examples/classifier/test.npz --std 255
     python scripts/evaluate.py zoo/models/efficientnet_lite0.onnx --hw edge16 --stamps zoo/data/stamps
 
-Data is an .npz with `x` [n, ...] and `y` [n] (the input is (x - mean) / std), or the stamps of scripts/stamps.py, which
+Data is an .npz with `x` [n, ...] and `y` [n] (the input is (x - mean) / std), or the stamps of scripts/stamp_dataset.py, which
 calibrate on variants of another seed unless --calib says otherwise. One line a machine: top-1 and top-5 of both, the
 difference in points with the standard error of a paired comparison, how often both name the same class, SQNR of the logits.
 """
@@ -26,21 +26,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import stamps
+import stamp_dataset
 from numpy.typing import NDArray
 
 from quant.calibrate import OBSERVERS
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.arrays import npz_arrays
-from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.npz_files import npz_arrays
 from toolchain.cli.option_values import add_types, input_shapes
 from toolchain.errors import CompileError
-from toolchain.files import write_whole
 from toolchain.hw import shipped_names
-from toolchain.repair.harness import EFFORTS
+from toolchain.repair.repair_pipeline import EFFORTS
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
 
@@ -129,9 +129,9 @@ def from_arrays(labelled: tuple[Array, Array], shape: tuple[int, ...], mean: flo
 
 
 def from_stamps(folder: Path, size: int, per_stamp: int, seed: int = 0) -> Iterator[Labelled]:
-    """EfficientNet-Lite's scaling; see scripts/stamps.py."""
-    for labelled in stamps.variants(folder, per_stamp, size, seed):
-        yield Labelled(stamps.network_input(labelled.image), labelled.accepted)
+    """EfficientNet-Lite's scaling; see scripts/stamp_dataset.py."""
+    for labelled in stamp_dataset.variants(folder, per_stamp, size, seed):
+        yield Labelled(stamp_dataset.network_input(labelled.image), labelled.accepted)
 
 
 def stamp_files(folder: Path | None) -> list[Path]:
@@ -267,14 +267,14 @@ def run(given: Any) -> list[Scores]:
 def main() -> None:
     given = arguments()
     start_s = time.process_time()
-    with reported():
+    with report_errors():
         found = run(given)
         for line in found:
             print(scores_text(line))
         print(f"{time.process_time() - start_s:.0f} CPU s")
         if given.json is not None:
             text = json.dumps([{**asdict(s), "points": s.points} for s in found], indent=1) + "\n"
-            write_whole(given.json, text.encode())
+            write_atomically(given.json, text.encode())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
     python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]
 
-Real files of every kind that the commands read are damaged (scripts/damages.py); options and Python files are drawn
+Real files of every kind that the commands read are damaged (scripts/corrupt_files.py); options and Python files are drawn
 (scripts/drawn_lines.py), and models of one odd operator (scripts/drawn_models.py). Each is given to the command itself, in a
 process of its own with limits. A case is wrong when it ends with a traceback or another exit code than 0 or 2 (of options also 1
 and 3, which the commands document), takes more than 20 CPU seconds, is refused only after a gigabyte of memory, is refused and
@@ -34,7 +34,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import damages
+import corrupt_files
 import drawn_lines
 import drawn_models
 import numpy as np
@@ -167,51 +167,66 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
     build = "npu-build good.onnx --hw edge16 -o OUT"
     calibrate = f"{build} --calib"
     kinds = {
-        "onnx": Kind(models, damages.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
+        "onnx": Kind(models, corrupt_files.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
         "operators": Kind([b""], drawn_models.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
         "machine": Kind(
-            machines, damages.yaml_text, "bad.yaml", ["npu-hw check bad.yaml", "npu-build good.onnx --hw bad.yaml -o OUT"]
+            machines, corrupt_files.yaml_text, "bad.yaml", ["npu-hw check bad.yaml", "npu-build good.onnx --hw bad.yaml -o OUT"]
         ),
         "descriptors": Kind(
-            [tables["descriptors1024.yaml"]], damages.yaml_text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", edge16),)
+            [tables["descriptors1024.yaml"]],
+            corrupt_files.yaml_text,
+            "table.yaml",
+            ["npu-hw check m.yaml"],
+            (("m.yaml", edge16),),
         ),
         "registers": Kind(
-            [tables["registers64.yaml"]], damages.yaml_text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", ethos),)
+            [tables["registers64.yaml"]], corrupt_files.yaml_text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", ethos),)
         ),
-        "parameters": Kind([PARAMETERS.encode()], damages.yaml_text, "bad.yaml", [f"{build} --quant bad.yaml"]),
+        "parameters": Kind([PARAMETERS.encode()], corrupt_files.yaml_text, "bad.yaml", [f"{build} --quant bad.yaml"]),
         "npz": Kind(
             [Path("good.npz").read_bytes(), Path("packed.npz").read_bytes()],
-            damages.arrays,
+            corrupt_files.arrays,
             "bad.npz",
             ["npu-sim good.npu --output OUT --input bad.npz", f"{calibrate} bad.npz"],
         ),
-        "npy": Kind([Path("good.npy").read_bytes()], damages.array, "d/bad.npy", [f"{calibrate} d", f"{calibrate} d/bad.npy"]),
+        "npy": Kind(
+            [Path("good.npy").read_bytes()], corrupt_files.array, "d/bad.npy", [f"{calibrate} d", f"{calibrate} d/bad.npy"]
+        ),
         "image": Kind(
-            _pictures(), damages.binary, "d/bad.png", [f"{calibrate} d"], (("d/preprocess.yaml", PREPROCESS.encode()),)
+            _pictures(), corrupt_files.binary, "d/bad.png", [f"{calibrate} d"], (("d/preprocess.yaml", PREPROCESS.encode()),)
         ),
         "preprocess": Kind(
-            [PREPROCESS.encode()], damages.yaml_text, "d/preprocess.yaml", [f"{calibrate} d"], (("d/a.png", _pictures()[0]),)
+            [PREPROCESS.encode()],
+            corrupt_files.yaml_text,
+            "d/preprocess.yaml",
+            [f"{calibrate} d"],
+            (("d/a.png", _pictures()[0]),),
         ),
         "npu": Kind(
             programs,
-            damages.program,
+            corrupt_files.program,
             "bad.npu",
             ["npu-sim bad.npu --output OUT", "npu-dis bad.npu -o OUT", "reference bad.npu --output OUT"],
         ),
         "entries": Kind(
             [entries_to_bytes({n: replace(read_container(f"{n}.npu"), name="m") for n in ("good", "plain")})],
-            damages.program,
+            corrupt_files.program,
             "bad.npu",
             ["npu-sim bad.npu --entry plain --output OUT", "npu-dis bad.npu --entry plain -o OUT"],
         ),
-        "listing": Kind([Path("good.txt").read_bytes()], damages.text, "bad.txt", ["npu-dis good.npu --assemble bad.txt -o OUT"]),
+        "listing": Kind(
+            [Path("good.txt").read_bytes()], corrupt_files.text, "bad.txt", ["npu-dis good.npu --assemble bad.txt -o OUT"]
+        ),
         "buffers": Kind(
-            [BUFFERS.encode()], damages.text, "bad.csv", ["plan_memory bad.csv --capacity 4096 --plot OUT"], codes=(0, 1, 2)
+            [BUFFERS.encode()], corrupt_files.text, "bad.csv", ["plan_memory bad.csv --capacity 4096 --plot OUT"], codes=(0, 1, 2)
         ),
         "encodings": Kind(
-            [json.dumps(e).encode() for e in ENCODINGS], damages.json_text, "bad.encodings", [f"{build} --quant bad.encodings"]
+            [json.dumps(e).encode() for e in ENCODINGS],
+            corrupt_files.json_text,
+            "bad.encodings",
+            [f"{build} --quant bad.encodings"],
         ),
-        "schedule": Kind([Path("good.sched").read_bytes()], damages.text, "bad.sched", [f"{build} --schedule bad.sched"]),
+        "schedule": Kind([Path("good.sched").read_bytes()], corrupt_files.text, "bad.sched", [f"{build} --schedule bad.sched"]),
         "python": Kind(
             [b""],
             drawn_lines.python_file,

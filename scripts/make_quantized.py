@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
-from quantized_forms import (
+from exporter_styles import (
     PRODUCTS,
     Editor,
     as_blocked,
@@ -28,13 +27,14 @@ from quantized_forms import (
     as_tensorflow,
     as_tensorrt,
 )
+from onnx import numpy_helper
 
-from quant.data import open_data
-from toolchain.cli.application import reported, require_writable
-from toolchain.cli.inputs import data_inputs, model_inputs
+from quant.calibration_data import open_data
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import data_inputs, model_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError
-from toolchain.files import write_whole
 
 Sample = Mapping[str, np.ndarray]
 
@@ -204,7 +204,7 @@ def run(options: argparse.Namespace) -> None:
     elif options.form in STATIC:
         raise CompileError(f"--form {options.form}: its ranges come from data; give --data")
     model = bound(onnx.load(options.model), {n: normal.types[n].shape for n in normal.inputs})
-    write_whole(options.output, quantized(model, samples, options.form).SerializeToString())
+    write_atomically(options.output, quantized(model, samples, options.form).SerializeToString())
     print(options.output)
 
 
@@ -236,7 +236,7 @@ def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def main() -> None:
-    with reported():
+    with report_errors():
         run(arguments())
 
 

@@ -32,7 +32,7 @@ from program_mutations import KINDS, ORDER_KINDS, Program, mutate
 from program_order import Ordered
 
 from toolchain.api import BuildOptions, build
-from toolchain.cli.application import reported
+from toolchain.cli.application import report_errors
 from toolchain.codegen import Container, Region, container_to_bytes
 from toolchain.errors import CompileError, ToolchainError
 from toolchain.hw import shipped_names
@@ -194,7 +194,7 @@ def arguments(given: Sequence[str] | None = None) -> Any:
 
 def main() -> int:
     options = arguments()
-    with reported():
+    with report_errors():
         subjects = subjects_of(options.models, options.hw or shipped_names(), options.level)
     accused = [text for subject in subjects for text in accusations(subject)]
     verdicts = list(judged(subjects, options.count, options.seed))

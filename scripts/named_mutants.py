@@ -76,13 +76,13 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "Mul folded into the weights, not into the bias",
-        f"{FRONT}/linear.py",
+        f"{FRONT}/linear_rules.py",
         "scope.constant(base, (b * row).astype(w.dtype))",
         "scope.constant(base, b.astype(w.dtype))",
     ),
-    ("Add folded in place of the bias", f"{FRONT}/linear.py", "row if b is None else b + row", "row"),
-    ("Gemm's beta dropped", f"{FRONT}/linear.py", "if beta != 1:", "if False:"),
-    ("Gemm's alpha dropped", f"{FRONT}/linear.py", 'if a["alpha"] != 1 else y', "if False else y"),
+    ("Add folded in place of the bias", f"{FRONT}/linear_rules.py", "row if b is None else b + row", "row"),
+    ("Gemm's beta dropped", f"{FRONT}/linear_rules.py", "if beta != 1:", "if False:"),
+    ("Gemm's alpha dropped", f"{FRONT}/linear_rules.py", 'if a["alpha"] != 1 else y', "if False else y"),
     (
         "Softmax of opset 11 over one axis of two",
         f"{FRONT}/upgrade.py",
@@ -92,13 +92,13 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ("Clip of opset 6 without its max", f"{FRONT}/upgrade.py", 'for k in ("min", "max")}', 'for k in ("min", "min")}'),
     (
         "LayerNormalization's epsilon",
-        f"{FRONT}/norms.py",
+        f"{FRONT}/match_norms.py",
         "axis=axis, epsilon=root.epsilon,",
         "axis=axis, epsilon=1e-5,",
     ),
     (
         "BatchNormalization's epsilon dropped",
-        f"{FRONT}/windows.py",
+        f"{FRONT}/window_rules.py",
         'factor = scale / np.sqrt(var + n.op.attributes["epsilon"])',
         "factor = scale / np.sqrt(var)",
     ),

@@ -78,7 +78,7 @@ def limited(cpu_s: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
-def judged(case: Case, machine: Any, folder: Path) -> Verdict:
+def judge_case(case: Case, machine: Any, folder: Path) -> Verdict:
     """Builds and runs the case, calibrated on its own inputs."""
     path = folder / f"{case.name}.onnx"
     path.write_bytes(case.model.SerializeToString())

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from toolchain.cli.application import reported, require_writable
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
 from toolchain.errors import CompileError, system_cause
-from toolchain.files import write_whole
 from toolchain.memory import Buffer, DoesNotFit, InvalidCsv, Placement, draw, live_at_peak, place, read_csv, validate
 
 LARGEST_SHOWN = 20
@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     _report(buffers, plan, time.process_time() - began)
     if options.plot:
-        with reported():
-            write_whole(options.plot, draw(buffers, plan, options.capacity).encode())
+        with report_errors():
+            write_atomically(options.plot, draw(buffers, plan, options.capacity).encode())
     if options.addresses:
         for name, address in plan.addresses.items():
             print(f"{name},{address}")

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from bound_tables import figures_of
+from make_bound_tables import figures_of
 
 from toolchain.api import BuildOptions
-from toolchain.cli.application import reported
-from toolchain.curve import FIRST, LAST, sized
+from toolchain.cli.application import report_errors
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule.goals import OBJECTIVES, Goal, Objective
 from toolchain.schedule.options import LEVELS
+from toolchain.sram_sweep import FIRST, LAST, with_sram_size
 
 FAULT = 0.03  # more cycles than with less SRAM, beyond which a plan is a fault
 
@@ -72,7 +72,7 @@ def run(network: Path, name: str, objectives: Sequence[Objective], level: int, c
     for size in sizes(count):
         cells, bytes_of_cycles = [f"{size:,}"], 0
         for objective in objectives:
-            found = point(network, sized(machine, size), level, objective)
+            found = point(network, with_sram_size(machine, size), level, objective)
             if found is None:
                 cells += ["too small", "", ""]
                 continue
@@ -100,7 +100,7 @@ def main() -> None:
     if asked.sizes < 2:
         parser.error("--sizes: at least 2, the smallest and the largest")
     objectives = sorted(cast(list[Objective], asked.optimize or ["cycles"]), key=OBJECTIVES.index)
-    with reported():
+    with report_errors():
         run(asked.network, asked.hw, objectives, asked.level, asked.sizes)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from toolchain.errors import CompileError
+from toolchain.hw.cross_section_rules import ROUNDINGS, find_broken_rules
 from toolchain.hw.numerics import NumericsKeys, ScaleKeys
-from toolchain.hw.rules import ROUNDINGS, broken_rules
 from toolchain.isa import Machine, load_machine
 
 _SCALE = "scale."
@@ -42,7 +42,7 @@ def varied_machine(text: str) -> Machine:
         raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
     called = re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join((machine.chip.name, *changes)))
     chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": called})
-    for path, reason in broken_rules(chip) if changes else ():
+    for path, reason in find_broken_rules(chip) if changes else ():
         raise CompileError(f"--hw {text}: {'.'.join(map(str, path))}: {reason}")
     return replace(machine, chip=chip)
 

@@ -1,31 +1,31 @@
 """Runs a machine's program: exact bits, cycles, and refusal of whatever would depend on timing."""
 
-from simulator.attribution import COMPUTING, Attribution, Cause, Reason, Spans, attributed, by_reason
+from simulator.cycle_breakdown import COMPUTING, Attribution, Spans, StallCause, StallReason, attribute_cycles, by_reason
+from simulator.dead_stores import DeadStore
+from simulator.dram_ranges import DramRange, DramRangeKind
 from simulator.occupancy import occupancy
-from simulator.parts import DramPart, PartKind
-from simulator.prepared import Observe, Prepared, measured, prepare, simulate
+from simulator.prepared_program import Observe, PreparedProgram, prepare_program, simulate, wrap_measured_run
 from simulator.simulation import Simulation
 from simulator.trace import chrome_trace, write_trace
-from simulator.unread import Unread
 
 __all__ = [
     "COMPUTING",
     "Attribution",
-    "Cause",
-    "DramPart",
+    "DeadStore",
+    "DramRange",
+    "DramRangeKind",
     "Observe",
-    "PartKind",
-    "Prepared",
-    "Reason",
+    "PreparedProgram",
     "Simulation",
     "Spans",
-    "Unread",
-    "attributed",
+    "StallCause",
+    "StallReason",
+    "attribute_cycles",
     "by_reason",
     "chrome_trace",
-    "measured",
     "occupancy",
-    "prepare",
+    "prepare_program",
     "simulate",
+    "wrap_measured_run",
     "write_trace",
 ]

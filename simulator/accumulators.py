@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from toolchain.machine import MachineOp
-from toolchain.machine.access import Sums
+from toolchain.machine.access import AccumulatorUse
 
 
 class AccumulatorState:
     """What the accumulators of one array hold between its operations."""
 
     def __init__(self) -> None:
-        self.held: Sums | None = None
+        self.held: AccumulatorUse | None = None
 
     def broken(self, op: MachineOp) -> str | None:
         """The reason why `op` cannot follow the operations before it on the array, or None."""

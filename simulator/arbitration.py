@@ -21,7 +21,7 @@ class Request(NamedTuple):
     cycles: int
 
 
-class Served(NamedTuple):
+class PortService(NamedTuple):
     """Cycles first .. last - 1 of a port, for an operation."""
 
     op: int
@@ -46,7 +46,7 @@ class Arbiter(Protocol):
         ...
 
     @property
-    def served(self) -> list[Served]:
+    def served(self) -> list[PortService]:
         """All services so far; those of turns between two decisions stand one behind the other."""
         ...
 
@@ -55,7 +55,7 @@ class _Whole:
     """Serves one operation after another, each in one piece; a class says which is next."""
 
     def __init__(self) -> None:
-        self.served: list[Served] = []
+        self.served: list[PortService] = []
         self._end = 0
         self._op = -1
 
@@ -72,7 +72,7 @@ class _Whole:
         if request is None:
             return None
         self._op, self._end = request.op, now + request.cycles
-        self.served.append(Served(request.op, now, self._end))
+        self.served.append(PortService(request.op, now, self._end))
         return self._end
 
     def _next(self) -> Request | None:
@@ -114,7 +114,7 @@ class RoundRobin:
     """`round_robin`: units by number in turn, of each its first operation for a turn of `turn_cycles` at most."""
 
     def __init__(self, turn_cycles: int):
-        self.served: list[Served] = []
+        self.served: list[PortService] = []
         self._turn = turn_cycles
         self._lines: dict[int, deque[list[int]]] = {}  # by unit: operation and cycles left
         self._over: list[int] = []
@@ -163,7 +163,7 @@ class RoundRobin:
             if not self._rounds(now, taken) and not self._one_turn(now, taken):
                 break
         for op, cycles in taken.items():
-            self.served.append(Served(op, began, began + cycles))
+            self.served.append(PortService(op, began, began + cycles))
             began += cycles
 
     def _rounds(self, now: int, taken: dict[int, int]) -> bool:

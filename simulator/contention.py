@@ -1,5 +1,5 @@
-"""Times of a program on a machine whose memories arbitrate, event by event: the rules of `toolchain.machine.recurrence`, but for
-who is served when."""
+"""Times of a program on a machine whose memories arbitrate, event by event: the rules of `toolchain.machine.timing_model`, but
+for who is served when."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from math import ceil
 
 from simulator.arbitration import Arbiter, FirstCome, InOrder, Request, RoundRobin
 from toolchain.hw.chip import Chip
-from toolchain.machine.queues import Asked, Queues
-from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Record, flights, read_rate, write_rate
+from toolchain.machine.queues import OperationTiming, Queues
+from toolchain.machine.timing_model import COMPUTED, READ, STALLED, Record, flights, read_rate, write_rate
 
 _READY, _OVER, _PORT = range(3)  # events: an operation asks the ports, an operation is over, a port has served
 
@@ -34,7 +34,7 @@ class Contention:
         self.begun: list[int] = []
         self.asked: list[int] = []
 
-    def run(self, asked: Sequence[Asked], sequence: Sequence[int]) -> None:
+    def run(self, asked: Sequence[OperationTiming], sequence: Sequence[int]) -> None:
         """asked: of the whole program, in the order of dispatch. sequence: in which ports serve that do not arbitrate."""
         count = len(asked)
         self._wanted, self._arbiters = asked, _arbiters(self._chip, asked, sequence)
@@ -141,7 +141,7 @@ class Contention:
             self._release(front)
 
 
-def _behind(asked: Sequence[Asked], queues: Sequence[Sequence[int]]) -> list[list[int]]:
+def _behind(asked: Sequence[OperationTiming], queues: Sequence[Sequence[int]]) -> list[list[int]]:
     """Of each operation those that wait for its end."""
     found: list[list[int]] = [[] for _ in asked]
     for number, entry in enumerate(asked):
@@ -153,7 +153,7 @@ def _behind(asked: Sequence[Asked], queues: Sequence[Sequence[int]]) -> list[lis
     return found
 
 
-def _arbiters(chip: Chip, asked: Sequence[Asked], sequence: Sequence[int]) -> Mapping[int, Arbiter]:
+def _arbiters(chip: Chip, asked: Sequence[OperationTiming], sequence: Sequence[int]) -> Mapping[int, Arbiter]:
     """Of each port that serves anything."""
     orders: dict[int, list[int]] = {}
     for number in sequence:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from simulator.order import RunOrder, describe
+from simulator.program_order import RunOrder, describe
 from toolchain.errors import ProgramError
 from toolchain.machine import Access, MachineOp, Signal, Wait, byte_view, overlap, range_text
 
@@ -143,7 +143,7 @@ def _others(own: int, lists: int, engines: int) -> Iterator[int]:
             yield from (base + 1, base) if written else (base + 1,)
 
 
-class Written:
+class WrittenBytes:
     """The bytes of one memory that have been written: a byte map, and the ranges of it known to be full."""
 
     def __init__(self, size_bytes: int, ranges: Sequence[tuple[int, int]] = ()):

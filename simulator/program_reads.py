@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.demands import Demands
-from toolchain.machine.recurrence import read_rate
+from toolchain.machine.demand_columns import Demands
+from toolchain.machine.timing_model import read_rate
 
 
 def word_cycles(chip: Chip, word_bytes: int) -> float:

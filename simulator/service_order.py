@@ -16,9 +16,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from simulator.order import RunOrder
+from simulator.program_order import RunOrder
 from toolchain.machine import MachineOp
-from toolchain.machine.demands import Demands
+from toolchain.machine.demand_columns import Demands
 
 _STEPS = 16  # of nominal time, so that rounding weighs little
 

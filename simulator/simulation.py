@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.order import RunOrder
+from simulator.dead_stores import DeadStore
+from simulator.program_order import RunOrder
 from simulator.timeline import Timeline
-from simulator.unread import Unread
-from toolchain.machine import Demands, Flow, Traffic
+from toolchain.machine import Demands, InstructionStream, Traffic
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Simulation:
     op_macs: np.ndarray
     traffic: dict[str, Traffic]
     peak_bytes: dict[str, int]
-    flow: Flow
+    flow: InstructionStream
     wanted: Demands
     order: RunOrder
     times: Timeline | None
     busy_cycles: dict[str, int] = field(default_factory=dict)
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[DeadStore, ...] = ()
 
     @property
     def macs(self) -> int:

@@ -1,4 +1,4 @@
-"""When each operation of a program runs (`toolchain.machine.recurrence`), and what its end waited for.
+"""When each operation of a program runs (`toolchain.machine.timing_model`), and what its end waited for.
 
 More of anything (bandwidth, lanes, entries of queues) and less latency never make a program slower. That needs the order in which
 a memory serves the engines to be fixed by the program and not by the race (`simulator.service_order`): fair sharing among whoever
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.awaited import awaited_copies
 from simulator.contention import Contention, arbitrates
-from simulator.order import RunOrder, issue_cycles
+from simulator.copy_dependences import find_copy_dependences
+from simulator.program_order import RunOrder, issue_cycles
 from simulator.program_reads import with_program, word_cycles
 from simulator.service_order import service_order
 from toolchain.hw.chip import Chip
 from toolchain.machine import Access, MachineOp, Signal, Wait
-from toolchain.machine.demands import Demands
-from toolchain.machine.queues import Asked
-from toolchain.machine.recurrence import COMPUTED, Record, Recurrence, recurrence, services
+from toolchain.machine.demand_columns import Demands
+from toolchain.machine.queues import OperationTiming
+from toolchain.machine.timing_model import COMPUTED, Record, TimingModel, make_timing_model, services
 
 BOUNDS = ("compute", "dispatch", "wait", "unknown")  # besides the memories, which follow
 _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of times that were measured elsewhere
@@ -66,7 +66,7 @@ def timeline(
     one each). word_bytes: of one, 0: they load no memory."""
     count = len(order.legal)  # an End is the last of all operations
     taken = [(order.taken[i],) if i in order.taken else () for i in range(count)]
-    behind = awaited_copies(chip, order, touched)
+    behind = find_copy_dependences(chip, order, touched)
     after = [(*signals, behind[i]) if i in behind else signals for i, signals in enumerate(taken)]
     words = [1] * len(ops) if words is None else words
     costs = [word_cycles(chip, word_bytes) * n for n in words]
@@ -77,13 +77,13 @@ def timeline(
         services(chip, with_program(chip, wanted, words, word_bytes)),
     )
     stalls = [op.STALLS for op in ops[:count]]
-    asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
-    run = Contention(chip, record) if arbitrates(chip) else recurrence(chip, record)
+    asked = [OperationTiming(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
+    run = Contention(chip, record) if arbitrates(chip) else make_timing_model(chip, record)
     run.run(asked, service_order(ops, order, wanted))
     return _finished(chip, ops, order, run, record)
 
 
-def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Recurrence | Contention, record: Record) -> Timeline:
+def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: TimingModel | Contention, record: Record) -> Timeline:
     count = len(run.end)
     start, end = np.array(run.start, np.int64), np.array(run.end, np.int64)
     engine, ended_by = np.array(order.engine[:count], np.int64), np.array(run.ended_by, np.int64)

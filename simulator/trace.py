@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.attribution import Attribution, attributed
+from simulator.cycle_breakdown import Attribution, attribute_cycles
 from simulator.occupancy import occupancy
 from simulator.simulation import Simulation
-from simulator.tracks import arrows, gaps, port_rates, spent_by
+from simulator.trace_tracks import gaps, make_signal_arrows, port_rates, sum_stalls_by_operation
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp, Signal, Space, Table, Wait
@@ -35,13 +35,13 @@ def chrome_trace(
     the run's cycles (None: `attributed` finds them)."""
     if len(run.start) != len(ops):
         raise InternalError(f"a trace of {len(ops)} operations needs a simulation with timing=True, has {len(run.start)} times")
-    causes = attributed(chip, run) if causes is None else causes
+    causes = attribute_cycles(chip, run) if causes is None else causes
     events: list[Event] = [_metadata("process_name", 0, chip.name)]
     events += [_metadata("thread_name", i + 1, name) for i, name in enumerate(run.engines)]
     events += _operations(ops, run, labels, causes)
     if causes is not None:
         events += (_slice(g.queue, g.first, g.last, g.title, "idle", {**_place(run, g.op), **g.told}) for g in gaps(run, causes))
-    for number, (since, until) in enumerate(arrows(run)):
+    for number, (since, until) in enumerate(make_signal_arrows(run)):
         events.append(_arrow("s", since.queue, since.cycle, number))
         events.append({**_arrow("f", until.queue, until.cycle, number), "bp": "e"})
     for code, space in enumerate(chip.spaces):
@@ -64,7 +64,7 @@ def _operations(
     ops: Sequence[MachineOp], run: Simulation, labels: Sequence[str] | None, causes: Attribution | None
 ) -> Iterator[Event]:
     """Signals and waits that took no time are left out."""
-    spent = {} if causes is None else spent_by(run, causes)
+    spent = {} if causes is None else sum_stalls_by_operation(run, causes)
     for i, op in enumerate(ops):
         engine, start, end = int(run.engine[i]), int(run.start[i]), int(run.end[i])
         if engine < 0 or (isinstance(op, Signal | Wait) and end == start):

@@ -9,7 +9,7 @@ import pytest
 
 from tests import verified_passes
 from toolchain.cli import collect_seldom
-from toolchain.repair import prepare
+from toolchain.repair import calibrate_network
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--update-golden: tests side by side would overwrite each other's lines; give -n0 with it")
     collect_seldom()
     verified_passes.install()
-    prepare.BY_DEFAULT = "none"  # what a repair does to a network is for the tests of repair, which ask for it
+    calibrate_network.BY_DEFAULT = "none"  # what a repair does to a network is for the tests of repair, which ask for it
     if not hasattr(config, "workerinput"):
         _share_bytecode(config)
 
@@ -35,13 +35,13 @@ def _share_bytecode(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
-SHIPPED = prepare.BY_DEFAULT
+SHIPPED = calibrate_network.BY_DEFAULT
 
 
 @pytest.fixture
 def repaired_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As whoever asks for nothing has it."""
-    monkeypatch.setattr(prepare, "BY_DEFAULT", SHIPPED)
+    monkeypatch.setattr(calibrate_network, "BY_DEFAULT", SHIPPED)
 
 
 @pytest.fixture

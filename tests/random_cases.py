@@ -26,16 +26,16 @@ from tests.random_units import (
     draw_timing,
     draw_units,
 )
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
+from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.numerics import ActivationName, WeightName
-from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
+from toolchain.isa.default_table import make_default_table
+from toolchain.isa.encoding import Isa
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.isa.machine import read_table
-from toolchain.isa.needs import broken_needs
-from toolchain.isa.plan import Isa
-from toolchain.isa.starter import starter_table
 
 DRAWN = settings(
     deadline=None,
@@ -143,19 +143,21 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     data["control"] = draw(st.sampled_from(_CONTROLS))
     data["isa"]["program_memory"] = draw(st.sampled_from(["own", "dram", "sram"]))
     chip = Chip.model_validate_json(json.dumps(data))
-    assert not broken_rules(chip), broken_rules(chip)
+    assert not find_broken_rules(chip), find_broken_rules(chip)
     if len(chip.code_types) * len(chip.weight_types) > 1 and draw(st.booleans()):
         draw_pairs(draw, data)
         fewer = Chip.model_validate_json(json.dumps(data))
-        chip = chip if broken_rules(fewer) else fewer  # types that no array takes, or such that only arrays without depthwise do
+        chip = (
+            chip if find_broken_rules(fewer) else fewer
+        )  # types that no array takes, or such that only arrays without depthwise do
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
-    tables = (isa for isa in (base.isa, _machine("edge16").isa) if not broken_needs(chip, isa))
+    tables = (isa for isa in (base.isa, _machine("edge16").isa) if not find_encoding_gaps(chip, isa))
     isa = next(tables, None) or first_table(chip, draw(st.sampled_from(["descriptors", "registers"])))
     return DrawnMachine(replace(base, chip=chip, isa=isa))
 
 
 def first_table(chip: Chip, kind: str) -> Isa:
-    table, faults = read_table(read_source(starter_table(chip, kind), "starter.yaml"))
+    table, faults = read_table(read_source(make_default_table(chip, kind), "starter.yaml"))
     assert table is not None, faults
     return Isa(table)
 

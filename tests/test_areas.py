@@ -13,12 +13,12 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from tests.controlled import CONTROL, with_control
+from tests.control_flow_machines import CONTROL, with_control
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import application
 from toolchain.cli.dis import listing
 from toolchain.cli.sim import sim_command
-from toolchain.codegen import Held, Region, container_from_bytes, container_to_bytes, image_files, relocated
+from toolchain.codegen import AreaContent, Region, container_from_bytes, container_to_bytes, image_files, relocate_container
 from toolchain.errors import CompileError, ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, decode, encode, load_machine
@@ -152,7 +152,7 @@ def test_several_programs(tmp_path: Path):
     assert sum(isinstance(s, Region) for s in made.container.segments) == 2
     same_elsewhere(made, {"0:constants": 0x40000, "input:x": 0x80000, "2:constants": 0x40000, "input:z": 0x200000})
     with pytest.raises(CompileError) as caught:
-        relocated(made.container, {"constants": 0x40000})
+        relocate_container(made.container, {"constants": 0x40000})
     assert str(caught.value) == "base constants=0x40000: several programs have one; say of which: 0:constants, 2:constants"
 
 
@@ -192,7 +192,7 @@ def test_where_an_area_cannot_lie(bases: dict[str, int], fault: str, built: Buil
 def test_what_lies_in_one_area_cannot_part(tmp_path: Path):
     made = build(network(tmp_path), BuildOptions(machine(2)))
     with pytest.raises(CompileError) as caught:
-        relocated(made.container, {"input:x": 0x40000, "input:z": 0x80000})
+        relocate_container(made.container, {"input:x": 0x40000, "input:z": 0x80000})
     held = "input:x, input:z, output:y, output:u, activations"
     assert str(caught.value) == f"base input:z=0x80000: {held} lie in one area, which is to be at 0x40000"
 
@@ -200,12 +200,12 @@ def test_what_lies_in_one_area_cannot_part(tmp_path: Path):
 def test_absolute_addresses_cannot_be_moved(tmp_path: Path):
     made = build(network(tmp_path), BuildOptions("edge16"))
     with pytest.raises(CompileError) as caught:
-        relocated(made.container, {"constants": 0x40000})
+        relocate_container(made.container, {"constants": 0x40000})
     assert str(caught.value) == (
         "base constants=0x40000: programs of edge16 hold absolute addresses; build for a machine with control.host_bases, "
         "base registers that the host sets"
     )
-    assert relocated(made.container, {}) is made.container
+    assert relocate_container(made.container, {}) is made.container
 
 
 def test_a_write_that_lacks_its_base_is_found(built: Build):
@@ -249,7 +249,7 @@ def test_the_file_and_the_listing_say_the_areas(built: Build):
         (1, {"base_register": 7}, "m: is not sound: header: an area with base register 7, edge16 has 6 of them; build it again"),
         (
             4,
-            {"holds": (Held("state"),)},
+            {"holds": (AreaContent("state"),)},
             "m: is not sound: header: segment 0: an area holds state '', of which there is no port; build it again",
         ),
     ],
@@ -275,7 +275,7 @@ def test_a_driver_moves_areas_by_the_image_alone(built: Build):
         area = next(a for a in areas if a["base"] <= address < a["base"] + a["bytes"])
         return address - area["base"] + new[area["base"]]
 
-    (region,) = relocated(built.container, moved).segments
+    (region,) = relocate_container(built.container, moved).segments
     assert isinstance(region, Region)
     assert [place(p["address"]) for p in said["inputs"]] == [p.address for p in region.inputs]
     assert sorted(place(b["address"]) for b in said["constants"]["blocks"]) == [address for address, _ in region.constants]

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.controlled import CONTROL, with_control
+from tests.control_flow_machines import CONTROL, with_control
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli.dis import edited as assembled
 from toolchain.cli.dis import listing
+from toolchain.cli.dis import replace_programs as assembled
 from toolchain.codegen import Region, container_to_bytes
 from toolchain.errors import ProgramError
 from toolchain.hw.control import Control

@@ -14,15 +14,15 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.controlled import with_control
+from tests.control_flow_machines import with_control
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes
-from toolchain.codegen.calls import with_calls
-from toolchain.codegen.suffixes import repeats
-from toolchain.codegen.synchronise import Synchronised
+from toolchain.codegen.outline import outline_program
+from toolchain.codegen.repeated_sequences import find_repeats
+from toolchain.codegen.synchronise import SynchronisedProgram
 from toolchain.isa import Machine, decode, encode, load_machine
 from toolchain.machine import (
-    Block,
+    BlockBegin,
     Call,
     Convolution,
     Copy,
@@ -34,7 +34,7 @@ from toolchain.machine import (
     Signal,
     Space,
     Wait,
-    dispatched,
+    dispatch_program,
 )
 from toolchain.runtime import Session, random_feeds, verify
 
@@ -104,7 +104,7 @@ def built(path: Path) -> Build:
 @pytest.mark.parametrize(("kind", "most"), [("descriptors", 0.7), ("registers", 0.99)])
 def test_a_stack_of_equal_layers_is_shorter_and_as_fast(kind: str, most: float, path: Path):
     called, written_out = (build(path, BuildOptions(m, level=0)) for m in (machine(kind), flat(kind)))
-    assert count(called, Call) > count(called, Block) > 0 == count(written_out, Call)
+    assert count(called, Call) > count(called, BlockBegin) > 0 == count(written_out, Call)
     assert len(region_of(called).program) < most * len(region_of(written_out).program)
     assert called.figures["cycles"] <= 1.01 * written_out.figures["cycles"]
     session = Session(called.data)
@@ -181,17 +181,17 @@ def copy(source: int, target: int, size: int = 8) -> Copy:
     return Copy(0, Space.DRAM, source, Space.SRAM, target, size, 1, 1, 1, 0, 0, 0, 0, 0, 0)
 
 
-def outlined(ops: Sequence[MachineOp], layers: Sequence[int] | None = None, **control: Any) -> Synchronised:
+def outlined(ops: Sequence[MachineOp], layers: Sequence[int] | None = None, **control: Any) -> SynchronisedProgram:
     found = machine(**control)
-    program = Synchronised((*ops, End()), (*(layers or [0] * len(ops)), -1))
-    return with_calls(program, decode(encode(program.ops, found.isa), found.isa).words, found)
+    program = SynchronisedProgram((*ops, End()), (*(layers or [0] * len(ops)), -1))
+    return outline_program(program, decode(encode(program.ops, found.isa), found.isa).words, found)
 
 
 def plain(ops: Sequence[MachineOp], **control: Any) -> list[MachineOp]:
     """What is dispatched."""
     return [
         replace(op, **{base: 0 for base, _ in op.based()}) if op.based() else op
-        for op in dispatched(machine(**control).chip, ops)
+        for op in dispatch_program(machine(**control).chip, ops)
     ]
 
 
@@ -200,7 +200,7 @@ def test_what_comes_again_is_called():
     moved = [copy(4096, 0), fill(64), copy(4608, 128), fill(192), fill(256, 16), fill(512, 32)]
     found = outlined([fill(2, 1), *body, fill(1, 1), *moved])
     # One register: both sources move alike.
-    assert found.ops[1:3] == (SetBase(1, 0, 0), Block(0)) and found.ops[-3:] == (SetBase(1, 0, 4096), Call(0), End())
+    assert found.ops[1:3] == (SetBase(1, 0, 0), BlockBegin(0)) and found.ops[-3:] == (SetBase(1, 0, 4096), Call(0), End())
     assert found.ops[3] == replace(body[0], source_base=1) and found.ops[4] == body[1]
     assert plain(found.ops) == [fill(2, 1), *body, fill(1, 1), *moved, End()]
 
@@ -209,7 +209,7 @@ def test_blocks_one_behind_the_other_are_one_that_is_called():
     """Runs of two and three blocks come again too, and lie over one another; of each block there are many shifts."""
     bodies = [[copy(4096 * i + 16 * k, 64 * k, size=k + 8) for k in range(100)] for i in range(6)]
     found = outlined([fill(2, 1), *(op for body in bodies for op in body), fill(1, 1)])
-    assert [type(op) for op in found.ops if isinstance(op, Block | Call)] == [Block, *[Call] * 5]
+    assert [type(op) for op in found.ops if isinstance(op, BlockBegin | Call)] == [BlockBegin, *[Call] * 5]
     assert len(found.ops) == 2 + 100 + 6 * 2 + 1 + 1  # fills; the body; a register and its block or call each; return; end
     assert plain(found.ops) == [fill(2, 1), *(op for body in bodies for op in body), fill(1, 1), End()]
 
@@ -223,7 +223,7 @@ def test_a_block_keeps_to_the_registers_and_to_the_blocks_that_there_are():
         named = {op.base for op in found.ops if isinstance(op, SetBase)}
         assert named <= set(range(1, max(1, bases) + 1))
         assert plain(found.ops) == [*ops, End()]
-    assert sum(isinstance(op, Block) for op in outlined(ops * 4, call={"blocks": 1}).ops) == 1
+    assert sum(isinstance(op, BlockBegin) for op in outlined(ops * 4, call={"blocks": 1}).ops) == 1
 
 
 def test_layers_that_lie_differently_are_no_block():
@@ -258,7 +258,7 @@ def test_random_programs_stay_what_they_are(seed: int):
     assert plain(found.ops, bases=bases) == [*ops, End()]
     region = Region(b"", (), (), (), 0, (), (), found.layers, 0, 0)
     region = replace(region, layers=(None,) * 99)  # type: ignore[arg-type]
-    flow = dispatched(machine(bases=bases).chip, found.ops)
+    flow = dispatch_program(machine(bases=bases).chip, found.ops)
     assert [region.layer_of(flow, i) for i in range(len(flow))] == [*layers, -1]
 
 
@@ -277,4 +277,4 @@ def test_runs_that_come_several_times(seed: int):
         for run, at in several.items()
         if not any(len(o) > len(run) and o[: len(run)] == run and len(found) == len(at) for o, found in several.items())
     }
-    assert {(tuple(sorted(at)), length) for at, length in repeats(ids, 2)} == longest
+    assert {(tuple(sorted(at)), length) for at, length in find_repeats(ids, 2)} == longest

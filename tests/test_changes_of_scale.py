@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from toolchain.api import Build, BuildOptions, build

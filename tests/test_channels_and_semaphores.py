@@ -16,9 +16,9 @@ from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Container, Region
 from toolchain.errors import CompileError
-from toolchain.hw.rules import broken_rules
+from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.isa import Machine, decode, load_machine
-from toolchain.isa.needs import broken_needs
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.machine import Copy, Space
 from toolchain.runtime import Session, random_feeds
 
@@ -49,7 +49,9 @@ def test_random_networks_on_scarce_machines(
     path = tmp_path_factory.getbasetemp() / "scarce.onnx"
     onnx.save(model.proto, path)
     machine = with_sync(drawn.machine, channels, semaphores=semaphores, max_count=count)
-    assume(not broken_rules(machine.chip) and not broken_needs(machine.chip, machine.isa))  # a first table is as narrow as can be
+    assume(
+        not find_broken_rules(machine.chip) and not find_encoding_gaps(machine.chip, machine.isa)
+    )  # a first table is as narrow as can be
     try:
         built = build(path, BuildOptions(machine))
     except CompileError as fault:

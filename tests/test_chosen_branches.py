@@ -9,8 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.meaning.case import Case
-from tests.meaning.judge import sqnr_db
+from tests.semantics.case import Case
+from tests.semantics.judge import sqnr_db
 from toolchain.api import BuildOptions, build
 from toolchain.runtime import Session
 

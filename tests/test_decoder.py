@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from tests.meaning.judge import sqnr_db
+from tests.semantics.judge import sqnr_db
 from toolchain.api import Build, BuildOptions, build
 from toolchain.runtime import EntriesSession, Session
 

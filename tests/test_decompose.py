@@ -15,18 +15,18 @@ import pytest
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
-from tests.decomposing import LOG_SOFTMAX, NORM, QUOTIENT, SOFTMAX, decomposing, mixed, saved, whole
-from tests.meaning.judge import sqnr_db
-from tests.meaning.machines import int16_machine
+from tests.decompose_cases import LOG_SOFTMAX, NORM, QUOTIENT, SOFTMAX, decomposing, mixed, saved, whole
+from tests.semantics.judge import sqnr_db
+from tests.semantics.machines import int16_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import ConfigError, InternalError
 from toolchain.frontend import load_model, to_graph
 from toolchain.hw.limits import Decomposed
 from toolchain.ir.graph import verify
 from toolchain.isa import Machine, load_machine
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.registry import STEPS
-from toolchain.ops.kit.steps import Steps
-from toolchain.passes.decompose import decomposed, decomposed_everywhere
+from toolchain.passes.decompose import decompose_all, decompose_model
 from toolchain.runtime import Session
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def test_a_machine_that_names_none_takes_none_apart(tmp_path: Path) -> None:
 def test_steps_are_a_sound_model_that_says_the_same(tmp_path: Path) -> None:
     for graph, kinds in ((SOFTMAX, "ReduceMax Sub Exp ReduceMean Mul Reciprocal Mul"), (NORM, None)):
         model = load_model(saved(graph, tmp_path)[0])
-        divided = decomposed(model, EDGE16.chip)
+        divided = decompose_model(model, EDGE16.chip)
         assert not verify(divided.graph) and not verify(to_graph(divided))
         assert kinds is None or " ".join(n.op.op_type for n in divided.graph.nodes) == kinds
         assert {n.sources for n in divided.graph.nodes} == {n.sources for n in model.graph.nodes}
@@ -86,7 +86,7 @@ def test_steps_are_a_sound_model_that_says_the_same(tmp_path: Path) -> None:
 
 
 def test_steps_that_mean_something_else_end_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mean(steps: Steps) -> None:
+    def mean(steps: DecompositionBuilder) -> None:
         steps.make("exp", "Exp", steps.node.inputs[0], output=0)
 
     monkeypatch.setitem(STEPS, "Softmax", mean)
@@ -130,7 +130,7 @@ def test_steps_of_finer_types_lose_nothing(tmp_path: Path) -> None:
 def test_a_file_gives_steps_finer_types(tmp_path: Path) -> None:
     model, data = saved(SOFTMAX, tmp_path)
     machine = decomposing(mixed())
-    made = decomposed(load_model(model), machine.chip, finest=None)
+    made = decompose_model(load_model(model), machine.chip, finest=None)
     ranges = {n: Range(-4.0, 9.0) for n in made.types if n not in made.graph.constants}
     types = dict.fromkeys((n for n in made.types if ": " in n), CodeType.INT16)
     write_parameters(tmp_path / "p.yaml", Parameters(ranges, types=types))
@@ -299,9 +299,9 @@ def test_a_quantized_model_gives_its_scales_and_the_steps_are_measured(tmp_path:
 
 def test_every_machine_has_the_names_of_any(tmp_path: Path) -> None:
     model = load_model(attention(tmp_path)[0])
-    every = decomposed_everywhere(model)
+    every = decompose_all(model)
     for machine in (EDGE16, decomposing(int16_machine())):
-        own = decomposed(model, machine.chip)
+        own = decompose_model(model, machine.chip)
         assert own.types.keys() <= every.types.keys() and own.fixed <= every.fixed
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.meaning import arithmetic, functions, movement, spelled, truths, windows
-from tests.meaning.case import Case
-from tests.meaning.judge import in_float, judged, save
-from tests.meaning.machines import int16_machine
+from tests.semantics import arithmetic, decompose_models, functions, logic_cases, movement, windows
+from tests.semantics.case import Case
+from tests.semantics.judge import in_float, judged, save
+from tests.semantics.machines import int16_machine
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
@@ -34,7 +34,7 @@ ONE_SENTENCE = re.compile(r"[^\n]+(\n  help: [^\n]+)?")
 REFUSED: tuple[str, ...] = ()  # what a shipped machine may say of a case, each a part of its sentence
 MOST_REFUSED = 0.05  # of the cases
 LEAST_DB = 40.0  # of int16: as of random networks
-ALL = [c for m in (windows, arithmetic, movement, functions, spelled, truths) for c in m.CASES]
+ALL = [c for m in (windows, arithmetic, movement, functions, decompose_models, logic_cases) for c in m.CASES]
 ONE = [Case(f"Arg{kind}_of_one", "x 2,1,8", f"y = Arg{kind}<axis=1>(x) z = Cast<to=1>(y)", "z") for kind in ("Max", "Min")]
 
 

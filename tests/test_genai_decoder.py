@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.meaning.judge import sqnr_db
+from tests.semantics.judge import sqnr_db
 from tests.test_decoder import MACHINE, both, modules, step_by_step, tokens
 from toolchain.api import Build
 from toolchain.runtime import EntriesSession, Session
-from toolchain.schedule.region import Planner
+from toolchain.schedule.region_planner import RegionPlanner
 
 STEPS = 24
 
@@ -41,7 +41,7 @@ def test_the_same_weights_give_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_without_constants_ahead_it_takes_the_cycles_of_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "ahead", lambda _, plan: plan)
+    monkeypatch.setattr(RegionPlanner, "ahead", lambda _, plan: plan)
     plain, standard = built(tmp_path, None, False), modules()[1].built_for(MACHINE, tmp_path)
     assert plain.entries["decode"].figures["cycles"] < 1.01 * standard.entries["decode"].figures["cycles"]
 
@@ -54,7 +54,7 @@ def test_weights_of_four_bits_and_one_product_for_queries_keys_and_values(tmp_pa
     rows = sum(state.port.size_bytes // made.PLACES for _, state in states)
     logits = np.dtype(genai.container.graph.types["logits"].dtype)
     assert genai.figures["dram_write_bytes"] == rows + len(made.WORDS) * logits.itemsize
-    assert [type(s).__name__ for s in genai.container.segments] == ["Island", "Region"]
+    assert [type(s).__name__ for s in genai.container.segments] == ["HostSubgraph", "Region"]
     model = modules()[1].Float(4)
     real = np.stack([model.run(token, step) for step, token in enumerate(tokens(1)[:STEPS].tolist())])
     got = written(both_of.data, "genai")

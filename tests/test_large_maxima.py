@@ -9,8 +9,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from quant.error import sqnr_db
-from tests.keyed import with_keys
+from quant.fidelity import sqnr_db
+from tests.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.isa import load_machine

@@ -12,8 +12,8 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.edited import edited, model, operations, region_of
-from tests.keyed import with_keys
+from tests.cli.edit_programs import edited, model, operations, region_of
+from tests.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.machine import Convolution, Elementwise, MachineOp, MatrixProduct, Pool

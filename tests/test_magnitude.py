@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.meaning.judge import sqnr_db
+from tests.semantics.judge import sqnr_db
 from toolchain.api import BuildOptions, build
 from toolchain.runtime import Session
 

@@ -15,18 +15,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.forced_turns import first_way
+from tests.force_cascades import first_way
 from tests.random_cases import DrawnMachine, first_table, machines
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
 from toolchain.hw import read_source
-from toolchain.isa import Isa, Machine, decode, load_machine, starter_table
+from toolchain.isa import Isa, Machine, decode, load_machine, make_default_table
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.isa.machine import read_table
-from toolchain.isa.needs import broken_needs
 from toolchain.machine import Copy, Fill, MachineOp, MatrixProduct
 from toolchain.runtime import Session
-from toolchain.schedule.region import Planner
+from toolchain.schedule.region_planner import RegionPlanner
 
 PERMS = [(0, 2, 3, 1), (0, 2, 1, 3), (0, 3, 2, 1), (1, 3, 0, 2), (3, 2, 1, 0), (2, 0, 1, 3)]
 
@@ -39,7 +39,7 @@ def edge16(sram_kib: int = 512, max_batches: int = 1, **dma: int) -> Machine:
     product = chip.limits.matrix_product.model_copy(update={"max_batches": max_batches})
     limits = chip.limits.model_copy(update={"matrix_product": product})
     chip = chip.model_copy(update={"engines": engines, "memories": memories, "limits": limits})
-    assert not broken_needs(chip, machine.isa)
+    assert not find_encoding_gaps(chip, machine.isa)
     return replace(machine, chip=chip)
 
 
@@ -123,7 +123,7 @@ def attention(path: Path, heads: int, length: int, width: int, second: tuple[int
 
 @pytest.mark.parametrize("second", [(), (1,), (1, 1)], ids=["each its own", "one for all", "one for all, of rank 4"])
 def test_heads_are_one_operation(second: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "_layer_by_layer", first_way)  # a raced plan is faster, of more operations
+    monkeypatch.setattr(RegionPlanner, "_layer_by_layer", first_way)  # a raced plan is faster, of more operations
     path = attention(tmp_path / "m.onnx", 12, 16, 8, second)
     single, together, some = (build(path, BuildOptions(edge16(max_batches=n))) for n in (1, 64, 5))
     # Not one for all twelve: the first heads are multiplied while others are loaded.
@@ -173,8 +173,8 @@ def block(path: Path, length: int, width: int, heads: int) -> Path:
 
 @pytest.mark.parametrize("sram_kib", [pytest.param(512, marks=pytest.mark.exhaustive), 64])
 def test_a_block_of_a_transformer(sram_kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "ahead", lambda _, plan: plan)  # constants in pieces would be counted too
-    monkeypatch.setattr(Planner, "retiled", lambda _, plan: plan)  # and finer tiles
+    monkeypatch.setattr(RegionPlanner, "ahead", lambda _, plan: plan)  # constants in pieces would be counted too
+    monkeypatch.setattr(RegionPlanner, "retiled", lambda _, plan: plan)  # and finer tiles
     path = block(tmp_path / "m.onnx", 64, 96, 6)
     plain = build(path, BuildOptions(edge16(sram_kib)))
     made = build(path, BuildOptions(edge16(sram_kib, 64, dimensions=4, transpose_block=16)))
@@ -185,7 +185,7 @@ def test_a_block_of_a_transformer(sram_kib: int, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("kind", ["descriptors", "registers"])
 def test_bits_only_where_the_machine_has_them(kind: str) -> None:
     def parameters(machine: Machine) -> Counter[str]:
-        text = starter_table(machine.chip, kind)
+        text = make_default_table(machine.chip, kind)
         names = ("count_outer", "source_stride_outer", "transpose", "batches", "a_batch_stride")
         return Counter({name: text.count(f"{name}: ") for name in names if f"{name}: " in text})
 
@@ -193,10 +193,10 @@ def test_bits_only_where_the_machine_has_them(kind: str) -> None:
     assert parameters(edge16(dimensions=4)).keys() == {"count_outer", "source_stride_outer"}
     assert parameters(edge16(transpose_block=4)).keys() == {"transpose"}
     assert parameters(edge16(max_batches=12)).keys() == {"batches", "a_batch_stride"}
-    table, _ = read_table(read_source(starter_table(edge16().chip, kind), "first.yaml"))
+    table, _ = read_table(read_source(make_default_table(edge16().chip, kind), "first.yaml"))
     assert table is not None
     wide = edge16(dimensions=4, transpose_block=4, max_batches=12).chip
-    said = {reason for _, reason in broken_needs(wide, Isa(table, wide))}
+    said = {reason for _, reason in find_encoding_gaps(wide, Isa(table, wide))}
     assert "has no bits for batches, but this chip uses 1 to 12 (limits.matrix_product.max_batches)" in said
     assert "has no bits for transpose, but this chip uses 0 to 1 (engines.dma.transpose_block)" in said
     assert any(reason.startswith("has no bits for count_outer, but this chip uses 1 to ") for reason in said)

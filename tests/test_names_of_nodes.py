@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.verified_passes import graphs_in
-from toolchain import entries
+from toolchain import entry_points
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import InternalError, ProgramError
 from toolchain.ir.graph import Graph, Node, OnnxOp, Origin, Quant, TensorType, distinctly_named, verify
@@ -70,9 +70,12 @@ def test_changes_of_scale_before_and_behind_a_table(low: float, high: float, tmp
 
 
 def test_a_broken_program_that_was_just_built_is_our_fault() -> None:
-    with pytest.raises(InternalError, match=r"^what was built is broken: no such word$"), entries.named(None):
+    with pytest.raises(InternalError, match=r"^what was built is broken: no such word$"), entry_points.entry_in_errors(None):
         raise ProgramError("no such word")
-    with pytest.raises(InternalError, match=r"^entry a: what was built is broken: no such word$"), entries.named("a"):
+    with (
+        pytest.raises(InternalError, match=r"^entry a: what was built is broken: no such word$"),
+        entry_points.entry_in_errors("a"),
+    ):
         raise ProgramError("no such word")
 
 
@@ -80,12 +83,12 @@ def test_a_build_that_makes_a_broken_program(tmp_path: Path, monkeypatch: pytest
     def unsound(*_: object) -> None:
         raise ProgramError("layer 'a': its result is not what its node makes")
 
-    monkeypatch.setattr("toolchain.codegen.container.check_soundness", unsound)
+    monkeypatch.setattr("toolchain.codegen.container.verify_container", unsound)
     with pytest.raises(InternalError, match=r"^what was built is broken: model: is not sound: layer 'a'"):
         build_of(rounded("Relu", 0.01), -1, 1, tmp_path)
 
 
 def test_a_build_does_not_go_on_with_a_broken_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.compiling.verify", lambda graph: ["2 nodes have the name 'a'"] if [*graphs_in(graph)] else [])
+    monkeypatch.setattr("toolchain.compiler.verify", lambda graph: ["2 nodes have the name 'a'"] if [*graphs_in(graph)] else [])
     with pytest.raises(InternalError, match=r"^the integer graph is broken: 2 nodes have the name 'a'$"):
         build_of(rounded("Relu", 0.01), -1, 1, tmp_path)

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from toolchain.api import Build, BuildOptions, build
 from toolchain.runtime import Session
 

@@ -38,10 +38,10 @@ ROW = """\
 SCRIPT = """
 import json, sys
 from pathlib import Path
-import simulator.values, toolchain.machine.operations, toolchain.ops
+import simulator.semantics, toolchain.machine.operations, toolchain.ops
 folder, added = sys.argv[1], sys.argv[2]
 toolchain.machine.operations.__path__.append(added + "/operations")
-simulator.values.__path__.append(added + "/values")
+simulator.semantics.__path__.append(added + "/values")
 toolchain.ops.__path__.append(added + "/operators")
 import toolchain.vectors.draws
 toolchain.vectors.draws.__path__.append(added + "/draws")
@@ -71,9 +71,9 @@ print(json.dumps({
 
 KIT = """
 import sys
-import simulator.values, toolchain.machine.operations
+import simulator.semantics, toolchain.machine.operations
 toolchain.machine.operations.__path__.append(sys.argv[2] + "/operations")
-simulator.values.__path__.append(sys.argv[2] + "/values")
+simulator.semantics.__path__.append(sys.argv[2] + "/values")
 import toolchain.vectors.draws
 toolchain.vectors.draws.__path__.append(sys.argv[2] + "/draws")
 from toolchain.cli.hw import app

@@ -12,9 +12,9 @@ import pytest
 from onnx import parser
 
 from toolchain.errors import InternalError
+from toolchain.module_registry import merge_tables
 from toolchain.ops.kit import registry
 from toolchain.ops.pool.rules import RULES
-from toolchain.tables import merged
 
 OPERATORS = Path(__file__).parent / "operators"
 MODEL = """
@@ -58,4 +58,4 @@ def test_a_file_is_an_operator(tmp_path: Path, folder: Path | str, host: str) ->
 def test_two_files_with_one_rule_are_refused() -> None:
     pool = next(m for m in registry._MODULES if getattr(m, "RULES", None) is RULES)
     with pytest.raises(InternalError, match="another file has a rule for MaxPool"):
-        merged([pool, pool], "RULES", registry._HAS)
+        merge_tables([pool, pool], "RULES", registry._HAS)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError

@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from quant.error import sqnr_db
-from tests.decomposing import decomposing, saved
+from quant.fidelity import sqnr_db
+from tests.decompose_cases import decomposing, saved
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.runtime import Session

@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.movement import Join
+from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.rescale import Rescale
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,6,6] x) => ({outputs}) <int64[3] shape = {{1, 5, -1}}> {{
@@ -30,7 +30,7 @@ def built(folder: Path, outputs: str = "float[1,5,45] y", more: str = "") -> Bui
 
 def scales(made: Build) -> list[float]:
     graph = made.container.graph
-    whole = next(graph.types[n.outputs[0]].quant for n in graph.nodes if isinstance(n.op, Join))
+    whole = next(graph.types[n.outputs[0]].quant for n in graph.nodes if isinstance(n.op, IntegerConcat))
     assert whole is not None
     quants = [graph.types[n.outputs[0]].quant for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
     return [q.scale / whole.scale for q in quants if q is not None]

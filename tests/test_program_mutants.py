@@ -22,7 +22,7 @@ from mutate_programs import (  # type: ignore[import-not-found]
 )
 from program_mutations import KINDS, Program, mutate  # type: ignore[import-not-found]
 
-from tests.cli.edited import model
+from tests.cli.edit_programs import model
 from toolchain.machine import Signal, Wait
 
 BODY = """h2 = Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(h, k)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.bounded import require_bounds
-from tests.exact import require_exact
-from tests.forced_turns import forced_turns
+from tests.check_bounds import require_bounds
+from tests.compare_exact import require_exact
+from tests.force_cascades import forced_turns
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from tests.threads import require_concurrent
 from toolchain.api import BuildOptions, build

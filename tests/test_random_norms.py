@@ -16,7 +16,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.decomposing import require_equal_in_steps
+from tests.decompose_cases import require_equal_in_steps
 from tests.random_cases import DRAWN, DrawnMachine, machines
 
 CASES = int(os.environ.get("RANDOM_NORMS", "6"))

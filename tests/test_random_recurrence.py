@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.decomposing import require_equal_in_steps
+from tests.decompose_cases import require_equal_in_steps
 from tests.random_cases import DRAWN, DrawnMachine, machines
 from tests.recurrent import recurrent
 

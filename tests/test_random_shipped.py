@@ -22,11 +22,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.meaning.floors import FEW_CODES
-from tests.meaning.judge import Judged, in_float, judged, save, sqnr_db
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
 from tests.random_network import DrawnModel, Network
+from tests.semantics.judge import Judged, in_float, judged, save, sqnr_db
+from tests.semantics.sqnr_floors import FEW_CODES
 from tests.test_dimensions_of_one import MACHINES, ONE_SENTENCE
 from tests.threads import require_concurrent
 from toolchain.api import Build, BuildOptions, build

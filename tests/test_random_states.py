@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.controlled import with_control
+from tests.control_flow_machines import with_control
 from tests.random_cases import DRAWN, DrawnMachine, machines
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
@@ -114,8 +114,8 @@ def test_kept_as_if_the_host_handed_it_over() -> None:
 @pytest.mark.slow
 def test_in_a_ring_wherever_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small, and however many cycles it takes."""
-    monkeypatch.setattr("toolchain.passes.rings._gains", lambda *_: True)
-    monkeypatch.setattr("toolchain.compiling._worth_of_all", lambda *_: [0.0])
+    monkeypatch.setattr("toolchain.passes.circular_states._gains", lambda *_: True)
+    monkeypatch.setattr("toolchain.compiler._worth_of_all", lambda *_: [0.0])
     found = Counter[bool]()
 
     @settings(DRAWN, max_examples=CASES)

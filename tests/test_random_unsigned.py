@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
-from tests.unsigned import HALF, signed, unsigned
+from tests.unsigned_machines import HALF, signed, unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType

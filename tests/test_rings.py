@@ -15,13 +15,13 @@ import onnxruntime
 import pytest
 
 from tests.cli.commands import run
-from tests.controlled import with_control
-from tests.meaning.case import Case
-from tests.meaning.judge import sqnr_db
+from tests.control_flow_machines import with_control
+from tests.semantics.case import Case
+from tests.semantics.judge import sqnr_db
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import ProgramError
-from toolchain.ir.states import Ring
+from toolchain.ir.states import CircularState
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.tree.text import print_schedule
@@ -278,7 +278,7 @@ def test_headers_that_contradict_themselves() -> None:
     (region,) = (s for s in container.segments if isinstance(s, Region))
     (found,) = region.states
     ring = found.ring
-    assert isinstance(ring, Ring)
+    assert isinstance(ring, CircularState)
     for wrong, reason in (
         (ring._replace(period=95), "the state 'past' is a ring of another size than its port [1, 4, 192, 32]"),
         (ring._replace(places=97), "the state 'past' is a ring of 96 rows: 97 in steps of 1 do not fit"),

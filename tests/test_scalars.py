@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from quant.sample import fit_sample
+from quant.fit_sample import fit_sample
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import TensorType
 from toolchain.runtime import Session

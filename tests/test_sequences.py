@@ -11,13 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.meaning.judge import sqnr_db
 from tests.recurrent import recurrent
+from tests.semantics.judge import sqnr_db
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.report.error_page import rows_text
 from toolchain.report.fidelity_text import fidelity_text
-from toolchain.report.text import explain_text, layers_text
+from toolchain.report.report_text import explain_text, layers_text
 from toolchain.runtime import Session
 
 WARNED = (

@@ -18,10 +18,10 @@ from toolchain.errors import ConfigError
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
-from toolchain.isa import Isa, Machine, decode, load_machine, starter_table
+from toolchain.isa import Isa, Machine, decode, load_machine, make_default_table
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.isa.machine import read_table
-from toolchain.isa.needs import broken_needs
-from toolchain.machine import TABLE_FUNCTIONS, Convolution, MachineOp, Table, TableFunction, broken_capability
+from toolchain.machine import TABLE_FUNCTIONS, Convolution, MachineOp, Table, TableFunction, find_unsupported
 from toolchain.ops.function_names import FUNCTION_NAMES
 from toolchain.report.trace import trace_json
 from toolchain.runtime import Session, random_feeds
@@ -45,7 +45,7 @@ def with_engines(functions: dict[str, dict[str, dict[str, int]]], **mac: Any) ->
         engines[name] = engines["vector"].model_copy(update={"functions": made})
     engines["mac"] = engines["mac"].model_copy(update=mac)
     machine = replace(machine, chip=machine.chip.model_copy(update={"engines": engines}))
-    assert not broken_needs(machine.chip, machine.isa)
+    assert not find_encoding_gaps(machine.chip, machine.isa)
     return machine
 
 
@@ -180,16 +180,16 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
 def test_programs_for_other_machines_are_refused() -> None:
     op = Table(1, 1, 1, 0, 0, 0, 0, 0, 0, 0, function=TableFunction.EXP)
     chip = edge16(sigmoid=COMMON).chip
-    assert broken_capability(op, chip) == "engines.vector.functions has neither exp nor table"
-    assert broken_capability(replace(op, function=TableFunction.TABLE), chip) == "engines.vector.functions has no table"
-    assert broken_capability(replace(op, function=99), chip) == "function=99 is no function of a table"
-    assert broken_capability(op, edge16(table=COMMON).chip) is None
+    assert find_unsupported(op, chip) == "engines.vector.functions has neither exp nor table"
+    assert find_unsupported(replace(op, function=TableFunction.TABLE), chip) == "engines.vector.functions has no table"
+    assert find_unsupported(replace(op, function=99), chip) == "function=99 is no function of a table"
+    assert find_unsupported(op, edge16(table=COMMON).chip) is None
 
 
 @pytest.mark.parametrize("kind", ["descriptors", "registers"])
 def test_bits_only_where_there_is_a_choice(kind: str) -> None:
     def field(machine: Machine) -> str:
-        lines = starter_table(machine.chip, kind).partition("\n  table:\n")[2].split("\n  signal:")[0]
+        lines = make_default_table(machine.chip, kind).partition("\n  table:\n")[2].split("\n  signal:")[0]
         return next((line.strip() for line in lines.splitlines() if "function" in line), "")
 
     assert field(edge16(table=COMMON)) == ""
@@ -199,10 +199,10 @@ def test_bits_only_where_there_is_a_choice(kind: str) -> None:
 
 def test_a_table_of_an_instruction_set_without_the_bits_is_refused() -> None:
     machine = edge16(table=COMMON)
-    table, _ = read_table(read_source(starter_table(machine.chip), "first.yaml"))
+    table, _ = read_table(read_source(make_default_table(machine.chip), "first.yaml"))
     assert table is not None
     other = edge16(table=COMMON, exp=SLOW, abs=SLOW).chip
-    ((path, reason),) = broken_needs(other, Isa(table, other))
+    ((path, reason),) = find_encoding_gaps(other, Isa(table, other))
     assert path == ("operations", "table")
     assert reason == (
         "has no bits for function, but this chip uses 0 to 15 (engines.vector.functions); give it 4 bits, or let "

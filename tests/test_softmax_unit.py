@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.fixed_point.core.codes import CodeType
-from tests.meaning.machines import mixed_machine
+from tests.semantics.machines import mixed_machine
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType

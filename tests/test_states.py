@@ -15,21 +15,21 @@ import onnx.printer
 import onnxruntime
 import pytest
 
-from quant.data import open_data
+from quant.calibration_data import open_data
 from quant.file import read_parameters
 from tests.cli.commands import run
-from tests.controlled import CONTROL, with_control
-from tests.meaning.case import Case
-from tests.meaning.judge import sqnr_db
-from tests.meaning.machines import int16_machine
+from tests.control_flow_machines import CONTROL, with_control
 from tests.quantized.forms import script
 from tests.schedule.test_placement import edge16 as edge16_with
+from tests.semantics.case import Case
+from tests.semantics.judge import sqnr_db
+from tests.semantics.machines import int16_machine
 from tests.test_feature_maps import machine as with_granules
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Container, Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import CompileError, ProgramError
-from toolchain.frontend import load_model, with_states
-from toolchain.frontend.state_names import paired
+from toolchain.frontend import load_model, pair_states
+from toolchain.frontend.state_names import pair_by_name
 from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
@@ -508,7 +508,7 @@ def test_the_copy_of_a_state_is_last_where_the_order_of_layers_is_open(tmp_path:
 
 def test_an_operation_that_reads_what_the_state_has_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where every next value were written in place, bits would differ."""
-    monkeypatch.setattr("toolchain.codegen.states._still_read", lambda placed, state: False)
+    monkeypatch.setattr("toolchain.codegen.place_states._still_read", lambda placed, state: False)
     from toolchain.errors import InternalError
 
     with pytest.raises(InternalError, match="differs from the integer reference"):
@@ -607,7 +607,7 @@ NAMED = {
 @pytest.mark.parametrize("inputs", NAMED)
 def test_names_that_say_it(inputs: tuple[str, ...]) -> None:
     outputs = ["img_out", "y", *NAMED[inputs]]
-    assert list(paired(["x", *inputs], outputs)) == list(zip(inputs, NAMED[inputs]))
+    assert list(pair_by_name(["x", *inputs], outputs)) == list(zip(inputs, NAMED[inputs]))
 
 
 WRITTEN = {
@@ -628,7 +628,7 @@ def test_caches_that_rows_are_written_to(name: str, tmp_path: Path) -> None:
     made = f"{cache} b, {cache} d, {cache} y" + (f", {hidden} hn" if "hn" in body else "")
     text = f'<ir_version: 11, opset_import: ["" : 24]> g {given} => ({made}) {{ {body} y = Relu(c) }}'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
-    model = with_states(load_model(tmp_path / "n.onnx"), None)
+    model = pair_states(load_model(tmp_path / "n.onnx"), None)
     assert [f"{past}={present}" for past, present in model.states] == expected
 
 

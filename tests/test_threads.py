@@ -12,12 +12,12 @@ import onnx
 import pytest
 
 from quant.float_session import CheckedSession
-from simulator import Prepared, prepare
+from simulator import PreparedProgram, prepare_program
 from tests.threads import count_wrong_runs, require_runs_in_turn, run_in_threads
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
-from toolchain.runtime import EntriesSession, Execution, IoBinding, Program, Session, builtin, random_feeds, read_port
+from toolchain.runtime import EntriesSession, Execution, IoBinding, Program, Session, builtin_backends, random_feeds, read_port
 
 RUNS = 25  # in each of 8 threads; where runs share one memory image, these tests failed in each of 3 trials
 BACKENDS = ("simulator", "reference")
@@ -28,12 +28,12 @@ class Board:
 
     observes = False
     _memory: np.ndarray
-    _prepared: Prepared
+    _prepared: PreparedProgram
 
     def load(self, program: Program, *, timing: bool, check: bool) -> Board:
         board, size = Board(), program.region.dram_bytes
         board._memory = np.zeros(size, np.uint8)
-        board._prepared = prepare(program.machine.chip, program.flow, None, size, [(0, size)])
+        board._prepared = prepare_program(program.machine.chip, program.flow, None, size, [(0, size)])
         return board
 
     def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
@@ -173,7 +173,7 @@ def refuse(*_: Any) -> Callable[..., None]:
 
 def test_programs_are_prepared_once(plain: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
-    monkeypatch.setattr(builtin, "prepare", lambda *a, **k: prepared.append(1) or prepare(*a, **k))
+    monkeypatch.setattr(builtin_backends, "prepare_program", lambda *a, **k: prepared.append(1) or prepare_program(*a, **k))
     session = Session(plain)
     feeds = inputs_of(session, 1)[0]
     run_in_threads(lambda _: session.run(None, feeds))

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import WeightScaling
+from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
-from tests.meaning.machines import int8_machine, mixed_machine, unsigned_machine
+from tests.semantics.machines import int8_machine, mixed_machine, unsigned_machine
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
@@ -24,7 +24,7 @@ from toolchain.isa.manual import manual
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.report.error_page import page, rows_text
 from toolchain.report.layer_types import types_text
-from toolchain.report.text import explain_text
+from toolchain.report.report_text import explain_text
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import toolchain.compiling
+import toolchain.compiler
 import toolchain.passes.fuse
 from tests.verified_passes import BrokenGraph, passes, verified
 from toolchain.frontend import rewrite
@@ -43,7 +43,7 @@ def test_a_tensor_of_the_compiler_is_named_by_what_it_is_for() -> None:
 
 def test_every_stage_that_makes_a_graph_is_watched() -> None:
     found = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
-    stages = "walk.static_graph widen.in_float32 dequantize.dequantized rewrite.sweep normal.normal_form promote.promote"
+    stages = "walk.static_graph widen.in_float32 dequantize.dequantize_graph rewrite.sweep normal.normal_form promote.promote"
     others = "compose.compose select.select movers.merge_moves lift.lift_functions lift.lift_sums given.clamped given.selected"
     others += " fuse.fuse_clamps fuse.fuse_tables fuse.fuse_residuals quantize.quantize"
     assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= found
@@ -60,7 +60,7 @@ def test_a_pass_that_breaks_a_graph_is_named(fault: str) -> None:
     assert str(raised.value) == f"{__name__}.breaking gave a broken graph: {fault}"
 
 
-@pytest.mark.parametrize("holder", [toolchain.compiling, toolchain.passes.fuse])
+@pytest.mark.parametrize("holder", [toolchain.compiler, toolchain.passes.fuse])
 def test_where_the_build_calls_it_and_where_it_is_defined(holder: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graph, "with_nodes", lambda graph, nodes: replace(graph, nodes=tuple(nodes)[:-1]))
     with pytest.raises(
@@ -70,7 +70,7 @@ def test_where_the_build_calls_it_and_where_it_is_defined(holder: object, monkey
 
 
 def test_a_rule_of_the_frontend_that_breaks_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "drop_dead", lambda graph: BROKEN["tensor 'y' has no type"])
+    monkeypatch.setattr(rewrite, "eliminate_dead_code", lambda graph: BROKEN["tensor 'y' has no type"])
     with pytest.raises(BrokenGraph, match=r"^toolchain.frontend.rewrite.(sweep|rewrite) gave .* tensor 'y' has no type$"):
         rewrite.rewrite(SOUND, {}, 21, {})
 

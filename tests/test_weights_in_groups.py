@@ -13,14 +13,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.in_process import run_script
+from tests.run_in_process import run_script
 from tests.schedule.test_buffers import built
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.hw import load_chip
-from toolchain.hw.terms import without
-from toolchain.isa import Machine, load_machine, starter_table
-from toolchain.machine import Convolution, MachineOp, accesses, broken_capability, demand, weight_bytes
+from toolchain.hw.timing_terms import idealize_terms
+from toolchain.isa import Machine, load_machine, make_default_table
+from toolchain.machine import Convolution, MachineOp, accesses, demand, find_unsupported, weight_bytes
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.runtime import Session
 
@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Make:
         (tmp_path / "mine.yaml").write_text(text)
         if own_table:
             (tmp_path / "isa").mkdir(exist_ok=True)
-            (tmp_path / "isa/mine.yaml").write_text(starter_table(load_chip(str(tmp_path / "mine.yaml"))))
+            (tmp_path / "isa/mine.yaml").write_text(make_default_table(load_chip(str(tmp_path / "mine.yaml"))))
         return load_machine(str(tmp_path / "mine.yaml"))
 
     return made
@@ -194,7 +194,9 @@ def one(**changes: int) -> Convolution:
 
 def test_time_and_bytes_of_groups(make: Make) -> None:
     """By the closed forms: 18 groups of 32 of a sum of 576; 40 pixels, 64 channels on 16 x 16."""
-    chip = without(make("edge16", "sizes: [32, 64], scale_bits: 12, minimum_bits: 8, fold_cycles: 3").chip, ["fold_cycles"])
+    chip = idealize_terms(
+        make("edge16", "sizes: [32, 64], scale_bits: 12, minimum_bits: 8, fold_cycles: 3").chip, ["fold_cycles"]
+    )
     op = one()
     folds = 3 * 4
     assert demand(op, chip).compute_cycles == folds * (576 + 30)
@@ -211,7 +213,7 @@ def test_time_and_bytes_of_groups(make: Make) -> None:
 
 
 def test_rows_of_a_weight_stationary_array_are_one_group(make: Make) -> None:
-    chip = without(make("wide32_w4a16", "sizes: [32]").chip, ["fold_cycles"])
+    chip = idealize_terms(make("wide32_w4a16", "sizes: [32]").chip, ["fold_cycles"])
     op = one(input_column_stride=2048, output_column_stride=128)
     assert op.output_channels * (weight_bytes(576, 0, chip) + 18) == replace(op, group=32).weight_bytes(chip)
     folds, stream = 18 * 2, 40
@@ -229,14 +231,14 @@ def test_rows_of_a_weight_stationary_array_are_one_group(make: Make) -> None:
 )
 def test_a_group_that_no_array_has(make: Make, groups: str, group: int, said: str | None) -> None:
     chip = make("edge16", groups, default=0).chip
-    assert broken_capability(one(group=group), chip) == said
+    assert find_unsupported(one(group=group), chip) == said
 
 
 def test_tables_have_bits_where_there_are_groups(make: Make, tmp_path: Path) -> None:
     make("edge16", "sizes: [32, 256]")
-    assert "group: {bits: [" in starter_table(load_chip(str(tmp_path / "mine.yaml")))
+    assert "group: {bits: [" in make_default_table(load_chip(str(tmp_path / "mine.yaml")))
     make("edge16", "", default=0)
-    assert "group:" not in starter_table(load_chip(str(tmp_path / "mine.yaml")))
+    assert "group:" not in make_default_table(load_chip(str(tmp_path / "mine.yaml")))
 
 
 CALIBRATE = Path(__file__).parents[1] / "scripts" / "calibrate.py"

@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.meaning.case import Case
-from tests.meaning.judge import sqnr_db
-from tests.meaning.machines import int16_machine
+from tests.semantics.case import Case
+from tests.semantics.judge import sqnr_db
+from tests.semantics.machines import int16_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.isa import Machine

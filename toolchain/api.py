@@ -13,51 +13,59 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from quant.data import Samples, to_calibrate_on
+from quant.calibration_data import Samples, split_calibration
 from quant.file import read_parameters
+from quant.fit_sample import NotFinite
 from quant.float_session import inference_notes
-from quant.sample import NotFinite
-from toolchain import entries
-from toolchain.checking import checked, host_reasons
+from toolchain import entry_points
 from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_bytes
-from toolchain.compiling import Compiled, Dump, Progress, compile_model, select_model, silent
-from toolchain.curve import Curve, as_figures, sram_curve
-from toolchain.export.qdq import qdq_model
-from toolchain.frontend import load_model, with_blocks_alike, with_states
-from toolchain.isa import Machine, load_machine
-from toolchain.judging import (
-    Data,
+from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, select_model
+from toolchain.evaluation_data import (
+    BuildData,
     calibration_in_other_shapes,
     data_in_other_shapes,
-    data_of,
-    judged_warnings,
+    evaluation_warnings,
+    open_build_data,
     random_warnings,
-    to_judge_on,
+    split_evaluation_data,
 )
+from toolchain.export.qdq import qdq_model
+from toolchain.frontend import load_model, pair_states, tie_block_ranges
+from toolchain.isa import Machine, load_machine
 from toolchain.options import BuildOptions
-from toolchain.passes.given import clamped
-from toolchain.passes.named import named_nodes
-from toolchain.passes.typed import decomposed_as_asked
+from toolchain.passes.fold_qdq import fuse_selected_clamps
+from toolchain.passes.match_nodes import match_nodes
+from toolchain.passes.type_overrides import decompose_for_types
+from toolchain.repair.calibrate_network import (
+    AUTO,
+    CalibratedNetwork,
+    calibrate_network,
+    effort_of,
+    load_quantization,
+    reuse_quantization,
+    widened,
+)
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared, prepared_alike, prepared_by_file, widened
 from toolchain.report import (
-    agreed,
     calibration_warnings,
+    check_frontend,
     few_values_warnings,
     host_warnings,
     idle_warnings,
     joined_warnings,
+    list_requantized_weights,
     not_finite_warnings,
-    rounded_anew_notes,
     skipped_warnings,
     unseen_warnings,
 )
 from toolchain.report.error_report import ErrorReport
-from toolchain.report.gate import Evaluation, loaded
-from toolchain.report.strides import stride_warnings
-from toolchain.schedule.tree.heads import schedules_given
+from toolchain.report.gate import Evaluation, load_evaluation
+from toolchain.report.stride_warnings import stride_warnings
 from toolchain.schedule.tree.nodes import RegionTree
-from toolchain.stepping import model_data
+from toolchain.schedule.tree.region_headers import read_schedules
+from toolchain.sram_sweep import SramSweep, as_figures, sram_curve
+from toolchain.stateful_samples import model_data
+from toolchain.verify_build import host_reasons, verify_build
 
 _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
 
@@ -78,7 +86,7 @@ class Build:
     errors: ErrorReport | None = None
     qdq: bytes | None = None
     scheduled: Callable[[], tuple[RegionTree, ...]] = tuple
-    curve: Curve | None = None
+    curve: SramSweep | None = None
     entries: Mapping[str, Build] = field(default_factory=dict[str, "Build"])
 
     @property
@@ -91,13 +99,13 @@ class Build:
 class _Started:
     """A network that is ready to be compiled: one set of input shapes, its data, and its quantization."""
 
-    data: Data
-    calibrated: Prepared
+    data: BuildData
+    calibrated: CalibratedNetwork
     calibrated_on: int | None  # samples, of this entry or the one by whose ranges it is quantized
     unread: tuple[str, ...]
 
 
-def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress: Progress = silent) -> Build:
+def build(path: str | Path, options: BuildOptions, dump: Dump = ignore_progress, progress: Progress = ignore_progress) -> Build:
     """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text.
 
     Of several entries the first is calibrated, and its ranges hold what the data show in the shapes of the others too, or all are
@@ -110,25 +118,25 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
 
 def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: Progress) -> Build:
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
-    evaluation = loaded(options.gate)
-    schedules = schedules_given(options.schedule, tuple(options.entries))
+    evaluation = load_evaluation(options.gate)
+    schedules = read_schedules(options.schedule, tuple(options.entries))
     started: dict[str, _Started] = {}
-    compiled: dict[str, Compiled] = {}
+    compiled: dict[str, CompiledNetwork] = {}
     each = options.each()
 
     @cache
     def opened(name: str) -> Network:
-        tell = entries.dump_of(name, dump) if options.entries else dump
+        tell = entry_points.dump_of(name, dump) if options.entries else dump
         return _opened(path, each[name], machine, tell, progress)
 
     for name, asked in each.items():
         first = next(iter(started.values()), None)
-        with entries.named(name if options.entries else None):
+        with entry_points.entry_in_errors(name if options.entries else None):
             begun = _started(opened(name), asked, first, progress, alone=len(each) == 1)
         if first is None and options.entries:
             begun = replace(begun, calibrated=_over_all_shapes(begun.calibrated, each, opened, progress))
-        with entries.named(name if options.entries else None):
-            tell = entries.dump_of(name, dump) if options.entries else dump
+        with entry_points.entry_in_errors(name if options.entries else None):
+            tell = entry_points.dump_of(name, dump) if options.entries else dump
             network, given = begun.calibrated.network, begun.calibrated.quantization
             wanted, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
             made = compile_model(
@@ -149,7 +157,7 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     progress("check", 0, None)
     built: dict[str, Build] = {}
     for name, asked in each.items():
-        with entries.named(name if options.entries else None):
+        with entry_points.entry_in_errors(name if options.entries else None):
             built[name] = _built(data, name, compiled[name], started[name], asked, evaluation, progress)
     return _together(data, built) if options.entries else built[MAIN]
 
@@ -159,22 +167,22 @@ def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dum
     progress("load", 0, None)
     given = model_data(options.calibration, options.samples, options.judge)
     model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges, data=given)
-    hosted = named_nodes(model.nodes, options.host_nodes)
+    hosted = match_nodes(model.nodes, options.host_nodes)
     said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
-    model = with_states(decomposed_as_asked(model, machine.chip, hosted, options.types, said), options.states)
-    model = with_blocks_alike(model) if options.blocks_alike else model
+    model = pair_states(decompose_for_types(model, machine.chip, hosted, options.types, said), options.states)
+    model = tie_block_ranges(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes)
     return Network(model, selection, machine, hosted).typed(options.types)
 
 
 def _over_all_shapes(
-    calibrated: Prepared, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
-) -> Prepared:
+    calibrated: CalibratedNetwork, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
+) -> CalibratedNetwork:
     """The first entry, its ranges widened to what the data show in the shapes of the others, where they have these."""
     for name, options in list(each.items())[1:]:
         if options.calibration is None or options.parameters is not None:
             continue
-        with entries.named(name):
+        with entry_points.entry_in_errors(name):
             network = opened(name)
             samples = calibration_in_other_shapes(network.model, options, calibrated.network.model)
             if samples is not None:
@@ -201,24 +209,24 @@ def _quantized(network: Network, options: BuildOptions, first: _Started | None, 
     """Raises CompileError, NotFinite."""
     model = network.model
     data = (
-        data_of(model, options, network.not_finite)
+        open_build_data(model, options, network.not_finite)
         if first is None
         else data_in_other_shapes(model, options, first.calibrated.network.model)
     )
     all_of_it = first is not None or options.parameters is not None or data.judge is not None
-    samples = data.given if all_of_it else to_calibrate_on(data.given)
-    model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
+    samples = data.given if all_of_it else split_calibration(data.given)
+    model, unread = check_frontend(model, islice(samples, _AGREEMENT_SAMPLES))
     network = replace(network, model=model)
     if first is None or options.parameters is not None:
         calibrated = _prepared(network, options, samples, progress)
         return _Started(data, calibrated, calibrated.samples, unread)
-    return _Started(data, prepared_alike(network, first.calibrated), first.calibrated_on, unread)
+    return _Started(data, reuse_quantization(network, first.calibrated), first.calibrated_on, unread)
 
 
 def _built(
     data: bytes,
     name: str,
-    compiled: Compiled,
+    compiled: CompiledNetwork,
     started: _Started,
     options: BuildOptions,
     evaluation: Evaluation | None,
@@ -227,8 +235,8 @@ def _built(
     """What has come of one entry of the file `data`, checked."""
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
-    on, judging = to_judge_on(started.data, options, started.calibrated_on)
-    figures, judgement = checked((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
+    on, judging = split_evaluation_data(started.data, options, started.calibrated_on)
+    figures, judgement = verify_build((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = host_reasons(selection)
     figures["expected_cycles"] = compiled.expected_cycles
     figures["repair"] = calibrated.figures()
@@ -245,18 +253,18 @@ def _built(
         *joined_warnings(calibrated.quantization.ranges, calibrated.quantization.joined, model.name),
         *idle_warnings(options.static_ranges, model.nodes),
         *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),
-        *judged_warnings(on, judgement.figures["judged_samples"], started.data, options),
+        *evaluation_warnings(on, judgement.figures["judged_samples"], started.data, options),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
         *stride_warnings(container, figures["layers"]),
     )
-    folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
+    folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(match_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
     graph, network = selection.graph, calibrated.network
-    anew = rounded_anew_notes(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
+    anew = list_requantized_weights(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
     notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
-    chosen = clamped(selection, chip)
+    chosen = fuse_selected_clamps(selection, chip)
     integer, shown, nearest = compiled.unfused, selection.shown, options.export_nearest
     qdq = qdq_model(model, integer, chosen, shown, chip, nearest) if options.export_qdq else None
     curve = _curve(container.name, calibrated, container.machine, options, progress) if options.sram_curve else None
@@ -267,7 +275,7 @@ def _built(
     )
 
 
-def _curve(name: str, calibrated: Prepared, machine: Machine, options: BuildOptions, progress: Progress) -> Curve:
+def _curve(name: str, calibrated: CalibratedNetwork, machine: Machine, options: BuildOptions, progress: Progress) -> SramSweep:
     """Of a network that is quantized."""
     network, given, goal = calibrated.network, calibrated.quantization, options.planned_for
 
@@ -277,12 +285,12 @@ def _curve(name: str, calibrated: Prepared, machine: Machine, options: BuildOpti
     return sram_curve(container, machine, progress)
 
 
-def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> Prepared:
+def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> CalibratedNetwork:
     """As the parameters file says, or calibrated and repaired."""
     if options.parameters is not None:
-        return prepared_by_file(network, Path(options.parameters))
+        return load_quantization(network, Path(options.parameters))
     effort = effort_of(options.repair, network, samples, real=options.calibration is not None)
-    return prepared(network, samples, options.observer, effort, progress)
+    return calibrate_network(network, samples, options.observer, effort, progress)
 
 
 def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str]]:
@@ -297,15 +305,15 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
     """data: the file of all."""
     first = next(iter(built.values()))
     alone = {name: replace(one, data=container_to_bytes(one.container)) for name, one in built.items()}
-    figures = entries.figures_of_entries(
+    figures = entry_points.figures_of_entries(
         len(data), {name: len(one.data) for name, one in alone.items()}, {name: one.figures for name, one in alone.items()}
     )
     notes, warnings, failures = (
-        tuple(sentence for name, one in built.items() for sentence in entries.told(name, said(one)))
+        tuple(sentence for name, one in built.items() for sentence in entry_points.label_sentences(name, said(one)))
         for said in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
     )
 
-    notes += tuple(entries.states_told([*built], *_states_of({name: one.container for name, one in built.items()})))
+    notes += tuple(entry_points.describe_states([*built], *_states_of({name: one.container for name, one in built.items()})))
 
     def scheduled() -> tuple[RegionTree, ...]:
         return tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)

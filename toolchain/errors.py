@@ -6,7 +6,7 @@ import errno
 import re
 from typing import Any
 
-from toolchain.bounds import FAULTS, MESSAGE_LINE
+from toolchain.input_limits import FAULTS, MESSAGE_LINE
 
 NO_FILE = "no such file or directory"  # as the system has it
 MAX_QUOTED = 300  # characters of what another library says
@@ -77,7 +77,7 @@ def system_cause(fault: OSError) -> str:
     return said[:1].lower() + said[1:]
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """'1 node', '2 nodes', '1,024 bytes'."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -101,7 +101,7 @@ class ToolchainError(Exception):
         lines = message.split("\n")
         told = [shown(line) for line in lines[:FAULTS]]
         if len(lines) > FAULTS:
-            told.append(f"and {counted(len(lines) - FAULTS, f'more {self._part}')}")
+            told.append(f"and {format_count(len(lines) - FAULTS, f'more {self._part}')}")
         super().__init__("\n".join(told))
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from quant.calibrate import OBSERVERS, ObserverName
-from toolchain.bounds import ENTRIES
 from toolchain.codegen import MAIN
-from toolchain.entries import named
+from toolchain.entry_points import entry_in_errors
 from toolchain.errors import CompileError
+from toolchain.input_limits import ENTRIES
 from toolchain.isa import Machine
-from toolchain.repair.harness import EFFORTS, Effort
-from toolchain.repair.prepare import AUTO
+from toolchain.repair.calibrate_network import AUTO
+from toolchain.repair.repair_pipeline import EFFORTS, Effort
 from toolchain.report.gate import OPEN, Gate
 from toolchain.runtime import host_providers
 from toolchain.schedule.goals import CYCLES, OBJECTIVES, Goal
@@ -34,7 +34,7 @@ class BuildOptions:
     repair: what is done for the answer beyond calibration, None: `fast` where calibration has samples enough;
     export_qdq: the integers are also made an ONNX model; export_nearest: in which layers round once, whatever the machine does;
     entries: by name, shapes of inputs beside `shapes`, each a set for which the file has programs of its own;
-    types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how layers run;
+    types: NAME=TYPE, as `passes.type_overrides.resolve_type_overrides` has them; schedule: a file that says how layers run;
     goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of the SRAM too;
     values: inputs that are constants, by name, as numbers are written;
     states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those that the graph or
@@ -142,7 +142,7 @@ class BuildOptions:
             return {MAIN: self}
         found = dict[str, BuildOptions]()
         for name, shapes in self.entries.items():
-            with named(name):
+            with entry_in_errors(name):
                 judge, values = self.judges.get(name, self.judge), {**self.values, **self.entry_values.get(name, {})}
                 whole = {**self.shapes, **shapes}
                 found[name] = replace(self, shapes=whole, judge=judge, values=values, entries={}, judges={}, entry_values={})

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain.cli.application import Paths, as_options, reported, require_host, require_writable, warn
-from toolchain.cli.arrays import npz_bytes, read_feeds
-from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
-from toolchain.errors import CompileError, counted
+from toolchain.cli.application import Paths, as_options, report_errors, require_host, require_writable, warn
+from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.npz_files import npz_bytes, read_feeds
+from toolchain.errors import CompileError, format_count
 
 if TYPE_CHECKING:
     from toolchain.codegen import Container
@@ -27,12 +27,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quant", help="parameters file, for an ONNX model")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="for an ONNX model")
     given = parser.parse_args(arguments)
-    with reported():
+    with report_errors():
         _run(given)
 
 
 def _run(given: argparse.Namespace) -> None:
-    from toolchain.files import write_whole
+    from toolchain.atomic_files import write_atomically
     from toolchain.runtime import Session
 
     require_host(given.host)
@@ -45,9 +45,9 @@ def _run(given: argparse.Namespace) -> None:
         )
     )
     outputs = {**run.outputs, **{t.name: session.state(t.name) for t in session.get_states()}}
-    write_whole(given.output, npz_bytes(outputs))
+    write_atomically(given.output, npz_bytes(outputs))
     random = "" if given.input else " of random inputs; give --input IN.npz"
-    print(f"wrote {given.output}: {counted(len(outputs), 'output')}{random}")
+    print(f"wrote {given.output}: {format_count(len(outputs), 'output')}{random}")
 
 
 def _sources(given: argparse.Namespace) -> dict[str, Paths]:

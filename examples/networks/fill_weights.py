@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from toolchain.cli.application import reported
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
-from toolchain.files import write_whole
 
 MARK = "random "
 GRAPHS = sorted(Path(__file__).parent.glob("*.graph.onnx"))
@@ -43,7 +43,7 @@ def filled(path: Path) -> onnx.ModelProto:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the example networks with seeded random weights.")
     parser.add_argument("dest", type=Path, help="folder to write")
-    with reported():
+    with report_errors():
         fill_all(parser.parse_args().dest)
 
 
@@ -53,7 +53,7 @@ def fill_all(dest: Path) -> None:
     dest.mkdir(parents=True, exist_ok=True)
     for graph in GRAPHS:
         path = dest / graph.name.replace(".graph", "")
-        write_whole(path, filled(graph).SerializeToString(deterministic=True))
+        write_atomically(path, filled(graph).SerializeToString(deterministic=True))
         print(path)
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import WeightScaling
 from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
 from quant.parameters import activation_quant
+from quant.repair.choices import AS_IN_THE_MODEL, Quantization
 from quant.repair.file import Repair
-from quant.repair.step import AS_IN_THE_MODEL, Quantization
 from toolchain.ir.graph import Quant
 
 

@@ -18,8 +18,8 @@ from quant.file.parameters import Parameters
 from quant.file.schema import VERSION, Entry, File, Weights
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range, Tails
+from quant.repair.choices import Quantization
 from quant.repair.file import Repair, RepairSection, repair_of
-from quant.repair.step import Quantization
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import Source, read_yaml, validate

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, PlainValidator, model_validator
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, WeightScaling
+from quant.fixed_point.core.weight_scaling import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, WeightScaling
 from quant.repair.file import RepairSection
 from toolchain.hw import shown
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from quant.file.parameters import Parameters
 from quant.file.schema import VERSION
-from quant.fixed_point.core.groups import WeightScaling
+from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
-from quant.repair.file import array_file, packed_layers, section_of
-from toolchain.files import write_files, write_whole
+from quant.repair.file import array_file, pack_layers, section_of
+from toolchain.atomic_files import write_atomically, write_files
 from toolchain.ir.graph import Quant
 
 
@@ -74,9 +74,9 @@ def write_parameters(path: Path, parameters: Parameters) -> None:
     some, go to a second file beside it."""
     repair = parameters.repair
     if repair is None or not repair.quantization.layers:
-        write_whole(path, render_parameters(parameters).encode())
+        write_atomically(path, render_parameters(parameters).encode())
         return
-    beside, data = array_file(path), packed_layers(repair.quantization.layers)
+    beside, data = array_file(path), pack_layers(repair.quantization.layers)
     write_files({beside: data, path: render_parameters(parameters, (beside.name, data)).encode()})
 
 

@@ -3,14 +3,17 @@
 `compare.compare` and `softmax.softmax` bear the names of their modules: import them from there.
 """
 
+from quant.fixed_point.conformance.draw import OPERATORS as KIT_OPERATORS
+from quant.fixed_point.conformance.draw import Contents
+from quant.fixed_point.conformance.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.errors import FixedPointError, ScaleRangeError
-from quant.fixed_point.core.groups import GroupForm, WeightScaling
+from quant.fixed_point.core.fixed_point_errors import FixedPointError, ScaleRangeError
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.requant import Requant, identity_requant, make_requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.core.rounding import Rounding, round_shift, round_shift_wide
 from quant.fixed_point.core.scale import Scale, ScaleForm, choose_scale, float32_bits, float32_from_bits
+from quant.fixed_point.core.weight_scaling import GroupForm, WeightScaling
 from quant.fixed_point.core.widths import type_limits, wrap_to_bits
 from quant.fixed_point.curves.curve_tables import CurveTable, exp_quantized, reciprocal_quantized, rsqrt_quantized
 from quant.fixed_point.curves.norms import NormUnit, layer_norm, rms_norm
@@ -24,20 +27,6 @@ from quant.fixed_point.curves.softmax import (
     softmax8,
     softmax16,
 )
-from quant.fixed_point.foreign.activations import HardSwish, hard_swish8, hard_swish_parameters, logistic16, tanh16
-from quant.fixed_point.foreign.onnx_float import (
-    dequantize_linear,
-    qlinear_add,
-    qlinear_average_pool,
-    qlinear_concat,
-    qlinear_leaky_relu,
-    qlinear_mul,
-    qlinear_table,
-    quantize_linear,
-)
-from quant.fixed_point.kit.draw import OPERATORS as KIT_OPERATORS
-from quant.fixed_point.kit.draw import Contents
-from quant.fixed_point.kit.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
 from quant.fixed_point.pointwise.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.pointwise.pad import PadMode, pad
@@ -57,8 +46,19 @@ from quant.fixed_point.pointwise.resize import (
     upsample_nearest,
 )
 from quant.fixed_point.pointwise.tables import TableForm, build_table8, build_table16, interpolate16, lookup8, lookup16
+from quant.fixed_point.reference_ops.onnx_float import (
+    dequantize_linear,
+    qlinear_add,
+    qlinear_average_pool,
+    qlinear_concat,
+    qlinear_leaky_relu,
+    qlinear_mul,
+    qlinear_table,
+    quantize_linear,
+)
+from quant.fixed_point.reference_ops.tflite_activations import HardSwish, hard_swish8, hard_swish_parameters, logistic16, tanh16
 from quant.fixed_point.sums.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
-from quant.fixed_point.sums.groups import WeightGroups
+from quant.fixed_point.sums.grouped_sums import WeightGroups
 from quant.fixed_point.sums.matmul import matmul
 from quant.fixed_point.sums.pool import (
     average_pool_tflite,

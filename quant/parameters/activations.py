@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.numerics import Numerics
-from quant.grid import rounding_error
 from quant.observe import Histogram, Range
+from quant.rounding_grid import rounding_error
 from toolchain.ir.graph import Quant
-from toolchain.ir.inner import Within
+from toolchain.ir.range_constraints import ClippedRange
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
     return _covering(r, numerics, step)
 
 
-def with_room(r: Range, within: Within | None, numerics: Numerics) -> Range:
+def with_room(r: Range, within: ClippedRange | None, numerics: Numerics) -> Range:
     """`r` as measured, with room for values that were not seen: as much as its tails make worth its codes. Of a tensor that
     depends on all earlier steps of a sequence twice the range, where its codes have bits to spare. numerics: of these codes.
     within: what values of such a tensor lie in; None: it is none."""

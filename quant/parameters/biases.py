@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.numerics import Numerics
-from quant.parameters.groups import form_of
-from quant.parameters.weights import WeightQuant, requantized
+from quant.parameters.weight_groups import form_of
+from quant.parameters.weights import WeightQuant, requantize_weight
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Quant
 
@@ -20,7 +20,7 @@ _LARGEST_SUM = 2**62 - 1  # that int64 holds together with another
 
 
 @dataclass(frozen=True)
-class Enlarged:
+class RaisedScale:
     """Weights of `channel` were given a scale `factor` times larger, so that its sums fit the accumulators."""
 
     channel: int
@@ -36,7 +36,7 @@ class BiasQuant:
     codes: Array
     weight: WeightQuant
     peak: Array
-    enlarged: tuple[Enlarged, ...]
+    enlarged: tuple[RaisedScale, ...]
 
 
 def bias_quant(
@@ -73,13 +73,13 @@ def bias_quant(
         causes |= products / limit > 1
         factor = _enlargement(over, len(total), numerics, spare=2.0 ** (max(attempt - 7, 0) - 10))
         total = total * factor
-        weight = requantized(w, original, original.scales * total, numerics)
+        weight = requantize_weight(w, original, original.scales * total, numerics)
         products, peak, codes = _peaks(real, weight, input_quant, numerics)
         _refuse_lost_bits(total, causes, original, numerics, name)
     else:
         raise InternalError(f"{name}: enlarging the weight scales does not converge (peak {peak.max():.0f}, limit {limit})")
     enlarged = tuple(
-        Enlarged(c, float(f), "products" if causes[c] else "bias")
+        RaisedScale(c, float(f), "products" if causes[c] else "bias")
         for c, f in enumerate(np.broadcast_to(total, (channels,)))
         if f > 1
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.numerics import Numerics
-from quant.parameters.codes import weight_code_range
+from quant.parameters.weight_codes import weight_code_range
 
 Array = NDArray[Any]
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import WeightScaling
 from quant.fixed_point.core.numerics import Numerics
-from quant.fixed_point.sums.groups import WeightGroups
-from quant.parameters.codes import weight_code_range
-from quant.parameters.groups import (
+from quant.fixed_point.core.weight_scaling import WeightScaling
+from quant.fixed_point.sums.grouped_sums import WeightGroups
+from quant.parameters.weight_codes import weight_code_range
+from quant.parameters.weight_groups import (
     RealGroups,
     channel_scales,
     covering_groups,
@@ -21,11 +21,11 @@ from quant.parameters.groups import (
     form_of,
     group_codes,
     real_groups,
-    whole_groups,
+    round_groups,
 )
 from quant.parameters.weight_scales import weight_scales
 from toolchain.errors import CompileError
-from toolchain.ir.stored import StoredGroups
+from toolchain.ir.file_quantization import FileWeightGroups
 
 Array = NDArray[Any]
 
@@ -103,31 +103,31 @@ def weight_quant(
     if scaling.group:
         real = covering_groups(np.asarray(w, np.float64).reshape(len(w), -1), scaling.group, numerics, method)
         scales = channel_scales(real, numerics)
-        whole = whole_groups(real, scales, scaling.group, form_of(numerics))
+        whole = round_groups(real, scales, scaling.group, form_of(numerics))
         return WeightQuant(group_codes(w, whole, scales, weight_code_range(numerics.weight)), scales, 0, whole)
     scales = weight_scales(rows, numerics, method)
-    return requantized(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
+    return requantize_weight(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
 
 
-def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
+def requantize_weight(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
     """The weights `w` at other scales. Groups keep what they mean, as near as whole numbers at these come."""
     first, last = weight_code_range(numerics.weight)
     if weight.groups is not None:
         real = real_groups(weight.groups, weight.scales)
-        groups = whole_groups(real, scales, weight.groups.size, form_of(numerics))
+        groups = round_groups(real, scales, weight.groups.size, form_of(numerics))
         return WeightQuant(group_codes(w, groups, scales, numerics.weight.limits), scales, weight.axis, groups)
     steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
 
 
-def regrouped(weight: WeightQuant, times: Array, numerics: Numerics) -> WeightQuant:
+def rescale_groups(weight: WeightQuant, times: Array, numerics: Numerics) -> WeightQuant:
     """The same codes where scales of groups are `times` as large, float64[o, g], as near as whole numbers come; minima stay what
     they mean."""
     assert weight.groups is not None
     scales, minima = real_groups(weight.groups, weight.scales)
     real = RealGroups(scales * times, minima)
     scales = channel_scales(real, numerics)
-    return replace(weight, scales=scales, groups=whole_groups(real, scales, weight.groups.size, form_of(numerics)))
+    return replace(weight, scales=scales, groups=round_groups(real, scales, weight.groups.size, form_of(numerics)))
 
 
 def chosen_rows(first: Array, one: WeightQuant, other: WeightQuant) -> WeightQuant:
@@ -144,7 +144,7 @@ def chosen_rows(first: Array, one: WeightQuant, other: WeightQuant) -> WeightQua
     return replace(other, codes=codes, scales=scales, groups=WeightGroups(other.groups.size, whole, minima))
 
 
-def given_groups(given: StoredGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
+def quantize_file_groups(given: FileWeightGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
     """A file's own codes in `shape`; their scales and minima rounded to whole numbers of the machine's bits. None where it cannot
     hold them so."""
     fitting = fitting_codes(given, numerics)
@@ -152,10 +152,10 @@ def given_groups(given: StoredGroups, shape: tuple[int, ...], numerics: Numerics
         return None
     codes, real = fitting
     scales = channel_scales(real, numerics)
-    return WeightQuant(codes.reshape(shape), scales, 0, whole_groups(real, scales, given.size, form_of(numerics)))
+    return WeightQuant(codes.reshape(shape), scales, 0, round_groups(real, scales, given.size, form_of(numerics)))
 
 
-def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
+def check_chosen_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
     """Codes that were chosen for the weights `w`. Raises CompileError: they are of other weights, or of another machine."""
     first, last = weight_code_range(numerics.weight)
     scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
@@ -196,7 +196,9 @@ def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Nu
     steps = weight.scales * ratio / form.extremes[0]
     grown = np.ceil(steps) / steps
     wanted = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (numerics.weight.bits / 2)) & (grown > 1)
-    return requantized(w, weight, np.where(wanted, weight.scales * grown, weight.scales), numerics) if wanted.any() else weight
+    return (
+        requantize_weight(w, weight, np.where(wanted, weight.scales * grown, weight.scales), numerics) if wanted.any() else weight
+    )
 
 
 def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:

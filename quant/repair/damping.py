@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.repair.gptq_rounding import output_error, round_weights
 from quant.repair.moments import Moments
-from quant.repair.rounding import output_error, round_weights
 
 Array = NDArray[Any]
 
@@ -25,7 +25,7 @@ PULLS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # the same for weights that answ
 _OUTPUTS = 32  # of a group, that are tried
 
 
-def damped(hessian: Array, share: float) -> Array:
+def add_damping(hessian: Array, share: float) -> Array:
     """float64[g, k, k]: with a share of its mean diagonal added to the diagonal; 1 where nothing was seen but zeros."""
     k = hessian.shape[1]
     mean = np.einsum("gii->g", hessian) / k
@@ -41,7 +41,7 @@ def best_damping(w: Array, scales: Array, seen: Moments, unseen: Moments, first:
     w, scales, judging = w[:, some], np.broadcast_to(scales, w.shape)[:, some], unseen.about(seen).hessian
 
     def error(share: float) -> float:
-        codes = round_weights(w, scales, damped(seen.hessian, share), first, last)
+        codes = round_weights(w, scales, add_damping(seen.hessian, share), first, last)
         return float(output_error(w - codes * scales, judging).sum())
 
     best, least = DAMPINGS[0], error(DAMPINGS[0])
@@ -53,14 +53,14 @@ def best_damping(w: Array, scales: Array, seen: Moments, unseen: Moments, first:
     return best
 
 
-def answer(seen: Moments, share: float) -> Array:
+def fit_weight_change(seen: Moments, share: float) -> Array:
     """float64[g, o, k]: what weights must grow by to give, from the inputs as the machine has them, what their outputs lack, as
     nearly as may be: L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
 
     seen: with what outputs lack; share: of `damped`.
     """
     assert seen.lacking is not None
-    return np.linalg.solve(damped(seen.hessian, share), seen.lacking.cross.transpose(0, 2, 1)).transpose(0, 2, 1)
+    return np.linalg.solve(add_damping(seen.hessian, share), seen.lacking.cross.transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
 def best_pull(seen: Moments, unseen: Moments) -> float | None:
@@ -74,7 +74,7 @@ def best_pull(seen: Moments, unseen: Moments) -> float | None:
     cross, power = wrong.cross[:, some], float(wrong.power[:, some].sum())
     best, least = None, power
     for share in PULLS:
-        found = answer(part, share)
+        found = fit_weight_change(part, share)
         left = power - 2 * float((found * cross).sum()) + float(output_error(found, judging.hessian).sum())
         if left >= least:
             break

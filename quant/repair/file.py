@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt
 
-from quant.arrays import stored_arrays
-from quant.fixed_point.sums.groups import WeightGroups, group_count
+from quant.array_files import stored_arrays
+from quant.fixed_point.sums.grouped_sums import WeightGroups, group_count
 from quant.parameters import WeightQuant
-from quant.repair.step import LayerParameters, Offset, Quantization
-from toolchain.bounds import ARRAY_BYTES
+from quant.repair.choices import LayerParameters, Offset, Quantization
+from toolchain.atomic_files import read_limited
 from toolchain.errors import CompileError, InternalError
-from toolchain.files import read_limited
+from toolchain.input_limits import ARRAY_BYTES
 
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 
@@ -85,7 +85,7 @@ def array_file(parameters: Path) -> Path:
     return parameters.with_name(f"{parameters.stem}.weights.npz")
 
 
-def packed_layers(layers: Mapping[str, LayerParameters]) -> bytes:
+def pack_layers(layers: Mapping[str, LayerParameters]) -> bytes:
     """All codes, scales and biases, one layer behind the other in the order of their names."""
     found = [layers[name] for name in sorted(layers)]
     weights = [p.weight for p in found if p.weight is not None]

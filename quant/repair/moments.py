@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.sums.windows import Pads, Pair, pad_spatial, slide_over, windows
+from quant.fixed_point.sums.window_patches import Pads, Pair, pad_spatial, slide_over, windows
 
 Array = NDArray[Any]
 _COPIED_BYTES = 16 << 20  # of rows at once
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvolutionWindow:
     """How a convolution reads [n, h, w, c]: for each place of its output, groups of kh kw (c / groups) values."""
 
     kernel: Pair
@@ -45,7 +45,7 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Lacking:
+class OutputGap:
     """Of what outputs lack at the same rows: its mean, float64[g, o]; cross: float64[g, o, k], sum of (lacking - mean)
     (x - mean)^T; power: float64[g, o], sum of (lacking - mean)^2."""
 
@@ -62,7 +62,7 @@ class Moments:
     count: int
     hessian: Array
     mean: Array
-    lacking: Lacking | None = None
+    lacking: OutputGap | None = None
 
     def about(self, other: Moments) -> Moments:
         """The same rows about the means of others."""
@@ -72,7 +72,7 @@ class Moments:
             return Moments(self.count, hessian, other.mean)
         wrong = known.mean - other.lacking.mean
         cross = known.cross + self.count * wrong[:, :, None] * off[:, None, :]
-        return Moments(self.count, hessian, other.mean, Lacking(other.lacking.mean, cross, known.power + self.count * wrong**2))
+        return Moments(self.count, hessian, other.mean, OutputGap(other.lacking.mean, cross, known.power + self.count * wrong**2))
 
     def joined(self, other: Moments) -> Moments:
         """Of both rows together."""
@@ -87,7 +87,7 @@ class Moments:
         middle = Moments(count, self.hessian, mean(self.mean, other.mean), lacking)
         one, another = self.about(middle), other.about(middle)
         if one.lacking is not None and another.lacking is not None:
-            lacking = Lacking(
+            lacking = OutputGap(
                 one.lacking.mean, one.lacking.cross + another.lacking.cross, one.lacking.power + another.lacking.power
             )
         return Moments(count, one.hessian + another.hessian, middle.mean, lacking)
@@ -103,7 +103,7 @@ def moments(rows: Array, lacking: Array | None) -> Moments:
     known = None
     if lacking is not None:
         outputs = lacking.shape[-1]
-        known = Lacking(np.empty((groups, outputs)), np.empty((groups, outputs, k)), np.empty((groups, outputs)))
+        known = OutputGap(np.empty((groups, outputs)), np.empty((groups, outputs, k)), np.empty((groups, outputs)))
     step = max(1, _COPIED_BYTES // (4 * count * k))
     for part in (slice(g, g + step) for g in range(0, groups, step)):
         mean[part] = rows[part].mean(between, dtype=np.float64)

@@ -66,14 +66,14 @@ SCRIPTS = [
         "scripts/check_matrix.py good.onnx --hw own.yaml --json own.yaml",
         "--json own.yaml: is the same file as --hw; it would be overwritten",
     ),
-    ("scripts/time_terms.py missing.onnx", "missing.onnx: no such file or directory"),
+    ("scripts/sweep_timing_terms.py missing.onnx", "missing.onnx: no such file or directory"),
     (
-        "scripts/time_terms.py good.onnx --hw edge61",
+        "scripts/sweep_timing_terms.py good.onnx --hw edge61",
         "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
     ),
-    ("scripts/bound_tables.py missing.onnx", "missing.onnx: no such file or directory"),
+    ("scripts/make_bound_tables.py missing.onnx", "missing.onnx: no such file or directory"),
     (
-        "scripts/bound_tables.py good.onnx --sram 64kib",
+        "scripts/make_bound_tables.py good.onnx --sram 64kib",
         "--sram 64kib: '64kib' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, GiB, kB, MB, GB)",
     ),
     ("scripts/bench_build.py missing.onnx", "missing.onnx: no such file or directory"),

@@ -15,8 +15,8 @@ import pytest
 from bad_files import model
 from commands import run
 
-from scripts.bodies import bodies
-from toolchain.compiling import STAGES
+from scripts.make_mobilenet_chain import bodies
+from toolchain.compiler import STAGES
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
 BOTH_FILES = {

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from commands import contents, run
+from fix_checksum import PREFIX_BYTES, VERSION, changed, graph_changed, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resealed import PREFIX_BYTES, VERSION, changed, graph_changed, parts, sealed
 
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes

@@ -25,7 +25,17 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.ir.graph import INNER, Origin
 from toolchain.isa import decode, load_machine
 from toolchain.machine import MachineOp, Signal, Wait
-from toolchain.runtime import Execution, Program, Session, Stop, dram_image, memory_files, parse_stop, random_feeds, write_port
+from toolchain.runtime import (
+    DumpPoint,
+    Execution,
+    Program,
+    Session,
+    dram_image,
+    memory_files,
+    parse_stop,
+    random_feeds,
+    write_port,
+)
 
 BRANCHES = (
     "a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) b = Conv<kernel_shape=[1,1]>(a, v) c = Add(a, b) "
@@ -49,7 +59,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder / "m.npu"
 
 
-def dumped(session: Session, stop: Stop, feeds: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def dumped(session: Session, stop: DumpPoint, feeds: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     files = memory_files(session, stop, feeds)
     said = json.loads(files["memory.json"])
     return said, {n: np.frombuffer(files[m["file"]], np.uint8) for n, m in said["memories"].items()}
@@ -75,7 +85,7 @@ def test_tensors_that_are_whole_hold_what_the_reference_says(model: Path) -> Non
     for segment, region, ops in programs(session.container):
         whole: set[str] = set()
         for index in stops(region, len(ops)):
-            said, memory = dumped(session, Stop(segment, index), feeds)
+            said, memory = dumped(session, DumpPoint(segment, index), feeds)
             assert said["after"]["operation"] == ops[index].NAME
             for item in said["contents"]:
                 held = memory[item["memory"]]
@@ -116,7 +126,7 @@ def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
     real = dict(zip(names, made))
     segment, _, ops = programs(session.container)[0]
     inner, compared = set[tuple[str, str]](), set[tuple[str, str, None]]()
-    for said, memory in (dumped(session, Stop(segment, index), feeds) for index in range(len(ops))):
+    for said, memory in (dumped(session, DumpPoint(segment, index), feeds) for index in range(len(ops))):
         for item in (c for c in said["contents"] if c["kind"] == "tensor" and c["written_bytes"] == c["bytes"]):
             if item["layout"] == "inner":
                 inner.add((item["tensor"], item["inside"]))
@@ -142,7 +152,7 @@ def test_ports_have_the_names_of_the_model(origin: Origin | None, said: dict[str
     session = Session(model)
     graph, ((segment, region, ops), *_) = session.container.graph, programs(session.container)
     object.__setattr__(graph, "origins", {} if origin is None else {region.inputs[0].tensor: origin})
-    found = dumped(session, Stop(segment, len(ops) - 1), random_feeds(session.get_inputs(), seed=1))[0]["contents"]
+    found = dumped(session, DumpPoint(segment, len(ops) - 1), random_feeds(session.get_inputs(), seed=1))[0]["contents"]
     (port,) = [item for item in found if item["kind"] == "input"]
     assert port["name"] == region.inputs[0].tensor and {key: port[key] for key in said} == said
 
@@ -157,7 +167,7 @@ def test_memories_are_those_of_a_program_that_ends_there(model: Path) -> None:
         write_port(dram, port, codes[port.tensor])
     for index in stops(region, len(ops)):
         ended = simulate(session.container.machine.chip, ops[: index + 1], None, dram, (), check=False, timing=False)
-        _, memory = dumped(session, Stop(segment, index), feeds)
+        _, memory = dumped(session, DumpPoint(segment, index), feeds)
         assert np.array_equal(memory["dram"], ended.memory["dram"])
         assert np.array_equal(memory["sram"], ended.memory["sram"])
 
@@ -322,7 +332,7 @@ def test_noise_at_power_on_is_no_difference_under_the_mask(model: Path, tmp_path
     feeds = random_feeds(ours.get_inputs(), seed=1)
     for segment, region, ops in programs(ours.container):
         for index in stops(region, len(ops)):
-            files, theirs = (memory_files(session, Stop(segment, index), feeds) for session in (ours, board))
+            files, theirs = (memory_files(session, DumpPoint(segment, index), feeds) for session in (ours, board))
             assert files["sram.bin"] != theirs["sram.bin"]
             for name in json.loads(files["memory.json"])["memories"]:
                 known = np.frombuffer(files[f"{name}.mask"], np.bool_)
@@ -334,7 +344,7 @@ def test_the_page_compares_two_dumps(model: Path, tmp_path: Path) -> None:
     ours = Session(model)
     feeds = random_feeds(ours.get_inputs(), seed=1)
     segment, region, _ = programs(ours.container)[0]
-    stop = Stop(segment, region.op_layers.index(1))
+    stop = DumpPoint(segment, region.op_layers.index(1))
     known = np.frombuffer(memory_files(ours, stop, feeds)["sram.mask"], np.bool_)
     written, free = int(np.flatnonzero(known)[-1]), int(np.flatnonzero(~known)[-1])
     boards = {"right": Board(), "wrong": Board(written), "free": Board(free)}

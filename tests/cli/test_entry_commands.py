@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from commands import contents, run
+from fix_checksum import parts, sealed
 from onnx import numpy_helper, parser
-from resealed import parts, sealed
 
-from toolchain import bounds
+from toolchain import input_limits
 from toolchain.api import BuildOptions, build
 from toolchain.cli.option_values import shape_sets, values_by_entry
 from toolchain.codegen import container_from_bytes, entries_to_bytes, read_container, read_entries
@@ -328,8 +328,8 @@ def test_files_that_are_refused(change: Callable[[dict[str, Any]], None], reason
 def test_as_many_entries_as_are_allowed(in_shop: Path) -> None:
     header, body = parts(Path("m.npu").read_bytes())
     many(header)
-    header["entries"] = header["entries"][: bounds.ENTRIES]
-    assert len(entries_from_bytes(sealed(header, body), "model")) == bounds.ENTRIES
+    header["entries"] = header["entries"][: input_limits.ENTRIES]
+    assert len(entries_from_bytes(sealed(header, body), "model")) == input_limits.ENTRIES
 
 
 def test_pieces_that_are_more_than_the_file(in_shop: Path) -> None:

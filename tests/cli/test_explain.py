@@ -15,7 +15,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.hw.engines import FunctionRate
 from toolchain.isa import Machine, load_machine
-from toolchain.schedule import refusal
+from toolchain.schedule import capacity_errors
 
 FUNCTIONS = {name: FunctionRate(lanes=16) for name in ("add", "rescale", "table")}
 # the change of edge16, the weight's shape, the graph, the node, what is said of it
@@ -188,7 +188,7 @@ def test_strides_output_by_output_are_a_warning(tmp_path: Path) -> None:
 
 
 def test_strides_of_too_many_tiles_are_refused_by_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal, "MOST_TILES", 5)
+    monkeypatch.setattr(capacity_errors, "MOST_TILES", 5)
     with pytest.raises(CompileError) as fault:
         made(tmp_path, {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,2]>(x, w)")
     assert str(fault.value) == (

@@ -10,7 +10,7 @@ import pytest
 from commands import Printed, contents, run
 from two_layers import save_two_layers
 
-from quant.data import Samples, held_out, open_data, to_calibrate_on
+from quant.calibration_data import Samples, open_data, split_calibration, split_holdout
 from toolchain.ir.graph import TensorType
 
 EVALUATION = """
@@ -181,13 +181,13 @@ def test_which_samples_are_held_out(count: int, held: list[int], streamed: bool,
         f"import numpy as np\ndef f():\n    yield from np.arange({count}, dtype='f').reshape(-1, 1, 1)\n"
     )
     samples = open_data(f"{tmp_path}/g.py:f" if streamed else tmp_path / "d.npz", {"x": TensorType((1, 1), "float32")})
-    assert [int(s["x"].item()) for s in held_out(samples)] == held
-    assert [int(s["x"].item()) for s in to_calibrate_on(samples)] == [i for i in range(count) if i not in held]
-    assert held_out(samples).count == (None if streamed else len(held))
+    assert [int(s["x"].item()) for s in split_holdout(samples)] == held
+    assert [int(s["x"].item()) for s in split_calibration(samples)] == [i for i in range(count) if i not in held]
+    assert split_holdout(samples).count == (None if streamed else len(held))
 
 
 def test_samples_held_out_are_counted_in_closed_form() -> None:
     for count in (*range(17, 150), 1000, 1001):
-        indices = held_out(Samples("", count, lambda count=count: iter([{"x": np.array(i)} for i in range(count)])))
+        indices = split_holdout(Samples("", count, lambda count=count: iter([{"x": np.array(i)} for i in range(count)])))
         assert indices.count == len(list(indices))
-    assert held_out(Samples("", 10**15, lambda: iter(()))).count == 4 + 27 + (10**15 - 128) // 8
+    assert split_holdout(Samples("", 10**15, lambda: iter(()))).count == 4 + 27 + (10**15 - 128) // 8

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edited import model
+from edit_programs import model
 from typer.testing import CliRunner
 
 from simulator import simulate

@@ -20,7 +20,7 @@ SENTENCE = b"out of memory; raise the limit of 4194304 KiB (ulimit -v), close ot
 COMMAND = """
 import os, pathlib, signal, sys, time, types
 from toolchain.cli import build
-from toolchain.cli.application import reported
+from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
 
 def main():
@@ -30,10 +30,10 @@ sys.modules["toolchain.cli.build"] = types.SimpleNamespace(main=main)
 build()
 """
 NATIVE = "os.write(2, b'Schema error: std::bad_alloc\\n')"
-REPORTED_KEY_ERROR = "\n    with reported():\n        raise KeyError('Conv')"
-LACKING = "\n    with reported():\n        raise MemoryError"
+REPORTED_KEY_ERROR = "\n    with report_errors():\n        raise KeyError('Conv')"
+LACKING = "\n    with report_errors():\n        raise MemoryError"
 UNRAISABLE = "\n    class Lacking:\n        def __del__(self): raise MemoryError\n    Lacking()"
-REPORTED_FAULT = "\n    with reported():\n        raise CompileError('node a: is unknown')"
+REPORTED_FAULT = "\n    with report_errors():\n        raise CompileError('node a: is unknown')"
 
 
 def started(body: str, limit_bytes: int | None = LIMIT_BYTES, **options) -> subprocess.Popen:
@@ -91,7 +91,7 @@ def test_other_ends_are_the_command_s(body: str, code: int, err: bytes) -> None:
 @pytest.mark.parametrize(("sent", "code", "err"), [(signal.SIGINT, 130, b"interrupted\n"), (signal.SIGTERM, -15, b"")])
 def test_a_signal_to_the_parent_ends_the_child(sent: int, code: int, err: bytes, tmp_path: Path) -> None:
     """stderr is read to its end: until the child has ended too."""
-    body = "\n    with reported():\n        pathlib.Path('running').touch()\n        while True: time.sleep(0.01)"
+    body = "\n    with report_errors():\n        pathlib.Path('running').touch()\n        while True: time.sleep(0.01)"
     with started(body, cwd=tmp_path) as process:
         while not (tmp_path / "running").exists():
             assert process.poll() is None

@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from fix_checksum import changed, graph_changed, island_changed, parts, sealed
 from onnx import ModelProto, TensorProto, parser
-from resealed import changed, graph_changed, island_changed, parts, sealed
 
-from toolchain.bounds import HEADER_RANK
 from toolchain.codegen import container_from_bytes
 from toolchain.codegen.header_keys import IoHeader
 from toolchain.errors import ProgramError, ToolchainError
-from toolchain.frontend.read import OLDEST_OPSET, newest_opset
+from toolchain.frontend.read_onnx import OLDEST_OPSET, newest_opset
+from toolchain.input_limits import HEADER_RANK
 from toolchain.runtime import Session, random_feeds
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[1,4,8,8] a) => (float[1,4,8,8] b) '

@@ -14,7 +14,7 @@ from overwrites import OVERWRITES
 from refusals import BUILD, MACHINES, REFERENCE, RUN
 from script_refusals import SCRIPT_USAGE, SCRIPTS
 
-from toolchain.compiling import STAGES
+from toolchain.compiler import STAGES
 from toolchain.hw import shipped_names
 
 WITHOUT_CUDA = ("--host cuda",)

@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 from bad_files import model
 
-from simulator import prepare
+from simulator import prepare_program
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import IoType
 from toolchain.errors import CompileError, ProgramError
-from toolchain.runtime import Session, builtin, random_feeds
+from toolchain.runtime import Session, builtin_backends, random_feeds
 from toolchain.runtime.feeds import check_feeds
 
 GRAPH = (
@@ -90,7 +90,7 @@ def test_runs_do_not_remember_each_other(compiled: Path) -> None:
 
 def test_rules_and_times_are_found_in_the_first_run(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
-    monkeypatch.setattr(builtin, "prepare", lambda *a, **k: prepared.append(1) or prepare(*a, **k))
+    monkeypatch.setattr(builtin_backends, "prepare_program", lambda *a, **k: prepared.append(1) or prepare_program(*a, **k))
     session = Session(compiled, timing=True)
     first, second = (session.run_detailed({**feeds(), "x": value}) for value in (feeds()["x"], -feeds()["x"]))
     programs = [ran for ran in first.segments if ran.simulation is not None]

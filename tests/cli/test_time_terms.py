@@ -1,4 +1,4 @@
-"""scripts/time_terms.py: the same program, charged with no term of its time, with each alone, with all."""
+"""scripts/sweep_timing_terms.py: the same program, charged with no term of its time, with each alone, with all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from two_layers import save_two_layers
 
 from toolchain.api import BuildOptions, build
-from toolchain.hw.terms import TERMS
+from toolchain.hw.timing_terms import TERMS
 from toolchain.runtime import Session, random_feeds
 
 ROOT = Path(__file__).parents[2]
@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 def script() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "scripts")
-        import time_terms  # type: ignore[import-not-found]
+        import sweep_timing_terms  # type: ignore[import-not-found]
 
-    return time_terms
+    return sweep_timing_terms
 
 
 def test_figures_are_those_of_the_simulator(script: ModuleType, tmp_path: Path) -> None:

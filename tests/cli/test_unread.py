@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from edited import edited, model, operations, region_of
+from edit_programs import edited, model, operations, region_of
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.machine import Copy, MachineOp, Space

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edited import edited, model, operations, region_of
-from resealed import graph_changed
+from edit_programs import edited, model, operations, region_of
+from fix_checksum import graph_changed
 from typer.testing import CliRunner
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import application
-from toolchain.cli.dis import edited as assembled
 from toolchain.cli.dis import listing
+from toolchain.cli.dis import replace_programs as assembled
 from toolchain.cli.sim import sim_command
 from toolchain.codegen import container_from_bytes, container_to_bytes
 from toolchain.machine import Copy, MachineOp, Space
-from toolchain.report import run_figures
+from toolchain.report import collect_metrics
 from toolchain.runtime import Session, random_feeds, verify
 
 BODY = """h2 = Conv<kernel_shape=[1,1]>(h, v)
@@ -86,7 +86,7 @@ def test_an_edited_listing_keeps_its_layers(built):
     def macs(data: bytes) -> list[int]:
         session = Session(data, timing=True)
         run = session.run_detailed(random_feeds(session.get_inputs(), seed=3))
-        return [layer["macs"] for layer in run_figures(session.container, [s.simulation for s in run.segments])["layers"]]
+        return [layer["macs"] for layer in collect_metrics(session.container, [s.simulation for s in run.segments])["layers"]]
 
     assert difference(added(built.data)) is None
     assert macs(added(built.data)) == macs(built.data) and sum(macs(built.data)) > 0

@@ -14,7 +14,7 @@ from two_layers import save_two_layers
 
 from tests.hw.machine_files import section_text
 from toolchain.api import BuildOptions, build
-from toolchain.hw.terms import TERMS
+from toolchain.hw.timing_terms import TERMS
 from toolchain.runtime import Session, random_feeds
 
 # Terms that each cost something for the network below.

@@ -9,14 +9,14 @@ from itertools import permutations
 import pytest
 
 from simulator.hazards import Hazards
-from simulator.order import program_order
-from tests.controlled import with_control
-from toolchain.codegen.lower import Placed
-from toolchain.codegen.repeat import Repeated, framed
+from simulator.program_order import program_order
+from tests.control_flow_machines import with_control
+from toolchain.codegen.batch_loop import BatchLoop, wrap_batch_loop
+from toolchain.codegen.lower import PlacedOp
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import ProgramError
 from toolchain.isa import load_machine
-from toolchain.machine import Access, Convolution, Copy, Elementwise, MachineOp, Signal, Space, Wait, dispatched
+from toolchain.machine import Access, Convolution, Copy, Elementwise, MachineOp, Signal, Space, Wait, dispatch_program
 
 CHIP = with_control(load_machine("wide32_w4a16")).chip
 QUEUES = [unit.queue for unit in CHIP.units]
@@ -37,7 +37,7 @@ def byte(at: int, count: int, write: bool) -> Access:
 def check_two_iterations(program: Sequence[MachineOp], count: int) -> None:
     """Raises ProgramError where an operation of the second iteration may begin before each of the first is over: the `count`
     of the first write a byte each, and each of the second reads all of them."""
-    flow = dispatched(CHIP, program)
+    flow = dispatch_program(CHIP, program)
     order = program_order(CHIP, flow)
     hazards = Hazards(flow, order, CHIP.sync.max_count, len(CHIP.spaces))
     working = [i for i in order.legal if order.engine[i] >= 0 and not isinstance(flow[i], Signal | Wait)]
@@ -53,27 +53,27 @@ def check_two_iterations(program: Sequence[MachineOp], count: int) -> None:
             hazards.touch(index, byte(0, len(flow), False), 0, len(flow))
 
 
-def repeated(placed: Sequence[Placed]) -> Sequence[MachineOp]:
-    return synchronise(placed, CHIP, 0, Repeated(2, ())).ops
+def repeated(placed: Sequence[PlacedOp]) -> Sequence[MachineOp]:
+    return synchronise(placed, CHIP, 0, BatchLoop(2, ())).ops
 
 
 @pytest.mark.parametrize("queues", list(permutations(QUEUES)), ids=str)
 def test_each_engine_hears_that_an_iteration_is_over(queues: tuple[int, ...]) -> None:
     """Operations that share nothing, each on a queue of its own; each queue comes last in some."""
     assert {CHIP.units[q].kind for q in queues} == {"mac_array", "vector", "dma"}
-    check_two_iterations(repeated([Placed(operation(q), 0, ()) for q in queues]), len(queues))
+    check_two_iterations(repeated([PlacedOp(operation(q), 0, ()) for q in queues]), len(queues))
 
 
 @pytest.mark.parametrize("last", QUEUES)
 def test_each_engine_hears_of_a_last_operation_that_waited_for_all(last: int) -> None:
     """The barrier's engine knows already that the others are over, which do not know that it is."""
     others = [q for q in QUEUES if q != last]
-    writes = [Placed(operation(q), 0, (byte(q, 1, True),)) for q in others]
-    reading = Placed(operation(last), 0, (byte(0, len(QUEUES), False),))
+    writes = [PlacedOp(operation(q), 0, (byte(q, 1, True),)) for q in others]
+    reading = PlacedOp(operation(last), 0, (byte(0, len(QUEUES), False),))
     check_two_iterations(repeated([*writes, reading]), len(QUEUES))
 
 
 def test_the_check_finds_iterations_without_a_barrier() -> None:
     ops = [operation(q) for q in QUEUES[:2]]
     with pytest.raises(ProgramError, match="nothing orders the two"):
-        check_two_iterations(framed(ops, [0, 0], Repeated(2, ()))[0], 2)
+        check_two_iterations(wrap_batch_loop(ops, [0, 0], BatchLoop(2, ()))[0], 2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolchain.codegen.blocks import BlockReader, BlockWriter
+from toolchain.codegen.constant_blocks import BlockReader, BlockWriter
 
 
 def stored(blocks: list[bytes], arrays: list[np.ndarray]) -> tuple[list[list], list[bytes]]:

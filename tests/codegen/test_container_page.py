@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
-from toolchain.codegen.forms import field_types, form, records
+from toolchain.codegen.json_values import describe_type, field_types, records
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.runtime import Session, dram_image, random_feeds
 
@@ -143,4 +143,4 @@ def test_the_page_lists_every_record() -> None:
 
 
 def _fields(kind: type) -> str:
-    return ", ".join(f"`{n}`: {form(h)}" for n, h in field_types(kind).items())
+    return ", ".join(f"`{n}`: {describe_type(h)}" for n, h in field_types(kind).items())

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolchain.codegen.history import History
-from toolchain.codegen.lower import Placed
+from toolchain.codegen.access_history import AccessHistory
+from toolchain.codegen.lower import PlacedOp
 from toolchain.codegen.synchronise import synchronise
 from toolchain.hw import load_chip
 from toolchain.machine import Access, Convolution, Residues, Signal, Space, overlap, residues
@@ -45,7 +45,7 @@ def bytes_of(access: Access) -> set[int]:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_latest_conflicts_are_those_of_the_bytes(seed: int, dense: bool) -> None:
     rng = np.random.default_rng(seed)
-    history = History(SIZES, ENGINES)
+    history = AccessHistory(SIZES, ENGINES)
     marks: dict[tuple[int, int, bool, int], int] = {}  # (space, byte, write, engine) -> latest event
     met = 0
     for event in range(250):
@@ -84,7 +84,7 @@ def test_interleaved_tiles_wait_only_where_they_share_a_byte(shared_bytes: int, 
     chip = chip.model_copy(update={"engines": chip.engines | {"mac": chip.array.model_copy(update={"count": 2})}})
     arrays = [u.queue for u in chip.of_kind("mac_array")]
     assert len(arrays) == 2
-    placed = [Placed(convolution(unit), 0, (tile(unit * (TILE_CHANNELS - shared_bytes)),)) for unit in (0, 1)]
+    placed = [PlacedOp(convolution(unit), 0, (tile(unit * (TILE_CHANNELS - shared_bytes)),)) for unit in (0, 1)]
     made = synchronise(placed, chip, 0)
     assert sum(isinstance(op, Signal) for op in made.ops) == signals
 

@@ -15,8 +15,8 @@ from typing_extensions import TypeAliasType, TypeVar
 
 from quant.fixed_point.core.requant import Requant
 from toolchain.codegen import container_to_bytes
-from toolchain.codegen.forms import form, records
-from toolchain.codegen.serial import graph_to_text
+from toolchain.codegen.graph_json import graph_to_text
+from toolchain.codegen.json_values import describe_type, records
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -99,5 +99,5 @@ def test_no_class_is_named_in_the_file(tmp_path: Path) -> None:
 
 def test_arrays_may_be_written_by_the_name_of_a_type() -> None:
     """As `numpy.typing.NDArray` is one from 2.5 on."""
-    assert form(Named[np.int8]) == form(Array) == "array"
-    assert form(Named[np.int8] | None) == "array or null"
+    assert describe_type(Named[np.int8]) == describe_type(Array) == "array"
+    assert describe_type(Named[np.int8] | None) == "array or null"

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.keyed import with_keys
+from tests.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
@@ -68,7 +68,7 @@ def test_tensors_that_fit_neither_memory_are_refused_in_one_sentence(level: int,
 
 
 def test_what_no_plan_could_do_without_is_refused_before_one_is_made(two_wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.compiling.candidate_plans", None)
+    monkeypatch.setattr("toolchain.compiler.candidate_plans", None)
     with pytest.raises(CompileError, match=r"needs at least [0-9,]+ bytes of DRAM, memories\.dram\.size is 8,192: raise it"):
         _built(two_wide, _machine(dram=8 << 10), 1)
 

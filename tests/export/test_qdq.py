@@ -16,14 +16,14 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from quant.data import open_data
-from quant.error import sqnr_db
-from tests.meaning.machines import mixed_machine
-from tests.other_numerics import with_numerics
-from tests.unsigned import unsigned
+from quant.calibration_data import open_data
+from quant.fidelity import sqnr_db
+from tests.numerics_variants import with_numerics
+from tests.semantics.machines import mixed_machine
+from tests.unsigned_machines import unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 from toolchain.ir.graph import TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.report.fidelity import real_values

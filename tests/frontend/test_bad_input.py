@@ -83,7 +83,7 @@ def test_old_opset(tmp_path: Path, opset: int, reason: str) -> None:
 
 
 def test_new_opset(tmp_path: Path) -> None:
-    from toolchain.frontend.read import newest_opset
+    from toolchain.frontend.read_onnx import newest_opset
 
     path = save(model("(float[1] x) => (float[1] y) { y = Relu(x) }", 99), tmp_path)
     newest = newest_opset()

@@ -12,7 +12,7 @@ from onnx_text import model, save
 from same_outputs import check_same
 
 from toolchain.frontend import NormalModel, load_model
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 
 OPSET = 23
 QKV = "(float[2,3,8,16] x, float[2,3,12,16] k, float[2,3,12,16] v"

@@ -9,12 +9,12 @@ import pytest
 from chip_against_file import against_file
 from onnx_text import model, save
 
-from toolchain import compiling
+from toolchain import compiler
 from toolchain.api import BuildOptions, build
-from toolchain.compiling import STAGES
+from toolchain.compiler import STAGES
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ir.text import print_graph
-from toolchain.ops.functions import X, evaluate
+from toolchain.ops.scalar_functions import X, evaluate
 from toolchain.ops.unary import Unary
 
 
@@ -62,6 +62,6 @@ def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     path = save(model(chain([LEAKY], 1)), tmp_path)
     build(path, BuildOptions("edge16"), lambda stage, text: asked.setdefault(stage, []).append(text()))
     assert tuple(asked) == STAGES and all(text for texts in asked.values() for text in texts)
-    for name in ("print_graph", "tree_of", "disassemble"):
-        monkeypatch.setattr(compiling, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
+    for name in ("print_graph", "plan_to_tree", "disassemble"):
+        monkeypatch.setattr(compiler, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

@@ -12,8 +12,8 @@ from onnx_text import model, save
 from quant.fixed_point.core.codes import CodeType
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Quant
-from toolchain.ops.functions import X, clip_bounds
 from toolchain.ops.kit.operator import clamp_codes
+from toolchain.ops.scalar_functions import X, clip_bounds
 
 MACHINES = ["edge16", "ws8_pow2", "wide32_w4a16"]
 TAILS = [

@@ -12,7 +12,7 @@ from onnx_text import model, save
 from same_outputs import check_same
 
 from toolchain.errors import CompileError
-from toolchain.frontend import NormalModel, control, load_model
+from toolchain.frontend import NormalModel, load_model, unroll_control_flow
 
 FLOAT, INT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 
@@ -73,7 +73,7 @@ def test_a_loop_runs_as_often_as_it_says(tmp_path: Path, count: int | None, last
 def test_a_loop_of_which_it_is_not_known(
     tmp_path: Path, given: bool, count: int | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "ITERATIONS", 12)
+    monkeypatch.setattr(unroll_control_flow, "ITERATIONS", 12)
     path = loop(tmp_path, count=count, given=given, body_condition=count is not None)
     with pytest.raises(CompileError) as fault:
         load_model(path)
@@ -87,7 +87,7 @@ def test_a_loop_that_only_its_count_ends_is_refused_before_it_is_written_out(
     def step(*_: object) -> list[str]:
         raise AssertionError("written out")
 
-    monkeypatch.setattr(control._Body, "step", step)
+    monkeypatch.setattr(unroll_control_flow._Body, "step", step)
     with pytest.raises(
         CompileError, match=r"^node again \(Loop\): runs more than 4,096 times; so often at most it is written out"
     ):

@@ -10,12 +10,12 @@ import onnx
 import pytest
 
 from toolchain.api import BuildOptions, build
-from toolchain.cli.arrays import npz_bytes, read_feeds
+from toolchain.cli.npz_files import npz_bytes, read_feeds
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.runtime import Session
-from toolchain.stepping import model_data
+from toolchain.stateful_samples import model_data
 
 UPSAMPLED = """
 <ir_version: 8, opset_import: ["" : 17]>

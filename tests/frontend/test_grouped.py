@@ -15,7 +15,7 @@ from same_outputs import session
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 
 pytestmark = pytest.mark.skipif(newest_opset() < 24, reason="the installed onnxruntime reads no TensorScatter")
 HEADS, GROUPS, DEPTH, TABLE = 4, 2, 16, 64

@@ -76,7 +76,7 @@ def test_every_opset(tmp_path: Path, opset: int) -> None:
 
 
 def test_newest_opset(tmp_path: Path) -> None:
-    from toolchain.frontend.read import newest_opset
+    from toolchain.frontend.read_onnx import newest_opset
 
     loaded = check_same(save(model(NET, newest_opset(), VARIANCE), tmp_path), {"x": (2, 3, 6, 5)})
     assert loaded.opset == newest_opset()

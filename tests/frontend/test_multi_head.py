@@ -14,7 +14,7 @@ from same_outputs import check_same
 
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 
 pytestmark = pytest.mark.skipif(newest_opset() < 23, reason="the installed onnxruntime reads no Attention")
 SHAPES = {

@@ -16,7 +16,7 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx_text import save
 from same_outputs import check_same
 
-from toolchain.frontend.read import newest_opset
+from toolchain.frontend.read_onnx import newest_opset
 
 MODULES = (
     *("add", "averagepool", "batch_normalization", "clip", "concat", "conv", "convtranspose", "div", "flatten", "gather", "gemm"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from onnx_text import model, save
-from test_movers import same_bits, selected
+from test_data_movement import same_bits, selected
 
 MAP = "(float[2,6,5,7] x"
 DECONV = f"{MAP}, float[6,%s] w, float[%d] w2) => (float[a,b,c,d] y) {{ y = ConvTranspose<%s>(x, w, w2) }}"

@@ -20,24 +20,24 @@ import numpy as np
 import onnx
 
 from quant.calibrate import calibrate
-from quant.data import random_data
+from quant.calibration_data import random_data
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.observe import Range
-from quant.repair.step import Quantization
-from quant.structure import adjust_ranges
-from simulator import Cause, Simulation, by_reason, simulate
+from quant.repair.choices import Quantization
+from quant.structural_ranges import adjust_ranges
+from simulator import Simulation, StallCause, by_reason, simulate
 from tests import example_networks
 from toolchain.codegen import Port, Region
-from toolchain.compiling import Compiled, compile_model, select_model
+from toolchain.compiler import CompiledNetwork, compile_model, select_model
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.passes.decompose import decomposed
+from toolchain.passes.decompose import decompose_model
 from toolchain.repair.network import Network
-from toolchain.report.attribution import most_macs, region_attribution
-from toolchain.report.windows import layer_cycles
+from toolchain.report.layer_breakdown import most_macs, region_attribution
+from toolchain.report.layer_intervals import layer_cycles
 from toolchain.runtime import dram_image, dram_parts
 from toolchain.runtime.backend import Program
 
@@ -68,7 +68,7 @@ def figures(network: str, machine: str | Machine, level: int) -> Figures:
     return Figures(program_digest(regions), hashlib.sha256(outputs).hexdigest()[:HEX_DIGITS], cycles, expected)
 
 
-def simulated(compiled: Compiled) -> tuple[int, bytes]:
+def simulated(compiled: CompiledNetwork) -> tuple[int, bytes]:
     """Cycles, and what the regions write where they are given `drawn_codes`."""
     cycles, outputs = 0, bytearray()
     most = most_macs(compiled.container)
@@ -100,7 +100,7 @@ def attributed_once(chip: Chip, region: Region, run: Simulation, most: Mapping[s
         assert sum(layers, Counter[str]()) == _spent(by_reason(chip, causes.totals[unit.name]))
     arrays = [unit.array for unit in chip.of_kind("mac_array")]
     best = max(array.multipliers * rate.rate for array in arrays for rate in array.types)
-    useful = sum(layer[unit.name].get(Cause.USEFUL, 0) for layer in causes.layers for unit in chip.of_kind("mac_array"))
+    useful = sum(layer[unit.name].get(StallCause.USEFUL, 0) for layer in causes.layers for unit in chip.of_kind("mac_array"))
     owners = region.layers_of(run.flow)
     macs = [int(run.op_macs[owners == layer].sum()) for layer in range(len(cycles))]
     assert useful * best >= sum(min(n, most.get(info.name, n)) for n, info in zip(macs, region.layers))
@@ -135,9 +135,9 @@ def drawn_codes(port: Port) -> np.ndarray:
     return rng.integers(limits.min, limits.max, port.shape, endpoint=True).astype(np.dtype(port.dtype).newbyteorder("<"))
 
 
-def compile_network(network: str, machine: str | Machine, level: int) -> Compiled:
+def compile_network(network: str, machine: str | Machine, level: int) -> CompiledNetwork:
     found = machine if isinstance(machine, Machine) else load_machine(machine)
-    model = decomposed(normal_model(network), found.chip, ())
+    model = decompose_model(normal_model(network), found.chip, ())
     selection = select_model(model, found)
     tensors = Network(model, selection, found).tensors
     known = {*model.types, *read_parameters(ranges_file(network)).tensors}
@@ -166,7 +166,7 @@ def update_ranges(network: str) -> None:
     entries: dict[str, Range | Quant] = {}
     for name in shipped_names():
         machine = load_machine(name)
-        model = decomposed(normal_model(network), machine.chip, ())
+        model = decompose_model(normal_model(network), machine.chip, ())
         tensors = set(Network(model, select_model(model, machine), machine).tensors)
         entries.update({t: known[t] for t in tensors if t in known})
         if tensors - entries.keys():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from networks import NETWORKS, figures, ranges_file, update_ranges
 
-from toolchain.files import write_whole
+from toolchain.atomic_files import write_atomically
 from toolchain.hw import shipped_names
 from toolchain.schedule.options import LEVELS
 
@@ -53,7 +53,7 @@ def _marked(network: str, machine: str, level: int) -> Any:
 def write_golden(lines: dict[str, str]) -> None:
     """In the order of the names, without pairs that are no more."""
     wanted = [lines[key] for pair in PAIRS if (key := label(*pair)) in lines]
-    write_whole(GOLDEN, ("\n".join(wanted) + "\n").encode())
+    write_atomically(GOLDEN, ("\n".join(wanted) + "\n").encode())
 
 
 @pytest.mark.parametrize(("network", "machine", "level"), [_marked(*pair) for pair in PAIRS])

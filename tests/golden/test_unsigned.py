@@ -11,9 +11,9 @@ from networks import HEX_DIGITS, NETWORKS, compile_network, simulated
 from test_golden import LARGE, LEVEL, SMALL, label, read_golden
 
 from tests.quantized.forms import float32_machine
-from tests.unsigned import HALF, unsigned
+from tests.unsigned_machines import HALF, unsigned
 from toolchain.codegen import Region
-from toolchain.compiling import Compiled
+from toolchain.compiler import CompiledNetwork
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds, verify
 
@@ -26,7 +26,7 @@ CASES = [
 ]
 
 
-def checked(network: str, machine: Machine, level: int = LEVEL) -> Compiled:
+def checked(network: str, machine: Machine, level: int = LEVEL) -> CompiledNetwork:
     """The network on the machine with uint8, whose program equals the reference."""
     compiled = compile_network(network, unsigned(machine), level)
     container = compiled.container

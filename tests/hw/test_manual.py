@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from tests.controlled import with_control
-from tests.emitting import emitting
-from tests.keyed import with_keys
+from tests.accumulator_machines import emitting
+from tests.control_flow_machines import with_control
+from tests.machine_variants import with_keys
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.manual import blocks, manual, manual_page
-from toolchain.isa.manual.figures import Fields, Strip, Window
+from toolchain.isa.manual.figures import Fields, Strip, WindowFigure
 from toolchain.isa.manual.operations import operations
 from toolchain.machine import Convolution
 
@@ -128,7 +128,7 @@ def test_entries_are_drawn_as_they_lie() -> None:
 
 
 def test_a_window_is_drawn_where_it_lies() -> None:
-    window = Window("w.", (3, 3), (1, 1), (2, 2), (2, 2), (2, 1), (0, 1))
+    window = WindowFigure("w.", (3, 3), (1, 1), (2, 2), (2, 2), (2, 1), (0, 1))
     assert window.text().splitlines()[2:] == ["    . . w w .", "    . x x x .", "    . x W W .", "    . x x x .", "    . . . . ."]
     assert window.svg().count("<rect") == 25
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.controlled import with_control
-from tests.emitting import emitting
+from tests.accumulator_machines import emitting
+from tests.control_flow_machines import with_control
 from tests.instructions import cases_of
-from tests.keyed import with_keys
+from tests.machine_variants import with_keys
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.manual import manual
 from toolchain.vectors import instruction_cases

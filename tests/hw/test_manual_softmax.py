@@ -12,7 +12,7 @@ import pytest
 from toolchain.isa import load_machine
 from toolchain.isa.manual import manual
 from toolchain.machine import Softmax
-from toolchain.vectors import draws_of
+from toolchain.vectors import load_draws
 from toolchain.vectors.case import Draw, run_case
 
 MACHINE = load_machine("transformer64")
@@ -97,7 +97,7 @@ def of_16_bits(row: list[int], m: int, s: int) -> list[int]:
     return [max(0, min(32767, v * y + (1 << 30 - h) >> 31 - h)) for v in e]
 
 
-DRAWN = [pytest.param(*drawn, id=drawn[0]) for drawn in draws_of()[Softmax](Softmax, MACHINE.chip)]
+DRAWN = [pytest.param(*drawn, id=drawn[0]) for drawn in load_draws()[Softmax](Softmax, MACHINE.chip)]
 
 
 @pytest.mark.parametrize(("name", "draw"), DRAWN)

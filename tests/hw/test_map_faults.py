@@ -9,7 +9,7 @@ from machine_files import assert_one_fault, shipped_text
 
 from toolchain.errors import ConfigError
 from toolchain.hw import load_chip
-from toolchain.hw.rules import MOST_SPACES
+from toolchain.hw.cross_section_rules import MOST_SPACES
 from toolchain.isa import load_machine
 from toolchain.machine import Space
 

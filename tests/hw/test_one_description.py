@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quant.fixed_point import CodeType, Numerics
-from tests.other_numerics import with_numerics
+from tests.numerics_variants import with_numerics
 from toolchain.hw.engines import WeightGroups
 from toolchain.hw.numerics import NumericsKeys, ScaleKeys
 from toolchain.isa import Machine, load_machine
@@ -118,4 +118,9 @@ def test_keys_as_written_are_read_where_the_description_is_made() -> None:
         for name, tree in modules()
         if any(isinstance(n, ast.Attribute) and n.attr == "numerics_keys" for n in ast.walk(tree))
     }
-    assert readers == {"toolchain/hw/chip.py", "toolchain/hw/groups.py", "toolchain/hw/rules.py", "toolchain/hw/type_rules.py"}
+    assert readers == {
+        "toolchain/hw/chip.py",
+        "toolchain/hw/weight_group_rules.py",
+        "toolchain/hw/cross_section_rules.py",
+        "toolchain/hw/type_rules.py",
+    }

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from tests.unsigned import unsigned
+from tests.unsigned_machines import unsigned
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
 from toolchain.hw.quantities import write_bytes, write_hertz

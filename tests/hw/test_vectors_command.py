@@ -10,8 +10,8 @@ from machine_files import write_changed
 from typer.testing import CliRunner
 
 from quant.fixed_point import read_vectors, replay
-from quant.fixed_point.kit.vectors import VectorCase
-from tests.emitting import emitting
+from quant.fixed_point.conformance.vectors import VectorCase
+from tests.accumulator_machines import emitting
 from toolchain.cli.hw import app
 from toolchain.hw import shipped_names
 from toolchain.isa import load_machine

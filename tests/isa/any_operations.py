@@ -10,7 +10,7 @@ import yaml
 from hypothesis import strategies as st
 
 from toolchain.hw import read_source, shipped_names
-from toolchain.isa import Isa, Machine, load_machine, starter_table
+from toolchain.isa import Isa, Machine, load_machine, make_default_table
 from toolchain.isa.machine import read_table
 from toolchain.machine import MachineOp
 from toolchain.machine.registry import OPERATIONS
@@ -27,7 +27,7 @@ def machine_of(name: str) -> Machine:
     machine = load_machine(base)
     if not form:
         return machine
-    text = starter_table(machine.chip, form[0], int(form[1]))
+    text = make_default_table(machine.chip, form[0], int(form[1]))
     table, faults = read_table(read_source(together(text) if "together" in form else text, name))
     assert table is not None and table.word_bits == int(form[1]), faults
     return replace(machine, isa=Isa(table))

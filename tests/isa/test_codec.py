@@ -12,7 +12,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa import Assembled, assemble, assembled, decode, disassemble, encode
+from toolchain.isa import AssembledProgram, assemble, assemble_words, decode, disassemble, encode
 from toolchain.machine import Copy, End, Fill, MachineOp, Pool, PoolKind, Signal, Space, Table, Wait
 
 CASES = settings(
@@ -54,7 +54,7 @@ def test_assemble_is_the_inverse_of_disassemble(name, data):
     layers = data.draw(st.lists(st.integers(-1, 3), min_size=len(ops), max_size=len(ops)))
     names = [f"node/{i} = a;b\nc" for i in range(4)]
     assert assemble(disassemble(program, isa), isa) == program
-    assert assembled(disassemble(program, isa, layers, names), isa, 4) == Assembled(program, tuple(layers))
+    assert assemble_words(disassemble(program, isa, layers, names), isa, 4) == AssembledProgram(program, tuple(layers))
 
 
 @MACHINE

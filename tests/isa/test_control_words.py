@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlled import with_control
+from tests.control_flow_machines import with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import Machine, assemble, decode, disassemble, encode, load_machine
 from toolchain.isa.c_header import c_header
 from toolchain.isa.manual import manual
 from toolchain.isa.verilog import verilog_package
-from toolchain.machine import Again, Block, Call, End, Fill, LoadBase, MachineOp, Repeat, Return, SetBase, Signal, Space, Wait
+from toolchain.machine import (
+    BlockBegin,
+    BlockEnd,
+    Call,
+    End,
+    Fill,
+    LoadBase,
+    MachineOp,
+    Repeat,
+    RepeatEnd,
+    SetBase,
+    Signal,
+    Space,
+    Wait,
+)
 
 MACHINES = {
     "descriptors": with_control(load_machine("edge16")),
@@ -24,8 +38,8 @@ def fill(address: int = 0, base: int = 0) -> Fill:
 
 
 PROGRAM: list[MachineOp] = [
-    *(Wait(2, 1), Repeat(5), Wait(2, 1), fill(0, 1), Signal(2, 1), fill(0, 1), SetBase(1, 1, 48), Again(), Signal(2, 1)),
-    *(Block(1), fill(0, 2), SetBase(2, 2, -1024), Return(), fill(0, 2), Call(1), fill(0, 2)),
+    *(Wait(2, 1), Repeat(5), Wait(2, 1), fill(0, 1), Signal(2, 1), fill(0, 1), SetBase(1, 1, 48), RepeatEnd(), Signal(2, 1)),
+    *(BlockBegin(1), fill(0, 2), SetBase(2, 2, -1024), BlockEnd(), fill(0, 2), Call(1), fill(0, 2)),
     *(LoadBase(0, 1, 2, -4, 64, 9, Space.DRAM, 40, 4, 3), End()),
 ]
 
@@ -66,7 +80,7 @@ def test_registers_hold_nothing_behind_a_jump():
     assert words[10] == first and words[13] == first and words[15] == first
 
 
-@pytest.mark.parametrize("jump", [Repeat(2), Again(), Block(1), Call(1), Return()])
+@pytest.mark.parametrize("jump", [Repeat(2), RepeatEnd(), BlockBegin(1), Call(1), BlockEnd()])
 def test_a_register_that_only_another_iteration_has_written_is_refused(jump: MachineOp):
     """What stands before a jump in the program need not have run just before what stands behind it."""
     isa = MACHINES["registers"].isa

@@ -10,7 +10,7 @@ from toolchain.cli.dis import app
 from toolchain.codegen import Container, Region, container_to_bytes
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
-from toolchain.isa import Assembled, assembled, disassemble, encode
+from toolchain.isa import AssembledProgram, assemble_words, disassemble, encode
 from toolchain.machine import End, Fill, Signal, Space, Wait
 
 OPS = [Wait(2, 1), Fill(0, Space.SRAM, 64, 32, 1, 4, 8, 0, 128, 32, -7), Signal(2, 3), End()]
@@ -90,7 +90,7 @@ def test_layers_that_cannot_be(name: str, field: str, fault: str) -> None:
     lines = text.splitlines()
     lines[at] = lines[at].replace("  ;", f" {field}  ;")
     with pytest.raises(ProgramError) as caught:
-        assembled("\n".join(lines), isa, 2)
+        assemble_words("\n".join(lines), isa, 2)
     assert str(caught.value) == fault.format(line=at + 1)
 
 
@@ -98,7 +98,7 @@ def test_a_write_belongs_to_no_layer() -> None:
     isa = machine_of("ws8_pow2").isa
     text = disassemble(encode(OPS, isa), isa).replace("  ; value", " layer=0  ; value", 1)
     with pytest.raises(ProgramError, match=r"^listing line \d+: a write belongs to no layer; give it at the start word "):
-        assembled(text, isa, 2)
+        assemble_words(text, isa, 2)
 
 
 @pytest.mark.parametrize("name", ["edge16", "ws8_pow2"])
@@ -107,4 +107,4 @@ def test_every_operation_keeps_its_layer(name: str, layers: tuple[int, ...]) -> 
     """Those of the wait and the signal that a descriptor carries too."""
     isa = machine_of(name).isa
     text = disassemble(encode(OPS, isa), isa, layers, ("stem", "two\nlines; layer=9"))
-    assert assembled(text, isa, 2) == Assembled(encode(OPS, isa), layers)
+    assert assemble_words(text, isa, 2) == AssembledProgram(encode(OPS, isa), layers)

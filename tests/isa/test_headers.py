@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlled import with_control
-from tests.emitting import emitting
+from tests.accumulator_machines import emitting
+from tests.control_flow_machines import with_control
 from tests.instructions import cases_of
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine, encode, load_machine

@@ -12,26 +12,26 @@ from toolchain.errors import ConfigError
 from toolchain.hw import load_chip, read_source, shipped_names
 from toolchain.hw.engines import FunctionRate
 from toolchain.isa.__main__ import main
-from toolchain.isa.layout import broken_layout
+from toolchain.isa.default_table import make_default_table
+from toolchain.isa.encoding import Isa
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.isa.machine import load_machine, read_table
-from toolchain.isa.needs import broken_needs
-from toolchain.isa.plan import Isa
-from toolchain.isa.starter import starter_table
+from toolchain.isa.word_layout import broken_layout
 
 
 @pytest.mark.parametrize("kind, bits", [("descriptors", None), ("descriptors", 2008), ("registers", 32), ("registers", 128)])
 @pytest.mark.parametrize("name", shipped_names())
 def test_the_machine_accepts_its_first_table(name, kind, bits):
     chip = load_chip(name)
-    table, faults = read_table(read_source(starter_table(chip, kind, bits), "starter.yaml"))
+    table, faults = read_table(read_source(make_default_table(chip, kind, bits), "starter.yaml"))
     assert faults == [] and table is not None
-    assert broken_layout(table) == [] and broken_needs(chip, Isa(table)) == []
+    assert broken_layout(table) == [] and find_encoding_gaps(chip, Isa(table)) == []
     assert bits in (None, table.word_bits)
 
 
 def test_what_a_machine_knows_at_one_value_takes_no_bits():
     """ws8_pow2 is symmetric, has no table and no addend, and two DMA dimensions."""
-    lines = starter_table(load_chip("ws8_pow2")).splitlines()
+    lines = make_default_table(load_chip("ws8_pow2")).splitlines()
     row = next(line for line in lines if line.startswith("    fixed: {input_zero_point"))
     assert "output_zero_point: 0" in row and "use_table: 0" in row and "add_left_shift: 0" in row
     copy = next(line for line in lines if line.startswith("    fixed: {channel: 0"))
@@ -46,7 +46,7 @@ def test_kinds_follow_the_operations_that_the_vector_engine_has(operations):
         update={"functions": {name: FunctionRate(lanes=16) for name in sorted(operations)}}
     )
     chip = chip.model_copy(update={"engines": {**chip.engines, "vector": vector}})
-    table, _ = read_table(read_source(starter_table(chip), "starter.yaml"))
+    table, _ = read_table(read_source(make_default_table(chip), "starter.yaml"))
     assert table is not None
     assert ("table" in table.operations) == ("table" in operations)
     pools = operations & {"max_pool", "average_pool"}
@@ -57,9 +57,9 @@ def test_kinds_follow_the_operations_that_the_vector_engine_has(operations):
 def test_words_too_narrow_are_refused_with_the_width_that_would_do():
     chip = load_chip("edge16")
     with pytest.raises(ConfigError, match=r"^descriptors of 128 bits: edge16 needs 678; give at least 680 bits$"):
-        starter_table(chip, "descriptors", 128)
+        make_default_table(chip, "descriptors", 128)
     with pytest.raises(ConfigError, match="no kind of instruction table 'microcode'; there are descriptors and registers"):
-        starter_table(chip, "microcode")
+        make_default_table(chip, "microcode")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_machine_without_a_section_isa_gets_a_table(kind: str, tmp_path: Path,
     assert section in whole
     (tmp_path / "mine.yaml").write_text(whole.replace(section, ""))
     assert main([str(tmp_path / "mine.yaml"), kind]) == 0
-    assert capsys.readouterr().out == starter_table(load_chip("edge16"), kind)
+    assert capsys.readouterr().out == make_default_table(load_chip("edge16"), kind)
 
 
 def test_the_command_prints_a_table_beside_which_the_machine_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from toolchain.hw import Chip, load_chip
-from toolchain.hw.layout import Layout, ParameterEntry
-from toolchain.machine import dense_bytes, in_tiles, out_of_tiles, packed_parameters, read_parameters
+from toolchain.hw.layout_section import Layout, ParameterEntry
+from toolchain.machine import dense_bytes, in_tiles, out_of_tiles, pack_parameters, read_parameters
 
 
 def chip_of(**layout: Any) -> Chip:
@@ -30,7 +30,7 @@ def test_an_entry_is_the_bits_that_the_page_says() -> None:
     """10 bytes: 40 of a negative bias, 32, 6."""
     chip = chip_of(parameters=ParameterEntry(bias_bits=40, multiplier_bits=32, shift_bits=6))
     bias, multiplier, shift = np.array([-2, 5]), np.array([0x7ABCDEF1]), np.array([37, 62])
-    block = packed_parameters(bias, multiplier, shift, chip)
+    block = pack_parameters(bias, multiplier, shift, chip)
     first = (((37 << 32) | 0x7ABCDEF1) << 40) | (1 << 40) - 2
     assert block[:10] == first.to_bytes(10, "little")
     read = read_parameters(block, chip)
@@ -41,13 +41,13 @@ def test_an_entry_is_the_bits_that_the_page_says() -> None:
 def test_what_does_not_fit_is_not_cut(bias: int, shift: int) -> None:
     chip = chip_of(parameters=ParameterEntry(bias_bits=40, shift_bits=6))
     with pytest.raises(ValueError, match="does not fit"):
-        packed_parameters(np.array([bias]), np.array([1]), np.array([shift]), chip)
+        pack_parameters(np.array([bias]), np.array([1]), np.array([shift]), chip)
 
 
 def test_bias_of_64_bits() -> None:
     chip = chip_of()
     for bias in (-(1 << 63), (1 << 63) - 1, -1):
-        block = packed_parameters(np.array([bias]), np.array([7]), np.array([3]), chip)
+        block = pack_parameters(np.array([bias]), np.array([7]), np.array([3]), chip)
         assert block[:8] == (bias % (1 << 64)).to_bytes(8, "little")
         assert read_parameters(block, chip)[0].tolist() == [bias]
 
@@ -56,6 +56,6 @@ def test_left_shifts_have_their_sign() -> None:
     """ws8_pow2 shifts from -31 to 31, in 7 bits; its multiplier is 1 and takes none."""
     entry = ParameterEntry(bias_bits=32, multiplier_bits=0, shift_bits=7)
     chip = load_chip("ws8_pow2").model_copy(update={"layout": Layout(parameters=entry)})
-    block = packed_parameters(np.array([5]), np.array([1]), np.array([-3]), chip)
+    block = pack_parameters(np.array([5]), np.array([1]), np.array([-3]), chip)
     assert block == (((1 << 7) - 3) << 32 | 5).to_bytes(5, "little")
     assert [values.tolist() for values in read_parameters(block, chip)] == [[5], [1], [-3]]

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.execute import computed, execute
-from simulator.state import State
-from simulator.values.context import Context
-from tests.controlled import CONTROL, with_control
-from tests.emitting import emitting
-from tests.meaning.machines import mixed_machine
+from simulator.execute import execute, load_semantics
+from simulator.machine_state import MachineState
+from simulator.semantics.context import Context
+from tests.accumulator_machines import emitting
+from tests.control_flow_machines import CONTROL, with_control
+from tests.semantics.machines import mixed_machine
 from toolchain.errors import InternalError
 from toolchain.hw import Chip, load_chip, shipped_names
-from toolchain.isa import Machine, decode, encode, load_machine, starter_table
+from toolchain.isa import Machine, decode, encode, load_machine, make_default_table
 from toolchain.isa.c_header import c_header
+from toolchain.isa.encoding_needs import list_needed_operations
 from toolchain.isa.manual import manual
-from toolchain.isa.needs import needed_operations
 from toolchain.isa.verilog import verilog_package
 from toolchain.machine import (
     ADDEND,
@@ -36,10 +36,10 @@ from toolchain.machine import (
     Space,
     WithAddend,
     accesses,
-    broken_capability,
     columns_of,
     demand,
-    suspects,
+    find_unsupported,
+    may_be_unsupported,
 )
 from toolchain.machine.parameters.description import Need
 from toolchain.machine.registry import OPERATIONS
@@ -106,8 +106,8 @@ def test_a_class_that_says_all_is_an_operation(tmp_path: Path, monkeypatch: pyte
         negate.input_address = 6
     assert not hasattr(negate, "__dict__")
     chip = load_chip("edge16")
-    with pytest.raises(InternalError, match=r"^no file of simulator\.values computes the operation negate$"):
-        execute(negate, Context(chip, State(chip, np.zeros(1, np.uint8))))
+    with pytest.raises(InternalError, match=r"^no file of simulator\.semantics computes the operation negate$"):
+        execute(negate, Context(chip, MachineState(chip, np.zeros(1, np.uint8))))
 
 
 @pytest.mark.parametrize("part", LEFT_OUT)
@@ -121,7 +121,7 @@ def test_what_is_left_out_fails_at_import_with_its_name(part: str, tmp_path: Pat
 
 
 def test_values_of_all_operations_and_no_others() -> None:
-    assert {*computed()} == {*OPERATIONS.values()}
+    assert {*load_semantics()} == {*OPERATIONS.values()}
 
 
 CONTROLLED = {"edge16, control": "descriptors", "ws8_pow2, control": "registers", "edge16, operands": "registers"}
@@ -139,7 +139,9 @@ def machine_of(name: str) -> Machine:
 
 def test_every_operation_is_one_of_some_machine() -> None:
     used = {
-        name for machine in (*shipped_names(), *CONTROLLED, *EMITTING) for name in needed_operations(machine_of(machine).chip)
+        name
+        for machine in (*shipped_names(), *CONTROLLED, *EMITTING)
+        for name in list_needed_operations(machine_of(machine).chip)
     }
     assert used == {*OPERATIONS}
 
@@ -159,14 +161,14 @@ def test_every_consumer_knows_every_operation(name: str) -> None:
     machine = machine_of(name)
     chip, isa = machine.chip, machine.isa
     texts = manual(machine), c_header(machine).lower(), verilog_package(machine).lower()
-    first = starter_table(chip)
-    for operation, reason in needed_operations(chip).items():
+    first = make_default_table(chip)
+    for operation, reason in list_needed_operations(chip).items():
         assert reason and all(operation in text for text in (*texts, first)), operation
     ops = [lowest(OPERATIONS[n], machine) for n in isa.plans if n != "end"]
     assert [*decode(encode(ops, isa), isa).ops] == ops
     for op in ops:
         touched, asked = accesses(op, chip), demand(op, chip)
-        assert broken_capability(op, chip) is None, op
+        assert find_unsupported(op, chip) is None, op
         assert (op.queue(chip) is None) == isinstance(op, End | ControlOp)
         works = op.ENGINE is not None
         assert works == bool(touched) == (asked.compute_cycles > 0), op.NAME
@@ -236,12 +238,12 @@ def test_types_that_there_are_not_and_codes_that_a_type_has_not_are_refused_ever
         for name, types in operation.type_numbers():
             known = types.of(chip)
             broken = replace(plain, **{name: len(known)})
-            assert broken_capability(broken, chip) == f"{name}={len(known)}, {types.keys} name {', '.join(known)}"
-            assert suspects([plain, broken], chip)[1]
+            assert find_unsupported(broken, chip) == f"{name}={len(known)}, {types.keys} name {', '.join(known)}"
+            assert may_be_unsupported([plain, broken], chip)[1]
         for name, kind in operation.typed():
             narrow, wide = (replace(plain, **{name: 128, kind: number}) for number in (0, 1))
-            assert broken_capability(narrow, chip) == f"{name}=128, must be -128..127 (int8)"
-            assert list(suspects([narrow, wide], chip)) == [True, bool(suspects([plain], chip)[0])]
-            assert f"{name}=" not in (broken_capability(wide, chip) or "")
+            assert find_unsupported(narrow, chip) == f"{name}=128, must be -128..127 (int8)"
+            assert list(may_be_unsupported([narrow, wide], chip)) == [True, bool(may_be_unsupported([plain], chip)[0])]
+            assert f"{name}=" not in (find_unsupported(wide, chip) or "")
             seen.add(name)
     assert {"a_zero_point", "clamp_high", "add_addend_zero_point", "input_zero_point", "value"} <= seen

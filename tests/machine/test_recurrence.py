@@ -9,21 +9,21 @@ import pytest
 
 from toolchain.hw import load_chip, shipped_names
 from toolchain.machine import Copy, Demand, MachineOp, Signal, Space, demand, demands
-from toolchain.machine.queues import Asked
-from toolchain.machine.recurrence import COMPUTED, Recurrence, Shared, services
+from toolchain.machine.queues import OperationTiming
 from toolchain.machine.registry import OPERATIONS
+from toolchain.machine.timing_model import COMPUTED, SharedTasks, TimingModel, services
 
 
 def asked(
     queue: int, cycles: int, *after: int, fetch: float = 0, latency: int = 0, ports: tuple[tuple[int, int], ...] = ()
-) -> Asked:
-    return Asked(queue, fetch, after, latency, cycles, ports)
+) -> OperationTiming:
+    return OperationTiming(queue, fetch, after, latency, cycles, ports)
 
 
 def run(
-    *ops: Asked, issue: tuple[int, ...] = (0, 0), depths: tuple[int, ...] = (8, 8), order: list[int] | None = None
-) -> Recurrence:
-    found = Recurrence(issue, depths, 2)
+    *ops: OperationTiming, issue: tuple[int, ...] = (0, 0), depths: tuple[int, ...] = (8, 8), order: list[int] | None = None
+) -> TimingModel:
+    found = TimingModel(issue, depths, 2)
     found.run(ops, order)
     return found
 
@@ -64,9 +64,9 @@ def test_an_operation_may_take_several_entries_of_its_queue() -> None:
     assert run(*(entry._replace(entries=3) for entry in one), depths=(2, 1)).start == [0, 100, 100]
 
 
-def tiles(count: int, first: int = 0) -> list[Asked]:
+def tiles(count: int, first: int = 0) -> list[OperationTiming]:
     """Loads on queue 0 through one slot, computes on queue 1."""
-    found: list[Asked] = []
+    found: list[OperationTiming] = []
     for i in range(count):
         number = first + 2 * i
         slot = (number - 1,) if number else ()  # the compute that read it last
@@ -76,7 +76,7 @@ def tiles(count: int, first: int = 0) -> list[Asked]:
 
 def test_what_repeats_is_added_to_all_times() -> None:
     """Ten tiles, and four of which the last stands for seven; what comes behind them is the same."""
-    whole, some = Recurrence((0, 0), (4, 4), 1), Recurrence((0, 0), (4, 4), 1)
+    whole, some = TimingModel((0, 0), (4, 4), 1), TimingModel((0, 0), (4, 4), 1)
     whole.run(tiles(10))
     some.run(tiles(3))
     mark = some.mark()
@@ -91,21 +91,21 @@ def test_what_repeats_is_added_to_all_times() -> None:
 @pytest.mark.parametrize("ahead", [0, 25, 60])
 def test_repeated_works_go_to_the_queue_that_is_free_first(ahead: int) -> None:
     """One of two queues is busy for longer before they share works of ten cycles: 2, and 9 more for which these stand."""
-    one = Recurrence((0, 0), (4, 4), 0)
+    one = TimingModel((0, 0), (4, 4), 0)
     one.run([asked(0, ahead)])
     mark = one.mark()
     one.run([asked(1, 10), asked(1 if ahead else 0, 10)])
-    one.repeat(mark, 4.5, Shared((0, 1), 2, 20, 1))
+    one.repeat(mark, 4.5, SharedTasks((0, 1), 2, 20, 1))
     assert sorted(one.free) == {0: [50, 60], 25: [60, 75], 60: [80, 90]}[ahead]
 
 
 def test_a_queue_that_is_ahead_and_gains_less_is_caught_up_with() -> None:
     """Queue 0 has 100 cycles of work to begin with and 5 a step, queue 1 has 11 a step: after 40 steps queue 1 is over last."""
 
-    def steps(count: int) -> list[Asked]:
+    def steps(count: int) -> list[OperationTiming]:
         return [asked(queue, cycles) for _ in range(count) for queue, cycles in ((0, 5), (1, 11))]
 
-    whole, some = Recurrence((0, 0), (99, 99), 0), Recurrence((0, 0), (99, 99), 0)
+    whole, some = TimingModel((0, 0), (99, 99), 0), TimingModel((0, 0), (99, 99), 0)
     for recurrence in (whole, some):
         recurrence.run([asked(0, 100)])
     whole.run(steps(40))
@@ -131,7 +131,7 @@ def test_parts_of_a_program_give_the_times_of_the_whole(parts: int) -> None:
         )
         for i in range(60)
     ]
-    whole, pieces = Recurrence((0, 1, 2), (2, 3, 1), 2), Recurrence((0, 1, 2), (2, 3, 1), 2)
+    whole, pieces = TimingModel((0, 1, 2), (2, 3, 1), 2), TimingModel((0, 1, 2), (2, 3, 1), 2)
     whole.run(ops)
     for i in range(0, len(ops), parts):
         pieces.run(ops[i : i + parts])

@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from toolchain.hw.layout import FeatureMaps
-from toolchain.machine.tensors import Strides, dense, laid, laid_bytes
+from toolchain.hw.layout_section import FeatureMaps
+from toolchain.machine.tensors import Strides, dense, laid_bytes, make_strides
 
 # (n, h, w, c) -> the dimensions in the order of memory; c of each granule at last
 IN_MEMORY = {"surface": (0, 3, 1, 2, 4), "line": (0, 1, 3, 2, 4)}
@@ -32,7 +32,7 @@ def test_elements_lie_in_whole_granules_in_the_order_that_the_machine_says(
 ) -> None:
     for granule in (4, 8):
         maps = FeatureMaps.model_validate({"granule": granule, "order": order})
-        strides, want = laid(shape, item_bytes, maps), places(shape, item_bytes, granule, order)
+        strides, want = make_strides(shape, item_bytes, maps), places(shape, item_bytes, granule, order)
         found = [strides.offset_bytes(at) for at in product(*map(range, shape))]
         assert found == want.ravel().tolist()
         filled = -(-shape[-1] // granule) * granule
@@ -40,7 +40,7 @@ def test_elements_lie_in_whole_granules_in_the_order_that_the_machine_says(
 
 
 def test_without_granules_they_lie_without_gaps() -> None:
-    assert laid((2, 3, 4, 5), 2, None) == dense((2, 3, 4, 5), 2) == Strides((120, 40, 10, 2))
+    assert make_strides((2, 3, 4, 5), 2, None) == dense((2, 3, 4, 5), 2) == Strides((120, 40, 10, 2))
     assert laid_bytes((2, 3, 4, 5), 2, None) == 240
 
 
@@ -51,7 +51,7 @@ def test_shapes_lie_alike_where_every_element_has_one_place() -> None:
     for order, a, b in product(IN_MEMORY, shapes, shapes):
         maps = FeatureMaps.model_validate({"granule": 4, "order": order})
         for first, second in ((maps, maps), (maps, None)):
-            one, other = laid(a, 1, first), laid(b, 1, second)
+            one, other = make_strides(a, 1, first), make_strides(b, 1, second)
             alike = np.array_equal(
                 [one.offset_bytes(at) for at in product(*map(range, a))],
                 [other.offset_bytes(at) for at in product(*map(range, b))],

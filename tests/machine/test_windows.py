@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolchain.isa import load_machine
 from toolchain.machine import Convolution, Space, accesses, demand, parameter_bytes
 from toolchain.machine.registry import OPERATIONS
-from toolchain.machine.windows import reached, rows_reached, taps_met
+from toolchain.machine.window_rows import rows_reached, taps_met, window_reach
 
 CHIP = load_machine("edge16").chip
 CASES = settings(max_examples=500, deadline=None, derandomize=True, database=None)
@@ -22,7 +22,7 @@ SMALL = st.integers(1, 6)
 @given(st.integers(1, 12), SMALL, SMALL, SMALL, st.integers(0, 7), st.integers(1, 40))
 def test_rows_are_those_that_some_window_sees(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> None:
     seen = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)} & set(range(size))
-    found = reached(output, kernel, stride, dilation, pad, size)
+    found = window_reach(output, kernel, stride, dilation, pad, size)
     rows = [r.first + i * r.step + j for r in found for i in range(r.count) for j in range(r.length)]
     dense = dilation == 1 and kernel >= stride
     assert sorted(rows) == sorted(seen), found

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolchain.memory.place.compiling import compiler
+from toolchain.memory.place.numba_support import compiler
 
 
 @pytest.fixture(autouse=True)

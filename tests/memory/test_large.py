@@ -16,7 +16,7 @@ from toolchain.memory.place.core_first import CoreFirst, large_orders
 from toolchain.memory.place.greedy import first_fit
 from toolchain.memory.place.placement import lower_bound
 from toolchain.memory.place.search import compiled_kernel
-from toolchain.memory.place.windows import columns_of, lower_by_windows
+from toolchain.memory.place.window_search import improve_by_windows, make_columns
 
 DATA = Path(__file__).parent / "data"
 
@@ -104,11 +104,11 @@ def test_ends_where_no_core_is_small_enough() -> None:
 
 def test_windows_lower_what_stands_out() -> None:
     items = make_allocations({b.name: b for b in read_csv(DATA / "C.1048576.csv")}, True)
-    columns = columns_of(items)
+    columns = make_columns(items)
     size = columns.size
     given = Fitter(items).fit(large_orders(items)[0])
     target = int((given + size).max()) - 4096
-    bases, nodes = lower_by_windows(items, columns, given, target, 50_000)
+    bases, nodes = improve_by_windows(items, columns, given, target, 50_000)
     assert (bases + size).max() <= target
     assert 0 < nodes <= 50_000
     for n, item in enumerate(items):

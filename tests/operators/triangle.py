@@ -10,9 +10,9 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.tile import FillBox, Loop, Move
 
 
@@ -25,7 +25,7 @@ class Triangle(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return None
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         integer = IntegerTriangle(scope.quant(node.inputs[0]).zero_point)
         return [Node(node.name, integer, node.inputs, node.outputs, node.sources)]
 
@@ -52,7 +52,7 @@ class IntegerTriangle(MoveOp):
         return fills, copies
 
 
-def triangle(scope: Scope) -> None:
+def triangle(scope: SelectionContext) -> None:
     x, *diagonal = scope.node.inputs
     if diagonal or not scope.attributes.get("upper", 1) or len(scope.shape(x)) != 2:
         return scope.refuse("a triangle that is not the upper one of a matrix")

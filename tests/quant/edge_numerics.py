@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quant.fixed_point import Numerics
-from toolchain.hw.numerics import NumericsKeys, described
+from toolchain.hw.numerics import NumericsKeys, make_numerics
 
 
 def machine(accumulator_bits: int = 32, **changes: Any) -> Numerics:
@@ -17,7 +17,7 @@ def machine(accumulator_bits: int = 32, **changes: Any) -> Numerics:
         "rounding": "single_half_up",
         "table": {"entries": 256},
     }
-    return described(NumericsKeys.model_validate(base | changes), accumulator_bits)
+    return make_numerics(NumericsKeys.model_validate(base | changes), accumulator_bits)
 
 
 EDGE = machine()

@@ -14,9 +14,9 @@ from models import convolution_net, model, node
 from onnx import TensorProto
 
 from quant.calibrate import calibrate, calibrated_tensors, default_observer, tensor_sources
-from quant.data import random_data
-from quant.error import sqnr_db
+from quant.calibration_data import random_data
 from quant.fake_quant import fake_quantized, stored_tensors
+from quant.fidelity import sqnr_db
 from quant.fixed_point import Numerics, ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant

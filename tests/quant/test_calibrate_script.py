@@ -13,10 +13,10 @@ import onnx
 import pytest
 from models import convolution_net
 
-from quant.data import HELD_FROM
+from quant.calibration_data import HELD_FROM
 from quant.file import read_parameters
 from quant.observe import Range
-from tests.in_process import run_script
+from tests.run_in_process import run_script
 from toolchain.api import BuildOptions, build
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "calibrate.py"

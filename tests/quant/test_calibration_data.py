@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quant.data import open_data, random_data
+from quant.calibration_data import open_data, random_data
 from quant.images import Preprocess, read_preprocess
 from toolchain.errors import CompileError, ConfigError
 from toolchain.ir.graph import TensorType

@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 from quant.float_session import open_session
-from tests.meaning.machines import int8_machine, int16_machine
+from tests.semantics.machines import int8_machine, int16_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import Machine
 from toolchain.runtime import Session

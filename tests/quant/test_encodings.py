@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from quant.data import open_data
+from quant.calibration_data import open_data
 from quant.encodings import read_encodings, render_encodings
 from quant.file import read_parameters
 from quant.fixed_point.core.codes import CodeType

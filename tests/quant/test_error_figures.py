@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from quant.error import Compared, cosine, fidelity, part_fidelities, sqnr_db, warnings
+from quant.fidelity import ErrorSums, cosine, fidelity, part_fidelities, sqnr_db, warnings
 
 
 def test_known_figures() -> None:
@@ -29,11 +29,11 @@ def test_a_cosine_is_that_of_the_angle(degrees: float, lengths: tuple[float, flo
     angle = math.radians(degrees)
     x, y = lengths[0] * np.array([1.0, 0.0]), lengths[1] * np.array([math.cos(angle), math.sin(angle)])
     assert cosine(x, y) == pytest.approx(math.cos(angle), abs=1e-9)
-    parts, times = Compared(), 3
+    parts, times = ErrorSums(), 3
     for _ in range(times):
         parts.update(x, y)
     assert parts.cosine == pytest.approx(math.cos(angle), abs=1e-9)
-    whole = fidelity("y", np.tile(x, Compared.CHUNK), np.tile(y, Compared.CHUNK))  # of two chunks
+    whole = fidelity("y", np.tile(x, ErrorSums.CHUNK), np.tile(y, ErrorSums.CHUNK))  # of two chunks
     assert whole.cosine == pytest.approx(math.cos(angle), abs=1e-9)
     assert whole.sqnr_db == pytest.approx(parts.sqnr_db)
 

@@ -12,11 +12,11 @@ from models import model, node
 from onnx import helper, numpy_helper
 
 from quant.calibrate import calibrate
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.float_session import open_session
 from quant.masks import LOWEST, masked_tensors
 from quant.observe import Range
-from quant.structure import adjust_ranges
+from quant.structural_ranges import adjust_ranges
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
 
-from quant.calibrate import OBSERVERS, calibrate, observed
+from quant.calibrate import OBSERVERS, calibrate, observe_all
+from quant.common_step import CommonStep
 from quant.file import Parameters, read_parameters, render_parameters, write_parameters
 from quant.fixed_point import ScaleForm
 from quant.fixed_point.core.codes import CodeType
-from quant.multiples import CommonStep
 from quant.observe import Range, Tails
 from quant.parameters import activation_quant, with_room
 from toolchain.api import BuildOptions, build
@@ -127,7 +127,7 @@ def test_every_observer_tells_of_inputs_alone(observer: Any, tmp_path: Path) -> 
     samples = [{"x": x} for x in audio(0)]
     found = calibrate(proto, samples, ["x", "y"], observer=observer, numerics=INT16)
     assert found["x"].step == AUDIO and found["y"].step is None
-    seen = observed(proto, samples, ["x", "y"]).ranges(observer, INT16)
+    seen = observe_all(proto, samples, ["x", "y"]).ranges(observer, INT16)
     assert seen["x"].step == AUDIO and seen["y"].step is None
 
 

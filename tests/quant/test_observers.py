@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quant.grid import rounding_error
 from quant.observe import Histogram, MinMax, Percentile, Range
+from quant.rounding_grid import rounding_error
 from toolchain.errors import CompileError
 
 settings.register_profile("quant", derandomize=True, deadline=None, max_examples=60)

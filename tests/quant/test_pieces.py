@@ -8,7 +8,7 @@ import pytest
 from models import convolution_net, model, node
 
 from quant.float_session import FloatSession, PlainModel
-from quant.pieces import PiecewiseModel, tensor_bytes
+from quant.piecewise_model import PiecewiseModel, tensor_bytes
 
 
 def branched() -> onnx.ModelProto:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip

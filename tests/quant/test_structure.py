@@ -7,7 +7,7 @@ from edge_numerics import EDGE
 from models import model, node
 
 from quant.observe import Range
-from quant.structure import adjust_ranges, joined_parts, poor_warnings
+from quant.structural_ranges import adjust_ranges, find_shared_scale_parts, poor_warnings
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -80,7 +80,7 @@ def test_a_concat_holds_its_operands_and_its_poor_parts_are_named() -> None:
     ranges = {"boxes": Range(0, 640), "scores": Range(0, 1), "y": Range(0, 600)}
     found = adjust_ranges(proto, ranges).ranges
     assert found["y"] == Range(0, 640)
-    boxes, scores = joined_parts(proto, found, EDGE)
+    boxes, scores = find_shared_scale_parts(proto, found, EDGE)
     assert not boxes.poor and boxes.steps == 256
     assert scores.poor
     assert str(scores) == "y_node: scores in [0, 1] gets 1.4 codes of the joined range [0, 640], alone it would get 256"
@@ -90,10 +90,10 @@ def test_of_many_poor_parts_the_worst_have_a_line() -> None:
     names = [f"p{i}" for i in range(6)]
     proto = model([node("Concat", " ".join(["boxes", *names]), "y", axis=0)], {n: [4] for n in ["boxes", *names]}, ["y"])
     ranges = {"boxes": Range(0, 640), "y": Range(0, 640), **{n: Range(0, 40 - 5 * i) for i, n in enumerate(names)}}
-    said = poor_warnings(joined_parts(proto, ranges, EDGE))
+    said = poor_warnings(find_shared_scale_parts(proto, ranges, EDGE))
     assert [line.split()[1] for line in said[:4]] == ["p5", "p4", "p3", "p2"]
     assert said[4:] == ["2 more operands of Concats with fewer than 32 codes"]
-    assert len(poor_warnings(joined_parts(proto, {n: r for n, r in ranges.items() if n not in names[:2]}, EDGE))) == 4
+    assert len(poor_warnings(find_shared_scale_parts(proto, {n: r for n, r in ranges.items() if n not in names[:2]}, EDGE))) == 4
 
 
 def test_a_tensor_of_zeros_takes_the_range_of_its_source() -> None:

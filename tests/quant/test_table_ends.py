@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import parser
 
-from quant.fixed_point.pointwise.tables import around16
+from quant.fixed_point.pointwise.tables import neighbour_entries16
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.interpolated import BENT
+from toolchain.ops.interpolated_tables import BENT
 from toolchain.runtime import Session
 
 ROUNDED = (
@@ -93,4 +93,10 @@ def test_an_end_whose_neighbour_is_none_or_far_off_or_held_costs_no_codes(functi
 
 
 def test_a_code_that_is_an_entry_needs_no_other() -> None:
-    assert [around16(c).tolist() for c in (-32768, -32767, -128, 127, 32767)] == [[0], [0, 1], [255], [256, 257], [511, 512]]
+    assert [neighbour_entries16(c).tolist() for c in (-32768, -32767, -128, 127, 32767)] == [
+        [0],
+        [0, 1],
+        [255],
+        [256, 257],
+        [511, 512],
+    ]

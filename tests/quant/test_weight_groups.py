@@ -15,15 +15,15 @@ from quant.parameters import (
     bias_quant,
     chosen_rows,
     expressible_weight,
-    given_groups,
-    regrouped,
-    requantized,
+    quantize_file_groups,
+    requantize_weight,
+    rescale_groups,
     weight_code_range,
     weight_quant,
 )
 from toolchain.errors import CompileError
+from toolchain.ir.file_quantization import FileWeightGroups
 from toolchain.ir.graph import Quant
-from toolchain.ir.stored import StoredGroups
 
 BLOCK = 32
 IN_GROUPS = WeightScaling(0, BLOCK)
@@ -50,13 +50,13 @@ def q4_1_blocks(w: np.ndarray) -> np.ndarray:
     return found
 
 
-def held_q4_1(blocks: np.ndarray) -> tuple[StoredGroups, np.ndarray]:
+def held_q4_1(blocks: np.ndarray) -> tuple[FileWeightGroups, np.ndarray]:
     """Codes, scales and minima; and the real weights."""
     low, high = blocks["codes"] & 15, blocks["codes"] >> 4
     codes = np.concatenate([low, high], 2).astype(np.int64)
     d, m = blocks["d"].astype(np.float64), blocks["m"].astype(np.float64)
     real = d[..., None] * codes + m[..., None]
-    return StoredGroups(codes.reshape(len(codes), -1), d, m, BLOCK), real.reshape(len(codes), -1)
+    return FileWeightGroups(codes.reshape(len(codes), -1), d, m, BLOCK), real.reshape(len(codes), -1)
 
 
 def db(wanted: np.ndarray, found: np.ndarray) -> float:
@@ -73,7 +73,7 @@ def weights(o: int, k: int, seed: int = 0) -> np.ndarray:
 def test_a_product_of_q4_1_is_that_of_the_real_weights(bits: int, floor: float) -> None:
     given, real = held_q4_1(q4_1_blocks(weights(1536, 576)))
     numerics = grouped(bits=bits)
-    held = given_groups(given, real.shape, numerics)
+    held = quantize_file_groups(given, real.shape, numerics)
     assert held is not None
     x = np.random.default_rng(5).normal(0, 1, (24, 576))
     s_x, y = np.abs(x).max() / 32767, x @ real.T
@@ -91,7 +91,7 @@ def test_a_product_of_q4_1_is_that_of_the_real_weights(bits: int, floor: float) 
 @pytest.mark.parametrize("bits", [8, 12, 16])
 def test_scales_and_minima_are_as_near_as_their_bits(bits: int) -> None:
     given, real = held_q4_1(q4_1_blocks(weights(64, 192)))
-    held = given_groups(given, real.shape, grouped(bits=bits))
+    held = quantize_file_groups(given, real.shape, grouped(bits=bits))
     assert held is not None and held.groups is not None and held.scaling == WeightScaling(0, BLOCK)
     assert np.array_equal(held.codes, given.codes - 8)
     assert int(held.groups.scales.max()) < 1 << bits
@@ -105,8 +105,8 @@ def test_q8_0_is_held_by_its_codes() -> None:
     found = np.zeros((16, 3), Q8_0)
     found["d"] = np.abs(blocks).max(2) / 127
     found["codes"] = np.rint(blocks / found["d"].astype(np.float64)[..., None])
-    given = StoredGroups(found["codes"].reshape(16, 96).astype(np.int64), found["d"].astype(np.float64), None, BLOCK)
-    held = given_groups(given, w.shape, grouped("int8", 16, 0))
+    given = FileWeightGroups(found["codes"].reshape(16, 96).astype(np.int64), found["d"].astype(np.float64), None, BLOCK)
+    held = quantize_file_groups(given, w.shape, grouped("int8", 16, 0))
     assert held is not None and held.groups is not None and held.groups.minima is None
     assert np.array_equal(held.codes, given.codes)
     real = given.codes * np.repeat(given.scales, BLOCK, 1)
@@ -116,28 +116,28 @@ def test_q8_0_is_held_by_its_codes() -> None:
 def test_zero_points_with_fractions_are_minima() -> None:
     rng = np.random.default_rng(3)
     codes, d, z = rng.integers(0, 16, (8, 64)), rng.uniform(0.5, 1, (8, 2)), rng.uniform(0, 15, (8, 2))
-    held = given_groups(StoredGroups(codes, d, -d * z, BLOCK), codes.shape, grouped(bits=16))
+    held = quantize_file_groups(FileWeightGroups(codes, d, -d * z, BLOCK), codes.shape, grouped(bits=16))
     assert held is not None
     assert db((codes - np.repeat(z, BLOCK, 1)) * np.repeat(d, BLOCK, 1), held.dequantized()) > 75
 
 
 def test_what_a_machine_cannot_hold_is_not_taken() -> None:
     d, ones = np.ones((1, 1)), np.ones((1, 1))
-    wide = StoredGroups(np.arange(32)[None], d, None, BLOCK)
-    assert given_groups(wide, (1, 32), grouped()) is None  # 5 bits of codes
-    shifted = StoredGroups(np.arange(32)[None] % 16, d, None, BLOCK)
-    assert given_groups(shifted, (1, 32), grouped()) is not None
-    assert given_groups(shifted, (1, 32), grouped(minimum=0)) is None  # 0 to 15 is -8 to 7 and a minimum
-    signed = StoredGroups(np.arange(32)[None] % 16 - 8, d, None, BLOCK)
-    assert given_groups(signed, (1, 32), grouped(minimum=0)) is not None
-    assert given_groups(replace(signed, minima=ones), (1, 32), grouped(minimum=0)) is None
-    assert given_groups(replace(signed, size=64), (1, 32), grouped()) is None
-    assert given_groups(signed, (1, 32), grouped(groups=None)) is None
+    wide = FileWeightGroups(np.arange(32)[None], d, None, BLOCK)
+    assert quantize_file_groups(wide, (1, 32), grouped()) is None  # 5 bits of codes
+    shifted = FileWeightGroups(np.arange(32)[None] % 16, d, None, BLOCK)
+    assert quantize_file_groups(shifted, (1, 32), grouped()) is not None
+    assert quantize_file_groups(shifted, (1, 32), grouped(minimum=0)) is None  # 0 to 15 is -8 to 7 and a minimum
+    signed = FileWeightGroups(np.arange(32)[None] % 16 - 8, d, None, BLOCK)
+    assert quantize_file_groups(signed, (1, 32), grouped(minimum=0)) is not None
+    assert quantize_file_groups(replace(signed, minima=ones), (1, 32), grouped(minimum=0)) is None
+    assert quantize_file_groups(replace(signed, size=64), (1, 32), grouped()) is None
+    assert quantize_file_groups(signed, (1, 32), grouped(groups=None)) is None
 
 
 def test_a_scale_below_zero_turns_the_codes() -> None:
     codes = np.arange(-7, 8).repeat(3)[None, :32]
-    held = given_groups(StoredGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, grouped(minimum=0))
+    held = quantize_file_groups(FileWeightGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, grouped(minimum=0))
     assert held is not None
     np.testing.assert_allclose(held.dequantized(), codes * -0.5)
 
@@ -192,7 +192,7 @@ def test_groups_lose_less_than_channels() -> None:
 def test_other_scales_keep_what_groups_mean() -> None:
     w, numerics = weights(8, 96), grouped(bits=16)
     held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
-    grown = requantized(w, held, held.scales * 3, numerics)
+    grown = requantize_weight(w, held, held.scales * 3, numerics)
     assert grown.groups is not None and held.groups is not None
     assert np.abs(grown.groups.scales - held.groups.scales / 3).max() <= 0.5
     assert db(held.dequantized(), grown.dequantized()) > 60
@@ -237,7 +237,7 @@ def test_groups_at_other_scales_mean_as_much_more(minimum_bits: int) -> None:
     numerics = Numerics(CodeType.INT16, CodeType.INT4, groups=form)
     weight = weight_quant(rng.standard_normal((5, 1, 1, 40)) + 1, 0, numerics, scaling=WeightScaling(0, 16))
     times = rng.uniform(0.6, 1.7, (5, 3))
-    moved = regrouped(weight, times, numerics)
+    moved = rescale_groups(weight, times, numerics)
     before, after = weight.steps(), moved.steps()
     np.testing.assert_allclose(after[0].reshape(5, 40), before[0].reshape(5, 40) * np.repeat(times, 16, 1)[:, :40], rtol=0.01)
     np.testing.assert_allclose(after[1], before[1], atol=0.01 * np.abs(before[1]).max())

@@ -12,8 +12,8 @@ from quant.file import Parameters, read_parameters, render_parameters, write_par
 from quant.fixed_point import GroupForm, Numerics, WeightScaling
 from quant.observe import Range
 from quant.parameters import WeightQuant
+from quant.repair.choices import LayerParameters, Quantization
 from quant.repair.file import Repair
-from quant.repair.step import LayerParameters, Quantization
 from toolchain.errors import ConfigError
 
 SCALINGS = {"a": WeightScaling(None), "b/c": WeightScaling(0), "d": WeightScaling(0, 64)}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from toolchain.hw.rules import broken_rules
+from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.isa import Machine, load_machine
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -34,25 +34,25 @@ def script() -> ModuleType:
 
 
 def comparing() -> ModuleType:
-    """scripts/compare_forms.py."""
-    return _script("compare_forms")
+    """scripts/compare_exporters.py."""
+    return _script("compare_exporters")
 
 
 def computing() -> ModuleType:
-    """scripts/exact_forms.py."""
-    return _script("exact_forms")
+    """scripts/exact_reference.py."""
+    return _script("exact_reference")
 
 
 def leveling() -> ModuleType:
-    """scripts/levels.py."""
-    return _script("levels")
+    """scripts/sqnr_difference.py."""
+    return _script("sqnr_difference")
 
 
 @cache
 def float32_machine() -> Machine:
     """edge16 with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
     machine: Machine = comparing().float32_machine(load_machine("edge16"))
-    assert not broken_rules(machine.chip), broken_rules(machine.chip)
+    assert not find_broken_rules(machine.chip), find_broken_rules(machine.chip)
     return machine
 
 

@@ -1,4 +1,4 @@
-"""scripts/compare_forms.py: a file against onnxruntime's kernels, and against the float model with the same scales."""
+"""scripts/compare_exporters.py: a file against onnxruntime's kernels, and against the float model with the same scales."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_no_numbers_are_near_to_two_answers_that_are_apart() -> None:
     script, rng = comparing(), np.random.default_rng(0)
     one = rng.normal(size=1000)
     other = one + 0.05 * rng.normal(size=1000)
-    apart = script.Exactly(99.0, 99.0, script._db([[one]], [[other]]), 99.0, None)
+    apart = script.ExactFidelity(99.0, 99.0, script._db([[one]], [[other]]), 99.0, None)
     noise = np.linalg.norm(one - other) / 2
     assert apart.both_db == pytest.approx(20 * np.log10(np.linalg.norm(one) / noise))
     for z in (one, other, (one + other) / 2, one + 0.02 * rng.normal(size=1000)):
@@ -111,9 +111,9 @@ def test_what_few_samples_show_is_no_difference() -> None:
     assert abs(many.db) < 0.5 and many.error_db < 0.6
     closer = [[x + (y - x) / 2] for (x,), (y,) in zip(real, first)]
     assert levels.above(real, closer, first).db == pytest.approx(6.02, abs=0.01)
-    assert levels.above(real, first, first) == levels.Above(0.0, 0.0)
+    assert levels.above(real, first, first) == levels.SqnrDifference(0.0, 0.0)
     assert levels.above(real[:1], first[:1], first[:1]).error_db == np.inf
-    assert str(levels.Above(-1.856, 0.92)) == "-1.86 ± 0.92"
+    assert str(levels.SqnrDifference(-1.856, 0.92)) == "-1.86 ± 0.92"
 
 
 FORMS = ("qdq_u8_channel", "ms_qdq_s8", "pytorch", "tensorrt", "integer", "dynamic", "matmul_nbits", "blocked")

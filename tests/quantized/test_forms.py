@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.meaning.machines import int16_machine
 from tests.quantized.forms import float32_machine, on_kernels, script
-from tests.unsigned import HALF, unsigned
+from tests.semantics.machines import int16_machine
+from tests.unsigned_machines import HALF, unsigned
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.meaning.machines import mixed_machine
 from tests.quantized.forms import script
 from tests.quantized.test_forms import built_form, by_onnxruntime, db, outputs, small_network
+from tests.semantics.machines import mixed_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import load_machine
 

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.meaning.judge import in_float, judged, save, sqnr_db
-from tests.meaning.rounded import Rounded
 from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.random_cases import DrawnModel, networks
+from tests.semantics.judge import in_float, judged, save, sqnr_db
+from tests.semantics.rounding_oracle import Rounded
 from tests.test_dimensions_of_one import MACHINES
 from tests.test_random_shipped import DRAWS, behind_steps
-from tests.unsigned import unsigned
+from tests.unsigned_machines import unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import load_machine

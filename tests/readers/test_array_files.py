@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quant.arrays import stored_arrays
-from quant.data import open_data
-from toolchain.cli.arrays import read_feeds
+from quant.array_files import stored_arrays
+from quant.calibration_data import open_data
+from toolchain.cli.npz_files import read_feeds
 from toolchain.codegen import IoType
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType

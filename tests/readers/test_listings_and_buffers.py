@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from toolchain.bounds import NUMBER_CHARACTERS
 from toolchain.errors import ProgramError
+from toolchain.input_limits import NUMBER_CHARACTERS
 from toolchain.isa import assemble, disassemble, encode, load_machine, split_listings
 from toolchain.machine import End, Signal, Wait
 from toolchain.memory import InvalidCsv, read_csv

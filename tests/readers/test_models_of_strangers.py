@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from toolchain import judging
+from toolchain import evaluation_data
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
-from toolchain.frontend.read import model_files
+from toolchain.frontend.read_onnx import model_files
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]> g (float[4] x) => (float[4] y) '
 
@@ -74,7 +74,7 @@ def test_an_input_that_is_large_by_the_model_alone(tmp_path: Path, monkeypatch: 
         "  help: give data, --calib DATA, or confirm the shape, --shape x=1,3,8,1000000"
     )
     assert time.process_time() - began < 5
-    monkeypatch.setattr(judging, "CLAIMED_ELEMENTS", 3)
+    monkeypatch.setattr(evaluation_data, "CLAIMED_ELEMENTS", 3)
     small = saved(parser.parse_model(HEAD + "{ y = Relu(x) }"), tmp_path)
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     with pytest.raises(CompileError, match="has 4 elements by the model alone"):
@@ -115,7 +115,7 @@ def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.files.STREAM_BYTES", 1 << 20)
+    monkeypatch.setattr("toolchain.atomic_files.STREAM_BYTES", 1 << 20)
     said = refusal(Path("/dev/zero"))
     assert said == "/dev/zero: holds more than 1,048,576 bytes, which are the most for such a file"
 
@@ -153,7 +153,7 @@ def model_of(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
 
 def test_nodes_in_the_worst_order_and_of_one_name(tmp_path: Path) -> None:
     """Sorting and naming take time in proportion to the nodes."""
-    from toolchain.frontend.walk import sorted_nodes
+    from toolchain.frontend.import_graph import sorted_nodes
 
     graph = model_of(chain(20_000, "same")[::-1]).graph
     began = time.process_time()
@@ -164,7 +164,7 @@ def test_nodes_in_the_worst_order_and_of_one_name(tmp_path: Path) -> None:
 
 
 def test_the_order_is_the_earliest_of_the_files(tmp_path: Path) -> None:
-    from toolchain.frontend.walk import sorted_nodes
+    from toolchain.frontend.import_graph import sorted_nodes
 
     nodes = [
         helper.make_node("Add", ["b", "c"], ["d"], name="late"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quant.data import open_data
+from quant.calibration_data import open_data
 from quant.images import _in_mode
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quant.data import open_data
+from quant.calibration_data import open_data
 from quant.users_python import load_function
-from toolchain.cli.application import reported
+from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
-from toolchain.report.gate import Evaluation, evaluated
+from toolchain.report.gate import Evaluation, run_evaluation
 
 INPUTS = {"x": TensorType((1, 2), "float32")}
 GOOD = "    yield np.ones((1, 2), np.float32)\n"
@@ -115,7 +115,7 @@ def test_a_thread_of_its_own_may_make_the_samples(tmp_path: Path) -> None:
 
 def test_a_thread_of_its_own_that_fails_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "import threading\ndef f():\n    t = threading.Thread(target=lambda: 1 / 0)\n    t.start(); t.join()\n"
-    with reported():
+    with report_errors():
         assert len(list(open_data(feed(tmp_path, text + GOOD), INPUTS))) == 1
     said = "WARNING: a thread of the Python file ended with ZeroDivisionError: division by zero; mend it\n"
     assert capsys.readouterr().err == said
@@ -134,7 +134,7 @@ def test_a_judge(result: str, reason: str, tmp_path: Path) -> None:
     kind = "class A:\n    def __repr__(self): raise GeneratorExit\n    def __float__(self): raise GeneratorExit\n"
     spec = feed(tmp_path, f"def f(*_):\n    {result}\n{kind}")
     with pytest.raises(CompileError) as refused:
-        evaluated(Evaluation(spec, load_function(tmp_path / "feed.py", "f")), [], [], [])
+        run_evaluation(Evaluation(spec, load_function(tmp_path / "feed.py", "f")), [], [], [])
     assert str(refused.value) == f"{spec}: {reason}"
 
 
@@ -142,7 +142,7 @@ def test_a_judge(result: str, reason: str, tmp_path: Path) -> None:
 def test_a_text_that_fails_is_a_sentence_of_the_command(raised: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command looks through all that an exception was raised for, whether one says that memory is short."""
     text = f"class Mine(BaseException):\n    def __str__(self): raise self\ndef f():\n    raise {raised}\n    yield\n"
-    with pytest.raises(SystemExit) as ended, reported():
+    with pytest.raises(SystemExit) as ended, report_errors():
         list(open_data(feed(tmp_path, text), INPUTS))
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("out of memory; " if raised.startswith("Memory") else f"{tmp_path}/feed.py:f: ")

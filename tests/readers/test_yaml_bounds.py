@@ -10,9 +10,9 @@ import yaml
 
 from quant.file import read_parameters
 from quant.images import read_preprocess
-from toolchain.bounds import YAML_BYTES
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import load_chip, read_source
+from toolchain.input_limits import YAML_BYTES
 from toolchain.isa import load_machine
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

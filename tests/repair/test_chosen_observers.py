@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from unequal_networks import network, nothing, plain, samples
 
-from toolchain.repair.judge import Judge
+from toolchain.repair.evaluate_outputs import OutputEvaluator
 from toolchain.repair.network import Network
 from toolchain.repair.observers import choose_observers
 
@@ -38,7 +38,7 @@ def cropped(folder: Path) -> Network:
 
 def test_an_outlier_that_no_output_sees_is_clipped(tmp_path: Path) -> None:
     net = cropped(tmp_path)
-    data, judge = spiked(16), Judge(spiked(8, seed=1))
+    data, judge = spiked(16), OutputEvaluator(spiked(8, seed=1))
     before = plain(net, data)
     assert before.ranges["x"].high == 300.0  # pyright: ignore[reportAttributeAccessIssue]
     after = choose_observers(net, before, data, nothing).quantization

@@ -34,7 +34,7 @@ def script() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def judges(script: ModuleType) -> ModuleType:
-    return sys.modules["repair_judges"]
+    return sys.modules["repair_datasets"]
 
 
 def model(**metadata: str):
@@ -46,9 +46,9 @@ def model(**metadata: str):
 
 
 def test_photographs_are_dealt_into_two_folds(judges: ModuleType) -> None:
-    import stamps
+    import stamp_dataset
 
-    folds = [judges.fold_of(name) for name in stamps.ACCEPTED]
+    folds = [judges.fold_of(name) for name in stamp_dataset.ACCEPTED]
     assert sorted(set(folds)) == [0, 1] and abs(folds.count(0) - folds.count(1)) <= 1
 
 
@@ -100,7 +100,7 @@ def test_lines_are_found_and_matched(judges: ModuleType) -> None:
 
 
 def test_tokens_are_the_longest_pieces(script: ModuleType) -> None:
-    from sentences import Tokens
+    from sentence_dataset import Tokens
 
     told = {"[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "un": 4, "##seen": 5, "##s": 6, "cafe": 7, ".": 8}
     ids, mask = Tokens({"model": {"vocab": told, "unk_token": "[UNK]"}}, 8)("Unseen Café. xyz")
@@ -136,7 +136,11 @@ def test_a_table_has_a_line_for_each(script: ModuleType, judges: ModuleType) -> 
     rng = np.random.default_rng(0)
     real = [rng.standard_normal(10) for _ in range(4)]
     truths = [(int(r.argmax()),) for r in real]
-    lines = [script.Judged("float", real), script.Judged("half", [r.round(0) for r in real]), script.Judged("none", [])]
+    lines = [
+        script.RepairScore("float", real),
+        script.RepairScore("half", [r.round(0) for r in real]),
+        script.RepairScore("none", []),
+    ]
     text = script.text_of(judges.Labelled(model(), None), truths, lines).splitlines()
     assert text[0].startswith("n 4 ") and "100.00" in text[2] and text[-1].split() == ["none", "refused"]
     marked = script.text_of(judges.Labelled(model(), None), truths, lines, markdown=True).splitlines()

@@ -9,12 +9,12 @@ import pytest
 from unequal_networks import UNEQUAL, convolutions, network, normed, nothing, plain, residual, samples
 
 from quant.float_session import FloatSession
-from quant.repair.step import Quantization
+from quant.repair.choices import Quantization
 from toolchain.errors import CompileError
+from toolchain.repair.channel_groups import find_groups
+from toolchain.repair.channel_scaling import scaled_model
 from toolchain.repair.equalize import equalize, free_ends
-from toolchain.repair.factors import scaled_model
-from toolchain.repair.groups import find_groups
-from toolchain.repair.judge import Judge
+from toolchain.repair.evaluate_outputs import OutputEvaluator
 from toolchain.repair.network import Network
 
 LARGEST = 1e-5  # of the largest magnitude: float's own rounding
@@ -59,7 +59,7 @@ def test_unequal_channels_get_their_codes_back(machine: str, per_tensor: bool, g
     data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
     before = plain(net, data)
     after = equalize(net, before, data, nothing).quantization
-    through, judge = net.through(after), Judge(held)
+    through, judge = net.through(after), OutputEvaluator(held)
     assert largest_difference(net, through, held) < LARGEST
     gained = judge.verdict(through, after).decibels - judge.verdict(net, before).decibels
     assert gained > gain_db, gained
@@ -82,7 +82,7 @@ def test_parts_of_a_concat_of_unlike_ranges_get_their_codes_back(behind: str, tm
     data, held = samples((1, 8, 8, 8), 16), samples((1, 8, 8, 8), 8, seed=1)
     given = plain(net, data)
     after = equalize(net, given, data, nothing).quantization
-    judge = Judge(held)
+    judge = OutputEvaluator(held)
     gained = judge.verdict(net.through(after), after).decibels - judge.verdict(net, given).decibels
     assert gained > 18, gained
 
@@ -113,7 +113,7 @@ def test_what_only_the_host_reads_is_not_squeezed(tmp_path: Path) -> None:
     assert len(after.hosted) == 1 and outcome.notes[-1].startswith("on the host, since only the host reads them: ")
     end = next(f for f in after.factors.values())
     assert end[0] / end[-1] == pytest.approx(UNEQUAL[-1], rel=0.9)  # the small channels are made large
-    through, judge = net.through(after), Judge(held)
+    through, judge = net.through(after), OutputEvaluator(held)
     assert largest_difference(net, through, held) < LARGEST
     assert judge.verdict(through, after).decibels > judge.verdict(net, before).decibels + 3
 

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 from unequal_networks import convolutions, network, normed, nothing, plain, samples
 
-from quant.data import Samples
+from quant.calibration_data import Samples
 from quant.observe import Range
-from quant.repair.step import Outcome, Quantization
+from quant.repair.choices import Quantization, StepOutcome
 from toolchain.api import BuildOptions
-from toolchain.compiling import select_model
+from toolchain.compiler import select_model
 from toolchain.errors import CompileError
+from toolchain.evaluation_data import open_build_data
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
-from toolchain.judging import data_of
-from toolchain.passes.decompose import decomposed
+from toolchain.passes.decompose import decompose_model
+from toolchain.repair.calibrate_network import calibrate_network, steps_of
 from toolchain.repair.equalize import equalize
-from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, Fold, folds, spread_over, whole
-from toolchain.repair.harness import OBSERVERS_STEP, STEPS, SWEEPS, NamedStep, repaired
-from toolchain.repair.judge import Judge, Verdict, to_try_on
+from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality, pick_trial_samples
+from toolchain.repair.layerwise_reference import pick_resident_samples
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import prepared, steps_of
-from toolchain.repair.walk import held_samples
-from toolchain.report.fidelity import Part
+from toolchain.repair.repair_pipeline import OBSERVERS_STEP, STEPS, SWEEPS, RepairStep, run_repair
+from toolchain.repair.sample_folds import HELD_OUT, LEAST_JUDGES, Fold, folds, join_folds, spread_over
+from toolchain.report.fidelity import FidelityPart
 
 CLASSIFIER = Path(__file__).parents[2] / "examples/classifier"
 
@@ -60,7 +60,7 @@ def test_folds(count: int, known: bool, judging: int) -> None:
 
 
 def test_a_fold_that_is_not_kept_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.repair.folds.KEPT_BYTES", 16)
+    monkeypatch.setattr("toolchain.repair.sample_folds.KEPT_BYTES", 16)
     reads = 0
 
     def start():
@@ -72,9 +72,9 @@ def test_a_fold_that_is_not_kept_is_read_again(monkeypatch: pytest.MonkeyPatch) 
     assert [len(list(f)) for f in (seen, seen, held, held)] == [10, 10, 10, 10] and reads == 4
 
 
-def verdict(*levels: float) -> Verdict:
+def verdict(*levels: float) -> OutputQuality:
     """Of one output, by its dB of each sample."""
-    return Verdict((Part("y", float(np.mean(levels)), 1.0, 0.0, 0.0, "y"),), {"y": levels})
+    return OutputQuality((FidelityPart("y", float(np.mean(levels)), 1.0, 0.0, 0.0, "y"),), {"y": levels})
 
 
 BEFORE = (20.0, 22.0, 31.0, 25.0, 28.0, 21.0, 26.0, 24.0)
@@ -83,7 +83,7 @@ BEFORE = (20.0, 22.0, 31.0, 25.0, 28.0, 21.0, 26.0, 24.0)
 @pytest.mark.parametrize(("count", "known", "every"), [(80, True, 10), (20, True, 3), (80, False, 3)])
 def test_what_ways_are_tried_on_is_spread_over_what_is_seen(count: int, known: bool, every: int) -> None:
     fold = Fold(lambda: ({"x": np.array(i)} for i in range(count)), count if known else None)
-    assert [int(s["x"]) for s in to_try_on(fold)] == list(range(0, count, every))[:8]
+    assert [int(s["x"]) for s in pick_trial_samples(fold)] == list(range(0, count, every))[:8]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_what_layers_are_chosen_on_is_spread_over_what_is_seen(count: int, known
 def test_as_many_samples_are_held_as_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = convolutions(tmp_path)
     given, seen = plain(net, samples((1, 3, 8, 8))), Fold(lambda: iter(samples((1, 3, 8, 8), 600)), 600)
-    assert held_samples(net, given, seen).first.size == 256
-    monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 100_000)
-    few = held_samples(net, given, seen)
+    assert pick_resident_samples(net, given, seen).first.size == 256
+    monkeypatch.setattr("toolchain.repair.layerwise_reference.HELD_BYTES", 100_000)
+    few = pick_resident_samples(net, given, seen)
     assert 1 < few.first.size < 256
 
 
@@ -131,10 +131,10 @@ def test_probabilities_are_judged_by_their_logarithms(form: tuple[str, str, str]
     for made in (("l", "y = Softmax <axis=-1> (l)"), ("y", "")):
         net = network(text.format(*made), weights, tmp_path)
         if steps:
-            divided = decomposed(net.model, net.chip)
+            divided = decompose_model(net.model, net.chip)
             net = replace(net, model=divided, selection=select_model(divided, net.machine))
         ranges = {n: Range(2 * r.low, 2 * r.high) for n, r in plain(net, drawn).ranges.items() if isinstance(r, Range)}
-        found.append(Judge(drawn).verdict(net, Quantization(ranges)).decibels)
+        found.append(OutputEvaluator(drawn).verdict(net, Quantization(ranges)).decibels)
     probabilities, logits = found
     assert probabilities == pytest.approx(logits, abs=1) and 20 < logits < 45
 
@@ -148,10 +148,10 @@ def test_few_samples_keep_nothing() -> None:
 
 def test_where_nothing_is_kept_all_samples_are_calibrated_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = convolutions(tmp_path, per_tensor=True)
-    monkeypatch.setattr("toolchain.repair.prepare.STEPS", (NamedStep("halved", halved),))
+    monkeypatch.setattr("toolchain.repair.calibrate_network.STEPS", (RepairStep("halved", halved),))
     drawn = samples((1, 3, 8, 8), 16)
     data = Samples("", 16, lambda: iter(drawn))
-    none, fast = (prepared(net, data, None, effort, nothing) for effort in ("none", "fast"))
+    none, fast = (calibrate_network(net, data, None, effort, nothing) for effort in ("none", "fast"))
     assert not fast.tried[0].kept and (fast.samples, fast.held_out) == (16, 8)
     assert dict(fast.quantization.ranges) == dict(none.quantization.ranges)
 
@@ -167,7 +167,7 @@ def test_where_nothing_is_kept_all_samples_are_calibrated_on(tmp_path: Path, mon
 def test_what_a_step_chose_has_ranges_of_all_samples(make, shape: tuple[int, ...], name: str, tmp_path: Path) -> None:
     """The largest values are in those that judge: the half of sixteen that steps choose by has seen little of them."""
     net, seen, held = make(tmp_path), samples(shape, 8), [{"x": 1.5 * s["x"]} for s in samples(shape, 8, seed=1)]
-    found = repaired(net, plain(net, [*seen, *held]), seen, held, [s for s in STEPS if s.name == name], nothing)
+    found = run_repair(net, plain(net, [*seen, *held]), seen, held, [s for s in STEPS if s.name == name], nothing)
     largest = max(float(s["x"].max()) for s in held)
     assert found.tried[0].kept and largest > 1.2 * max(float(s["x"].max()) for s in seen)
     assert found.quantization.ranges["x"].high == pytest.approx(largest)  # pyright: ignore[reportAttributeAccessIssue]
@@ -175,18 +175,18 @@ def test_what_a_step_chose_has_ranges_of_all_samples(make, shape: tuple[int, ...
 
 def test_the_whole_of_what_was_dealt() -> None:
     dealt = folds(numbered(20))
-    together = whole(*dealt)
+    together = join_folds(*dealt)
     assert together.count == 20 and sorted(int(s["x"][0]) for s in together) == list(range(20))
-    assert whole([], dealt[1]).count is None
+    assert join_folds([], dealt[1]).count is None
 
 
-def halved(_net: Network, before: Quantization, _samples: object, _progress: object) -> Outcome:
+def halved(_net: Network, before: Quantization, _samples: object, _progress: object) -> StepOutcome:
     """Clips most of every tensor."""
     ranges = {n: Range(r.low / 16, r.high / 16) for n, r in before.ranges.items() if isinstance(r, Range)}
-    return Outcome(replace(before, ranges=ranges))
+    return StepOutcome(replace(before, ranges=ranges))
 
 
-def impossible(_net: Network, _before: Quantization, _samples: object, _progress: object) -> Outcome:
+def impossible(_net: Network, _before: Quantization, _samples: object, _progress: object) -> StepOutcome:
     raise CompileError("scale 9 (channel 0) is above 2")
 
 
@@ -194,8 +194,8 @@ def test_what_hurts_is_not_kept(tmp_path: Path) -> None:
     net = convolutions(tmp_path, per_tensor=True)
     data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
     before = plain(net, data)
-    steps = [NamedStep("halved", halved), NamedStep("impossible", impossible), NamedStep("equalize", equalize)]
-    found = repaired(net, before, data, held, steps, nothing)
+    steps = [RepairStep("halved", halved), RepairStep("impossible", impossible), RepairStep("equalize", equalize)]
+    found = run_repair(net, before, data, held, steps, nothing)
     first, second, third = found.tried
     assert not first.kept and first.after_db is not None and first.after_db < first.before_db - 3
     assert not second.kept and second.why == "the machine cannot express it: scale 9 (channel 0) is above 2"
@@ -210,7 +210,7 @@ def classifier() -> tuple[Network, Quantization, list, list]:
     machine, model = load_machine("edge16"), load_model(CLASSIFIER / "classifier.onnx", {})
     options = BuildOptions(machine, str(CLASSIFIER / "calib.npz"), samples=48)
     net = Network(model, select_model(model, machine), machine)
-    seen, held = folds(data_of(model, options).given)
+    seen, held = folds(open_build_data(model, options).given)
     return net, plain(net, list(seen)), list(seen), list(held)
 
 
@@ -218,7 +218,7 @@ def classifier() -> tuple[Network, Quantization, list, list]:
 def test_on_a_real_network_steps_that_hurt_are_not_kept(classifier) -> None:
     """Equalization costs the shipped classifier, whose weights have a scale for each channel, 0.8 dB; other observers 1.7."""
     net, before, seen, held = classifier
-    found = repaired(net, before, seen, held, [NamedStep("equalize", equalize), OBSERVERS_STEP], nothing)
+    found = run_repair(net, before, seen, held, [RepairStep("equalize", equalize), OBSERVERS_STEP], nothing)
     assert [(t.kept, t.after_db is not None and t.after_db < t.before_db) for t in found.tried] == [(False, True), (False, True)]
     assert found.quantization is before and found.network is net
 
@@ -226,8 +226,8 @@ def test_on_a_real_network_steps_that_hurt_are_not_kept(classifier) -> None:
 def test_the_same_samples_give_the_same(tmp_path: Path) -> None:
     net = convolutions(tmp_path, per_tensor=True)
     data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
-    steps = [NamedStep("equalize", equalize), OBSERVERS_STEP]
-    one, two = (repaired(net, plain(net, data), data, held, steps, nothing) for _ in range(2))
+    steps = [RepairStep("equalize", equalize), OBSERVERS_STEP]
+    one, two = (run_repair(net, plain(net, data), data, held, steps, nothing) for _ in range(2))
     assert one.tried == two.tried and dict(one.quantization.ranges) == dict(two.quantization.ranges)
     assert all(np.array_equal(f, two.quantization.factors[n]) for n, f in one.quantization.factors.items())
 
@@ -236,8 +236,8 @@ def test_the_time_left_is_said_before_it_starts_and_with_each_step(tmp_path: Pat
     net = convolutions(tmp_path, per_tensor=True)
     data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
     said: list[str] = []
-    steps = [NamedStep("halved", halved), NamedStep("equalization", equalize)]
-    repaired(net, plain(net, data), data, held, steps, lambda stage, done, total: said.append(stage))
+    steps = [RepairStep("halved", halved), RepairStep("equalization", equalize)]
+    run_repair(net, plain(net, data), data, held, steps, lambda stage, done, total: said.append(stage))
     assert re.fullmatch(r"repair: 2 steps, about \d+ s", said[0])
     assert re.fullmatch(r"repair 1 of 2, halved, about \d+ s left", said[1])
     assert any(re.fullmatch(r"repair 2 of 2, equalization, about \d+ s left: channels", stage) for stage in said)
@@ -264,16 +264,16 @@ def test_of_two_ways_the_better_is_kept(
     levels = [np.array(BEFORE), BEFORE + spread + gained[0], BEFORE + spread[::-1] + sum(gained)]
 
     def made(way: int):
-        return lambda _net, before, _samples, _progress: Outcome(replace(before, ranges={"way": Range(0.0, way)}))
+        return lambda _net, before, _samples, _progress: StepOutcome(replace(before, ranges={"way": Range(0.0, way)}))
 
     class Known:
         def __init__(self, _samples: object) -> None: ...
 
-        def verdict(self, _net: Network, quantization: Quantization) -> Verdict:
+        def verdict(self, _net: Network, quantization: Quantization) -> OutputQuality:
             found = quantization.ranges.get("way")
             return verdict(*levels[int(found.high) if isinstance(found, Range) else 0])
 
-    monkeypatch.setattr("toolchain.repair.harness.Judge", Known)
-    steps = [NamedStep("one", made(1)), NamedStep("other", made(2), instead_of="one")]
-    found = repaired(convolutions(tmp_path), Quantization({}), [], [], steps, nothing).quantization.ranges.get("way")
+    monkeypatch.setattr("toolchain.repair.repair_pipeline.OutputEvaluator", Known)
+    steps = [RepairStep("one", made(1)), RepairStep("other", made(2), instead_of="one")]
+    found = run_repair(convolutions(tmp_path), Quantization({}), [], [], steps, nothing).quantization.ranges.get("way")
     assert (int(found.high) if isinstance(found, Range) else 0) == chosen

@@ -10,12 +10,12 @@ import pytest
 from test_equalize import LARGEST, largest_difference
 from unequal_networks import Network, network, nothing, plain, samples
 
-from quant.repair.step import Quantization
+from quant.repair.choices import Quantization
 from toolchain.errors import InternalError
+from toolchain.repair.channel_groups import Group, find_groups
+from toolchain.repair.channel_scaling import scaled_model
 from toolchain.repair.equalize import equalize
-from toolchain.repair.factors import scaled_model
-from toolchain.repair.groups import Group, find_groups
-from toolchain.repair.judge import Judge
+from toolchain.repair.evaluate_outputs import OutputEvaluator
 
 BINS, OUT, TAPS, FRAMES = 6, 4, 16, 8
 LENGTH = 4 * (FRAMES - 1) + TAPS
@@ -91,7 +91,7 @@ def test_quiet_bins_get_their_codes_back(form: str, tmp_path: Path) -> None:
     data, held = samples(shape, 16), samples(shape, 8, seed=1)
     before = plain(net, data)
     after = equalize(net, before, data, nothing).quantization
-    through, judge = net.through(after), Judge(held)
+    through, judge = net.through(after), OutputEvaluator(held)
     assert largest_difference(net, through, held) < LARGEST
     gained = judge.verdict(through, after).decibels - judge.verdict(net, before).decibels
     assert gained > 6, gained

@@ -11,27 +11,27 @@ import pytest
 from unequal_networks import convolutions, network, normed, nothing, plain, residual, samples
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import GroupForm
 from quant.fixed_point.core.numerics import Numerics
-from quant.fixed_point.sums.groups import WeightGroups
+from quant.fixed_point.core.weight_scaling import GroupForm
+from quant.fixed_point.sums.grouped_sums import WeightGroups
 from quant.float_session import FloatSession
-from quant.parameters import WeightQuant, taken_weight
+from quant.parameters import WeightQuant, check_chosen_weight
+from quant.repair.choices import AS_IN_THE_MODEL, LayerParameters, Quantization
 from quant.repair.damping import best_damping
+from quant.repair.gptq_rounding import round_weights
 from quant.repair.moments import Moments
-from quant.repair.rounding import round_weights
-from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
-from tests.other_numerics import with_numerics
+from tests.numerics_variants import with_numerics
 from toolchain.errors import CompileError
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
-from toolchain.repair import places, rounding
-from toolchain.repair import walk as walked
-from toolchain.repair.folds import spread_over
-from toolchain.repair.harness import SWEEPS
+from toolchain.repair import layerwise_reference as walked
+from toolchain.repair import sampled_rows, weight_rounding
+from toolchain.repair.layerwise_reference import ResidentSamples, pick_resident_samples, run_layerwise
 from toolchain.repair.network import Network, Step
-from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
-from toolchain.repair.walk import Held, held_samples, walk
+from toolchain.repair.repair_pipeline import SWEEPS
+from toolchain.repair.sample_folds import spread_over
+from toolchain.repair.weight_rounding import compensate_input_error, correct_biases, round_layer_weights
 
 Sample = dict[str, np.ndarray]
 CONV_SHAPE = (1, 3, 8, 8)
@@ -81,7 +81,7 @@ def noise(net: Network, given: Quantization, data: list[Sample]) -> float:
 
 
 @pytest.mark.parametrize(("machine", "most"), [("wide32_w4a16", 0.05), ("ws8_pow2", 0.5), ("edge16", 0.97)])
-@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+@pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str, most: float) -> None:
     """With int8 weights and a scale for each channel it would be chance: what weights lose is less than what activations do."""
     net, seen = grouped(tmp_path, machine), samples(CONV_SHAPE, 48)
@@ -99,7 +99,7 @@ def test_what_else_a_network_may_hold(tmp_path: Path, make) -> None:
     net = make(tmp_path)
     shape = (1, 3, 4, 4) if make is residual else (1, 16, 8)
     given = plain(net, samples(shape))
-    outcome = rounded_weights(net, given, samples(shape), nothing)
+    outcome = round_layer_weights(net, given, samples(shape), nothing)
     before, after = (noise(net, q, samples(shape, 16, 1)) for q in (given, outcome.quantization))
     assert after < 1.05 * before and outcome.gains
 
@@ -123,20 +123,20 @@ def test_means_are_float_s_on_the_integer_reference(tmp_path: Path, rounding: st
             found.append(np.abs(codes - np.concatenate([s[i] for s in sums]).mean((0, 2, 3)) / q.scale).max())
         return max(found)
 
-    assert errors(corrected_biases(net, given, seen, nothing).quantization) < min(0.1, 0.25 * errors(given))
+    assert errors(correct_biases(net, given, seen, nothing).quantization) < min(0.1, 0.25 * errors(given))
 
 
 def test_the_build_makes_what_the_walk_saw(tmp_path: Path) -> None:
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     given = plain(net, seen)
-    outcome = rounded_weights(net, given, seen, nothing)
+    outcome = round_layer_weights(net, given, seen, nothing)
     read: dict[str, list[Array]] = {}
 
     def look(node, live) -> LayerParameters:
         read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
-    walk(net, given, Held(spread_over(seen, 16)), look)
+    run_layerwise(net, given, ResidentSamples(spread_over(seen, 16)), look)
     session = net.session(outcome.quantization)
     for i, sample in enumerate(seen):
         codes = session.run_detailed(sample).codes
@@ -162,15 +162,15 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
     )
     seen = samples((1, 3, 16, 16), 24)
     given = plain(net, seen)
-    monkeypatch.setattr("toolchain.repair.walk.SAMPLES", 12)
-    monkeypatch.setattr("toolchain.repair.walk.HELD_BYTES", 50_000)
-    held = held_samples(net, given, seen)
+    monkeypatch.setattr("toolchain.repair.layerwise_reference.SAMPLES", 12)
+    monkeypatch.setattr("toolchain.repair.layerwise_reference.HELD_BYTES", 50_000)
+    held = pick_resident_samples(net, given, seen)
     assert 0 < held.first.size < 12 == held.every.size and net.weighted[0].name not in held.behind and held.together < 5
     assert {id(s["x"]) for s in held.every} == {id(s["x"]) for s in spread_over(seen, 12)}
     begun = list[int]()
     extend = walked._Values.extend
     monkeypatch.setattr(walked._Values, "extend", lambda self, other: (begun.append(len(other.real)), extend(self, other)))
-    outcome = rounded_weights(net, given, seen, nothing)
+    outcome = round_layer_weights(net, given, seen, nothing)
     assert max(begun) == held.together and sum(begun) == held.later.size
     assert "12 samples" in outcome.notes[0] and len(outcome.gains) == 4
     read: dict[str, list[Array]] = {}
@@ -179,7 +179,7 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
         read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
-    assert walk(net, given, held, look) == outcome.quantization.layers
+    assert run_layerwise(net, given, held, look) == outcome.quantization.layers
     session = net.session(outcome.quantization)
     codes = [session.run_detailed(sample).codes for sample in held.every]
     assert {len(found) for found in read.values()} == {held.first.size, 12}
@@ -188,7 +188,7 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
 
 def test_the_same_twice(tmp_path: Path) -> None:
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    first, second = (rounded_weights(net, plain(net, seen), seen, nothing).quantization for _ in range(2))
+    first, second = (round_layer_weights(net, plain(net, seen), seen, nothing).quantization for _ in range(2))
     assert first.layers.keys() == second.layers.keys()
     for name, layer in first.layers.items():
         other = second.layers[name]
@@ -199,20 +199,20 @@ def test_the_same_twice(tmp_path: Path) -> None:
 
 def test_a_second_pass_goes_on_from_what_the_first_left(tmp_path: Path) -> None:
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 24)
-    first = answering_weights(net, plain(net, seen), seen, nothing, sweeps=SWEEPS)
-    second = answering_weights(net, first.quantization, seen, nothing, sweeps=SWEEPS)
+    first = compensate_input_error(net, plain(net, seen), seen, nothing, sweeps=SWEEPS)
+    second = compensate_input_error(net, first.quantization, seen, nothing, sweeps=SWEEPS)
     assert second.gains[0].before == pytest.approx(first.gains[0].after) and first.gains[0].after < 0.95 * first.gains[0].before
     assert sum(g.after for g in second.gains) < 1.05 * sum(g.after for g in first.gains)
 
 
 def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Path) -> None:
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    rounded = rounded_weights(net, plain(net, seen), seen, nothing).quantization
-    assert corrected_biases(net, rounded, seen, nothing).quantization is rounded
+    rounded = round_layer_weights(net, plain(net, seen), seen, nothing).quantization
+    assert correct_biases(net, rounded, seen, nothing).quantization is rounded
 
 
 @pytest.mark.parametrize("minima", [0, 16])
-@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+@pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_weights_in_groups_are_chosen_at_their_scales(tmp_path: Path, step: Step, minima: int) -> None:
     """Of a product of 40 inputs in groups of 32, scales of groups keep their relations; a group of zeros stays so."""
     rng = np.random.default_rng(3)
@@ -256,7 +256,7 @@ def outlying(folder: Path, machine: str) -> Network:
     )
 
 
-@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+@pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_scales_of_few_inputs_are_chosen_by_the_output(tmp_path: Path, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     net, seen, others = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16), samples(CONV_SHAPE, 16, 1)
     given = plain(net, seen)
@@ -268,7 +268,7 @@ def test_scales_of_few_inputs_are_chosen_by_the_output(tmp_path: Path, step: Ste
         return float(weight.scales.item()), noise(net, found, others)
 
     scale, lost = scale_and_noise()
-    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
+    monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 0)
     as_it_was, lost_before = scale_and_noise()
     assert scale == 0.5 * as_it_was and lost < 0.7 * lost_before
 
@@ -276,11 +276,13 @@ def test_scales_of_few_inputs_are_chosen_by_the_output(tmp_path: Path, step: Ste
 def test_scales_that_a_machine_has_not_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, seen = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16)
     given = plain(net, seen)
-    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
-    before = rounded_weights(net, given, seen, nothing).quantization.layers
-    monkeypatch.setattr("toolchain.repair.rounding.FEW", 64)
-    monkeypatch.setattr("toolchain.repair.scales.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales))
-    after = rounded_weights(net, given, seen, nothing).quantization.layers
+    monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 0)
+    before = round_layer_weights(net, given, seen, nothing).quantization.layers
+    monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 64)
+    monkeypatch.setattr(
+        "toolchain.repair.weight_scale_search.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales)
+    )
+    after = round_layer_weights(net, given, seen, nothing).quantization.layers
     for name, layer in before.items():
         other = after[name].weight
         assert layer.weight is not None and other is not None and np.array_equal(layer.weight.scales, other.scales)
@@ -315,10 +317,12 @@ def test_weights_answer_for_the_other_operand_of_a_sum(tmp_path: Path, monkeypat
     given = plain(net, seen)
 
     def error() -> float:
-        return float(np.square(errors_of("t", net, answering_weights(net, given, seen, nothing).quantization, others)).mean())
+        return float(
+            np.square(errors_of("t", net, compensate_input_error(net, given, seen, nothing).quantization, others)).mean()
+        )
 
     found = error()
-    monkeypatch.setattr(places, "_sums", lambda graph: {})
+    monkeypatch.setattr(sampled_rows, "_sums", lambda graph: {})
     assert found < 0.8 * error()
 
 
@@ -328,10 +332,10 @@ def test_a_bias_makes_up_for_the_other_operand_of_a_sum(tmp_path: Path, monkeypa
     given = plain(net, seen)
 
     def lost() -> float:
-        return float(errors_of("t", net, corrected_biases(net, given, seen, nothing).quantization, seen).mean())
+        return float(errors_of("t", net, correct_biases(net, given, seen, nothing).quantization, seen).mean())
 
     found = lost()
-    monkeypatch.setattr(places, "_sums", lambda graph: {})
+    monkeypatch.setattr(sampled_rows, "_sums", lambda graph: {})
     assert 0.85 * lost() < found < 0
 
 
@@ -355,15 +359,15 @@ def test_groups_of_another_machine_are_refused(groups: WeightGroups, said: str) 
     numerics = Numerics(CodeType.INT16, CodeType.INT4, groups=GroupForm((32,)))
     chosen = WeightQuant(np.ones((2, 1, 1, 40), np.int8), np.ones(2), 0, groups)
     with pytest.raises(CompileError) as caught:
-        taken_weight(chosen, np.ones((2, 1, 1, 40)), numerics, name="fc")
+        check_chosen_weight(chosen, np.ones((2, 1, 1, 40)), numerics, name="fc")
     assert str(caught.value) == f"fc: the codes chosen for it do not fit: {said}; repair it for this machine"
 
 
-@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+@pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the same codes at the same scales."""
-    monkeypatch.setattr("toolchain.repair.rounding.FEW", 0)
-    monkeypatch.setattr("toolchain.repair.scales.WAYS", 1)
+    monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 0)
+    monkeypatch.setattr("toolchain.repair.weight_scale_search.WAYS", 1)
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     given = plain(net, seen)
     once, swept = (step(net, given, seen, nothing, sweeps=n) for n in (0, 16))
@@ -383,8 +387,8 @@ def test_dampings_are_judged_by_other_samples_than_the_hessian_is_of(tmp_path: P
         parts.append((part, other))
         return best_damping(w, scales, part, other, *limits)
 
-    monkeypatch.setattr("toolchain.repair.rounding.best_damping", noted)
-    rounded_weights(net, given, dark, nothing)
+    monkeypatch.setattr("toolchain.repair.weight_rounding.best_damping", noted)
+    round_layer_weights(net, given, dark, nothing)
     part, other = parts[0]  # of the layer that reads the input
     assert other.count == 5 * 16 and not other.hessian.any() and not other.mean.any()
     assert (np.diag(part.hessian[0]) > 0).all()
@@ -392,25 +396,25 @@ def test_dampings_are_judged_by_other_samples_than_the_hessian_is_of(tmp_path: P
 
 def test_two_samples_have_none_to_judge_dampings_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 2)
-    monkeypatch.setattr("toolchain.repair.rounding.best_damping", None)
-    found = answering_weights(net, plain(net, seen), seen, nothing)
+    monkeypatch.setattr("toolchain.repair.weight_rounding.best_damping", None)
+    found = compensate_input_error(net, plain(net, seen), seen, nothing)
     assert all(layer.weight is not None for layer in found.quantization.layers.values())
 
 
 def test_sums_are_exact_whatever_the_sign_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the whole numbers of float32, by inputs of 16 bits none of which is positive."""
     largest: list[int] = []
-    sums = rounding._Layer._sums
+    sums = weight_rounding._Layer._sums
 
-    def checked(layer: rounding._Layer, codes: Array) -> Array:
+    def checked(layer: weight_rounding._Layer, codes: Array) -> Array:
         found, rows = sums(layer, codes), layer._rows[0].astype(np.int64)
         assert np.array_equal(found, rows @ codes.reshape(len(codes), -1).astype(np.int64).T)
         largest.append(int(np.abs(found).max()))
         return found
 
-    monkeypatch.setattr(rounding._Layer, "_sums", checked)
+    monkeypatch.setattr(weight_rounding._Layer, "_sums", checked)
     weights = 1 + np.random.default_rng(0).random((512, 8))
     net = network("g (float[1,512] x) => (float[1,8] y) { y = MatMul(x, w) }", {"w": weights}, tmp_path, "wide32_w4a16")
     data = [{"x": -1 - np.abs(s["x"])} for s in samples((1, 512), 4)]
-    rounded_weights(net, plain(net, data), data, nothing)
+    round_layer_weights(net, plain(net, data), data, nothing)
     assert len(largest) == 2 and min(largest) > 1 << 24

@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 from unequal_networks import Sample, network, nothing, plain, samples
 
-from quant.data import Samples
-from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Outcome, Quantization
-from toolchain.frontend.states import with_states
-from toolchain.repair.folds import STRETCH, folds
-from toolchain.repair.harness import NamedStep, layers_behind, repaired
-from toolchain.repair.judge import Judge, Verdict
+from quant.calibration_data import Samples
+from quant.repair.choices import AS_IN_THE_MODEL, LayerParameters, Quantization, StepOutcome
+from toolchain.frontend.state_pairs import pair_states
+from toolchain.repair.calibrate_network import calibrate_network
+from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import prepared
-from toolchain.repair.rounding import rounded_weights
-from toolchain.report.fidelity import Part
-from toolchain.stepping import stepped
+from toolchain.repair.repair_pipeline import RepairStep, find_upstream_layers, run_repair
+from toolchain.repair.sample_folds import STRETCH, folds
+from toolchain.repair.weight_rounding import round_layer_weights
+from toolchain.report.fidelity import FidelityPart
+from toolchain.stateful_samples import run_states_in_float
 
 STEADY = (0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.0, 0.0)
 
 
-def verdict(**levels: float | tuple[float, ...]) -> Verdict:
+def verdict(**levels: float | tuple[float, ...]) -> OutputQuality:
     """By part: dB of each sample, or of all, give or take a little."""
     each = {n: v if isinstance(v, tuple) else tuple(v + s for s in STEADY) for n, v in levels.items()}
-    return Verdict(tuple(Part(n, float(np.mean(v)), 1.0, 0.0, 0.0, f"tensor {n}") for n, v in each.items()), each)
+    return OutputQuality(tuple(FidelityPart(n, float(np.mean(v)), 1.0, 0.0, 0.0, f"tensor {n}") for n, v in each.items()), each)
 
 
 PLAIN = verdict(a=20.0, b=20.0)
@@ -76,41 +76,41 @@ def two_heads(folder: Path) -> Network:
 def test_layers_behind_a_part(tmp_path: Path) -> None:
     net = two_heads(tmp_path)
     made = {node.outputs[0]: node.name for node in net.weighted}
-    trunk = layers_behind(net, ["r"])
+    trunk = find_upstream_layers(net, ["r"])
     assert len(trunk) == 1 and len(made) == 4
-    assert len(layers_behind(net, ["p"])) == 2 and len(layers_behind(net, ["q"])) == 3
-    assert layers_behind(net, ["p"]) & layers_behind(net, ["q"]) == trunk and not layers_behind(net, ["x"])
+    assert len(find_upstream_layers(net, ["p"])) == 2 and len(find_upstream_layers(net, ["q"])) == 3
+    assert find_upstream_layers(net, ["p"]) & find_upstream_layers(net, ["q"]) == trunk and not find_upstream_layers(net, ["x"])
 
 
 def test_a_step_that_costs_one_part_is_kept_for_the_layers_of_others(tmp_path: Path) -> None:
     """The step sets right the biases of what makes q, and spoils that of what makes p."""
     net, data, held = two_heads(tmp_path), samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
-    p, q = layers_behind(net, ["p"]), layers_behind(net, ["q"])
+    p, q = find_upstream_layers(net, ["p"]), find_upstream_layers(net, ["q"])
     (spoiled,) = p - q
 
     def step(
         net: Network, before: Quantization, seen: list[Sample], progress: object, leave: frozenset[str] = frozenset()
-    ) -> Outcome:
-        found = rounded_weights(net, before, seen, nothing, leave=leave).quantization
+    ) -> StepOutcome:
+        found = round_layer_weights(net, before, seen, nothing, leave=leave).quantization
         if spoiled in leave:
-            return Outcome(found)
+            return StepOutcome(found)
         wrong = LayerParameters(found.layers[spoiled].weight, np.full(4, 0.1))
-        return Outcome(replace(found, layers={**found.layers, spoiled: wrong}))
+        return StepOutcome(replace(found, layers={**found.layers, spoiled: wrong}))
 
     before = replace(plain(net, data), layers={name: LayerParameters(None, np.full(4, 0.2)) for name in q - p})
-    found = repaired(net, before, data, held, [NamedStep("step", step, by_layer=True)], nothing)
+    found = run_repair(net, before, data, held, [RepairStep("step", step, by_layer=True)], nothing)
     (tried,) = found.tried
     assert tried.kept and tried.why.endswith(" dB, with 2 layers left as before, which parts hang on that would lose")
     assert found.quantization.layers.keys() == q - p
-    assert not repaired(net, before, data, held, [NamedStep("step", step)], nothing).tried[0].kept
+    assert not run_repair(net, before, data, held, [RepairStep("step", step)], nothing).tried[0].kept
 
 
 def test_ranges_are_of_all_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.repair.prepare.STEPS", (NamedStep("rounding", rounded_weights, by_layer=True),))
+    monkeypatch.setattr("toolchain.repair.calibrate_network.STEPS", (RepairStep("rounding", round_layer_weights, by_layer=True),))
     net, drawn = two_heads(tmp_path), samples((1, 3, 8, 8), 16)
     drawn[15] = {"x": 3 * drawn[15]["x"]}  # held out
     data = Samples("", 16, lambda: iter(drawn))
-    none, fast = (prepared(net, data, None, effort, nothing) for effort in ("none", "fast"))
+    none, fast = (calibrate_network(net, data, None, effort, nothing) for effort in ("none", "fast"))
     assert fast.tried[0].kept and fast.samples == none.samples == 16
     assert dict(fast.quantization.ranges) == dict(none.quantization.ranges)
 
@@ -129,15 +129,15 @@ def cell(folder: Path) -> Network:
         weights,
         folder,
     )
-    return replace(found, model=with_states(found.model, ("h=hn",)))
+    return replace(found, model=pair_states(found.model, ("h=hn",)))
 
 
 def test_states_are_judged_over_their_own_steps(tmp_path: Path) -> None:
     net = cell(tmp_path)
     inputs = {n: net.model.types[n] for n in ("x", "h")}
-    steps = list(stepped(Samples("", 24, lambda: iter(samples((1, 8), 24))), net.model, inputs))
+    steps = list(run_states_in_float(Samples("", 24, lambda: iter(samples((1, 8), 24))), net.model, inputs))
     quantization = plain(net, steps)
-    over_steps, alone = (Judge(data).verdict(net, quantization) for data in (steps[:16], steps[15::-1]))
+    over_steps, alone = (OutputEvaluator(data).verdict(net, quantization) for data in (steps[:16], steps[15::-1]))
     assert {p.name for p in over_steps.parts} == {"y", "hn"}
     assert np.mean(over_steps.each["hn"]) < np.mean(alone.each["hn"]) - 3  # what a state loses is lost at later steps too
 
@@ -156,7 +156,7 @@ def test_a_state_that_a_later_layer_reads_is_walked_over(tmp_path: Path) -> None
         tmp_path,
     )
     data = samples((1, 8))
-    layers = rounded_weights(found, plain(found, data), data, nothing).quantization.layers
+    layers = round_layer_weights(found, plain(found, data), data, nothing).quantization.layers
     assert len(layers) == 2 and all(p is not AS_IN_THE_MODEL for p in layers.values())
 
 
@@ -167,4 +167,4 @@ def test_an_operator_with_a_constant_first_is_walked_over(tmp_path: Path) -> Non
         tmp_path,
     )
     data = samples((1, 8, 8))
-    assert len(rounded_weights(found, plain(found, data), data, nothing).quantization.layers) == 1
+    assert len(round_layer_weights(found, plain(found, data), data, nothing).quantization.layers) == 1

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from unequal_networks import network, nothing, plain, samples
 
-from quant.repair.step import Offset, Quantization
-from tests.other_numerics import with_numerics
+from quant.repair.choices import Offset, Quantization
+from tests.numerics_variants import with_numerics
 from toolchain.errors import CompileError
+from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.network import Network
-from toolchain.repair.offsets import offset_zero_points
 
 
 def sums(folder: Path, rounding: str, kind: str = "Add") -> Network:

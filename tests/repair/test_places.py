@@ -12,11 +12,11 @@ from unequal_networks import network, nothing, plain, samples
 
 from quant.float_session import FloatSession
 from toolchain.frontend import NormalModel
-from toolchain.ir.stored import stored
+from toolchain.ir.file_quantization import make_file_weights
 from toolchain.isa import load_machine
-from toolchain.repair import places as places_of
-from toolchain.repair.places import FloatRows, places
-from toolchain.repair.rounding import rounded_weights
+from toolchain.repair import sampled_rows as places_of
+from toolchain.repair.sampled_rows import FloatRows, sample_rows
+from toolchain.repair.weight_rounding import round_layer_weights
 
 SHAPE = (1, 3, 8, 8)
 
@@ -40,7 +40,7 @@ def test_rows_of_float_are_those_of_the_integers(tmp_path: Path, monkeypatch: py
     )
     seen = samples(SHAPE, 4)
     given = plain(net, seen)
-    graph, session, found = net.integer(given), net.session(given), places(net, given, 4)
+    graph, session, found = net.integer(given), net.session(given), sample_rows(net, given, 4)
     rows, codes = FloatRows(net, seen, found), [session.run_detailed(s).codes for s in seen]
     assert len(found) == 3 and len(next(iter(found.values())).moves) == 2
     for place in found.values():
@@ -77,7 +77,7 @@ def test_windows_that_overlap_wait_as_the_tensor_they_read(
         tmp_path,
     )
     seen = samples((1, 8, 8, 8), 3)
-    found = places(net, plain(net, seen), 3)
+    found = sample_rows(net, plain(net, seen), 3)
     rows = FloatRows(net, seen, found)
     assert [p.size_bytes // (3 * 4 * 8 * 64) for p in found.values()] == [25, 1]
     for place in found.values():
@@ -130,7 +130,7 @@ def test_what_outputs_are_added_to_is_looked_at_where_it_is_made_before_them(
     net = network(text, {n: rng.standard_normal(s) for n, s in shapes.items()}, tmp_path)
     seen = samples((1, 3, 8, 8) if "8,8" in text else (1, 6, 5), 3)
     given = plain(net, seen)
-    graph, session, found = net.integer(given), net.session(given), places(net, given, 3)
+    graph, session, found = net.integer(given), net.session(given), sample_rows(net, given, 3)
     rows, codes = FloatRows(net, seen, found), [session.run_detailed(s).codes for s in seen]
     made: dict[str, str] = {}
     for layer in found.values():
@@ -149,12 +149,12 @@ def test_what_outputs_are_added_to_is_looked_at_where_it_is_made_before_them(
 def test_layers_whose_codes_the_file_holds_are_left_alone(tmp_path: Path) -> None:
     net = network("g (float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w) }", {"w": np.ones((4, 3, 1, 1))}, tmp_path)
     given, node = plain(net, samples(SHAPE, 4)), net.graph.nodes[-1]
-    held = {node.sources[0]: replace(stored(np.ones((4, 1)), np.ones(1), 0), product=True)}
-    assert list(places(net, given, 4)) == [node.name]
-    assert not places(net, replace(given, held=held), 4)
+    held = {node.sources[0]: replace(make_file_weights(np.ones((4, 1)), np.ones(1), 0), product=True)}
+    assert list(sample_rows(net, given, 4)) == [node.name]
+    assert not sample_rows(net, replace(given, held=held), 4)
     anew = replace(net, machine=load_machine("ws8_pow2"))  # its scales are powers of two
     third = {node.sources[0]: replace(held[node.sources[0]], scales=np.full(1, 1 / 3))}
-    assert list(places(anew, replace(given, held=third), 4)) == [node.name]
+    assert list(sample_rows(anew, replace(given, held=third), 4)) == [node.name]
 
 
 def test_weights_that_several_layers_read_are_left_alone(tmp_path: Path) -> None:
@@ -165,17 +165,19 @@ def test_weights_that_several_layers_read_are_left_alone(tmp_path: Path) -> None
         {n: rng.standard_normal((8, 8)) for n in "wu"},
         tmp_path,
     )
-    found = places(net, plain(net, samples((1, 8))), 4)
+    found = sample_rows(net, plain(net, samples((1, 8))), 4)
     assert len(net.weighted) == 3 and list(found) == [net.weighted[-1].name]
 
 
 def test_a_walk_drops_what_no_later_part_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Softmax is the host's here: each leaves a real tensor behind."""
-    from toolchain.repair import walk
+    from toolchain.repair import layerwise_reference
 
     held: list[int] = []
-    run_island = walk._Values.run_island
-    monkeypatch.setattr(walk._Values, "run_island", lambda self, part: (run_island(self, part), held.append(len(self.real[0]))))
+    run_island = layerwise_reference._Values.run_island
+    monkeypatch.setattr(
+        layerwise_reference._Values, "run_island", lambda self, part: (run_island(self, part), held.append(len(self.real[0])))
+    )
     steps = " ".join(f"a{i} = MatMul({f's{i - 1}' if i else 'x'}, w{i}) s{i} = Softmax(a{i})" for i in range(4))
     rng = np.random.default_rng(0)
     net = network(
@@ -184,10 +186,10 @@ def test_a_walk_drops_what_no_later_part_reads(tmp_path: Path, monkeypatch: pyte
         tmp_path,
     )
     data = samples((1, 8), 4)
-    run, beside = walk._Values.run, list[int]()
+    run, beside = layerwise_reference._Values.run, list[int]()
     monkeypatch.setattr(
-        walk._Values, "run", lambda self, node, chosen: (run(self, node, chosen), beside.append(len(self.real[0])))
+        layerwise_reference._Values, "run", lambda self, node, chosen: (run(self, node, chosen), beside.append(len(self.real[0])))
     )
-    rounded_weights(net, plain(net, data), data, nothing)
+    round_layer_weights(net, plain(net, data), data, nothing)
     assert len(held) == 4 and max(held) <= 2
     assert beside and not any(beside)  # what is codes by now is held as these alone

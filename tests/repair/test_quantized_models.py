@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from quant.error import sqnr_db
-from tests.in_process import run_script
+from quant.fidelity import sqnr_db
 from tests.quantized.forms import on_kernels, script
 from tests.quantized.test_forms import small_network
+from tests.run_in_process import run_script
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
-from toolchain.repair.harness import Effort
+from toolchain.repair.repair_pipeline import Effort
 from toolchain.runtime import Session
 
 pytestmark = pytest.mark.usefixtures("repaired_by_default")

@@ -9,17 +9,17 @@ import pytest
 from unequal_networks import convolutions, normed, samples
 
 from quant.file import Parameters, read_parameters, write_parameters
-from quant.fixed_point.sums.groups import WeightGroups
+from quant.fixed_point.sums.grouped_sums import WeightGroups
 from quant.observe import Range
 from quant.parameters import WeightQuant
+from quant.repair.choices import LayerParameters, Offset, Quantization
 from quant.repair.file import Repair, array_file
-from quant.repair.step import LayerParameters, Offset, Quantization
-from tests.in_process import run_script
+from tests.run_in_process import run_script
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
-from toolchain.repair.folds import folds
+from toolchain.repair.calibrate_network import calibrate_network
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import prepared
+from toolchain.repair.sample_folds import folds
 
 SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
 
@@ -117,7 +117,7 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
     held = folds(_stream(tmp_path))[1]
     plain = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz")))
     assert again.figures["outputs"][0]["sqnr_db"] > plain.figures["outputs"][0]["sqnr_db"] + 2
-    found = prepared(net, _stream(tmp_path), None, "fast", lambda *_: None)
+    found = calibrate_network(net, _stream(tmp_path), None, "fast", lambda *_: None)
     session = found.network.session(found.quantization)
     from toolchain.runtime import Session
 
@@ -127,11 +127,11 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
 
 
 def _stream(folder: Path):
-    from quant.data import open_data, to_calibrate_on
+    from quant.calibration_data import open_data, split_calibration
     from toolchain.frontend import load_model
 
     model = load_model(folder / "net.onnx")
-    return to_calibrate_on(open_data(folder / "c.npz", {"x": model.types["x"]}))
+    return split_calibration(open_data(folder / "c.npz", {"x": model.types["x"]}))
 
 
 RANDOM = "repair fast: random inputs say nothing of accuracy; give --calib DATA, or --repair none"
@@ -158,5 +158,5 @@ def test_refusals(options: dict, said: str, tmp_path: Path) -> None:
 
 def test_nothing_repaired_says_nothing(tmp_path: Path) -> None:
     net = convolutions(tmp_path)
-    found = prepared(net, samples((1, 3, 8, 8), 16), None, "none", lambda *_: None)
+    found = calibrate_network(net, samples((1, 3, 8, 8), 16), None, "none", lambda *_: None)
     assert found.repair is None and found.figures() is None and found.network is net

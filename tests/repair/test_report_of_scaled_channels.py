@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from unequal_networks import convolutions, plain, samples
 
-from quant.error import sqnr_db
+from quant.fidelity import sqnr_db
 from quant.float_session import FloatSession
-from quant.repair.step import Quantization
-from toolchain.repair.factors import shaped_factors
+from quant.repair.choices import Quantization
+from toolchain.repair.channel_scaling import broadcast_factors
 from toolchain.report.error_report import concat_parts, error_report, network_of
-from toolchain.report.findings import Quantized
-from toolchain.report.layer_errors import alone_values, measured, weight_noise
+from toolchain.report.findings import AdviceContext
+from toolchain.report.layer_errors import alone_values, measure_layers, weight_noise
 
 SHAPE = (1, 3, 8, 8)
 
@@ -26,16 +26,16 @@ def test_figures_are_those_of_the_numbers_of_the_file(tmp_path: Path) -> None:
     factors = {"c": np.geomspace(1 / 8, 8, 8)}
     through = net.through(Quantization({}, factors=factors))
     given = replace(plain(through, data), factors=factors)
-    scaled = shaped_factors(through.model.graph, factors)
+    scaled = broadcast_factors(through.model.graph, factors)
     parts = concat_parts(through.selection.graph, through.origins)
     graphs = through.integer(given), through.graph, through.origins, parts, given.ranges
     network, as_held = (network_of(through.model, *graphs, factors=f) for f in (scaled, {}))
     session = through.session(given)
     runs = [(s, session.run_detailed(s).codes) for s in data[:1]]
-    report, other = (error_report(n, runs, Quantized(net.chip, "minmax")) for n in (network, as_held))
+    report, other = (error_report(n, runs, AdviceContext(net.chip, "minmax")) for n in (network, as_held))
     (row,), (held,) = ([r for r in found.rows if r.tensor == "c"] for found in (report, other))
     (block,) = (b for b in network.blocks if network.shown[b.tensor].model == "c")
-    found = measured(network, runs)
+    found = measure_layers(network, runs)
     (real,) = FloatSession(net.model, ["c"]).run(data[0])
     made = alone_values(found, block, found.kept[0]) / scaled["c"]
     assert row.alone_db == pytest.approx(sqnr_db(real, made), abs=0.01)
@@ -44,4 +44,4 @@ def test_figures_are_those_of_the_numbers_of_the_file(tmp_path: Path) -> None:
     assert row.own_db == pytest.approx(sqnr_db(real, (codes - quant.zero_point) * quant.scale / scaled["c"]), abs=0.01)
     assert row.accumulated_db is not None and row.accumulated_db == pytest.approx(row.alone_db, abs=3)
     assert abs(held.alone_db - row.alone_db) > 1 and abs(held.own_db - row.own_db) > 1
-    assert weight_noise(found, block) != pytest.approx(weight_noise(measured(as_held, runs), block), rel=0.05)
+    assert weight_noise(found, block) != pytest.approx(weight_noise(measure_layers(as_held, runs), block), rel=0.05)

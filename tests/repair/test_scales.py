@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import GroupForm, WeightScaling
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.scale import ScaleForm
-from quant.parameters import WeightQuant, taken_weight, weight_code_range, weight_quant
-from quant.repair.damping import LEAST, damped
+from quant.fixed_point.core.weight_scaling import GroupForm, WeightScaling
+from quant.parameters import WeightQuant, check_chosen_weight, weight_code_range, weight_quant
+from quant.repair.damping import LEAST, add_damping
+from quant.repair.gptq_rounding import output_error
 from quant.repair.moments import moments
-from quant.repair.rounding import output_error
-from toolchain.repair.scales import Sought
+from toolchain.repair.weight_scale_search import ScaleSearch
 
 K, ROWS = 80, 12
 FREE = Numerics(CodeType.INT16, CodeType.INT4, scale=ScaleForm())
@@ -23,21 +23,21 @@ GROUPED = replace(FREE, groups=GroupForm((32,)))
 WITH_MINIMA = replace(FREE, groups=GroupForm((32,), minimum_bits=12))
 
 
-def sought(numerics: Numerics, ratio: float = 1e-3) -> Sought:
+def sought(numerics: Numerics, ratio: float = 1e-3) -> ScaleSearch:
     rng = np.random.default_rng(3)
     rows = (rng.standard_normal((1, 8 * K, K)) @ (np.eye(K) + rng.standard_normal((K, K)) / 9)).astype(np.float32)
     w = rng.standard_normal((1, ROWS, K)) * np.exp(rng.standard_normal((1, ROWS, 1)))
     w[0, 4] = 0.0
-    hessian = damped(moments(rows, None).hessian, LEAST)
-    return Sought(w, hessian, weight_code_range(numerics.weight), 2, numerics, ratio)
+    hessian = add_damping(moments(rows, None).hessian, LEAST)
+    return ScaleSearch(w, hessian, weight_code_range(numerics.weight), 2, numerics, ratio)
 
 
-def plain(given: Sought) -> WeightQuant:
+def plain(given: ScaleSearch) -> WeightQuant:
     scaling = WeightScaling(0, 32) if given.numerics.groups is not None else None
     return weight_quant(given.wanted.reshape(ROWS, 1, 1, K), 0, given.numerics, scaling=scaling)
 
 
-def errors(given: Sought, weight: WeightQuant) -> np.ndarray:
+def errors(given: ScaleSearch, weight: WeightQuant) -> np.ndarray:
     return output_error(given.wanted - weight.dequantized().reshape(given.wanted.shape), given.hessian)[0]
 
 
@@ -49,7 +49,7 @@ def test_no_row_is_worse_and_most_are_better(numerics: Numerics) -> None:
     old, new = errors(given, before), errors(given, after)
     assert (new <= old).all() and np.mean(new < old) > 0.6 and np.mean(new[old > 0] / old[old > 0]) < 0.99
     w = given.wanted.reshape(ROWS, 1, 1, K)
-    assert taken_weight(after, w, numerics, name="w") is after
+    assert check_chosen_weight(after, w, numerics, name="w") is after
     assert not after.codes[4].any() and after.scales[4] == before.scales[4]
 
 
@@ -92,7 +92,7 @@ def test_a_long_search_is_for_few_codes(weight: CodeType, long: bool, monkeypatc
         asked.append(("ways", ways))
         return np.zeros_like(w)
 
-    monkeypatch.setattr("toolchain.repair.scales.best_sizes", noted_sizes)
-    monkeypatch.setattr("toolchain.repair.scales.round_weights", noted_codes)
+    monkeypatch.setattr("toolchain.repair.weight_scale_search.best_sizes", noted_sizes)
+    monkeypatch.setattr("toolchain.repair.weight_scale_search.round_weights", noted_codes)
     given.rounded(given.sized(plain(given)))
     assert asked == [("sizes", 13 if long else 5), ("ways", 16 if long else 1)]

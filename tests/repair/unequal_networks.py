@@ -9,10 +9,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from quant.calibrate import calibrate, default_observer
-from quant.repair.step import Quantization
-from quant.structure import adjust_ranges
-from tests.other_numerics import with_numerics
-from toolchain.compiling import select_model
+from quant.repair.choices import Quantization
+from quant.structural_ranges import adjust_ranges
+from tests.numerics_variants import with_numerics
+from toolchain.compiler import select_model
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.repair.network import Network

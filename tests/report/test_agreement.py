@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from quant.float_session import FloatSession
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, InternalError
-from toolchain.frontend import NormalModel, linear, load_model, spelled
-from toolchain.report import agreement
-from toolchain.report.agreement import AMPLIFIED, TOLERANCE, _file, _normal, _rounding, agreed, distance
+from toolchain.frontend import NormalModel, decompose_rules, linear_rules, load_model
+from toolchain.report import frontend_check
+from toolchain.report.frontend_check import AMPLIFIED, TOLERANCE, _file, _normal, _rounding, check_frontend, distance
 
 SHAPES = {"x": (1, 3, 8, 8)}
 FACTOR = np.array([0.5, 2, 1, 3], np.float32).reshape(1, 4, 1, 1)
@@ -85,13 +85,13 @@ FORMS = [plain, with_external_data, with_open_batch, with_batch_of_none, with_we
 @pytest.fixture
 def bias_left_unscaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault as one can happen: the factor reaches the weights, not the bias."""
-    sound = linear.folded_inputs
+    sound = linear_rules.fold_into_weights
 
     def faulty(n, weighted, row, scope):
         found = sound(n, weighted, row, scope)
         return (*found[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(found) == 3 else found
 
-    monkeypatch.setattr(linear, "folded_inputs", faulty)
+    monkeypatch.setattr(linear_rules, "fold_into_weights", faulty)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -141,10 +141,10 @@ def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path, monkeypatch: p
     onnx.save(proto, tmp_path / "m.onnx")
     model = load_model(tmp_path / "m.onnx")
     sample = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
-    assert agreed(model, [sample]) == (model, ())
-    monkeypatch.setattr(agreement, "AMPLIFIED", 0.0)
+    assert check_frontend(model, [sample]) == (model, ())
+    monkeypatch.setattr(frontend_check, "AMPLIFIED", 0.0)
     with pytest.raises(InternalError):
-        agreed(model, [sample])
+        check_frontend(model, [sample])
 
 
 def test_what_is_no_number_in_the_file_alone_is_said(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_what_is_no_number_in_the_file_alone_is_said(tmp_path: Path) -> None:
     sample = {"x": np.random.default_rng(0).uniform(0.1, 1, (1, 1, 64)).astype(np.float32)}
     lost = int(np.isnan(FloatSession(_file(model), ["y"]).run(sample)[0]).sum())
     assert 0 < lost < 128
-    found, (said,) = agreed(model, [sample])
+    found, (said,) = check_frontend(model, [sample])
     assert found == model and said.startswith(f"output 'y' of the file is no number (NaN) in {lost} of the places")
     with pytest.raises(CompileError, match=r"tensor 'n'.* holds NaN; "):
         build(tmp_path / "m.onnx", BuildOptions("transformer64"))
@@ -182,13 +182,13 @@ NOISE = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32
 @pytest.mark.parametrize("scale", [1e-4, 1e-8, 1e-12, 1e-16])
 def test_a_norm_without_epsilon_is_one_in_the_normal_form(scale: float, tmp_path: Path) -> None:
     model = norm_of(NORM, tmp_path)
-    assert agreed(model, [{"x": NOISE * np.float32(scale)}]) == (model, ())
+    assert check_frontend(model, [{"x": NOISE * np.float32(scale)}]) == (model, ())
 
 
 @pytest.mark.parametrize(("body", "scale"), [(NORM, 1e-18), (NORM, 1e-22), (NORM, 1e-37), ("LRN<size=3>(t)", 1e25)])
 def test_data_whose_squares_leave_float_are_judged_in_scale(body: str, scale: float, tmp_path: Path) -> None:
     model = norm_of(body, tmp_path)
-    _, notes = agreed(model, [{"x": NOISE * np.float32(scale)}])
+    _, notes = check_frontend(model, [{"x": NOISE * np.float32(scale)}])
     assert notes[-1].startswith(
         "input 'x' of the data is so large or so small that float32 does not hold its squares: output 'y'"
     )
@@ -196,14 +196,14 @@ def test_data_whose_squares_leave_float_are_judged_in_scale(body: str, scale: fl
 
 def test_a_fault_is_found_on_data_whose_squares_leave_float(tmp_path: Path, bias_left_unscaled: None) -> None:
     with pytest.raises(InternalError):
-        agreed(norm_of("LRN<size=3>(t)", tmp_path), [{"x": NOISE * np.float32(1e25)}])
+        check_frontend(norm_of("LRN<size=3>(t)", tmp_path), [{"x": NOISE * np.float32(1e25)}])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-20])
 def test_a_wrong_norm_is_found_in_every_scale(scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spelled, "TINY", 1e-2)
+    monkeypatch.setattr(decompose_rules, "TINY", 1e-2)
     with pytest.raises(InternalError):
-        agreed(norm_of(NORM, tmp_path), [{"x": NOISE * np.float32(scale)}])
+        check_frontend(norm_of(NORM, tmp_path), [{"x": NOISE * np.float32(scale)}])
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_rounding_leaves_of_nothing_is_no_fault(opset: int, tmp_path: Path)
     model, sample = load_model(tmp_path / "m.onnx"), sample_of_rows()
     file, normal = (FloatSession(side(model), ["z"]).run(sample)[0] for side in (_file, _normal))
     assert file.any() and distance(file, normal) > TOLERANCE
-    assert agreed(model, [sample]) == (model, ())
+    assert check_frontend(model, [sample]) == (model, ())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -266,13 +266,13 @@ def test_rounding_is_measured_whatever_form_the_file_has(form: Callable, tmp_pat
         form = plain
     form(proto, tmp_path / "m.onnx")
     model = load_model(tmp_path / "m.onnx")
-    assert agreed(model, [sample_of_rows()]) == (model, ())
+    assert check_frontend(model, [sample_of_rows()]) == (model, ())
 
 
 def test_a_fault_beside_what_rounding_decides_is_found(tmp_path: Path, bias_left_unscaled: None) -> None:
     onnx.save(with_norm_of_rows(), tmp_path / "m.onnx")
     with pytest.raises(InternalError, match=r"output 'y' of the file .*; the first tensor that differs is 't', "):
-        agreed(load_model(tmp_path / "m.onnx"), [sample_of_rows()])
+        check_frontend(load_model(tmp_path / "m.onnx"), [sample_of_rows()])
 
 
 @pytest.mark.parametrize(
@@ -321,4 +321,4 @@ def test_half_precision_is_taken_as_float32(tmp_path: Path) -> None:
     assert model.notes == ("the model computes in float16, which is taken as float32",)
     both = [session.run(sample)[0] for session in (FloatSession(side(model), ["y"]) for side in (_file, _normal))]
     assert distance(*both) <= 2.0**-10
-    assert agreed(model, [sample])[1] == ()
+    assert check_frontend(model, [sample])[1] == ()

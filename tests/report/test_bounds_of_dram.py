@@ -17,33 +17,33 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.bodies import bodies
-from tests.bounded import dram_bytes, require_bounds
-from tests.keyed import with_keys
+from scripts.make_mobilenet_chain import bodies
+from tests.check_bounds import dram_bytes, require_bounds
+from tests.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.rows import PutRows, TakeRows
-from toolchain.report.bounds.moments import Edge, Room, Stage, read_again_bytes, used_before
-from toolchain.report.bounds.reads import reads_of
+from toolchain.ops.tensor_scatter import PutRows, TakeRows
+from toolchain.report.bounds.reload_bound import ChipCapacity, Edge, FlowStage, list_earlier_constants, min_reload_bytes
+from toolchain.report.bounds.required_reads import reads_of
 from toolchain.schedule.goals import CYCLES, Goal
 
 Thing = tuple[str, int]  # constants or tensor of a stage
 
 
-def _drawn(draw: random.Random) -> list[Stage]:
+def _drawn(draw: random.Random) -> list[FlowStage]:
     """Up to five layers, each behind some of those before."""
-    found: list[Stage] = []
+    found: list[FlowStage] = []
     for at in range(draw.randint(1, 5)):
         sources = draw.sample(range(at), min(at, draw.choice([1, 1, 2])))
         edges = tuple(Edge(s, draw.random() < 0.9, draw.random() < 0.6, draw.random() < 0.9) for s in sources)
         summed = draw.choice([0, 0, 3, 20])
-        found.append(Stage(draw.randint(0, 12), draw.randint(1, 12), edges, draw.random() < 0.9, summed))
+        found.append(FlowStage(draw.randint(0, 12), draw.randint(1, 12), edges, draw.random() < 0.9, summed))
     return found
 
 
-def _ways(stages: Sequence[Stage], first: int, target: int) -> list[frozenset[Thing]]:
+def _ways(stages: Sequence[FlowStage], first: int, target: int) -> list[frozenset[Thing]]:
     """From constants that have been used to what a stage makes, through tensors of stages [first, target)."""
 
     def behind(at: int) -> Iterator[frozenset[Thing]]:
@@ -57,7 +57,7 @@ def _ways(stages: Sequence[Stage], first: int, target: int) -> list[frozenset[Th
     return list(behind(target))
 
 
-def _is_used(stages: Sequence[Stage], target: int, source: int) -> bool:
+def _is_used(stages: Sequence[FlowStage], target: int, source: int) -> bool:
     """Whether one element of the target is made of all channels of a stage's tensor, somewhere."""
 
     def mixed(at: int, all_channels: bool) -> bool:
@@ -68,7 +68,7 @@ def _is_used(stages: Sequence[Stage], target: int, source: int) -> bool:
     return mixed(target, False)
 
 
-def _least_cut(stages: Sequence[Stage], first: int, target: int) -> int:
+def _least_cut(stages: Sequence[FlowStage], first: int, target: int) -> int:
     """Of all sets of constants and tensors that every way meets, the fewest bytes."""
     ways = _ways(stages, first, target)
     things = sorted(frozenset().union(*ways)) if ways else []
@@ -77,7 +77,7 @@ def _least_cut(stages: Sequence[Stage], first: int, target: int) -> int:
     return min(sum(sizes[t] for t in cut) for cut in cuts)
 
 
-def _searched(stages: Sequence[Stage], room: Room) -> int:
+def _searched(stages: Sequence[FlowStage], room: ChipCapacity) -> int:
     """The most over all choices of moments with ranges of stages apart, of the least over all cuts at each."""
 
     def again(first: int, target: int) -> int:
@@ -103,21 +103,21 @@ def test_bytes_that_come_again_are_those_of_an_exhaustive_search(seed: int) -> N
     draw, some = random.Random(seed), 0
     for _ in range(250):
         stages = _drawn(draw)
-        room = Room(draw.randint(0, 14), draw.choice([0, 0, 1, 4]), draw.choice([1, 2]), draw.choice([float("inf"), 4.0]))
-        found = sum(read_again_bytes(stages, room))
+        room = ChipCapacity(draw.randint(0, 14), draw.choice([0, 0, 1, 4]), draw.choice([1, 2]), draw.choice([float("inf"), 4.0]))
+        found = sum(min_reload_bytes(stages, room))
         assert found == _searched(stages, room), (stages, room)
         some += found > 0
     assert some > 30
 
 
 def test_more_room_takes_no_more_and_what_is_read_is_what_was_used() -> None:
-    chain = [Stage(40, 100, (Edge(at - 1, mixes=True),) if at else ()) for at in range(5)]
-    sizes = [sum(read_again_bytes(chain, Room(room))) for room in range(0, 200, 10)]
+    chain = [FlowStage(40, 100, (Edge(at - 1, mixes=True),) if at else ()) for at in range(5)]
+    sizes = [sum(min_reload_bytes(chain, ChipCapacity(room))) for room in range(0, 200, 10)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == 40 * 4
     assert sizes[-1] == 0
-    assert used_before(chain, 3) == {0, 1, 2}
-    assert used_before([*chain[:2], replace(chain[2], edges=(Edge(1, mixes=False),))], 2) == {0}
+    assert list_earlier_constants(chain, 3) == {0, 1, 2}
+    assert list_earlier_constants([*chain[:2], replace(chain[2], edges=(Edge(1, mixes=False),))], 2) == {0}
 
 
 def _machine(sram_bytes: int) -> Machine:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolchain.report.bounds.moments import Edge, Room, Stage, read_again_bytes
+from toolchain.report.bounds.reload_bound import ChipCapacity, Edge, FlowStage, min_reload_bytes
 
 State = tuple[int, int]  # what is held, what has been made
 
@@ -21,7 +21,7 @@ class Elements:
 
     count: int = 0
     operands: dict[int, int] = field(default_factory=dict[int, int])
-    stages: list[Stage] = field(default_factory=list[Stage])
+    stages: list[FlowStage] = field(default_factory=list[FlowStage])
     wanted: int = 0
 
     def taken(self, count: int) -> list[int]:
@@ -34,7 +34,7 @@ class Elements:
         second = tensors[sources[1]] if len(sources) > 1 else self.taken(1) * len(x)
         self.operands.update({y: a | b for y, a, b in zip(made, x, second, strict=True)})
         edges = tuple(Edge(s - 1, mixes=len(sources) == 1) for s in sources if s)
-        self.stages.append(Stage(int(len(sources) == 1), len(x), edges))
+        self.stages.append(FlowStage(int(len(sources) == 1), len(x), edges))
         return made
 
     def once(self) -> int:
@@ -105,7 +105,7 @@ def _note(state: State, cost: int, least: dict[State, int], wait: Callable[[Stat
 
 
 def _bound(elements: Elements, room: int) -> int:
-    return elements.once() + sum(read_again_bytes(elements.stages, Room(room)))
+    return elements.once() + sum(min_reload_bytes(elements.stages, ChipCapacity(room)))
 
 
 def test_no_schedule_of_single_elements_moves_less() -> None:

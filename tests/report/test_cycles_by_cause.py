@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from simulator import Cause
+from simulator import StallCause
 from toolchain.api import Build, BuildOptions, build
-from toolchain.report.spent_text import attribution_text
-from toolchain.report.text import layers_text
+from toolchain.report.breakdown_text import attribution_text
+from toolchain.report.report_text import layers_text
 from toolchain.report.trace import trace_json
 from toolchain.runtime import Session, random_feeds
 
@@ -79,10 +79,10 @@ def test_a_trace_has_the_causes_of_the_figures(grouped: Build) -> None:
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     for unit, spent in grouped.figures["attribution"].items():
         operations = [e["args"]["cycles"] for e in events if e["ph"] == "X" and tracks[e["tid"]] == unit and e["cat"] != "idle"]
-        for cause in (Cause.USEFUL, Cause.PARTIAL_FOLDS, Cause.FILL_DRAIN):
+        for cause in (StallCause.USEFUL, StallCause.PARTIAL_FOLDS, StallCause.FILL_DRAIN):
             assert sum(o.get(cause, 0) for o in operations) == spent.get(cause, 0)
         idle = [e for e in events if e["ph"] == "X" and tracks[e["tid"]] == unit and e["cat"] == "idle"]
-        assert sum(e["dur"] for e in idle if e["args"]["cause"] == Cause.NOTHING) == spent.get(Cause.NOTHING, 0)
+        assert sum(e["dur"] for e in idle if e["args"]["cause"] == StallCause.NOTHING) == spent.get(StallCause.NOTHING, 0)
     assert {e["id"].split(".")[0] for e in events if e["ph"] == "s"} == {"0"}
 
 

@@ -11,21 +11,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.api import BuildOptions, build
-from toolchain.codegen import Island
+from toolchain.codegen import HostSubgraph
 from toolchain.errors import CompileError, ProgramError
 from toolchain.report import host_warnings
-from toolchain.report.host import MACS, island_macs
-from toolchain.report.text import totals_text
+from toolchain.report.host_metrics import MACS, island_macs
+from toolchain.report.report_text import totals_text
 from toolchain.report.warnings import calibration_warnings
 
 CONVOLUTION_MACS = 4 * 3 * 9 * 8 * 8
 
 
-def island(op: str, shapes: dict[str, tuple[int, ...]], output: tuple[int, ...], **attributes: Any) -> Island:
+def island(op: str, shapes: dict[str, tuple[int, ...]], output: tuple[int, ...], **attributes: Any) -> HostSubgraph:
     node = helper.make_node(op, list(shapes), ["y"], "n", **attributes)
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     made = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)])
-    return Island(helper.make_model(made).SerializeToString(), tuple(shapes), ("y",), ("n",))
+    return HostSubgraph(helper.make_model(made).SerializeToString(), tuple(shapes), ("y",), ("n",))
 
 
 S = ()
@@ -69,7 +69,7 @@ def test_a_shape_that_is_missing_is_said() -> None:
     proto = onnx.ModelProto.FromString(made.model)
     proto.graph.input[1].type.tensor_type.ClearField("shape")
     proto.graph.input[1].type.tensor_type.shape.dim.add(dim_param="N")
-    broken = Island(proto.SerializeToString(), made.inputs, made.outputs, made.nodes)
+    broken = HostSubgraph(proto.SerializeToString(), made.inputs, made.outputs, made.nodes)
     with pytest.raises(ProgramError, match=r"^host node n \(MatMul\): the shape of 'b' is not known; build the file again$"):
         island_macs(broken)
 

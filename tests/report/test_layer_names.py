@@ -15,7 +15,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.dis import listing
 from toolchain.codegen import Region
 from toolchain.isa import Machine, load_machine
-from toolchain.report import run_figures, text
+from toolchain.report import collect_metrics, report_text
 from toolchain.report.trace import trace_json
 from toolchain.runtime import Session, random_feeds
 
@@ -73,10 +73,10 @@ def test_names_are_the_model_s(case: str, tmp_path: Path) -> None:
     made = built(tmp_path, shape, body)
     container, run = made.container, Session(made.data, timing=True).run_detailed(random_feeds(made.container.inputs))
     simulations = [s.simulation for s in run.segments]
-    figures = run_figures(container, simulations)
+    figures = collect_metrics(container, simulations)
     assert [layer["name"] for layer in figures["layers"]] == names
     working = {layer["name"] for layer in figures["layers"] if layer["operations"]}  # of a Concat its parts may be all
-    table = text.layers_text(figures).splitlines()[2:]
+    table = report_text.layers_text(figures).splitlines()[2:]
     assert [re.split("  +", line)[0] for line in table] == names
     events = json.loads(trace_json(container, simulations))["traceEvents"]
     assert {e["name"] for e in events if e["ph"] == "X" and e["cat"] not in ("signal", "wait", "idle")} == working

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Quant
-from toolchain.report.noise import Rounding, noise_energy
+from toolchain.report.noise import RoundingError, noise_energy
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -49,7 +49,7 @@ def test_masked_positions_are_no_loss(low: float, tmp_path: Path) -> None:
 def test_only_a_mask_is_left_out() -> None:
     x, quant = np.array([LOWEST, -2000.0, -1.0, 0.5, 9.0], np.float32), Quant(1 / 16, 0)
     for masks, clipped, low, noise in ((True, 1, -1.0, (9 - 127 / 16) ** 2), (False, 3, LOWEST, LOWEST**2)):
-        rounding = Rounding(masks)
+        rounding = RoundingError(masks)
         codes = rounding.codes(x, quant, "int8")
         assert codes.tolist() == [-128, -128, -16, 8, 127]
         assert (rounding.clipped, rounding.low, rounding.high) == (clipped, low, 9.0)

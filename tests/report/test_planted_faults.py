@@ -1,4 +1,4 @@
-"""A few faults of scripts/plant_faults.py in the shipped classifier: the report's first line names the layer and the cause."""
+"""A few faults of scripts/inject_faults.py in the shipped classifier: the report's first line names the layer and the cause."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CLASSIFIER = ROOT / "examples" / "classifier"
 def planting():  # type: ignore[no-untyped-def]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
-        import plant_faults
+        import inject_faults
 
-        yield plant_faults
+        yield inject_faults
 
 
 @pytest.mark.parametrize("seed", [0, 1])

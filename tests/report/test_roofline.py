@@ -9,7 +9,7 @@ import pytest
 
 from toolchain.hw.chip import Chip
 from toolchain.isa import load_machine
-from toolchain.report.figures import roofline
+from toolchain.report.metrics import roofline
 
 
 def chip(channels: int = 1, **dram: Any) -> Chip:

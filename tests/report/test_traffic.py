@@ -14,9 +14,9 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine
-from toolchain.report.spent_text import traffic_text
-from toolchain.report.text import layers_text
-from toolchain.report.traffic import Moved, traffic_figures
+from toolchain.report.breakdown_text import traffic_text
+from toolchain.report.report_text import layers_text
+from toolchain.report.traffic import LayerTraffic, traffic_figures
 from toolchain.runtime import Session, random_feeds
 
 
@@ -88,7 +88,7 @@ def test_energy_is_that_of_products_and_of_bytes_as_charged(built: Build, machin
 def test_a_machine_without_energy_tells_none(built: Build, machine: Machine) -> None:
     data = json.loads(machine.chip.model_dump_json())
     chip = Chip.model_validate_json(json.dumps({**data, "energy": None}))
-    nothing = Moved(np.zeros((1, len(chip.spaces), 4), np.int64), *np.zeros((2, 1), np.int64))
+    nothing = LayerTraffic(np.zeros((1, len(chip.spaces), 4), np.int64), *np.zeros((2, 1), np.int64))
     assert traffic_figures(chip, 16, nothing) == {"traffic": {}, "program_bytes": 0, "energy_pj": None}
     assert "energy" not in traffic_text({**built.figures, "energy_pj": None})
 

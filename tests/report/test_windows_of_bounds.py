@@ -6,10 +6,10 @@ import random
 import tracemalloc
 
 from toolchain.ops.kit.window import Window, output_size
-from toolchain.report.bounds.reads import Axis, axis_of
+from toolchain.report.bounds.required_reads import WindowAxis, axis_of
 
 
-def _by_loops(window: Window, outputs: int) -> Axis:
+def _by_loops(window: Window, outputs: int) -> WindowAxis:
     met: list[set[int]] = []
     taps = set[int]()
     for output in range(outputs):
@@ -23,7 +23,7 @@ def _by_loops(window: Window, outputs: int) -> Axis:
         for i in range(window.size)
         if i * outputs < (o + 1) * window.size and o * window.size < (i + 1) * outputs
     )
-    return Axis(len(set[int]().union(*met)), len(taps), min(map(len, met)), even)
+    return WindowAxis(len(set[int]().union(*met)), len(taps), min(map(len, met)), even)
 
 
 def test_is_what_plain_loops_find() -> None:
@@ -45,5 +45,5 @@ def test_memory_grows_with_the_axis_and_not_with_its_square() -> None:
     found = axis_of(Window(length, 3, 1, 1, 1), length)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == Axis(length, 3, 2, True)
+    assert found == WindowAxis(length, 3, 2, True)
     assert peak < 500 * length

@@ -11,15 +11,15 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.decomposing import decomposing, mixed
-from tests.other_numerics import with_numerics
+from tests.decompose_cases import decomposing, mixed
+from tests.numerics_variants import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Graph
 from toolchain.isa import load_machine
 from toolchain.report.accuracy import poor_warnings
 from toolchain.report.error_report import Effort, Worst
-from toolchain.report.fidelity import Part
-from toolchain.report.text import worst_text
+from toolchain.report.fidelity import FidelityPart
+from toolchain.report.report_text import worst_text
 
 POOR = "against float"  # of a warning
 NAMES = ("one", "two", "three", "four")
@@ -245,8 +245,10 @@ def test_scores_that_16_bits_cannot_hold_are_not_poor(tmp_path: Path) -> None:
 
 
 def test_poor_steps_of_a_sequence_are_one_warning_of_the_worst() -> None:
-    steps = [Part(f"h{i}", level, 0.5, 1.0, 0.0, tensor=f"h{i}", steps_of="h") for i, level in enumerate((6.0, 2.0, 4.0, 30.0))]
-    alone = Part("y", 5.0, 0.5, 1.0, 0.0, tensor="y")
+    steps = [
+        FidelityPart(f"h{i}", level, 0.5, 1.0, 0.0, tensor=f"h{i}", steps_of="h") for i, level in enumerate((6.0, 2.0, 4.0, 30.0))
+    ]
+    alone = FidelityPart("y", 5.0, 0.5, 1.0, 0.0, tensor="y")
     lost = frozenset({"h0", "h1", "h2", "y"})
     told = poor_warnings({"output": [*steps, alone]}, Graph("g", (), (), (), {}, {}), Worst((), lost, frozenset(), (), 1), ())
     assert list(told) == [

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from toolchain.machine import Space
-from toolchain.schedule.areas import Area, Areas
+from toolchain.schedule.access_ranges import AccessRange, AccessRanges
 
 ARRAY, DMA = 0, 1
 
 
-def _tensor(areas: Areas, parts: list[tuple[int, int] | None]) -> None:
+def _tensor(areas: AccessRanges, parts: list[tuple[int, int] | None]) -> None:
     """100 bytes that the array reads in these parts, by operations 1, 2, ..."""
     home = areas.add(Space.SRAM, 0, 100)
     home.use(0, DMA, (0, 100))
@@ -20,19 +20,19 @@ def _tensor(areas: Areas, parts: list[tuple[int, int] | None]) -> None:
         home.use(number, ARRAY, part)
 
 
-def _slot(areas: Areas, start: int) -> Area:
+def _slot(areas: AccessRanges, start: int) -> AccessRange:
     return areas.add(Space.SRAM, start, 20)
 
 
 def test_a_slot_waits_for_those_that_touched_its_own_bytes() -> None:
-    areas = Areas()
+    areas = AccessRanges()
     _tensor(areas, [(0, 50), (50, 100)])
     assert sorted(_slot(areas, 10).before()) == [0, 1]
     assert sorted(_slot(areas, 40).before()) == [0, 1, 2]
 
 
 def test_where_some_stand_for_others_it_waits_for_the_last_of_all() -> None:
-    areas = Areas()
+    areas = AccessRanges()
     _tensor(areas, [(0, 50), None, (50, 100)])
     assert sorted(_slot(areas, 10).before()) == [0, 3]
 
@@ -40,8 +40,8 @@ def test_where_some_stand_for_others_it_waits_for_the_last_of_all() -> None:
 @pytest.mark.parametrize("drawn", range(20))
 def test_areas_wait_for_all_that_have_a_byte_of_their_own(drawn: int) -> None:
     """Of 300 areas in two memories, each beside a list of those that no later one covers whole."""
-    rng, areas = random.Random(drawn), Areas()
-    left: list[Area] = []
+    rng, areas = random.Random(drawn), AccessRanges()
+    left: list[AccessRange] = []
     for number in range(300):
         space, start, size = rng.choice((1, 2)), rng.randrange(4000), rng.choice((1, 16, 50, 700))
         made = areas.add(space, start, size)

@@ -17,10 +17,10 @@ from toolchain.codegen import Region
 from toolchain.errors import CompileError
 from toolchain.hw import load_chip
 from toolchain.hw.describe import chip_lines
-from toolchain.isa import Machine, decode, load_machine, starter_table
+from toolchain.isa import Machine, decode, load_machine, make_default_table
 from toolchain.isa.manual import manual
 from toolchain.machine import Copy, MachineOp, Space, accesses
-from toolchain.report.text import totals_text
+from toolchain.report.report_text import totals_text
 from toolchain.runtime import Session, random_feeds, verify
 
 WEIGHTS, CONSTANTS = "weights: wbuf", "weights: wbuf, parameters: wbuf"
@@ -46,7 +46,7 @@ def make(tmp_path: Path) -> Make:
             text = text.replace(old, new)
         (tmp_path / "mine.yaml").write_text(text)
         (tmp_path / "isa").mkdir(exist_ok=True)
-        (tmp_path / "isa/mine.yaml").write_text(starter_table(load_chip(str(tmp_path / "mine.yaml"))))
+        (tmp_path / "isa/mine.yaml").write_text(make_default_table(load_chip(str(tmp_path / "mine.yaml"))))
         return load_machine(str(tmp_path / "mine.yaml"))
 
     return made

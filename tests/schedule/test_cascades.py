@@ -15,17 +15,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.bodies import bodies
-from tests.forced_turns import forced_turns
-from tests.keyed import with_keys, with_sram
-from tests.noted import noted_plans
+from scripts.make_mobilenet_chain import bodies
+from tests.force_cascades import forced_turns
+from tests.machine_variants import with_keys, with_sram
+from tests.record_plans import noted_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Space
 from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region import Planner
+from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.tree.text import print_schedule
 
 
@@ -54,7 +54,7 @@ def _dram_bytes(built: Built) -> int:
 
 def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> Built:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Planner, "cascaded", lambda self, plan: plan)
+        patch.setattr(RegionPlanner, "cascaded", lambda self, plan: plan)
         return _built(model, machine, folder)
 
 

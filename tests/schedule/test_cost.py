@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from toolchain.hw import load_chip
-from toolchain.hw.units import DRAM, SRAM
+from toolchain.hw.unit_map import DRAM, SRAM
 from toolchain.ir.graph import TensorType
 from toolchain.ops.kit.tile import Box
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.places import View
+from toolchain.schedule.views import View
 
 
 @pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "wide32_w4a16", "ws8_pow2"])

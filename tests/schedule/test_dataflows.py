@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.schedule.test_buffers import Make, Net, built, convolution, make, net
-from toolchain.machine import Convolution, Depthwise, MatrixProduct, broken_capability
+from toolchain.machine import Convolution, Depthwise, MatrixProduct, find_unsupported
 
 __all__ = ["make", "net"]  # fixtures
 CHOICE = "    more_dataflows: [ws, is]\n    more_depthwise: [column]\n"
@@ -69,10 +69,10 @@ def test_a_number_that_the_array_has_not_is_told(make: Make, net: Net) -> None:
     deep = next(op for op in ops if isinstance(op, Depthwise))
     product = next(op for op in ops if isinstance(op, MatrixProduct))
     said = "dataflow=1, engines.mac.dataflow and more_dataflows name os"
-    assert broken_capability(replace(first, dataflow=1), machine.chip) == said
-    assert broken_capability(replace(product, dataflow=1), machine.chip) == said
+    assert find_unsupported(replace(first, dataflow=1), machine.chip) == said
+    assert find_unsupported(replace(product, dataflow=1), machine.chip) == said
     assert (
-        broken_capability(replace(deep, mode=1), machine.chip) == "mode=1, engines.mac.depthwise and more_depthwise name diagonal"
+        find_unsupported(replace(deep, mode=1), machine.chip) == "mode=1, engines.mac.depthwise and more_depthwise name diagonal"
     )
 
 

@@ -14,15 +14,15 @@ from onnx import helper
 from test_placement import convolution, model, save
 
 from simulator.trace import chrome_trace
-from tests.emitting import emitting
+from tests.accumulator_machines import emitting
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
-from toolchain.hw.units import SUMS
+from toolchain.hw.unit_map import SUMS
 from toolchain.isa import Machine, decode, load_machine
 from toolchain.machine import Convolution, Depthwise, Emit, EmitKind, MachineOp, MatrixProduct
-from toolchain.machine.access import Sums
+from toolchain.machine.access import AccumulatorUse
 from toolchain.runtime import Session, random_feeds, verify
-from toolchain.schedule.emits import SumPlaces
+from toolchain.schedule.accumulator_memory import AccumulatorAddresses
 
 assert model
 ENTRIES = {"accumulators": {"bits": 32, "entries": 1024, "memory": "acc"}}
@@ -131,10 +131,12 @@ def test_halves_are_taken_in_turn_where_sums_fit_them() -> None:
     chip = emitting(load_machine("edge16"), banks=1).chip
     (array,) = chip.of_kind("mac_array")
     assert chip.spaces[array.roles[SUMS]].memory.size == 16384
-    places = SumPlaces(chip)
+    places = AccumulatorAddresses(chip)
 
     def addresses(*chains: tuple[int, Sequence[int]]) -> list[int]:
-        return [places.address(Sums((1, size), accumulate, 0, 0), array) for size, steps in chains for accumulate in steps]
+        return [
+            places.address(AccumulatorUse((1, size), accumulate, 0, 0), array) for size, steps in chains for accumulate in steps
+        ]
 
     assert addresses((2048, (0, 1, 1)), (2048, (0,)), (16, (0, 1))) == [0, 0, 0, 8192, 0, 0]
     # what needs more than a half begins at the first byte, and so does what follows the second half

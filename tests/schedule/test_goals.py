@@ -14,20 +14,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.bodies import bodies
-from tests.bounded import dram_bytes, require_bounds
+from scripts.make_mobilenet_chain import bodies
+from tests.check_bounds import dram_bytes, require_bounds
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Space
 from toolchain.report.curve_picture import curve_svg
-from toolchain.schedule import refusal, region
+from toolchain.schedule import capacity_errors, region_planner
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.goals import OBJECTIVES, Goal
 from toolchain.schedule.options import LEVELS, Options
-from toolchain.schedule.placement import place_works
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region import Planner
+from toolchain.schedule.plan_cost import assign_units
+from toolchain.schedule.region_planner import RegionPlanner
 
 
 def _machine(kib: float) -> Machine:
@@ -101,14 +101,14 @@ def test_the_least_memory_is_that_of_whole_tensors_in_the_best_order(tmp_path: P
 def test_plans_are_made_once_for_the_sram_there_is(level: int, levels: list[int], tmp_path: Path) -> None:
     """At the highest level those of the levels below it are candidates too."""
     asked: list[tuple[int, Options]] = []
-    make_plans = Planner._layer_by_layer
+    make_plans = RegionPlanner._layer_by_layer
 
-    def noted(planner: Planner) -> list[RegionPlan]:
+    def noted(planner: RegionPlanner) -> list[RegionPlan]:
         asked.append((planner.size, planner.options))
         return make_plans(planner)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Planner, "_layer_by_layer", noted)
+        patch.setattr(RegionPlanner, "_layer_by_layer", noted)
         _built(_wide(), tmp_path, _machine(49), level=level)
     assert asked == [(49 * 1024, LEVELS[number]) for number in levels]
 
@@ -147,12 +147,12 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
 
     def works(plan: RegionPlan, model: CostModel) -> RegionPlan:
         most.append(sum(p.plan.works for p in plan.layers if p.plan is not None))
-        return place_works(plan, model)
+        return assign_units(plan, model)
 
-    monkeypatch.setattr(region, "place_works", works)
+    monkeypatch.setattr(region_planner, "assign_units", works)
     free = _built(_wide(), tmp_path, _machine(8), "traffic")
     assert max(most) == 138
-    monkeypatch.setattr(refusal, "MOST_TILES", 100)
+    monkeypatch.setattr(capacity_errors, "MOST_TILES", 100)
     most.clear()
     bound = _built(_wide(), tmp_path, _machine(8), "traffic")
     assert max(most) <= 100 and dram_bytes(bound.figures) >= dram_bytes(free.figures)

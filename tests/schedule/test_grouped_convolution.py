@@ -21,7 +21,7 @@ from toolchain.machine import Convolution
 from toolchain.machine.tensors import dense
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Site, Tiling
+from toolchain.ops.kit.tile import BoxLocation, Tiling
 from toolchain.runtime import Session, random_feeds
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), "single_half_up", 0, -128, 127)  # type: ignore[arg-type]
@@ -51,8 +51,8 @@ def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
     """Of the first work, its operands at addresses of their own."""
     work = next(layer.tiled.nest(layer, tiling).works())
     assert work.write is not None
-    sites = [Site(1000, dense(work.reads[0].size, 1))]
-    ops = work.emit(sites, [5000], Site(9000, dense(work.write.size, 1)))
+    sites = [BoxLocation(1000, dense(work.reads[0].size, 1))]
+    ops = work.emit(sites, [5000], BoxLocation(9000, dense(work.write.size, 1)))
     return [op for op in ops if isinstance(op, Convolution)]
 
 

@@ -11,16 +11,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.keyed import with_sram
-from tests.noted import noted_plans
+from tests.machine_variants import with_sram
+from tests.record_plans import noted_plans
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Space
 from toolchain.schedule.allocation import Allocation
-from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region import Planner
+from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.stripes import Stripes
 
 
@@ -81,14 +81,14 @@ def _dram_bytes(figures: Mapping[str, Any]) -> int:
 
 
 def test_a_sum_takes_the_place_of_its_addend_where_both_have_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.schedule.region._FEW", 0)  # with all layers in turns both would have room
+    monkeypatch.setattr("toolchain.schedule.region_planner._FEW", 0)  # with all layers in turns both would have room
     model = _inverted_residual(tmp_path)
     figures, plans = _build(model, "edge16", 40, Goal("traffic"))
     addresses = [p.placements[Space.SRAM].addresses for p in plans]
     roots = [{n: at for n, at in a.items() if ":" not in n} for a in addresses]
     assert any(a.get("before") == a.get("total", -1) for a in roots)
     _apart(monkeypatch)
-    monkeypatch.setattr(Cascades, "columns", lambda *_: ())  # which would spare it too
+    monkeypatch.setattr(CascadePlanner, "columns", lambda *_: ())  # which would spare it too
     assert _dram_bytes(figures) + 28 * 28 * 24 <= _dram_bytes(_build(model, "edge16", 40, Goal("traffic"))[0])
 
 
@@ -100,14 +100,14 @@ def test_nothing_takes_the_place_of_rows_that_are_kept(
 ) -> None:
     """What is added may be the latest rows alone of what a layer in turns makes."""
     held: list[tuple[str, int]] = []
-    allocation = Planner.allocation
+    allocation = RegionPlanner.allocation
 
-    def noted(self: Planner, *asked: Any) -> Allocation:
+    def noted(self: RegionPlanner, *asked: Any) -> Allocation:
         found = allocation(self, *asked)
         held.extend((old, asked[2][old].rows) for old in found.in_place.values())
         return found
 
-    monkeypatch.setattr(Planner, "allocation", noted)
+    monkeypatch.setattr(RegionPlanner, "allocation", noted)
     _build(_inverted_residual(tmp_path), machine, kib, CYCLES)
     assert all(rows == 0 for _, rows in held)
 

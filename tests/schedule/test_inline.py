@@ -22,7 +22,12 @@ TEXT = """(float[1,16,12,12] x, float[16,16,3,3] w, float[8,16,1,1] w2, float[24
   d = Slice(c, i, j, k) e = Conv(d, w3) y = Relu(e)
   t = Transpose<perm = [0,2,1]>(q) r = Relu(q) s = MatMul(r, t)
 }"""
-NAMES = {"Slice": "Slice", "Concat": "Join", "Transpose": "Transpose", "Conv": "IntegerConvolution"}  # as schedules call them
+NAMES = {
+    "Slice": "Slice",
+    "Concat": "IntegerConcat",
+    "Transpose": "Transpose",
+    "Conv": "IntegerConvolution",
+}  # as schedules call them
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from toolchain.ops.rescale import Rescale
 from toolchain.schedule.cost import CostModel, Runs
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.planning import Planning
-from toolchain.schedule.region import Planner
+from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.region_planner import RegionPlanner
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), Rounding("single_half_up"), 0, -128, 127)
 CHIP = load_chip("edge16")
@@ -94,7 +94,7 @@ def planned(*ops: Any) -> RegionPlan:
     names = [f"t{i}" for i in range(len(ops) + 1)]
     nodes = tuple(Node(f"n{i}", op, (names[i],), (names[i + 1],)) for i, op in enumerate(ops))
     graph = Graph("g", nodes, names[:1], names[-1:], {n: TensorType((1, 16, 8, 16), "int8") for n in names}, {})  # type: ignore
-    return Planner(Planning(graph, nodes, names[:1], names[-1:], CHIP, LEVELS[2])).search_plans()[0]
+    return RegionPlanner(RegionInput(graph, nodes, names[:1], names[-1:], CHIP, LEVELS[2])).search_plans()[0]
 
 
 @pytest.mark.parametrize(("first", "second"), UNLIKE)

@@ -16,14 +16,14 @@ from tests.example_networks import filled
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
+from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_lines
-from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, decode, load_machine
-from toolchain.isa.needs import broken_needs
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.machine import Convolution, Copy, MachineOp, Space
-from toolchain.report.text import layers_text, totals_text
+from toolchain.report.report_text import layers_text, totals_text
 from toolchain.runtime import Session, random_feeds, verify
-from toolchain.schedule.units import earliest
+from toolchain.schedule.unit_choice import earliest
 
 
 def edge16(engines: Mapping[str, Mapping[str, Any]], **sections: Mapping[str, Any]) -> Machine:
@@ -38,7 +38,7 @@ def edge16(engines: Mapping[str, Mapping[str, Any]], **sections: Mapping[str, An
     for name, keys in sections.items():
         update[name] = {**getattr(chip, name), **keys} if name == "memories" else getattr(chip, name).model_copy(update=keys)
     chip = chip.model_copy(update=update)
-    assert not broken_rules(chip), broken_rules(chip)
+    assert not find_broken_rules(chip), find_broken_rules(chip)
     return replace(machine, chip=chip)
 
 
@@ -230,7 +230,7 @@ def test_many_units_of_few_semaphores(model: Path, semaphores: int) -> None:
 
 def test_a_table_without_bits_for_the_unit_is_named() -> None:
     machine = edge16({"mac": {"count": 2}})
-    faults = broken_needs(machine.chip, load_machine("ethos_u55_256").isa)
+    faults = find_encoding_gaps(machine.chip, load_machine("ethos_u55_256").isa)
     assert any("has no bits for unit, but this chip uses 0 to 1 (units mac0, mac1)" in reason for _, reason in faults)
 
 

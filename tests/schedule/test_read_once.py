@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.bodies import bodies
-from tests.keyed import with_sram
+from scripts.make_mobilenet_chain import bodies
+from tests.machine_variants import with_sram
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Space
-from toolchain.schedule.cascade import Cascades
-from toolchain.schedule.drafts import Asked, Depth, Draft, Start
-from toolchain.schedule.staging import staging_bytes
+from toolchain.schedule.cascade import CascadePlanner
+from toolchain.schedule.cascade_candidates import BufferCounts, CandidateKey, CandidateSeed, CascadeCandidate
+from toolchain.schedule.tile_buffers import staging_bytes
 
 
 def _windows() -> onnx.ModelProto:
@@ -43,10 +43,10 @@ def _windows() -> onnx.ModelProto:
     ("model", "name", "kib"), [(bodies, "edge16", 48), (bodies, "wide32_w4a16", 64), (_windows, "edge16", 48)]
 )
 def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto], name: str, kib: int, tmp_path: Path) -> None:
-    found: list[tuple[Start, Draft]] = []
-    drafted = Cascades._able_draft
+    found: list[tuple[CandidateSeed, CascadeCandidate]] = []
+    drafted = CascadePlanner._able_draft
 
-    def noted(self: Cascades, asked: Asked, start: Start) -> Draft | None:
+    def noted(self: CascadePlanner, asked: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
         draft = drafted(self, asked, start)
         if draft is not None and asked.sweep.channels:
             found.append((start, draft))
@@ -54,7 +54,7 @@ def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto
 
     onnx.save(model(), tmp_path / "model.onnx")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cascades, "_able_draft", noted)
+        patch.setattr(CascadePlanner, "_able_draft", noted)
         build(tmp_path / "model.onnx", BuildOptions(with_sram(name, kib)))
     least = [(start.least_with_read, _least_bytes(draft)) for start, draft in found]
     assert all((said is None) == (needed is None) for said, needed in least)
@@ -63,10 +63,10 @@ def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto
     assert all(said <= needed for said, needed in both)
 
 
-def _least_bytes(draft: Draft) -> int | None:
+def _least_bytes(draft: CascadeCandidate) -> int | None:
     """Of SRAM, with one slot for all but what is read; None where nothing is."""
     if not any(blocks.read for blocks in draft.blocks.values()):
         return None
-    slots = draft.slots(Depth(1, 1, stay=True), len(draft.layers)).values()
+    slots = draft.slots(BufferCounts(1, 1, stay=True), len(draft.layers)).values()
     chip = next(iter(draft.blocks.values()))._layer.chip
     return draft.rings_bytes + staging_bytes(chain.from_iterable(slots), chip).get(int(Space.SRAM), 0)

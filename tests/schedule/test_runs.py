@@ -7,13 +7,13 @@ from itertools import product
 
 import pytest
 
-from toolchain.hw.layout import FeatureMaps
-from toolchain.machine.tensors import laid
+from toolchain.hw.layout_section import FeatureMaps
+from toolchain.machine.tensors import make_strides
 from toolchain.ops.kit.tile import Box, Loop, Move
 from toolchain.ops.permutation import reshaping
 from toolchain.schedule.copies import merge
-from toolchain.schedule.runs import End, moves_whole, runs_of
-from toolchain.schedule.staging import box_strides
+from toolchain.schedule.strided_runs import MoveSide, runs_of, writes_whole_blocks
+from toolchain.schedule.tile_buffers import box_strides
 
 Shape = tuple[int, ...]
 FORMS = {
@@ -24,7 +24,7 @@ FORMS = {
 }
 
 
-def one_by_one(move: Move, source: End, target: End) -> list[tuple[int, int]]:
+def one_by_one(move: Move, source: MoveSide, target: MoveSide) -> list[tuple[int, int]]:
     """(byte of the source, byte of the target) of each element."""
     found = []
     for steps in product(*(range(loop.count) for loop in move.loops)):
@@ -38,7 +38,7 @@ def one_by_one(move: Move, source: End, target: End) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def by_runs(move: Move, source: End, target: End) -> list[tuple[int, int]]:
+def by_runs(move: Move, source: MoveSide, target: MoveSide) -> list[tuple[int, int]]:
     starts = source.strides.offset_bytes(source.start), target.strides.offset_bytes(target.start)
     found = []
     for run in runs_of(move, source, target):
@@ -50,10 +50,10 @@ def by_runs(move: Move, source: End, target: End) -> list[tuple[int, int]]:
 
 def held(move: Move, before: Shape, after: Shape, form: str, other: str) -> None:
     """What fills last granules may be moved too, where both sides end with one."""
-    source = End(laid(before, 1, FORMS[form]), before, move.source_start)
-    target = End(laid(after, 1, FORMS[other]), after, move.target_start)
+    source = MoveSide(make_strides(before, 1, FORMS[form]), before, move.source_start)
+    target = MoveSide(make_strides(after, 1, FORMS[other]), after, move.target_start)
     want, found = one_by_one(move, source, target), by_runs(move, source, target)
-    if moves_whole(move, source, target) and target.strides.maps is not None:
+    if writes_whole_blocks(move, source, target) and target.strides.maps is not None:
         assert set(want) <= set(found)
         assert len(found) == len(want) // move.loops[-1].count * -(-move.loops[-1].count // 4) * 4
     else:
@@ -97,8 +97,8 @@ def test_a_move_moves_every_element(name: str, form: str, other: str) -> None:
 def test_boxes_are_few_runs() -> None:
     """One where granules meet granules; where they begin elsewhere, those of equal length together."""
     forms = FORMS["surface"], (1, 8, 8, 64)
-    aligned = End(laid(forms[1], 1, forms[0]), forms[1], (0, 0, 0, 0))
-    shifted = End(laid((1, 8, 8, 66), 1, forms[0]), (1, 8, 8, 66), (0, 0, 0, 2))
+    aligned = MoveSide(make_strides(forms[1], 1, forms[0]), forms[1], (0, 0, 0, 0))
+    shifted = MoveSide(make_strides((1, 8, 8, 66), 1, forms[0]), (1, 8, 8, 66), (0, 0, 0, 2))
     assert len(runs_of(box(forms[1]), aligned, aligned)) == 1
     assert len(runs_of(box(forms[1]), aligned, shifted)) == 2
 
@@ -116,12 +116,15 @@ def test_boxes_are_few_runs() -> None:
 def test_a_reshape_between_maps_moves_every_element_in_its_order(form: str, before: Shape, after: Shape) -> None:
     maps = FORMS[form]
     want = sorted(
-        (laid(before, 1, maps).offset_bytes(a), laid(after, 1, maps).offset_bytes(b))
+        (make_strides(before, 1, maps).offset_bytes(a), make_strides(after, 1, maps).offset_bytes(b))
         for a, b in zip(product(*map(range, before)), product(*map(range, after)))
     )
     found = []
     for move in reshaping(before, after, True, True):
-        ends = End(laid(before, 1, maps), before, move.source_start), End(laid(after, 1, maps), after, move.target_start)
+        ends = (
+            MoveSide(make_strides(before, 1, maps), before, move.source_start),
+            MoveSide(make_strides(after, 1, maps), after, move.target_start),
+        )
         found += by_runs(move, *ends)
     assert set(want) <= set(found)
 
@@ -129,10 +132,10 @@ def test_a_reshape_between_maps_moves_every_element_in_its_order(form: str, befo
 @pytest.mark.parametrize("form", ["surface", "line"])
 def test_a_reshape_to_a_matrix_and_back(form: str) -> None:
     map_shape, shape = (1, 2, 3, 9), (6, 9)
-    maps, flat = laid(map_shape, 1, FORMS[form]), laid(shape, 1, None)
+    maps, flat = make_strides(map_shape, 1, FORMS[form]), make_strides(shape, 1, None)
     want = sorted((maps.offset_bytes(a), i) for i, a in enumerate(product(*map(range, map_shape))))
     (out,), (back,) = reshaping(map_shape, shape, True, False), reshaping(shape, map_shape, False, True)
-    there = End(maps, map_shape, (0, 0, 0, 0)), End(flat, shape, (0, 0))
+    there = MoveSide(maps, map_shape, (0, 0, 0, 0)), MoveSide(flat, shape, (0, 0))
     assert by_runs(out, *there) == want
     assert sorted((b, a) for a, b in by_runs(back, *there[::-1])) == want
 
@@ -143,7 +146,7 @@ def test_a_reshape_to_a_matrix_and_back(form: str) -> None:
 )
 def test_boxes_are_copied_in_the_order_in_which_they_lie(form: str, size: Shape, loops: list[int]) -> None:
     """Of a map of [1, 4, 5, 9]: whole surfaces, or lines, are one run."""
-    home, slot = laid((1, 4, 5, 9), 1, FORMS[form]), laid(size, 1, FORMS[form])
+    home, slot = make_strides((1, 4, 5, 9), 1, FORMS[form]), make_strides(size, 1, FORMS[form])
     merged, run_bytes = merge(box_strides(Box("x", (0, 0, 0, 0), size), home, slot), 1)
     assert [s.count for s in merged] == loops
     assert run_bytes * math.prod(loops) == size[1] * size[2] * -(-size[3] // 4) * 4

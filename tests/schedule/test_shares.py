@@ -13,10 +13,10 @@ from toolchain.codegen import Region
 from toolchain.codegen.lower import _LoadChannels
 from toolchain.isa import load_machine
 from toolchain.machine import Copy, Space
-from toolchain.schedule.measure import ALONE
+from toolchain.schedule.cost_weights import ALONE
 from toolchain.schedule.options import LEVELS
-from toolchain.schedule.planning import Planning
-from toolchain.schedule.region import Planner
+from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.region_planner import RegionPlanner
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier" / "classifier.onnx"
 
@@ -30,7 +30,7 @@ def test_a_share_of_the_sram_is_kept_for_staging(share: float, monkeypatch: pyte
     nodes = [n for n in container.graph.nodes if n.name in names]
     ports = [p.tensor for p in region.inputs], [p.tensor for p in region.outputs]
     chip = container.machine.chip
-    planner = Planner(Planning(container.graph, nodes, *ports, chip, LEVELS[2]))
+    planner = RegionPlanner(RegionInput(container.graph, nodes, *ports, chip, LEVELS[2]))
     asked: list[Sequence[int]] = []
     residents = planner.residents
     monkeypatch.setattr(planner, "residents", lambda kept, capacity: asked.append(kept) or residents(kept, capacity))

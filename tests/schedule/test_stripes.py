@@ -12,14 +12,24 @@ from hypothesis import strategies as st
 
 from toolchain.ops.kit.tile import Box
 from toolchain.ops.kit.window import Window, output_size
-from toolchain.schedule.areas import Rows
-from toolchain.schedule.repeats import representative
-from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, calls_of
-from toolchain.schedule.visits import BEGIN
+from toolchain.schedule.access_ranges import PartialBuffer
+from toolchain.schedule.sampled_stripes import sample_kinds
+from toolchain.schedule.sampled_tiles import BEGIN
+from toolchain.schedule.stripes import (
+    BufferReset,
+    BufferShift,
+    CascadeLayer,
+    LayerCall,
+    Step,
+    Stripes,
+    StripeShapes,
+    Sweep,
+    group_calls,
+)
 
 
 @st.composite
-def chains(draw: Any) -> tuple[list[Part], dict[str, str]]:
+def chains(draw: Any) -> tuple[list[CascadeLayer], dict[str, str]]:
     """2 to 6 layers, each over the one before, some over an earlier tensor of as many rows too; all but the last are kept."""
     height = draw(st.integers(3, 40))
     parts, heights = [], {"x": height}
@@ -34,33 +44,33 @@ def chains(draw: Any) -> tuple[list[Part], dict[str, str]]:
         alike = [n for n, h in heights.items() if h == rows and n not in reads]
         if alike and draw(st.booleans()):
             reads[draw(st.sampled_from(alike))] = [Window(rows, 1, 1, 1, 0)]
-        parts.append(Part(index, f"t{index}", rows, 8, reads))
+        parts.append(CascadeLayer(index, f"t{index}", rows, 8, reads))
         heights[f"t{index}"] = rows
     return parts, {f"t{i}": f"t{i}" for i in range(len(parts) - 1)}
 
 
 @settings(max_examples=300, deadline=None)
 @given(case=chains(), height=st.integers(1, 8))
-def test_what_is_read_is_there(case: tuple[list[Part], dict[str, str]], height: int) -> None:
+def test_what_is_read_is_there(case: tuple[list[CascadeLayer], dict[str, str]], height: int) -> None:
     parts, kept = case
-    found = StripesOf(parts, kept).of(height)
+    found = StripeShapes(parts, kept).of(height)
     assert found is not None
     _check(parts, kept, found)
 
 
 @given(case=chains(), height=st.integers(1, 8), channels=st.integers(1, 7))
 def test_blocks_of_channels_go_through_all_stripes_one_by_one(
-    case: tuple[list[Part], dict[str, str]], height: int, channels: int
+    case: tuple[list[CascadeLayer], dict[str, str]], height: int, channels: int
 ) -> None:
     parts, kept = case
-    found = StripesOf(parts, kept).of(height, sweep=Sweep(channels))
+    found = StripeShapes(parts, kept).of(height, sweep=Sweep(channels))
     assert found is not None
     blocks: list[tuple[tuple[int, int], list[Step]]] = []
     for step in chain.from_iterable(found.steps):
-        if isinstance(step, Anew) and (not blocks or blocks[-1][0] != step.channels):
+        if isinstance(step, BufferReset) and (not blocks or blocks[-1][0] != step.channels):
             blocks.append((step.channels, []))
-        if not isinstance(step, Anew):
-            assert (step.extent.channels if isinstance(step, Call) else step.channels) == blocks[-1][0]
+        if not isinstance(step, BufferReset):
+            assert (step.extent.channels if isinstance(step, LayerCall) else step.channels) == blocks[-1][0]
             blocks[-1][1].append(step)
     assert [block for block, _ in blocks] == [(at, min(channels, 8 - at)) for at in range(0, 8, channels)]
     for _, steps in blocks:
@@ -68,10 +78,12 @@ def test_blocks_of_channels_go_through_all_stripes_one_by_one(
 
 
 @given(case=chains(), height=st.integers(1, 8), columns=st.integers(1, 12))
-def test_blocks_of_columns_make_what_they_need(case: tuple[list[Part], dict[str, str]], height: int, columns: int) -> None:
+def test_blocks_of_columns_make_what_they_need(
+    case: tuple[list[CascadeLayer], dict[str, str]], height: int, columns: int
+) -> None:
     """As wide as high, with the same windows."""
     parts, kept = [replace(part, width=part.height, across=part.reads) for part in case[0]], case[1]
-    stripes, last = StripesOf(parts, kept), parts[-1]
+    stripes, last = StripeShapes(parts, kept), parts[-1]
     assert stripes.in_columns(set(kept)) == all(any(p.output in other.reads for other in parts) for p in parts[:-1])
     if not stripes.in_columns(set(kept)):
         return
@@ -79,20 +91,20 @@ def test_blocks_of_columns_make_what_they_need(case: tuple[list[Part], dict[str,
     assert found is not None
     blocks: list[list[Step]] = []
     for steps in found.steps:
-        blocks += [[]] if isinstance(steps[0], Anew) else []
+        blocks += [[]] if isinstance(steps[0], BufferReset) else []
         blocks[-1] += steps
     spans: list[tuple[int, int]] = []
     for block in blocks:
-        held = {step.root: step.columns or (0, 0) for step in block if isinstance(step, Anew)}
-        calls = [step for step in block if isinstance(step, Call)]
+        held = {step.root: step.columns or (0, 0) for step in block if isinstance(step, BufferReset)}
+        calls = [step for step in block if isinstance(step, LayerCall)]
         spans += {call.extent.columns or (0, 0) for call in calls if call.layer == last.layer}
-        assert all(step.columns == held[step.root] for step in block if isinstance(step, Shift))
+        assert all(step.columns == held[step.root] for step in block if isinstance(step, BufferShift))
         for call in calls:
             for name, windows in parts[call.layer].reads.items():
                 for window in windows if name in kept else ():
                     (first, count), own = window.needed(*(call.extent.columns or (0, 0))), held[name]
                     assert own[0] <= first and first + count <= sum(own) and own[1] <= found.widths[name]
-        alone = tuple(s for s in block if not isinstance(s, Anew))
+        alone = tuple(s for s in block if not isinstance(s, BufferReset))
         _check(parts, kept, Stripes((alone,), found.rows))
     assert spans == [(at, min(columns, last.width - at)) for at in range(0, last.width, columns)]
     again = stripes.made_again(columns)
@@ -101,14 +113,14 @@ def test_blocks_of_columns_make_what_they_need(case: tuple[list[Part], dict[str,
 
 @given(case=chains(), height=st.integers(1, 8), channels=st.integers(0, 7), columns=st.integers(0, 12))
 def test_calls_in_the_middle_are_found_without_the_others(
-    case: tuple[list[Part], dict[str, str]], height: int, channels: int, columns: int
+    case: tuple[list[CascadeLayer], dict[str, str]], height: int, channels: int, columns: int
 ) -> None:
     parts, kept = [replace(part, width=part.height, across=part.reads) for part in case[0]], case[1]
-    stripes = StripesOf(parts, kept)
+    stripes = StripeShapes(parts, kept)
     columns = columns if stripes.in_columns(set(kept)) and not channels else 0
     found = stripes.of(height, sweep=Sweep(channels, columns))
     assert found is not None
-    calls = calls_of(found)
+    calls = group_calls(found)
     assert stripes.middle(height, found.sweep) == [calls[i][len(calls[i]) // 2] for i in range(len(parts))]
     blocks = [len(calls[i]) // len(rows) for i, rows in enumerate(stripes.rows_made(height))]
     assert [rows * times for rows, times in zip(stripes.rows_made(height), blocks)] == [
@@ -116,10 +128,13 @@ def test_calls_in_the_middle_are_found_without_the_others(
     ]
 
 
-def _made(parts: list[Part], blocks: list[list[Step]]) -> list[list[tuple[int, int]]]:
+def _made(parts: list[CascadeLayer], blocks: list[list[Step]]) -> list[list[tuple[int, int]]]:
     """Of each part, the columns that each block makes."""
     return [
-        [next(s.extent.columns or (0, 0) for s in block if isinstance(s, Call) and s.layer == part.layer) for block in blocks]
+        [
+            next(s.extent.columns or (0, 0) for s in block if isinstance(s, LayerCall) and s.layer == part.layer)
+            for block in blocks
+        ]
         for part in parts
     ]
 
@@ -131,15 +146,15 @@ def test_columns_of_several_readers_are_those_of_all() -> None:
         {"t0": [Window(12, 1, 1, 1, 2)]},
         {n: [Window(12, 1, 1, 1, 0)] for n in ("t1", "t0")},
     ]
-    parts = [Part(i, f"t{i}", 12, 8, windows, 12, windows) for i, windows in enumerate(across)]
-    found = StripesOf(parts, {"t0": "t0", "t1": "t1"}).of(4, sweep=Sweep(columns=4))
+    parts = [CascadeLayer(i, f"t{i}", 12, 8, windows, 12, windows) for i, windows in enumerate(across)]
+    found = StripeShapes(parts, {"t0": "t0", "t1": "t1"}).of(4, sweep=Sweep(columns=4))
     assert found is not None and found.widths == {"t0": 6, "t1": 4}
-    second = [s for steps in found.steps for s in steps if isinstance(s, Call) and s.layer == 0][3]
+    second = [s for steps in found.steps for s in steps if isinstance(s, LayerCall) and s.layer == 0][3]
     assert second.extent.columns == (2, 6)
 
 
 def test_what_lies_in_a_buffer_is_told_from_its_first_column() -> None:
-    rows = Rows()
+    rows = PartialBuffer()
     rows.use(Box("t", (0, 0, 0, 0), (1, 1, 4, 8)), 7)
     rows.column = 32
     assert rows.before(Box("t", (0, 0, 36, 0), (1, 1, 4, 8))) == []
@@ -149,24 +164,24 @@ def test_what_lies_in_a_buffer_is_told_from_its_first_column() -> None:
 def test_columns_need_that_nothing_is_made_for_others() -> None:
     parts, kept = _chain(3, 3, 3)
     apart = [replace(part, width=12, across=part.reads) for part in parts]
-    assert StripesOf(apart, kept).in_columns({"t0", "t1"})
-    assert not StripesOf(apart, kept).in_columns({"t0"})
-    assert not StripesOf(parts, kept).in_columns({"t0", "t1"})
-    assert not StripesOf([*apart[:2], replace(apart[2], across={"t1": []})], kept).in_columns({"t0", "t1"})
+    assert StripeShapes(apart, kept).in_columns({"t0", "t1"})
+    assert not StripeShapes(apart, kept).in_columns({"t0"})
+    assert not StripeShapes(parts, kept).in_columns({"t0", "t1"})
+    assert not StripeShapes([*apart[:2], replace(apart[2], across={"t1": []})], kept).in_columns({"t0", "t1"})
 
 
-def _check(parts: list[Part], kept: dict[str, str], found: Stripes) -> None:
+def _check(parts: list[CascadeLayer], kept: dict[str, str], found: Stripes) -> None:
     held: dict[str, dict[int, int]] = {root: {} for root in kept.values()}  # by place in the buffer: the row
     tops, made = dict.fromkeys(held, 0), {part.output: 0 for part in parts}
     for step in chain.from_iterable(found.steps):
-        if isinstance(step, Shift):
+        if isinstance(step, BufferShift):
             rows = [step.first + i for _, count in step.tensors for i in range(count)]
             assert step.first - tops[step.root] == step.distance > 0
             assert all(held[step.root].get(row - tops[step.root]) == row for row in rows)
             tops[step.root] = step.first
             held[step.root] = {row - step.first: row for row in rows}
             continue
-        assert isinstance(step, Call)
+        assert isinstance(step, LayerCall)
         part, (first, count) = parts[step.layer], step.extent.rows
         for name, windows in part.reads.items():
             for window in windows if name in kept else ():
@@ -181,9 +196,9 @@ def _check(parts: list[Part], kept: dict[str, str], found: Stripes) -> None:
     assert made == {part.output: part.height for part in parts}
 
 
-def _chain(*kernels: int, height: int = 12) -> tuple[list[Part], dict[str, str]]:
+def _chain(*kernels: int, height: int = 12) -> tuple[list[CascadeLayer], dict[str, str]]:
     parts = [
-        Part(i, f"t{i}", height, 8, {"x" if i == 0 else f"t{i - 1}": [Window(height, k, 1, 1, k // 2)]})
+        CascadeLayer(i, f"t{i}", height, 8, {"x" if i == 0 else f"t{i - 1}": [Window(height, k, 1, 1, k // 2)]})
         for i, k in enumerate(kernels)
     ]
     return parts, {f"t{i}": f"t{i}" for i in range(len(parts) - 1)}
@@ -191,27 +206,27 @@ def _chain(*kernels: int, height: int = 12) -> tuple[list[Part], dict[str, str]]
 
 @pytest.mark.parametrize(("height", "rows"), [(1, {"t0": 3, "t1": 1}), (2, {"t0": 4, "t1": 2}), (4, {"t0": 6, "t1": 4})])
 def test_buffers_hold_a_stripe_and_its_halo(height: int, rows: dict[str, int]) -> None:
-    found = StripesOf(*_chain(1, 3, 1)).of(height)
+    found = StripeShapes(*_chain(1, 3, 1)).of(height)
     assert found is not None and found.rows == rows
 
 
 def test_halos_are_moved_row_by_row_where_they_would_lie_on_themselves() -> None:
-    found = StripesOf(*_chain(1, 3, height=6)).of(1)
+    found = StripeShapes(*_chain(1, 3, height=6)).of(1)
     assert found is not None
-    shifts = [s for s in chain.from_iterable(found.steps) if isinstance(s, Shift)]
+    shifts = [s for s in chain.from_iterable(found.steps) if isinstance(s, BufferShift)]
     assert [(s.first, s.distance, s.tensors) for s in shifts][:2] == [(1, 1, (("t0", 2),)), (2, 1, (("t0", 2),))]
 
 
 def test_rows_of_whole_tensors_are_no_stripes() -> None:
     parts, kept = _chain(1, 1)
-    whole = [parts[0], Part(1, "t1", 12, 8, {"t0": []})]
-    assert StripesOf(whole, kept).of(2) is None
+    whole = [parts[0], CascadeLayer(1, "t1", 12, 8, {"t0": []})]
+    assert StripeShapes(whole, kept).of(2) is None
 
 
 def test_a_call_is_all_a_stripe_has_of_a_layer() -> None:
-    found = StripesOf(*_chain(3, 3, height=9)).of(3)
+    found = StripeShapes(*_chain(3, 3, height=9)).of(3)
     assert found is not None
-    assert [[s.extent.rows for s in steps if isinstance(s, Call)] for steps in found.steps] == [
+    assert [[s.extent.rows for s in steps if isinstance(s, LayerCall)] for steps in found.steps] == [
         [(0, 4), (0, 3)],
         [(4, 3), (3, 3)],
         [(7, 2), (6, 3)],
@@ -222,7 +237,7 @@ def test_a_call_is_all_a_stripe_has_of_a_layer() -> None:
 def test_representatives_stand_for_all(start: list[str], turn: list[str], times: int) -> None:
     kinds = [*start, *turn * times]
     count, marks, seen = 0.0, [], 0
-    for value, repeats in representative(kinds):
+    for value, repeats in sample_kinds(kinds):
         if not repeats:
             assert kinds[value] is not None
             count, seen = count + 1, seen + 1

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.hw.chip import Chip
-from toolchain.hw.layout import FeatureMaps
-from toolchain.hw.rules import broken_rules
-from toolchain.hw.units import SRAM
+from toolchain.hw.cross_section_rules import find_broken_rules
+from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.unit_map import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -29,14 +29,14 @@ from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
+from toolchain.schedule.capacity_errors import MOST_TILES, explain_too_many
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.measure import ALONE, LEAST_MOVED
-from toolchain.schedule.places import View
-from toolchain.schedule.refusal import MOST_TILES, too_many
-from toolchain.schedule.staging import LayerPlan, Sizes
+from toolchain.schedule.cost_weights import ALONE, LEAST_MOVED
+from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.sampled_tiles import BEGIN, sample_points
+from toolchain.schedule.tile_buffers import LayerPlan, Sizes
 from toolchain.schedule.tilings import LayerTilings
-from toolchain.schedule.visits import BEGIN, visits
-from toolchain.schedule.walk import Walk
+from toolchain.schedule.views import View
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 UNBOUNDED = {SRAM: 1 << 40}
@@ -125,7 +125,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
             sizes.add(work, resident)
         assert plan.slots == sizes.slots(depth, plan.units)
         assert plan.works == len(works)
-        whole = Walk(model, views, resident)
+        whole = PlanTimer(model, views, resident)
         assert whole.works(layer, plan.slots, plan.units, [works]) == len(works)
         # Steps that are passed over may leave other tiles in their rings: two loads for each turn of the innermost loop.
         turns = len(works) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
@@ -198,12 +198,12 @@ def test_boxes_of_all_cuts_are_tried(layer: Layer) -> None:
 def test_of_equal_steps_a_few_are_visited() -> None:
     rows = Axis(tuple(range(9)), ("first", *["between"] * 7, "last"))
     nest = Nest((rows,), lambda point: ())
-    assert list(visits(nest.axes)) == [(0,), (1,), (2,), BEGIN, (3,), 4, (8,)]
+    assert list(sample_points(nest.axes)) == [(0,), (1,), (2,), BEGIN, (3,), 4, (8,)]
 
 
 def test_outer_steps_are_repeated_with_what_they_hold() -> None:
     four, two = Axis(tuple(range(4)), (0,) * 4), Axis((0, 1), (0, 1))
-    assert list(visits((four, two))) == [(0, 0), (0, 1), BEGIN, (1, 0), (1, 1), 2]
+    assert list(sample_points((four, two))) == [(0, 0), (0, 1), BEGIN, (1, 0), (1, 1), 2]
 
 
 @CASES
@@ -224,7 +224,7 @@ def test_layers_of_many_tiles_take_few_visits() -> None:
     tilings, tiling = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2), Tiling(1, 1, 16, 16, False)
     plan = tilings.evaluate(tiling, {SRAM: 4096})
     assert plan is not None and plan.works == 1_000_000
-    points = [v for v in visits(op.nest(layer, plan.tiling).axes) if not isinstance(v, int)]
+    points = [v for v in sample_points(op.nest(layer, plan.tiling).axes) if not isinstance(v, int)]
     assert len(points) == 6
 
 
@@ -249,8 +249,8 @@ def test_the_best_of_a_budget_fits_it() -> None:
 def test_too_many_tiles_are_refused() -> None:
     op = Rescale(0, REQUANT)
     layer = _layer(op, {"x": (1, 8, 8, 4)}, (1, 8, 8, 4), load_machine("edge16").chip)
-    assert too_many([layer, layer], [MOST_TILES - 1, 1], layer.chip) is None
-    assert too_many([layer, layer], [5, MOST_TILES], layer.chip) == (
+    assert explain_too_many([layer, layer], [MOST_TILES - 1, 1], layer.chip) is None
+    assert explain_too_many([layer, layer], [5, MOST_TILES], layer.chip) == (
         "edge16: the network falls into 65541 tiles, most of them (65536) of layer (Rescale); a program has at most 65536\n"
         "  help: larger tiles need more SRAM (memories.sram.size is 524288), larger engines.mac.accumulators.entries, "
         "or wider limits"
@@ -263,7 +263,7 @@ def test_tiles_of_maps_in_granules_begin_with_whole_ones(layer: Layer, data: Any
     granule = data.draw(st.sampled_from([4, 32]))
     layout = layer.chip.layout.model_copy(update={"feature_maps": FeatureMaps(granule=granule)})
     chip = layer.chip.model_copy(update={"layout": layout})
-    assume(not broken_rules(chip) and layer.tiled.reads_granules(replace(layer, chip=chip)))
+    assume(not find_broken_rules(chip) and layer.tiled.reads_granules(replace(layer, chip=chip)))
     maps = frozenset(n for n, kind in layer.types.items() if len(kind.shape) == 4 and n not in layer.constants)
     cut = replace(layer, chip=chip, feature_maps=maps)
     for tiling in set(cut.tiled.tilings(cut)):

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from hypothesis import given, seed, settings
 
-from tests.given_back import compiled
-from tests.keyed import with_sram
+from tests.machine_variants import with_sram
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
+from tests.schedule_round_trip import compiled
 from toolchain.api import BuildOptions, build
-from toolchain.compiling import Compiled
+from toolchain.compiler import CompiledNetwork
 from toolchain.errors import CompileError
 from toolchain.isa import Machine
 from toolchain.schedule.plan import RegionPlan
@@ -26,11 +26,11 @@ TIGHT, TURNS = with_sram("edge16", 32), with_sram("wide32_w4a16", 32)
 CASES = int(os.environ.get("RANDOM_CASES", "6"))
 
 
-def _given(said: str, machine: Machine = TIGHT) -> Compiled:
+def _given(said: str, machine: Machine = TIGHT) -> CompiledNetwork:
     return compiled(NETWORK, machine, 2, parse_schedule("region 0\n" + said, "s"))
 
 
-def _plan(made: Compiled) -> RegionPlan:
+def _plan(made: CompiledNetwork) -> RegionPlan:
     (plan,) = made.plans
     return plan
 

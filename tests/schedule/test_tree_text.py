@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.errors import CompileError
-from toolchain.schedule.tree.nodes import ALL, Alloc, Call, LayerTree, Loop, RegionTree, Ring, Seq, Tensor, Tree, region_body
+from toolchain.schedule.tree.nodes import (
+    ALL,
+    Alloc,
+    Call,
+    LayerTree,
+    Loop,
+    OperandBuffer,
+    RegionTree,
+    Seq,
+    Tensor,
+    Tree,
+    region_body,
+)
 from toolchain.schedule.tree.parser import parse_schedule
 from toolchain.schedule.tree.text import print_schedule
 
@@ -22,7 +34,13 @@ counts = st.integers(1, 2000)
 def layers(draw: Any) -> Tree:
     rings = draw(st.lists(st.tuples(st.sampled_from(["input", "constant", "output"]), st.integers(0, 9), words), max_size=4))
     allocs = [
-        Alloc(Ring(role, 0 if role == "output" else number), memory, Seq(()), draw(st.sampled_from([1, 2, 7, ALL])), draw(names))
+        Alloc(
+            OperandBuffer(role, 0 if role == "output" else number),
+            memory,
+            Seq(()),
+            draw(st.sampled_from([1, 2, 7, ALL])),
+            draw(names),
+        )
         for role, number, memory in rings
     ]
     loops = [Loop(axis, step, Seq(()), draw(names)) for axis, step in draw(st.lists(st.tuples(words, counts), max_size=3))]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.given_back import compiled
-from tests.keyed import with_sram
+from tests.machine_variants import with_sram
+from tests.schedule_round_trip import compiled
 from toolchain.errors import CompileError
 from toolchain.schedule.tree import transform
-from toolchain.schedule.tree.nodes import ALL, RegionTree, Ring
+from toolchain.schedule.tree.nodes import ALL, OperandBuffer, RegionTree
 from toolchain.schedule.tree.parser import parse_schedule
 from toolchain.schedule.tree.text import print_schedule
 
@@ -59,9 +59,9 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "for rows by 4\n      for channels by 16",
         "for channels by 16\n      for rows by 4",
     ),
-    "slots": (lambda t: transform.slots(t, "a", Ring("input"), 3), "slots 2", "slots 3"),
+    "slots": (lambda t: transform.slots(t, "a", OperandBuffer("input"), 3), "slots 2", "slots 3"),
     "slots anew": (
-        lambda t: transform.slots(t, "b", Ring("constant"), ALL, "wbuf"),
+        lambda t: transform.slots(t, "b", OperandBuffer("constant"), ALL, "wbuf"),
         '"b"\n',
         '"b"\n    ring constant 0 in wbuf slots all\n',
     ),
@@ -122,7 +122,7 @@ REFUSED: dict[str, Change] = {
     'fetch: layer "c" takes turns, in which it brings its constants itself; unfuse it first': lambda t: transform.fetch(
         t, "c", (1, "a")
     ),
-    "slots: count 0: must be 1 or more": lambda t: transform.slots(t, "a", Ring("input"), 0),
+    "slots: count 0: must be 1 or more": lambda t: transform.slots(t, "a", OperandBuffer("input"), 0),
     "parallel: mac, mac: a unit is named twice": lambda t: transform.parallel(t, "a", ["mac", "mac"]),
     'fuse: layer "a" does not stand behind "b"': lambda t: transform.fuse(t, "b", "a", 2),
     'fuse: layer "c" takes turns already; unfuse it first': lambda t: transform.fuse(t, "b", "c", 2),
@@ -146,7 +146,7 @@ def test_what_was_planned_is_changed_step_by_step() -> None:
     first, last, between = "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv", "/b.1.2/Conv_output_0"
     changed = transform.store(transform.fuse(tree, first, last, 4), between, "sram", 4)
     changed = transform.store(changed, "/Relu_1_output_0", "dram")  # room for what they bring themselves
-    changed = transform.slots(changed, first, Ring("constant"), ALL)
+    changed = transform.slots(changed, first, OperandBuffer("constant"), ALL)
     changed = transform.split(changed, last, "rows", 2)
     made = compiled(network, machine, 2, [changed])
     (plan,) = made.plans

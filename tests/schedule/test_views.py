@@ -7,13 +7,13 @@ import pytest
 
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
-from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.layout_section import FeatureMaps
 from toolchain.ir.graph import Node, TensorType
 from toolchain.machine.tensors import Strides
-from toolchain.ops.movement import Join, Slice
+from toolchain.ops.data_movement import IntegerConcat, Slice
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.rescale import Rescale
-from toolchain.schedule.places import Activations, View, find_views
+from toolchain.schedule.views import View, ViewInputs, find_views
 
 RESCALE = Rescale(0, Requant(np.array([1 << 30]), np.array([30]), Rounding.SINGLE_HALF_UP, 0, -128, 127))
 
@@ -23,7 +23,7 @@ def views_of(starts: tuple[int, ...], steps: tuple[int, ...], in_place: bool = T
     shape = tuple(-(-(n - start) // step) for n, start, step in zip((1, 8, 8, 16), starts, steps))
     types = {"x": TensorType((1, 8, 8, 16), "int16"), "y": TensorType(shape, "int16"), "z": TensorType(shape, "int16")}
     nodes = (Node("slice", Slice(starts, steps, shape), ("x",), ("y",)), Node("rescale", RESCALE, ("y",), ("z",)))
-    return find_views(Activations(nodes, types, ("x", "z")), in_place=in_place)
+    return find_views(ViewInputs(nodes, types, ("x", "z")), in_place=in_place)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def views_of_maps(maps: FeatureMaps, *nodes: Node, **shapes: tuple[int, ...]) ->
     """Of nodes on bytes; x goes in, z comes out; tensors of four dimensions lie in granules."""
     types = {name: TensorType(shape, "int8") for name, shape in shapes.items()}
     held = [name for name, shape in shapes.items() if len(shape) == 4]
-    return find_views(Activations(nodes, types, ("x", "z"), held, maps), in_place=True)
+    return find_views(ViewInputs(nodes, types, ("x", "z"), held, maps), in_place=True)
 
 
 def rescale(source: str, target: str) -> Node:
@@ -72,7 +72,7 @@ def test_a_slice_of_a_map_lies_in_its_source_where_it_begins_with_a_granule(star
 @pytest.mark.parametrize(("first", "last", "made"), [(8, 5, "ab"), (16, 8, "ab"), (12, 8, ""), (5, 3, "")])
 def test_parts_of_a_concat_lie_in_it_where_they_are_whole_granules(first: int, last: int, made: str) -> None:
     shapes = {"x": (1, 2, 4, first), "a": (1, 2, 4, first), "w": (1, 2, 4, last), "b": (1, 2, 4, last)}
-    nodes = rescale("x", "a"), rescale("w", "b"), Node("join", Join(3), ("a", "b"), ("y",)), rescale("y", "z")
+    nodes = rescale("x", "a"), rescale("w", "b"), Node("join", IntegerConcat(3), ("a", "b"), ("y",)), rescale("y", "z")
     whole = (1, 2, 4, first + last)
     views = views_of_maps(SURFACES, *nodes, **shapes, y=whole, z=whole)
     assert "".join(name for name in "ab" if views[name].root == "y") == made

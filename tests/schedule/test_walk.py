@@ -12,14 +12,14 @@ from toolchain.ir.graph import TensorType
 from toolchain.isa import load_machine
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import Box
-from toolchain.schedule import placement
-from toolchain.schedule.areas import Areas, boxes_meet
+from toolchain.schedule import plan_cost
+from toolchain.schedule.access_ranges import AccessRanges, boxes_meet
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.places import View
+from toolchain.schedule.dependences import DependenceTracker
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.queues import Queues
-from toolchain.schedule.touched import Touched
-from toolchain.schedule.wanted import Wanted
+from toolchain.schedule.queue_cost import QueueCost
+from toolchain.schedule.queues import PlannedQueues
+from toolchain.schedule.views import View
 
 CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"
 
@@ -30,11 +30,11 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
     found: list[tuple[RegionPlan, int]] = []
 
     def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        walk, _ = placement._walked(plan, model)
+        walk, _ = plan_cost._walked(plan, model)
         found.append((plan, walk.cycles))
         return plan
 
-    monkeypatch.setattr("toolchain.schedule.region.place_works", noted)
+    monkeypatch.setattr("toolchain.schedule.region_planner.assign_units", noted)
     figures = build(CLASSIFIER, BuildOptions(machine, level=level)).figures
     # Few works are served in the order of the program, all in that of readiness where constants come ahead.
     assert all(plan.cycles == pytest.approx(cycles, rel=0.02 if plan.fetched else 0.003) for plan, cycles in found)
@@ -42,7 +42,7 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
 
 
 def test_each_queue_that_writes_a_part_of_an_area_waits_for_what_was_there() -> None:
-    areas = Areas()
+    areas = AccessRanges()
     areas.add(Space.SRAM, 0, 64).write(5)
     area = areas.add(Space.SRAM, 0, 64)
     area.used[0] = 7
@@ -50,7 +50,7 @@ def test_each_queue_that_writes_a_part_of_an_area_waits_for_what_was_there() -> 
 
 
 def test_an_area_waits_for_what_had_its_bytes() -> None:
-    areas = Areas()
+    areas = AccessRanges()
     low, high, apart = areas.add(Space.SRAM, 0, 64), areas.add(Space.SRAM, 64, 64), areas.add(Space.DRAM, 32, 64)
     for number, area in enumerate((low, high, apart)):
         area.write(number)
@@ -65,7 +65,7 @@ def test_an_area_waits_for_what_had_its_bytes() -> None:
 
 
 def test_areas_that_lie_wholly_in_another_are_over() -> None:
-    areas = Areas()
+    areas = AccessRanges()
     areas.add(Space.SRAM, 0, 64).write(1)
     areas.add(Space.SRAM, 0, 64).write(2)
     assert areas.add(Space.SRAM, 0, 64).before() == [2]
@@ -79,7 +79,7 @@ def test_boxes_of_one_tensor_are_compared() -> None:
 def test_boxes_of_a_tensor_under_two_shapes_are_compared_by_their_bytes() -> None:
     kinds = {"heads": TensorType((2, 4, 8), "int8"), "rows": TensorType((8, 8), "int8")}
     views = {name: replace(View.whole(name, kind), root="heads") for name, kind in kinds.items()}
-    touched = Touched(views)
+    touched = DependenceTracker(views)
     for number in (0, 1):
         touched.make(Box("heads", (number, 0, 0), (1, 4, 8)), number, queue=0)
     assert touched.makers(Box("rows", (0, 0), (4, 8)), queue=1) == [0]
@@ -92,18 +92,18 @@ def test_boxes_of_a_tensor_under_two_shapes_are_compared_by_their_bytes() -> Non
 @pytest.mark.parametrize(("looks_ahead", "cycles"), [(False, 444), (True, 324)])
 def test_memories_serve_in_the_order_in_which_operations_would_be_ready(looks_ahead: bool, cycles: int) -> None:
     """A store that waits for 200 cycles of computing keeps the load behind it from the memory, or does not."""
-    queues, moved = Queues(load_machine("edge16").chip, looks_ahead), Wanted(1, 0, 0, ((0, 60),), 60)
+    queues, moved = PlannedQueues(load_machine("edge16").chip, looks_ahead), QueueCost(1, 0, 0, ((0, 60),), 60)
     mac, storing, loading = 0, 1, 2
-    queues.ask(storing, moved, [queues.ask(mac, Wanted(1, 0, 200, (), 200), ())])
-    queues.ask(mac, Wanted(1, 0, 100, (), 100), [queues.ask(loading, moved, ())])
+    queues.ask(storing, moved, [queues.ask(mac, QueueCost(1, 0, 200, (), 200), ())])
+    queues.ask(mac, QueueCost(1, 0, 100, (), 100), [queues.ask(loading, moved, ())])
     assert queues.cycles == cycles
 
 
 def test_an_operation_takes_the_longer_of_computing_and_being_served() -> None:
     """As far as memories serve all at once: two channels' loads of 60 cycles take 60 together."""
-    queues = Queues(load_machine("edge16").chip, looks_ahead=True)
+    queues = PlannedQueues(load_machine("edge16").chip, looks_ahead=True)
     mac, storing, loading = 0, 1, 2
-    assert queues.end([queues.ask(mac, Wanted(1, 0, 200, ((0, 60),), 200), ())]) == 200
-    assert queues.end([queues.ask(mac, Wanted(1, 0, 20, ((0, 60),), 60), ())]) == queues.free(mac) == 260
-    moved = Wanted(1, 0, 0, ((0, 60),), 60)
+    assert queues.end([queues.ask(mac, QueueCost(1, 0, 200, ((0, 60),), 200), ())]) == 200
+    assert queues.end([queues.ask(mac, QueueCost(1, 0, 20, ((0, 60),), 60), ())]) == queues.free(mac) == 260
+    moved = QueueCost(1, 0, 0, ((0, 60),), 60)
     assert queues.end([queues.ask(storing, moved, ()), queues.ask(loading, moved, ())]) == 60

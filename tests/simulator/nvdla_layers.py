@@ -19,7 +19,7 @@ import numpy as np
 
 from quant.fixed_point import Requant, Rounding, requantize
 from tests.simulator.machine_programs import load, make, store
-from toolchain.codegen.lower import Placed
+from toolchain.codegen.lower import PlacedOp
 from toolchain.codegen.synchronise import synchronise
 from toolchain.hw.chip import Chip
 from toolchain.machine import Convolution, Copy, MachineOp, accesses
@@ -147,7 +147,7 @@ def in_surfaces(codes: np.ndarray) -> np.ndarray:
 def program(layer: HardwareLayer, chip: Chip, turn_bytes: int = TURN_BYTES) -> tuple[MachineOp, ...]:
     """The operations of the layer, with their signals and waits. turn_bytes: 0 where the memory itself serves by turns. Raises
     ValueError where the buffer does not hold it."""
-    placed = [Placed(op, 0, accesses(op, chip)) for op in _operations(layer, chip.memories["sram"].size, turn_bytes)]
+    placed = [PlacedOp(op, 0, accesses(op, chip)) for op in _operations(layer, chip.memories["sram"].size, turn_bytes)]
     return synchronise(placed, chip, layer.dram_bytes).ops
 
 

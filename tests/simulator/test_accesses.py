@@ -20,8 +20,8 @@ from random_operations import Draw
 from test_operations import CHIPS, KINDS
 
 from simulator.execute import execute
-from simulator.state import State
-from simulator.values.context import Context
+from simulator.machine_state import MachineState
+from simulator.semantics.context import Context
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
     Access,
@@ -161,13 +161,15 @@ def test_the_executor_reads_and_writes_nothing_else(chip, kind):
             assert executor_fault(op, accesses(op, CHIPS[chip]), CHIPS[chip], state, rng) is None, (seed, op)
 
 
-def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> State:
-    state = State(chip, memories[Space.DRAM].copy())
+def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> MachineState:
+    state = MachineState(chip, memories[Space.DRAM].copy())
     state.memory = (state.memory[Space.DRAM], *(memory.copy() for space, memory in sorted(memories.items()) if space > 0))
     return state
 
 
-def executor_fault(op: MachineOp, found: tuple[Access, ...], chip: Chip, state: State, rng: np.random.Generator) -> str | None:
+def executor_fault(
+    op: MachineOp, found: tuple[Access, ...], chip: Chip, state: MachineState, rng: np.random.Generator
+) -> str | None:
     """Runs the operation on `state` and on a copy with other bytes wherever `found` has no read."""
     before = {Space(code): memory.copy() for code, memory in enumerate(state.memory)}
     other = state_of(chip, before)

@@ -11,7 +11,7 @@ from machine_programs import MAC, VECTOR, accumulator_changes, around, load, mak
 
 from simulator import simulate
 from toolchain.errors import ProgramError
-from toolchain.machine import Convolution, Emit, MachineOp, Signal, Wait, broken_capability
+from toolchain.machine import Convolution, Emit, MachineOp, Signal, Wait, find_unsupported
 
 CHIP = small_chip(**accumulator_changes())
 PLAIN = small_chip()
@@ -68,7 +68,7 @@ def test_sums_are_added_to_and_taken_out() -> None:
     ],
 )
 def test_what_a_machine_cannot_do(chip: Any, op: MachineOp, said: str) -> None:
-    assert broken_capability(op, chip) == said
+    assert find_unsupported(op, chip) == said
 
 
 def test_a_machine_without_such_a_memory_refuses_an_emit() -> None:

@@ -13,17 +13,17 @@ from machine_programs import DMA0, DMA1, MAC, VECTOR, load, make, small_chip, st
 from pipelines import pipeline, rescale
 from test_monotone import random_machine, random_program
 
-from simulator import Simulation, attributed, simulate
+from simulator import Simulation, attribute_cycles, simulate
 from simulator.arbitration import Arbiter, FirstCome, Request, RoundRobin
 from simulator.contention import Contention
-from simulator.order import program_order
+from simulator.program_order import program_order
 from simulator.service_order import service_order
-from simulator.tracks import port_rates
+from simulator.trace_tracks import port_rates
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import End, MachineOp, MatrixProduct, Signal, Wait, demands
-from toolchain.machine.queues import Asked
-from toolchain.machine.recurrence import Record, recurrence, services
+from toolchain.machine.queues import OperationTiming
+from toolchain.machine.timing_model import Record, make_timing_model, services
 
 IMAGE = np.zeros(0x8000, np.uint8)
 KINDS = ("fixed", "round_robin", "fcfs")
@@ -163,9 +163,9 @@ def test_events_are_the_recurrence_where_the_order_is_fixed() -> None:
         after = [(order.taken[i],) if i in order.taken else () for i in range(len(order.legal))]
         columns = wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted)
         words = [chip.isa.word_cycles] * len(ops)
-        asked = [Asked(*row) for row in zip(order.engine, words, after, *columns)]
+        asked = [OperationTiming(*row) for row in zip(order.engine, words, after, *columns)]
         sequence, plain, event = service_order(ops, order, wanted), Record(), Record()
-        expected, found = recurrence(chip, plain), Contention(chip, event)
+        expected, found = make_timing_model(chip, plain), Contention(chip, event)
         expected.run(asked, sequence)
         found.run(asked, sequence)
         assert (found.start, found.end, found.ended_by) == (expected.start, expected.end, expected.ended_by)
@@ -181,7 +181,7 @@ def test_cycles_have_causes_and_ports_their_bytes(arbitration: str) -> None:
     chip = kind(arbitration, memories__sram__arbitration=arbitration, memories__dram__burst_bytes=32)
     ops = pipeline(12, 256)
     found = run(chip, ops)
-    causes = attributed(chip, found)
+    causes = attribute_cycles(chip, found)
     assert causes is not None
     for counted in causes.totals().values():
         assert counted.sum() == found.cycles

@@ -12,7 +12,7 @@ from machine_programs import DMA0, DMA1, VECTOR, functions, load, make, small_ch
 from pipelines import pipeline, random_program, rescale
 from random_operations import Draw
 
-from simulator import Attribution, Cause, Simulation, attributed, by_reason, measured, simulate
+from simulator import Attribution, Simulation, StallCause, attribute_cycles, by_reason, simulate, wrap_measured_run
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Convolution, End, LoadBase, MachineOp, MatrixProduct, Pool, Signal, Space, Wait, demand
@@ -31,7 +31,7 @@ def run(chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None
 
 
 def found(chip: Chip, done: Simulation) -> Attribution:
-    attribution = attributed(chip, done)
+    attribution = attribute_cycles(chip, done)
     assert attribution is not None
     return attribution
 
@@ -230,15 +230,15 @@ def test_windows_divide_the_cycles() -> None:
 def test_times_of_others_have_no_causes() -> None:
     chip, ops = small_chip(), pipeline(3)
     done = run(chip, ops[:-1])
-    assert attributed(chip, measured(chip, ops, done.memory, done.start, done.end)) is None
+    assert attribute_cycles(chip, wrap_measured_run(chip, ops, done.memory, done.start, done.end)) is None
     untimed = simulate(chip, ops, None, IMAGE, [(0, IMAGE.size)], values=False, check=False, timing=False)
-    assert attributed(chip, untimed) is None
+    assert attribute_cycles(chip, untimed) is None
 
 
 def laws(chip: Chip, done: Simulation) -> None:
     """What holds of every run: all of the cycles, each once, and the parts of an operation inside its own."""
     attribution = found(chip, done)
-    computing = [i for i, reason in enumerate(attribution.reasons) if reason.cause in tuple(Cause)[:4]]
+    computing = [i for i, reason in enumerate(attribution.reasons) if reason.cause in tuple(StallCause)[:4]]
     names = [reason.cause for reason in attribution.reasons]
     ends = np.array(done.end)
     for queue, (unit, spans) in enumerate(attribution.units.items()):
@@ -248,7 +248,7 @@ def laws(chip: Chip, done: Simulation) -> None:
         mine = np.flatnonzero(done.engine == queue)
         computed = done.wanted.compute_cycles[mine].sum()
         assert sum(counted[i] for i in computing) == computed
-        assert counted[names.index(Cause.USEFUL)] == computed - done.wanted.lost[:, mine].sum()
+        assert counted[names.index(StallCause.USEFUL)] == computed - done.wanted.lost[:, mine].sum()
         took, lasts = spans.op, np.append(spans.first[1:], done.cycles)
         own = (took >= 0) & (spans.first >= done.start[took])
         assert (lasts[own] <= ends[took[own]]).all()

@@ -11,7 +11,7 @@ import pytest
 from simulator import simulate
 from tests.simulator.machine_programs import make, small_chip
 from toolchain.hw.chip import Chip
-from toolchain.hw.terms import without
+from toolchain.hw.timing_terms import idealize_terms
 from toolchain.machine import (
     Convolution,
     Copy,
@@ -24,10 +24,10 @@ from toolchain.machine import (
     demand,
 )
 from toolchain.machine.access import Access
-from toolchain.machine.banks import with_banks
-from toolchain.machine.demands import demands
-from toolchain.machine.recurrence import services, services_of
+from toolchain.machine.bank_conflicts import add_bank_conflicts
+from toolchain.machine.demand_columns import demands
 from toolchain.machine.registry import OPERATIONS
+from toolchain.machine.timing_model import services, services_of
 from toolchain.machine.traffic import Traffic
 
 
@@ -123,7 +123,9 @@ def test_a_program_takes_what_the_busiest_bank_takes() -> None:
     """The vector engine and the ports need 4 cycles behind the first, in which the front end reads; two banks their 16 words."""
 
     def cycles(op: MachineOp, *left_out: str) -> int:
-        return simulate(without(banked, left_out), [op, End()], None, np.zeros(0, np.uint8), (), values=False, check=False).cycles
+        return simulate(
+            idealize_terms(banked, left_out), [op, End()], None, np.zeros(0, np.uint8), (), values=False, check=False
+        ).cycles
 
     lanes = {"rescale": {"lanes": 64, "startup": 0}}
     banked = chip(engines__vector__functions=lanes, memories__sram__write_bytes_per_cycle=64.0)
@@ -142,7 +144,7 @@ def block(rng: np.random.Generator) -> Access:
 def charged(access: Access, reads: int, banks: Chip) -> tuple[int, int]:
     """Bytes of words, and cycles of the busiest bank."""
     moved = [(access, reads * access.bytes)]
-    (found,) = with_banks([Traffic(Space.SRAM)], moved, banks)
+    (found,) = add_bank_conflicts([Traffic(Space.SRAM)], moved, banks)
     return found.read_burst_bytes, found.read_bank_cycles
 
 

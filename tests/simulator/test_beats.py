@@ -8,7 +8,7 @@ import pytest
 from tests.simulator.machine_programs import make, small_chip
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, Space
-from toolchain.machine.demands import demands
+from toolchain.machine.demand_columns import demands
 
 
 def chip(rate: float, runs: str = "whole_beats") -> Chip:

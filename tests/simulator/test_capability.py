@@ -20,8 +20,8 @@ from toolchain.machine import (
     Softmax,
     Space,
     Table,
-    broken_capability,
-    suspects,
+    find_unsupported,
+    may_be_unsupported,
 )
 
 WINDOW = {
@@ -90,31 +90,31 @@ def test_wide_codes_are_no_operands_of_arrays_and_have_no_table(
 ) -> None:
     functions = {**CHIP.engines["vector"].model_dump()["functions"], "softmax": {"lanes": 4, "startup": 0}}
     chip = small_chip(numerics__more_activations=("int32",), engines__vector__functions=functions)
-    assert broken_capability(make(kind, **fields), chip) is None
-    assert broken_capability(make(kind, **fields, **{name: 1}), chip) == said
+    assert find_unsupported(make(kind, **fields), chip) is None
+    assert find_unsupported(make(kind, **fields, **{name: 1}), chip) == said
 
 
 @pytest.mark.parametrize(("kind", "fields", "name", "key"), BEYOND, ids=[f"{k.NAME}-{n}" for k, _, n, _ in BEYOND])
 def test_a_limit_is_the_last_value_that_is_allowed(kind: type[MachineOp], fields: dict[str, int], name: str, key: str) -> None:
-    assert broken_capability(make(kind, **fields), CHIP) is None
+    assert find_unsupported(make(kind, **fields), CHIP) is None
     beyond = make(kind, **{**fields, name: fields[name] + 1})
-    reason = broken_capability(beyond, CHIP)
+    reason = find_unsupported(beyond, CHIP)
     assert reason is not None and key in reason
-    assert suspects([make(kind, **fields), beyond, make(kind, **fields)], CHIP).tolist() == [False, True, False]
+    assert may_be_unsupported([make(kind, **fields), beyond, make(kind, **fields)], CHIP).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k, fields in SIZED.items() for n in fields if n not in NO_SIZES], ids=str)
 def test_a_size_is_one_at_least(kind: type[MachineOp], name: str) -> None:
-    assert broken_capability(make(kind, **SIZED[kind]), CHIP) is None
+    assert find_unsupported(make(kind, **SIZED[kind]), CHIP) is None
     empty = make(kind, **{**SIZED[kind], name: 0})
-    assert broken_capability(empty, CHIP) == f"{name}=0, must be at least 1"
-    assert suspects([empty, make(kind, **SIZED[kind])], CHIP).tolist() == [True, False]
+    assert find_unsupported(empty, CHIP) == f"{name}=0, must be at least 1"
+    assert may_be_unsupported([empty, make(kind, **SIZED[kind])], CHIP).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("name", ["input_height", "input_width", "pad_top", "pad_left"])
 def test_windows_may_have_no_input_and_no_padding_but_not_less(name: str) -> None:
-    assert broken_capability(make(Convolution, **{**CONVOLUTION, name: 0}), CHIP) is None
-    reason = broken_capability(make(Convolution, **{**CONVOLUTION, name: -1}), CHIP)
+    assert find_unsupported(make(Convolution, **{**CONVOLUTION, name: 0}), CHIP) is None
+    reason = find_unsupported(make(Convolution, **{**CONVOLUTION, name: -1}), CHIP)
     assert reason == "input_height, input_width, pad_top and pad_left must not be negative"
 
 
@@ -122,8 +122,8 @@ def test_windows_may_have_no_input_and_no_padding_but_not_less(name: str) -> Non
     ("kind", "fields", "held"), [(Convolution, CONVOLUTION, 108), (Depthwise, DEPTHWISE, 108), (MatrixProduct, PRODUCT, 20)]
 )
 def test_accumulators_hold_as_many_sums_as_there_are(kind: type[MachineOp], fields: dict[str, int], held: int) -> None:
-    assert broken_capability(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": held})) is None
-    reason = broken_capability(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": held - 1}))
+    assert find_unsupported(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": held})) is None
+    reason = find_unsupported(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": held - 1}))
     assert reason == f"needs {held} accumulators, the machine has engines.mac.accumulators.entries={held - 1}"
 
 
@@ -135,10 +135,10 @@ def wide_chip() -> Chip:
 def test_codes_are_those_of_the_activations(chip: Chip, first: int, last: int) -> None:
     for kind, name in ((Fill, "value"), (Pool, "input_zero_point"), (Convolution, "input_zero_point")):
         for code in (first, last):
-            assert broken_capability(make(kind, **{**SIZED[kind], name: code}), chip) is None
+            assert find_unsupported(make(kind, **{**SIZED[kind], name: code}), chip) is None
         for code in (first - 1, last + 1):
             assert f"{name}={code}, must be {first}..{last}" in str(
-                broken_capability(make(kind, **{**SIZED[kind], name: code}), chip)
+                find_unsupported(make(kind, **{**SIZED[kind], name: code}), chip)
             )
 
 
@@ -148,46 +148,46 @@ def test_copies_have_the_dimensions_of_the_dma(dimensions: int, fits: tuple[int,
     for wanted in ((1, 1, 4), (1, 4, 4), (4, 4, 4)):
         counts = dict(zip(("count0", "count1", "count2"), wanted))
         for kind in (Copy, Fill):
-            refused = broken_capability(make(kind, **{**SIZED[kind], **counts}), chip)
+            refused = find_unsupported(make(kind, **{**SIZED[kind], **counts}), chip)
             assert (refused is None) == (sum(n > 1 for n in wanted) <= sum(n > 1 for n in fits)), (kind, wanted)
 
 
 def test_a_fourth_dimension_and_transposing_are_the_machines() -> None:
     fields = {"count_outer": 3, "count0": 2}
-    assert broken_capability(make(Copy, **{**SIZED[Copy], **fields}), small_chip()) is None
+    assert find_unsupported(make(Copy, **{**SIZED[Copy], **fields}), small_chip()) is None
     three = small_chip(engines__dma__dimensions=3, engines__dma__transpose_block=0)
     for kind in (Copy, Fill):
-        said = broken_capability(make(kind, **{**SIZED[kind], **fields}), three)
+        said = find_unsupported(make(kind, **{**SIZED[kind], **fields}), three)
         assert said == "counts 3x2x1x1, the machine has engines.dma.dimensions=3"
     turned = make(Copy, **SIZED[Copy], transpose=1)
-    assert broken_capability(turned, small_chip()) is None
-    assert broken_capability(turned, three) == "transpose=1, the machine has engines.dma.transpose_block=0"
+    assert find_unsupported(turned, small_chip()) is None
+    assert find_unsupported(turned, three) == "transpose=1, the machine has engines.dma.transpose_block=0"
     halves = small_chip(numerics__activation="int16", numerics__table={"entries": 513})
     odd = make(Copy, **{**SIZED[Copy], "inner_bytes": 3}, transpose=1)
-    assert broken_capability(odd, halves) == "transpose=1 of 3 bytes, no whole elements of 2"
+    assert find_unsupported(odd, halves) == "transpose=1 of 3 bytes, no whole elements of 2"
 
 
 def test_several_products_are_whole_sums() -> None:
     chip = small_chip(limits={"matrix_product": {"max_batches": 3}})
-    assert broken_capability(make(MatrixProduct, **PRODUCT, batches=3), chip) is None
-    assert broken_capability(make(MatrixProduct, **PRODUCT, batches=4), chip) == "4 products, limits.matrix_product.max_batches=3"
-    assert broken_capability(make(MatrixProduct, **PRODUCT, batches=0), chip) == "batches=0, must be at least 1"
+    assert find_unsupported(make(MatrixProduct, **PRODUCT, batches=3), chip) is None
+    assert find_unsupported(make(MatrixProduct, **PRODUCT, batches=4), chip) == "4 products, limits.matrix_product.max_batches=3"
+    assert find_unsupported(make(MatrixProduct, **PRODUCT, batches=0), chip) == "batches=0, must be at least 1"
     single = small_chip(limits={})
     assert (
-        broken_capability(make(MatrixProduct, **PRODUCT, batches=2), single) == "2 products, limits.matrix_product.max_batches=1"
+        find_unsupported(make(MatrixProduct, **PRODUCT, batches=2), single) == "2 products, limits.matrix_product.max_batches=1"
     )
     for sums in ({"accumulate": 1}, {"emit": 0}):
-        said = broken_capability(make(MatrixProduct, **{**PRODUCT, **sums}, batches=2), chip)
+        said = find_unsupported(make(MatrixProduct, **{**PRODUCT, **sums}, batches=2), chip)
         assert said == "batches=2, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
-        assert broken_capability(make(MatrixProduct, **{**PRODUCT, **sums}), chip) is None
+        assert find_unsupported(make(MatrixProduct, **{**PRODUCT, **sums}), chip) is None
 
 
 def test_movers_reach_the_memories_that_they_name() -> None:
     chip = small_chip(engines__dma__memories=("sram",))
     for kind, end in ((Copy, "source_space"), (Copy, "destination_space"), (Fill, "destination_space")):
         spaces = {n: Space.SRAM for n in ("source_space", "destination_space") if n in kind.parameters()}
-        assert broken_capability(make(kind, **{**SIZED[kind], **spaces}), chip) is None
-        refused = broken_capability(make(kind, **{**SIZED[kind], **spaces, end: Space.DRAM}), chip)
+        assert find_unsupported(make(kind, **{**SIZED[kind], **spaces}), chip) is None
+        refused = find_unsupported(make(kind, **{**SIZED[kind], **spaces, end: Space.DRAM}), chip)
         assert refused == "dma0 does not reach dram (engines.dma.memories)", (kind, end)
 
 
@@ -198,5 +198,5 @@ def test_operands_lie_dense_or_are_one_number(name: str) -> None:
         for stride in (0, 1, 2):
             op = make(Elementwise, **{**fields, "kind": kind, f"{name}_channel_stride": stride})
             free = stride < 2 or (name == "b" and kind == ElementwiseKind.RESCALE)
-            assert (broken_capability(op, CHIP) is None) == free
-    assert broken_capability(make(Elementwise, **{**fields, "channels": 1, f"{name}_channel_stride": 2}), CHIP) is None
+            assert (find_unsupported(op, CHIP) is None) == free
+    assert find_unsupported(make(Elementwise, **{**fields, "channels": 1, f"{name}_channel_stride": 2}), CHIP) is None

@@ -29,7 +29,7 @@ from toolchain.machine import (
     Space,
     Wait,
     overlap,
-    repeats_itself,
+    overlaps_itself,
 )
 
 CHIP = small_chip()
@@ -373,7 +373,7 @@ def test_overlap_is_exact():
         expected = bool(set(touched(a)) & set(touched(b)))
         assert overlap(a, b) == expected, (a, b)
         found += expected
-        if not repeats_itself(a):
+        if not overlaps_itself(a):
             assert len(touched(a)) == len(set(touched(a))), a
     assert 1500 < found < 3500
 

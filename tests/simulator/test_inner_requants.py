@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from simulator.decoded import Decoded
+from simulator.decode_constants import ConstantDecoder
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
 from toolchain.hw import shipped_names
@@ -27,7 +27,7 @@ def test_operands_are_scaled_as_the_machine_scales_them(machine: str, tmp_path: 
     proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     onnx.save(proto, tmp_path / "sums.onnx")
     container = container_from_bytes(build(tmp_path / "sums.onnx", BuildOptions(machine)).data, "sums")
-    chip = Decoded(container.machine.chip)
+    chip = ConstantDecoder(container.machine.chip)
     found = []
     for op in (node.op for node in container.graph.nodes):
         if isinstance(op, IntegerBinary):

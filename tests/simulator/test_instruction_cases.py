@@ -11,17 +11,17 @@ import pytest
 from plain_machine import PlainMachine
 from typer.testing import CliRunner
 
-from tests.emitting import emitting
+from tests.accumulator_machines import emitting
 from tests.instructions import cases_of
-from tests.keyed import with_keys
+from tests.machine_variants import with_keys
 from toolchain.cli.hw import app
 from toolchain.errors import InternalError
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine, decode, load_machine
 from toolchain.machine import Copy
 from toolchain.machine.registry import OPERATIONS
-from toolchain.vectors import InstructionCase, draws_of, instruction_cases, read_instruction_cases, write_instruction_cases
-from toolchain.vectors.bench import FAR_BYTES, Bench, NotHere
+from toolchain.vectors import InstructionCase, instruction_cases, load_draws, read_instruction_cases, write_instruction_cases
+from toolchain.vectors.case_builder import FAR_BYTES, CaseBuilder, NotApplicable
 
 PLAIN = ("edge16", "ethos_u55_256", "wide32_w4a16", "ws8_pow2")  # one type of codes, everything in the sram
 
@@ -138,16 +138,16 @@ def test_what_is_left_out_is_what_the_machine_lacks(name: str) -> None:
     machine = load_machine(name)
     made = {f"{c.operation}.{c.name}" for c in cases_of(name)}
     plans = [(n, plan.operation) for n, plan in machine.isa.plans.items()]
-    drawn = {f"{n}.{case}" for n, operation in plans for case, _ in draws_of()[operation](operation, machine.chip)}
+    drawn = {f"{n}.{case}" for n, operation in plans for case, _ in load_draws()[operation](operation, machine.chip)}
     granules = {case for case in drawn if case.endswith("in_granules")}
     assert drawn - made - granules == LEFT_OUT[name] and not made & granules
     assert {case.partition(".")[0] for case in made} == {*machine.isa.plans}
 
 
 def test_every_operation_has_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {*draws_of()} == {*OPERATIONS.values()}
-    known = {operation: cases for operation, cases in draws_of().items() if operation is not Copy}
-    monkeypatch.setattr("toolchain.vectors.drawn.draws_of", lambda: known)
+    assert {*load_draws()} == {*OPERATIONS.values()}
+    known = {operation: cases for operation, cases in load_draws().items() if operation is not Copy}
+    monkeypatch.setattr("toolchain.vectors.draw_cases.load_draws", lambda: known)
     with pytest.raises(InternalError, match=r"^no file of toolchain.vectors.draws draws the operation copy$"):
         list(instruction_cases(load_machine("edge16")))
 
@@ -287,6 +287,6 @@ def test_equal_machines_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_full_memory_is_no_place() -> None:
-    bench = Bench(load_machine("ws8_pow2"), "any")
-    with pytest.raises(NotHere, match=r"^sram is too small$"):
+    bench = CaseBuilder(load_machine("ws8_pow2"), "any")
+    with pytest.raises(NotApplicable, match=r"^sram is too small$"):
         bench.place(1, 1 << 20)

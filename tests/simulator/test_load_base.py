@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import DramPart, PartKind, Simulation, simulate
-from tests.controlled import with_control
+from simulator import DramRange, DramRangeKind, Simulation, simulate
+from tests.control_flow_machines import with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import assemble, decode, disassemble, encode, load_machine
 from toolchain.machine import (
     Access,
-    Again,
     Copy,
     End,
     Fill,
     LoadBase,
     MachineOp,
     Repeat,
+    RepeatEnd,
     SetBase,
     Signal,
     Space,
     Wait,
     accesses_at,
-    broken_capability,
-    dispatched,
+    dispatch_program,
+    find_unsupported,
 )
 
 EDGE16 = load_machine("edge16")
@@ -84,7 +84,10 @@ def test_a_listing_in_which_an_index_in_memory_chooses_a_row(index: int):
     assert assemble(disassemble(program, machine.isa), machine.isa) == program
     found = decode(program, machine.isa)
     row = min(max(index, 0), ROWS - 1)
-    parts = [DramPart(PartKind.INPUT, "table and index", 0, RESULT), DramPart(PartKind.OUTPUT, "row", RESULT, RESULT + ROW)]
+    parts = [
+        DramRange(DramRangeKind.INPUT, "table and index", 0, RESULT),
+        DramRange(DramRangeKind.OUTPUT, "row", RESULT, RESULT + ROW),
+    ]
     image = with_index(index)
     after = simulate(machine.chip, found.ops, found.words, image, (), parts=parts).dram
     first = TABLE + ROW * row
@@ -131,11 +134,11 @@ def test_rows_and_columns_add_up():
     first = TABLE + 2 * ROW + 8 + 4
     assert (after[RESULT : RESULT + 4] == image[first : first + 4]).all()
     box = Access(Space.DRAM, TABLE + 4, (8, 5, 1, 1, 1, 1), (ROW, 8, 0, 0, 0, 0), 4, False, exact=False)
-    assert accesses_at(dispatched(CHIP, ops), 2, CHIP)[0] == box
+    assert accesses_at(dispatch_program(CHIP, ops), 2, CHIP)[0] == box
 
 
 def test_an_access_is_a_box_of_all_that_it_may_be():
-    flow = dispatched(CHIP, [load(), copy(16, 0, 8, bases=(1, 0)), copy(16, 0, 8), End()])
+    flow = dispatch_program(CHIP, [load(), copy(16, 0, 8, bases=(1, 0)), copy(16, 0, 8), End()])
     source, target = accesses_at(flow, 1, CHIP)
     assert source == Access(Space.DRAM, TABLE + 16, (8, 1, 1, 1, 1), (ROW, 0, 0, 0, 0), 8, False, exact=False)
     assert target.exact and target.end == 8
@@ -151,7 +154,7 @@ def test_places_that_meet_are_one_range():
         load(0),
         copy(16, 0, 8, bases=(1, 0)),
     ]
-    flow = dispatched(CHIP, [*ops, load(1000, scale=0), copy(16, 0, 8, bases=(1, 0)), End()])
+    flow = dispatch_program(CHIP, [*ops, load(1000, scale=0), copy(16, 0, 8, bases=(1, 0)), End()])
     assert accesses_at(flow, 2, CHIP)[0] == Access(Space.DRAM, 2 * TABLE + 16, (), (), 2008, False, exact=False)
     assert all(accesses_at(flow, i, CHIP)[0].exact for i in (4, 6))
 
@@ -202,7 +205,7 @@ def test_what_is_refused(ops: list[MachineOp], fault: str):
 
 
 def test_a_constant_that_an_index_may_reach_is_not_to_be_written():
-    parts = [DramPart(PartKind.CONSTANT, "", TABLE + 5 * ROW, TABLE + 6 * ROW)]
+    parts = [DramRange(DramRangeKind.CONSTANT, "", TABLE + 5 * ROW, TABLE + 6 * ROW)]
     ops = [copy(0, 0), load(), copy(0, 0, load=False, bases=(0, 1))]
     with pytest.raises(ProgramError, match=r"^op 2 copy \(dma0\) writes dram\[0x40\.\.0x1c0\) over constant"):
         simulate(CHIP, [*ops, End()], None, IMAGE, [(0, TABLE + 5 * ROW), (TABLE + 6 * ROW, SIZE)], parts=parts)
@@ -211,8 +214,8 @@ def test_a_constant_that_an_index_may_reach_is_not_to_be_written():
 def test_a_machine_without_it():
     chip = with_control(EDGE16, control={"bases": 3}).chip
     with pytest.raises(ProgramError, match=r"^op 0 load_base: the machine has no control\.indirect$"):
-        dispatched(chip, [load(), End()])
-    assert broken_capability(load(), chip) == "limit=7, must be 0 to 0 (control.indirect.max_index)"
+        dispatch_program(chip, [load(), End()])
+    assert find_unsupported(load(), chip) == "limit=7, must be 0 to 0 (control.indirect.max_index)"
 
 
 def test_a_word_that_another_channel_writes_needs_an_order():
@@ -266,7 +269,7 @@ def test_in_a_repeat_each_iteration_reads_its_own():
     image[INDEX : INDEX + 12] = np.frombuffer(np.array(picks, "<i4").tobytes(), np.uint8)
     body = [load(address_base=2), copy(0, 0, bases=(1, 0)), copy(0, RESULT, load=False, bases=(0, 3))]
     steps = [SetBase(2, 2, 4), SetBase(3, 3, ROW)]
-    found = run([Repeat(3), *body, *steps, Again()], image)
+    found = run([Repeat(3), *body, *steps, RepeatEnd()], image)
     rows, table = found.dram[RESULT : RESULT + 3 * ROW].reshape(3, ROW), image[TABLE : TABLE + ROWS * ROW].reshape(ROWS, ROW)
     assert (rows == table[picks]).all()
     assert [found.flow.name(i) for i in (0, 3)] == ["op 1, iteration 1 of 3", "op 1, iteration 2 of 3"]
@@ -290,7 +293,7 @@ class Plain:
             op = ops[at]
             if isinstance(op, Repeat):
                 back.append([at, op.count])
-            elif isinstance(op, Again):
+            elif isinstance(op, RepeatEnd):
                 back[-1][1] -= 1
                 at = back[-1][0] if back[-1][1] else at
                 if not back[-1][1]:
@@ -337,7 +340,7 @@ def test_random_programs_do_what_a_plain_machine_does(seed: int):
     body = [one() for _ in range(rng.randrange(3, 12))]
     # Base 3 only steps, from 0 on, a few times.
     body = [op for op in body if not (isinstance(op, SetBase) and op.base == 3)]
-    ops += [SetBase(3, 0, 0), Repeat(rng.randrange(1, 4)), *body, SetBase(3, 3, rng.randrange(16)), Again()]
+    ops += [SetBase(3, 0, 0), Repeat(rng.randrange(1, 4)), *body, SetBase(3, 3, rng.randrange(16)), RepeatEnd()]
     plain = Plain(image)
     plain.do(ops)
     found = simulate(CHIP, [*ops, End()], None, image, [(0, SIZE)])

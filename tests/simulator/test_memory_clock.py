@@ -13,7 +13,7 @@ from pipelines import pipeline
 from simulator import simulate
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.isa import load_machine
-from toolchain.isa.needs import broken_needs
+from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.machine import End
 
 IMAGE = np.zeros(0x8000, np.uint8)
@@ -60,4 +60,4 @@ def test_a_machine_with_its_own_clock_has_an_instruction_table() -> None:
         name: memory.model_copy(update={"frequency": machine.chip.clock.frequency / 2})
         for name, memory in machine.chip.memories.items()
     }
-    assert broken_needs(machine.chip.model_copy(update={"memories": memories}), machine.isa) == []
+    assert find_encoding_gaps(machine.chip.model_copy(update={"memories": memories}), machine.isa) == []

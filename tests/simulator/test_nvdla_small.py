@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from simulator import DramPart, PartKind, Simulation, simulate
+from simulator import DramRange, DramRangeKind, Simulation, simulate
 from tests.simulator.nvdla_layers import HardwareLayer, program
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
-from toolchain.hw.terms import without
+from toolchain.hw.timing_terms import idealize_terms
 from toolchain.isa import decode, encode, load_machine
 from toolchain.runtime import Session, verify
 
@@ -40,9 +40,9 @@ def run(layer: HardwareLayer, chip: Chip = MACHINE.chip, **turns: int) -> Simula
     words = decode(encode(ops, MACHINE.isa), MACHINE.isa).words
     features, weights, _, results = layer.parts
     parts = [
-        DramPart(PartKind.INPUT, "features", features, weights),
-        DramPart(PartKind.CONSTANT, "", weights, results),
-        DramPart(PartKind.OUTPUT, "results", results, layer.dram_bytes),
+        DramRange(DramRangeKind.INPUT, "features", features, weights),
+        DramRange(DramRangeKind.CONSTANT, "", weights, results),
+        DramRange(DramRangeKind.OUTPUT, "results", results, layer.dram_bytes),
     ]
     return simulate(chip, ops, words, layer.dram(), [], parts=parts)
 
@@ -79,7 +79,7 @@ def test_answers_have_room_for_so_many_bytes() -> None:
     layer, _ = RTL["2x3x32"]
     chip = with_dram(latency_cycles=300)
     assert run(layer, chip).cycles == pytest.approx(11_743, rel=0.05)
-    assert run(layer, without(chip, ["outstanding"])).cycles < 0.9 * 11_743
+    assert run(layer, idealize_terms(chip, ["outstanding"])).cycles < 0.9 * 11_743
 
 
 def saved(layer: HardwareLayer, path: Path) -> Path:

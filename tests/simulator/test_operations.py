@@ -14,7 +14,7 @@ from random_operations import Draw
 from simulator import simulate
 from toolchain.hw import load_chip, shipped_names
 from toolchain.hw.chip import Chip
-from toolchain.machine import Convolution, MatrixProduct, broken_capability
+from toolchain.machine import Convolution, MatrixProduct, find_unsupported
 
 CHIPS = {
     "int8": small_chip(),
@@ -125,7 +125,7 @@ def test_shipped_machines(name):
         for seed in range(4):
             draw = Draw(machine, 500 * KINDS.index(kind) + seed)
             ops = getattr(random_operations, kind)(draw)
-            if any(broken_capability(op, machine) for op in ops):
+            if any(find_unsupported(op, machine) for op in ops):
                 continue
             size = draw.next + 64
             image = random_bytes(np.random.default_rng(seed), size)

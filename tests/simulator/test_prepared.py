@@ -7,8 +7,8 @@ import pytest
 from machine_programs import small_chip
 from pipelines import OUTPUT, pipeline, without
 
-import simulator.prepared
-from simulator import prepare, simulate
+import simulator.prepared_program
+from simulator import prepare_program, simulate
 from toolchain.errors import ProgramError
 from toolchain.machine import Wait
 
@@ -16,7 +16,7 @@ CHIP, SIZE, WRITTEN = small_chip(), 0x8000, [(0, 0x4000)]
 
 
 def test_every_image_has_the_values_and_times_of_its_own_simulation() -> None:
-    ops, ready = pipeline(6), prepare(CHIP, pipeline(6), None, SIZE, WRITTEN)
+    ops, ready = pipeline(6), prepare_program(CHIP, pipeline(6), None, SIZE, WRITTEN)
     seen = set()
     for seed in range(3):
         dram = np.random.default_rng(seed).integers(0, 256, SIZE, np.uint8)
@@ -34,15 +34,15 @@ def test_rules_are_checked_once_before_the_first_run(monkeypatch: pytest.MonkeyP
     ops = pipeline(6)
     wait = next(i for i, op in enumerate(ops) if isinstance(op, Wait))
     with pytest.raises(ProgramError):
-        prepare(CHIP, without(ops, wait), None, SIZE, WRITTEN)
-    ready = prepare(CHIP, ops, None, SIZE, WRITTEN)
-    monkeypatch.setattr(simulator.prepared, "check_program", None)
-    monkeypatch.setattr(simulator.prepared, "timeline", None)
+        prepare_program(CHIP, without(ops, wait), None, SIZE, WRITTEN)
+    ready = prepare_program(CHIP, ops, None, SIZE, WRITTEN)
+    monkeypatch.setattr(simulator.prepared_program, "check_program", None)
+    monkeypatch.setattr(simulator.prepared_program, "timeline", None)
     assert ready.run(np.zeros(SIZE, np.uint8)).cycles == ready.run(np.ones(SIZE, np.uint8)).cycles > 0
 
 
 def test_an_image_of_another_size_is_refused() -> None:
-    ready = prepare(CHIP, pipeline(2), None, SIZE, WRITTEN)
+    ready = prepare_program(CHIP, pipeline(2), None, SIZE, WRITTEN)
     with pytest.raises(ProgramError, match="dram image has 64 bytes, the program was prepared for 32768"):
         ready.run(np.zeros(64, np.uint8))
     with pytest.raises(ProgramError, match="must be uint8"):

@@ -8,10 +8,24 @@ import numpy as np
 import pytest
 
 from simulator import Simulation, chrome_trace, simulate
-from tests.controlled import CONTROL, with_control
+from tests.control_flow_machines import CONTROL, with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import load_machine
-from toolchain.machine import Again, Block, Call, Copy, End, MachineOp, Repeat, Return, SetBase, Signal, Space, Wait, dispatched
+from toolchain.machine import (
+    BlockBegin,
+    BlockEnd,
+    Call,
+    Copy,
+    End,
+    MachineOp,
+    Repeat,
+    RepeatEnd,
+    SetBase,
+    Signal,
+    Space,
+    Wait,
+    dispatch_program,
+)
 
 MACHINE = with_control(load_machine("wide32_w4a16"))
 CHIP, DMA0, DMA1 = MACHINE.chip, 2, 3
@@ -30,7 +44,7 @@ LOAD, STORE = copy(0, 0), copy(0, 2048, 1, load=False)
 # The store of one channel waits for the load of the other, and the next load for the store.
 BODY: Sequence[MachineOp] = (Wait(DMA0, 1), LOAD, Signal(DMA0, 0), Wait(DMA1, 0), STORE, Signal(DMA1, 1))
 STEPS = (SetBase(1, 1, 64), SetBase(2, 2, 64))
-LOOP: list[MachineOp] = [Signal(DMA1, 1), Repeat(8), *BODY, *STEPS, Again(), Wait(DMA0, 1), End()]
+LOOP: list[MachineOp] = [Signal(DMA1, 1), Repeat(8), *BODY, *STEPS, RepeatEnd(), Wait(DMA0, 1), End()]
 
 
 def run(ops: Sequence[MachineOp], words: Sequence[int] | None = None, buffer_words: int = 0) -> Simulation:
@@ -47,14 +61,14 @@ def test_the_bytes_are_those_of_each_iteration():
 
 def test_a_block_gives_the_same_as_a_repeat():
     calls = [op for _ in range(7) for op in (*STEPS, Call(0))]
-    found = run([Signal(DMA1, 1), Block(0), *BODY, Return(), *calls, Wait(DMA0, 1), End()])
+    found = run([Signal(DMA1, 1), BlockBegin(0), *BODY, BlockEnd(), *calls, Wait(DMA0, 1), End()])
     assert (found.dram == run(LOOP).dram).all()
 
 
 def test_cycles_are_those_of_the_program_written_out():
     """With its own words in front of each operation, and a front end that is faster where a buffer keeps the body."""
     looped = run(LOOP)
-    flow = dispatched(CHIP, LOOP)
+    flow = dispatch_program(CHIP, LOOP)
     written_out = run([*flow], [*flow.words])
     assert (looped.start == written_out.start).all() and (looped.end == written_out.end).all()
     assert looped.cycles == written_out.cycles > run(LOOP, buffer_words=9).cycles
@@ -91,5 +105,5 @@ def test_an_address_that_an_iteration_takes_outside_is_refused():
 
 
 def test_bytes_that_nothing_reads_are_those_of_an_iteration():
-    found = run([Repeat(3), LOAD, SetBase(1, 1, 64), Again(), End()]).unread
+    found = run([Repeat(3), LOAD, SetBase(1, 1, 64), RepeatEnd(), End()]).unread
     assert [(u.index, u.bytes) for u in found] == [(0, 64), (1, 64), (2, 64)]

@@ -10,11 +10,11 @@ from machine_programs import DMA0, DMA1, MAC, load, make, small_chip, store
 from test_attribution import laws
 from test_monotone import random_machine, random_program
 
-from simulator import Simulation, attributed, by_reason, simulate
+from simulator import Simulation, attribute_cycles, by_reason, simulate
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, Fill, MachineOp, MatrixProduct, Signal, Space, Wait, demand, demands
-from toolchain.schedule.wanted import wanted
+from toolchain.schedule.queue_cost import sum_queue_cost
 
 IMAGE = np.zeros(0x8000, np.uint8)
 
@@ -35,7 +35,7 @@ def test_one_load_by_hand() -> None:
     chip = channel(run_cycles=4)
     found = run(chip, [load(0, 0, 160), End()])
     assert found.cycles == 1 + 3 + 5 + 100 + 14
-    causes = attributed(chip, found)
+    causes = attribute_cycles(chip, found)
     assert causes is not None
     spent = by_reason(chip, causes.totals()["dma0"][0])
     assert spent == {"nothing": 1, "dispatch": 3, "requests": 5 + 4, "memory": {"dram": 100}, "useful": 10}
@@ -139,7 +139,7 @@ def test_the_cost_model_hides_the_same_waits() -> None:
     for outstanding in (1, 2, 4, 64):
         chip = channel(run_cycles=0, outstanding=outstanding, issue_cycles=0, queue_depth=64)
         simulated = run(chip, [*loads, End()]).cycles - 1
-        assert wanted(loads, chip).alone_cycles == pytest.approx(simulated, rel=0.12), outstanding
+        assert sum_queue_cost(loads, chip).alone_cycles == pytest.approx(simulated, rel=0.12), outstanding
 
 
 def test_a_wait_of_a_channel_between_others() -> None:

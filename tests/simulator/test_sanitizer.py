@@ -9,7 +9,7 @@ import pytest
 from machine_programs import DMA0, DMA1, MAC, load, make, small_chip, store
 from pipelines import pipeline, rescale, without
 
-from simulator import DramPart, PartKind, Unread, simulate
+from simulator import DeadStore, DramRange, DramRangeKind, simulate
 from toolchain.errors import ProgramError
 from toolchain.machine import Convolution, Copy, Depthwise, End, MachineOp, Signal, Space, Wait
 
@@ -17,18 +17,18 @@ CHIP = small_chip()
 INPUT, OUTPUT, SIZE = 0x0000, 0x4000, 0x8000
 
 
-def part(kind: PartKind, first: int, size_bytes: int, name: str = "") -> DramPart:
-    return DramPart(kind, name, first, first + size_bytes)
+def part(kind: DramRangeKind, first: int, size_bytes: int, name: str = "") -> DramRange:
+    return DramRange(kind, name, first, first + size_bytes)
 
 
-X, Y = part(PartKind.INPUT, INPUT, 256, "x"), part(PartKind.OUTPUT, OUTPUT, 256, "y")
+X, Y = part(DramRangeKind.INPUT, INPUT, 256, "x"), part(DramRangeKind.OUTPUT, OUTPUT, 256, "y")
 
 
-def found(ops: list[MachineOp], parts: list[DramPart], written: tuple[int, int] = (0, 0)) -> tuple[Unread, ...]:
+def found(ops: list[MachineOp], parts: list[DramRange], written: tuple[int, int] = (0, 0)) -> tuple[DeadStore, ...]:
     return simulate(CHIP, ops, None, np.zeros(SIZE, np.uint8), [written], values=False, timing=False, parts=parts).unread
 
 
-def refused(ops: list[MachineOp], parts: list[DramPart], message: str) -> None:
+def refused(ops: list[MachineOp], parts: list[DramRange], message: str) -> None:
     with pytest.raises(ProgramError) as fault:
         found(ops, parts)
     assert str(fault.value) == message
@@ -48,12 +48,12 @@ def test_every_byte_of_an_output_is_written():
 
 
 def test_an_output_that_is_a_view_of_an_input_need_not_be_written():
-    assert found([End()], [X, part(PartKind.OUTPUT, INPUT + 64, 128, "y")]) == ()
+    assert found([End()], [X, part(DramRangeKind.OUTPUT, INPUT + 64, 128, "y")]) == ()
 
 
-@pytest.mark.parametrize(("kind", "label"), [(PartKind.CONSTANT, "constant"), (PartKind.INPUT, "input 'x'")])
+@pytest.mark.parametrize(("kind", "label"), [(DramRangeKind.CONSTANT, "constant"), (DramRangeKind.INPUT, "input 'x'")])
 def test_constants_and_inputs_are_not_overwritten(kind, label):
-    given = part(kind, 0x100, 64, "x" if kind is PartKind.INPUT else "")
+    given = part(kind, 0x100, 64, "x" if kind is DramRangeKind.INPUT else "")
     ops = [load(0x100, 0, 64), store(0, 0x13F, 64), End()]
     refused(
         ops,
@@ -66,11 +66,11 @@ def test_constants_and_inputs_are_not_overwritten(kind, label):
 
 def test_a_range_that_is_no_part_may_be_overwritten():
     """As a tensor that lasts from run to run."""
-    assert found([load(0x100, 0, 64), store(0, 0x100, 64), End()], [part(PartKind.OUTPUT, 0x100, 64)], (0x100, 0x140)) == ()
+    assert found([load(0x100, 0, 64), store(0, 0x100, 64), End()], [part(DramRangeKind.OUTPUT, 0x100, 64)], (0x100, 0x140)) == ()
 
 
 def test_strided_writes_between_constants_are_exact():
-    kept = [part(PartKind.CONSTANT, 0x100 + 32 * i, 16) for i in range(4)]
+    kept = [part(DramRangeKind.CONSTANT, 0x100 + 32 * i, 16) for i in range(4)]
     strided = make(
         Copy,
         source_space=Space.SRAM,
@@ -93,13 +93,13 @@ def vars_of(op: MachineOp) -> dict[str, int]:
 
 def test_bytes_that_are_overwritten_unread():
     ops = [load(0, 0, 64), load(64, 16, 32), store(0, OUTPUT, 64), End()]
-    assert found(ops, [X, part(PartKind.OUTPUT, OUTPUT, 64)]) == (Unread(0, Space.SRAM, ((16, 48),)),)
+    assert found(ops, [X, part(DramRangeKind.OUTPUT, OUTPUT, 64)]) == (DeadStore(0, Space.SRAM, ((16, 48),)),)
 
 
 def test_bytes_left_unread_at_the_end():
     ops = [load(0, 0, 64), load(64, 64, 64), store(0, OUTPUT, 100), End()]
-    (left,) = found(ops, [X, part(PartKind.OUTPUT, OUTPUT, 100)])
-    assert left == Unread(1, Space.SRAM, ((100, 128),))
+    (left,) = found(ops, [X, part(DramRangeKind.OUTPUT, OUTPUT, 100)])
+    assert left == DeadStore(1, Space.SRAM, ((100, 128),))
     assert left.text == "28 bytes of sram[0x64..0x80)"
 
 
@@ -113,14 +113,16 @@ def test_holes_of_a_strided_read_are_unread():
         source_stride2=16,
         destination_stride2=8,
     )
-    (left,) = found([load(0, 0, 64), strided, End()], [X, part(PartKind.OUTPUT, OUTPUT, 32)])
+    (left,) = found([load(0, 0, 64), strided, End()], [X, part(DramRangeKind.OUTPUT, OUTPUT, 32)])
     assert left.ranges == ((8, 16), (24, 32), (40, 48), (56, 64))
 
 
 def test_constants_that_nothing_reads():
-    kept = [part(PartKind.CONSTANT, 0x200, 64), part(PartKind.CONSTANT, 0x300, 16)]
+    kept = [part(DramRangeKind.CONSTANT, 0x200, 64), part(DramRangeKind.CONSTANT, 0x300, 16)]
     ops = [load(0x200, 0, 48), store(0, OUTPUT, 48), End()]
-    assert found(ops, [*kept, part(PartKind.OUTPUT, OUTPUT, 48)]) == (Unread(-1, Space.DRAM, ((0x230, 0x240), (0x300, 0x310))),)
+    assert found(ops, [*kept, part(DramRangeKind.OUTPUT, OUTPUT, 48)]) == (
+        DeadStore(-1, Space.DRAM, ((0x230, 0x240), (0x300, 0x310))),
+    )
 
 
 def weighted(operation: type[MachineOp], parameter_address: int) -> list[MachineOp]:
@@ -153,20 +155,22 @@ def weighted(operation: type[MachineOp], parameter_address: int) -> list[Machine
 
 @pytest.mark.parametrize("operation", [Convolution, Depthwise])
 def test_what_lies_between_weights_and_aligned_parameters_is_no_waste(operation):
-    def left(parameter_address: int) -> tuple[Unread, ...]:
-        block = part(PartKind.CONSTANT, 0x200, parameter_address + 48)
+    def left(parameter_address: int) -> tuple[DeadStore, ...]:
+        block = part(DramRangeKind.CONSTANT, 0x200, parameter_address + 48)
         inputs = 1 if operation is Convolution else 3
         ops = [op if op != load(0, 128, 3) else load(0, 128, inputs) for op in weighted(operation, parameter_address)]
-        return found(ops, [block, X, part(PartKind.OUTPUT, OUTPUT, 3)])
+        return found(ops, [block, X, part(DramRangeKind.OUTPUT, OUTPUT, 3)])
 
     assert left(16) == ()
-    assert left(32) == (Unread(0, Space.SRAM, ((3, 32),)),)
+    assert left(32) == (DeadStore(0, Space.SRAM, ((3, 32),)),)
 
 
 def test_a_constant_that_nothing_reads_is_none_of_that_wherever_it_lies():
     """At the addresses that hold nothing in SRAM."""
-    given = [part(PartKind.CONSTANT, 0x200, 64), part(PartKind.INPUT, 0, 3), part(PartKind.CONSTANT, 3, 13)]
-    assert found(weighted(Depthwise, 16), [*given, part(PartKind.OUTPUT, OUTPUT, 3)]) == (Unread(-1, Space.DRAM, ((3, 16),)),)
+    given = [part(DramRangeKind.CONSTANT, 0x200, 64), part(DramRangeKind.INPUT, 0, 3), part(DramRangeKind.CONSTANT, 3, 13)]
+    assert found(weighted(Depthwise, 16), [*given, part(DramRangeKind.OUTPUT, OUTPUT, 3)]) == (
+        DeadStore(-1, Space.DRAM, ((3, 16),)),
+    )
 
 
 WAITS = [i for i, op in enumerate(pipeline(6)) if isinstance(op, Wait)]
@@ -180,7 +184,7 @@ def test_a_dropped_wait_is_reported_at_its_place_with_both_operations(wait):
     rest = without(ops, wait)
     place = next(i for i, op in enumerate(rest) if i >= wait and not isinstance(op, Signal | Wait) and engine_of(op) == engine)
     with pytest.raises(ProgramError) as fault:
-        found(rest, [part(PartKind.INPUT, INPUT, 384), part(PartKind.OUTPUT, OUTPUT, 384)])
+        found(rest, [part(DramRangeKind.INPUT, INPUT, 384), part(DramRangeKind.OUTPUT, OUTPUT, 384)])
     named = [int(i) for i in re.findall(r"\bop (\d+)", str(fault.value))]
     assert place in named and len(named) == 2 and all(abs(i - place) < 20 for i in named), fault.value
     assert "nothing orders" in str(fault.value)
@@ -227,4 +231,4 @@ def test_rescale_in_place_reads_what_it_overwrites():
         store(0, OUTPUT, 64),
         End(),
     ]
-    assert found(ops, [part(PartKind.INPUT, 0, 64, "x"), part(PartKind.OUTPUT, OUTPUT, 64)]) == ()
+    assert found(ops, [part(DramRangeKind.INPUT, 0, 64, "x"), part(DramRangeKind.OUTPUT, OUTPUT, 64)]) == ()

@@ -10,7 +10,7 @@ from machine_programs import DMA0, VECTOR, functions, load, small_chip, store
 from pipelines import pipeline, random_program, rescale
 
 from simulator import Simulation, chrome_trace, occupancy, simulate, write_trace
-from simulator.order import program_order
+from simulator.program_order import program_order
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait, accesses, demand
 

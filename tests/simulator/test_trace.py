@@ -9,7 +9,7 @@ import pytest
 from machine_programs import DMA0, VECTOR, load, small_chip
 from pipelines import pipeline, random_program, rescale
 
-from simulator import Simulation, chrome_trace, measured, simulate
+from simulator import Simulation, chrome_trace, simulate, wrap_measured_run
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import End, MachineOp, Signal, Wait
@@ -135,7 +135,7 @@ def test_port_counters_are_the_bytes_that_memories_are_charged(runs) -> None:
 def test_times_of_others_have_no_causes_but_arrows() -> None:
     chip, ops = small_chip(engines__dma__issue_cycles=1), pipeline(4)
     done, ours = traced(chip, ops)
-    events = chrome_trace(chip, ops, measured(chip, ops, done.memory, done.start, done.end))["traceEvents"]
+    events = chrome_trace(chip, ops, wrap_measured_run(chip, ops, done.memory, done.start, done.end))["traceEvents"]
     assert not slices(events, True) and not [e for e in events if e["name"].endswith("bytes a cycle")]
     assert [e for e in events if e["ph"] in "sf"] == [e for e in ours if e["ph"] in "sf"] != []
     assert not any("cycles" in e["args"] for e in slices(events, False))

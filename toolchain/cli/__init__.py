@@ -43,7 +43,7 @@ def run_command(command: str) -> None:
     """Runs a command, whose imports may need more memory than there is. Exits with 2 where memory or threads run out."""
     collect_seldom()
     try:
-        with ended_at_once():
+        with exit_on_interrupt():
             import_module(f"toolchain.cli.{command}").main()
     except Exception as fault:
         if not lacks_memory(fault):
@@ -52,7 +52,7 @@ def run_command(command: str) -> None:
 
 
 @contextmanager
-def ended_at_once() -> Iterator[None]:
+def exit_on_interrupt() -> Iterator[None]:
     """Ctrl-C inside ends the process with one line. For imports and parsing: they take longer than many commands, compiled
     modules lose or change a KeyboardInterrupt that meets them, and nothing is written by then."""
     with _on_interrupt(_stop):

@@ -17,10 +17,10 @@ import typer
 from typer.core import TyperCommand
 
 from toolchain import __version__
+from toolchain.atomic_files import is_stream
 from toolchain.cli import interruptible
 from toolchain.cli.memory_limit import end_for_memory, lacks_memory
 from toolchain.errors import CompileError, ToolchainError, first_line, system_cause
-from toolchain.files import is_stream
 
 Paths = str | Path | Sequence[str | Path] | None
 
@@ -74,7 +74,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turns a ToolchainError, a file that cannot be read or written, memory that is not there and Ctrl-C into a message on
     stderr and exit code 2, Ctrl-C 130."""
     # numpy warns of NaN and overflow at the line where they arise; what comes of them is checked and reported.
@@ -165,10 +165,10 @@ def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[s
         reason = None if path is None else _unwritable(Path(path))
         if reason is not None:
             raise CompileError(f"{option} {path}: {reason}")
-    require_apart(outputs, inputs)
+    require_distinct_files(outputs, inputs)
 
 
-def require_apart(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
+def require_distinct_files(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
     """No output is an input or another output; one that cannot be written is no matter here. Raises CompileError."""
     taken = {os.path.realpath(path): name for name, paths in inputs.items() for path in _each(paths)}
     for option, path in outputs.items():

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.cli import ended_at_once
+from toolchain.atomic_files import is_stream
+from toolchain.cli import exit_on_interrupt
 from toolchain.cli.application import (
     Paths,
     Version,
     application,
     as_options,
-    reported,
-    require_apart,
+    report_errors,
+    require_distinct_files,
     require_new_folder,
     require_writable,
     warn,
 )
 from toolchain.cli.build_report import curve_picture, error_reports, report
-from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
     STATE,
     STATE_FORM,
@@ -44,13 +45,12 @@ from toolchain.cli.option_values import (
     shape_sets,
     values_by_entry,
 )
-from toolchain.cli.progress import shown
+from toolchain.cli.progress import make_progress_bar
 from toolchain.errors import CompileError
-from toolchain.files import is_stream
 
 if TYPE_CHECKING:
     from toolchain.api import BuildOptions
-    from toolchain.compiling import Dump
+    from toolchain.compiler import Dump
 
 NOT_ACCURATE = 3  # exit code of a build that the gate keeps from being written
 LEVELS = ("0", "1", "2", "3")
@@ -221,8 +221,8 @@ def build_command(
     version: Version = False,
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
-    with reported():
-        with ended_at_once():
+    with report_errors():
+        with exit_on_interrupt():
             from toolchain.api import BuildOptions
             from toolchain.report.gate import Gate
 
@@ -242,7 +242,7 @@ def build_command(
         _require_source(model)
         inputs = _inputs(model, machine, options)
         qdq = qdq_files(export_qdq, entries)
-        wanted = Wanted(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve)
+        wanted = OutputFiles(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         _require_places(inputs, wanted, dumps)
         _build(model, options, wanted, explain, force, dumper(dumps))
@@ -260,7 +260,7 @@ def _machine(hw: str | None, level: str) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputFiles:
     """What is to be written, None: not asked for; image, error_report: folders. qdq: by entry, '' where there is only one."""
 
     target: Path
@@ -287,7 +287,7 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
     }
 
 
-def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[str, Path]) -> None:
+def _require_places(inputs: Mapping[str, Paths], wanted: OutputFiles, dumps: Mapping[str, Path]) -> None:
     """What is to be written can be, and lies apart from what is read and from each other. Raises CompileError."""
     qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in wanted.qdq.items()}
     single = {"--json": wanted.json_file, "--dump-schedule": wanted.schedule, "--sram-curve": wanted.sram_curve}
@@ -295,7 +295,7 @@ def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[
     require_writable(outputs, inputs)
     require_new_folder("--image", wanted.image)
     require_new_folder("--error-report", wanted.error_report)
-    require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
+    require_distinct_files({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
 
 
 def _require_effect(
@@ -332,17 +332,17 @@ def _require_source(model: Path) -> None:
 def _build(
     model: Path,
     options: BuildOptions,
-    wanted: Wanted,
+    wanted: OutputFiles,
     explain: bool,
     force: bool,
     dump: Dump,
 ) -> None:
     from toolchain.api import build
+    from toolchain.atomic_files import write_files
     from toolchain.codegen import image_files, images_of_entries
-    from toolchain.files import write_files
     from toolchain.schedule.tree.text import print_schedule
 
-    with shown() as progress:
+    with make_progress_bar() as progress:
         built = build(model, options, dump, progress)
     if built.failures and not force:
         print(report(built, explain, options))

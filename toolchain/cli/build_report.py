@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions
     from toolchain.codegen import Container
-    from toolchain.curve import Curve
+    from toolchain.sram_sweep import SramSweep
 
 
 def report(built: Build, explain: bool, options: BuildOptions) -> str:
     """The tables that a person reads, with an empty line between them."""
-    from toolchain.entries import sharing_text
+    from toolchain.entry_points import sharing_text
 
     if not built.entries:
         return _report(built, explain)
@@ -27,37 +27,37 @@ def _shapes(built: Build) -> str:
 
 
 def _report(built: Build, explain: bool) -> str:
-    from toolchain.report import fidelity_text, spent_text, text
+    from toolchain.report import breakdown_text, fidelity_text, report_text
 
     sections = [
-        text.layers_text(built.figures),
-        text.totals_text(built.figures),
-        spent_text.attribution_text(built.figures),
-        spent_text.traffic_text(built.figures),
-        text.fallbacks_text(built.figures),
+        report_text.layers_text(built.figures),
+        report_text.totals_text(built.figures),
+        breakdown_text.attribution_text(built.figures),
+        breakdown_text.traffic_text(built.figures),
+        report_text.fallbacks_text(built.figures),
         _curve_text(built),
-        text.repair_text(built.figures),
+        report_text.repair_text(built.figures),
         fidelity_text.fidelity_text(built.figures, "outputs", "outputs"),
         fidelity_text.spread_text(built.figures),
         fidelity_text.fidelity_text(built.figures, "concats", "concat operands"),
-        text.worst_text(built.figures),
-        text.score_text(built.figures),
-        text.explain_text(built.figures) if explain else "",
+        report_text.worst_text(built.figures),
+        report_text.score_text(built.figures),
+        report_text.explain_text(built.figures) if explain else "",
         *(f"note: {note}" for note in built.notes),
     ]
     return "\n\n".join(s for s in sections if s)
 
 
 def _curve_text(built: Build) -> str:
-    from toolchain.curve import HEADS, rows
-    from toolchain.report.text import table
+    from toolchain.report.report_text import table
+    from toolchain.sram_sweep import HEADS, rows
 
     if built.curve is None:
         return ""
     return "sizes of the SRAM:\n" + table(HEADS, list(rows(built.curve)), range(5))
 
 
-def curve_picture(curve: Curve, container: Container) -> str:
+def curve_picture(curve: SramSweep, container: Container) -> str:
     """SVG of what --sram-curve found."""
     from toolchain.report.curve_picture import curve_svg
 
@@ -71,7 +71,7 @@ def curve_picture(curve: Curve, container: Container) -> str:
 def error_reports(model: str, built: Mapping[str, Build]) -> dict[str, bytes]:
     """By name in the folder; of an entry in a folder of its name."""
     from toolchain.report.error_page import report_files
-    from toolchain.report.text import JUDGED_ON
+    from toolchain.report.report_text import JUDGED_ON
 
     files: dict[str, bytes] = {}
     for entry, one in built.items():

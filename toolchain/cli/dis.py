@@ -7,12 +7,12 @@ from pathlib import Path
 
 import typer
 
-from toolchain.bounds import LISTING_BYTES
-from toolchain.cli.application import Version, application, as_options, reported, require_writable
+from toolchain.atomic_files import read_limited, write_atomically
+from toolchain.cli.application import Version, application, as_options, report_errors, require_writable
 from toolchain.codegen import Container, Region, entries_to_bytes, read_container, read_entries
-from toolchain.errors import ProgramError, counted
-from toolchain.files import read_limited, write_whole
-from toolchain.isa import Assembled, assembled, disassemble, split_listings
+from toolchain.errors import ProgramError, format_count
+from toolchain.input_limits import LISTING_BYTES
+from toolchain.isa import AssembledProgram, assemble_words, disassemble, split_listings
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
 _ENTRY = typer.Option(None, "--entry", help="Which of the sets of input shapes that MODEL was built for.")
@@ -30,7 +30,7 @@ def run(
     """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back.
 
     Of a MODEL for several sets of input shapes it is the programs of one, --entry; the others stay as they are."""
-    with reported():
+    with report_errors():
         if assemble_from is not None and output is None:
             raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
         require_writable({"-o": output}, {"the model": model, "--assemble": assemble_from})
@@ -39,14 +39,14 @@ def run(
         if assemble_from is not None:
             assert output is not None
             entries = read_entries(model)
-            entries[entry or next(iter(entries))] = edited(container, _text(assemble_from))
-            write_whole(output, entries_to_bytes(entries))
+            entries[entry or next(iter(entries))] = replace_programs(container, _text(assemble_from))
+            write_atomically(output, entries_to_bytes(entries))
             return
         text = listing(container)
         if output is None:
             print(text, end="")
         else:
-            write_whole(output, text.encode(errors="backslashreplace"))
+            write_atomically(output, text.encode(errors="backslashreplace"))
 
 
 def _text(path: Path) -> str:
@@ -62,11 +62,11 @@ def listing(container: Container) -> str:
     parts = [f"; {' '.join(container.name.split())} for {machine.chip.name}\n"]
     for index, segment in enumerate(container.segments):
         if not isinstance(segment, Region):
-            parts.append(f"\n; segment {index}: host, {counted(len(segment.nodes), 'node')}\n")
+            parts.append(f"\n; segment {index}: host, {format_count(len(segment.nodes), 'node')}\n")
             continue
         words = len(segment.program) // machine.isa.word_bytes
         constants = sum(len(data) for _, data in segment.constants)
-        parts.append(f"\n; segment {index}: npu, {counted(words, 'word')}, {counted(constants, 'byte')} of constants\n")
+        parts.append(f"\n; segment {index}: npu, {format_count(words, 'word')}, {format_count(constants, 'byte')} of constants\n")
         states = [s.port for s in segment.states]
         for kind, ports in (("input", segment.inputs), ("output", segment.outputs), ("state", states)):
             parts += [f"; {kind} {' '.join(p.model.split())} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
@@ -77,17 +77,17 @@ def listing(container: Container) -> str:
     return "".join(parts)
 
 
-def edited(container: Container, text: str) -> Container:
+def replace_programs(container: Container, text: str) -> Container:
     """The model with the programs of a listing. Raises ProgramError when it has another number of programs."""
     texts = split_listings(text)
     regions = [s for s in container.segments if isinstance(s, Region)]
     if len(texts) != len(regions):
-        raise ProgramError(f"the listing has {counted(len(texts), 'program')} (lines 'isa NAME'), the model {len(regions)}")
-    programs = iter([_region(s, assembled(t, container.machine.isa, len(s.layers))) for s, t in zip(regions, texts)])
+        raise ProgramError(f"the listing has {format_count(len(texts), 'program')} (lines 'isa NAME'), the model {len(regions)}")
+    programs = iter([_region(s, assemble_words(t, container.machine.isa, len(s.layers))) for s, t in zip(regions, texts)])
     return replace(container, segments=tuple(next(programs) if isinstance(s, Region) else s for s in container.segments))
 
 
-def _region(region: Region, made: Assembled) -> Region:
+def _region(region: Region, made: AssembledProgram) -> Region:
     return replace(region, program=made.program, op_layers=made.layers)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
-from toolchain.cli.application import Version, application, reported
+from toolchain.atomic_files import naming
+from toolchain.cli.application import Version, application, report_errors
 from toolchain.errors import CompileError
-from toolchain.files import naming
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
-from toolchain.hw.terms import defaulted_terms
 from toolchain.hw.timing import IDEAL
-from toolchain.hw.units import EMIT
+from toolchain.hw.timing_terms import defaulted_terms
+from toolchain.hw.unit_map import EMIT
 from toolchain.isa import load_machine, machine_digest, table_schema
 from toolchain.isa.c_header import c_header
 from toolchain.isa.manual import manual, manual_page
@@ -34,7 +34,7 @@ def hw_command(version: Version = False) -> None:
 def check(file: str = _MACHINE) -> None:
     """Checks a machine and its instruction table; prints every fault as file:line: path: reason and exits with 2. Says which
     terms of its time are left at their defaults."""
-    with reported():
+    with report_errors():
         machine = load_machine(file)
         print(f"{machine.chip.name}: no faults; instruction table {machine.isa.name} ({machine.isa.kind})")
         for engine, reason in machine.chip.unused.items():
@@ -49,7 +49,7 @@ def check(file: str = _MACHINE) -> None:
 @app.command()
 def show(name: str = _MACHINE) -> None:
     """Prints every key with its value, defaults included, and what follows from them."""
-    with reported():
+    with report_errors():
         machine = load_machine(name)
         print("\n".join(chip_lines(machine.chip)))
         print(f"# instruction table: {machine.isa.name} ({machine.isa.kind}), {', '.join(machine.isa.plans)}")
@@ -59,7 +59,7 @@ def show(name: str = _MACHINE) -> None:
 @app.command(name="list")
 def list_machines() -> None:
     """Lists the shipped machines."""
-    with reported():
+    with report_errors():
         names = shipped_names()
         width = max(len(name) for name in names)
         for name in names:
@@ -69,7 +69,7 @@ def list_machines() -> None:
 @app.command()
 def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
     """Prints every key that two machines have differently; exits with 1 when there are any."""
-    with reported():
+    with report_errors():
         left, right = load_machine(a), load_machine(b)
         found = chip_differences(left.chip, right.chip)
         old_operations, new_operations = " ".join(left.isa.plans), " ".join(right.isa.plans)
@@ -99,7 +99,7 @@ def print_manual(
     html: bool = typer.Option(False, "--html", help="One page of HTML, with figures, instead."),
 ) -> None:
     """Prints the machine's manual in Markdown: all that is needed to build it."""
-    with reported():
+    with report_errors():
         forms = {"--c-header": (c, c_header), "--verilog": (verilog, verilog_package), "--html": (html, manual_page)}
         asked = [option for option, (given, _) in forms.items() if given]
         if len(asked) > 1:
@@ -116,7 +116,7 @@ def vectors(
     hexadecimal: bool = typer.Option(False, "--hex", help="With --instructions: also words and memories for $readmemh."),
 ) -> None:
     """Writes the conformance kit of a machine's numerics: for each case an .npz (inputs, parameters, expected); index.json."""
-    with reported():
+    with report_errors():
         if hexadecimal and not instructions:
             raise CompileError("--hex: words and memories are what --instructions writes; give both")
         machine = load_machine(name)

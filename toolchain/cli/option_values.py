@@ -9,12 +9,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolchain.atomic_files import is_stream, naming
 from toolchain.cli.application import require_folder
 from toolchain.errors import CompileError
-from toolchain.files import is_stream, naming
 
 if TYPE_CHECKING:
-    from toolchain.compiling import Dump
+    from toolchain.compiler import Dump
     from toolchain.schedule.goals import Goal
 
 
@@ -152,7 +152,7 @@ def values_by_entry(
 
 def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
     """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
-    from toolchain.compiling import STAGES
+    from toolchain.compiler import STAGES
 
     if stage is None:
         return {}
@@ -164,11 +164,11 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
 
 def dumper(files: Mapping[str, Path]) -> Dump:
     """Writes the file of a stage, whole; those of later regions are added to it. The function raises OSError."""
-    from toolchain.compiling import silent
-    from toolchain.files import write_whole
+    from toolchain.atomic_files import write_atomically
+    from toolchain.compiler import ignore_progress
 
     if not files:
-        return silent
+        return ignore_progress
     texts: dict[str, str] = {}
 
     def dump(name: str, text: Callable[[], str]) -> None:
@@ -177,6 +177,6 @@ def dumper(files: Mapping[str, Path]) -> Dump:
         texts[name] = texts.get(name, "") + text()
         with naming(files[name]):
             files[name].parent.mkdir(parents=True, exist_ok=True)
-        write_whole(files[name], texts[name].encode(errors="backslashreplace"))
+        write_atomically(files[name], texts[name].encode(errors="backslashreplace"))
 
     return dump

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def shown() -> Iterator[Callable[[str, int, int | None], None]]:
+def make_progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
     """A function (stage, done, total) that moves a bar; says nothing where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield lambda stage, done, total: None

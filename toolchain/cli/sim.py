@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolchain.cli import ended_at_once
+from toolchain.cli import exit_on_interrupt
 from toolchain.cli.application import (
     Version,
     application,
     as_options,
-    reported,
+    report_errors,
     require_host,
     require_new_folder,
     require_writable,
     warn,
 )
-from toolchain.cli.inputs import machine_inputs
-from toolchain.cli.progress import shown
+from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.progress import make_progress_bar
 from toolchain.errors import CompileError
-from toolchain.hw.terms import TERMS
+from toolchain.hw.timing_terms import TERMS
 
 if TYPE_CHECKING:
     from toolchain.runtime import Run, Session
@@ -74,13 +74,13 @@ def sim_command(
 
     Exit code 2 where the file or its program breaks a rule.
     """
-    with reported():
-        with ended_at_once():
+    with report_errors():
+        with exit_on_interrupt():
             import toolchain.runtime  # noqa: F401
         require_host(host)
         if without and backend != "simulator":
             raise CompileError(f"--without {without[0]}: times of the simulator only, not of backend {backend}")
-        asked = Asked(model, entry, backend, host, hw, area_bases(base or []), tuple(without or ()))
+        asked = SimRequest(model, entry, backend, host, hw, area_bases(base or []), tuple(without or ()))
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
         if dump_memory is None and out is None:
@@ -98,7 +98,7 @@ def sim_command(
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimRequest:
     """What is run, and on what. hw: the machine that the file must be for, None: any; without: ideal terms of its time."""
 
     model: Path
@@ -146,9 +146,9 @@ def area_bases(given: Sequence[str]) -> dict[str, int]:
     return bases
 
 
-def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
-    from toolchain.cli.arrays import read_feeds
-    from toolchain.files import write_files
+def _dump(asked: SimRequest, input_file: Path | None, after: str, out: Path) -> None:
+    from toolchain.atomic_files import write_files
+    from toolchain.cli.npz_files import read_feeds
     from toolchain.runtime import memory_files, parse_stop
 
     session = asked.session(timing=False)
@@ -159,7 +159,7 @@ def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
     feeds = read_feeds(
         input_file, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
     )
-    with shown() as progress:
+    with make_progress_bar() as progress:
         files = memory_files(session, stop, feeds, progress)
     write_files({out / name: data for name, data in files.items()}, [out])
     print(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
@@ -169,7 +169,7 @@ def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
 
 
 def _simulate(
-    asked: Asked,
+    asked: SimRequest,
     input_file: Path | None,
     output: Path | None,
     json_file: Path | None,
@@ -177,10 +177,10 @@ def _simulate(
     compare: bool,
 ) -> None:
     from quant.float_session import inference_notes
-    from toolchain.cli.arrays import npz_bytes, read_feeds
+    from toolchain.atomic_files import write_files
+    from toolchain.cli.npz_files import npz_bytes, read_feeds
     from toolchain.codegen import Region
-    from toolchain.errors import counted
-    from toolchain.files import write_files
+    from toolchain.errors import format_count
     from toolchain.report.trace import trace_json
     from toolchain.runtime import verify
 
@@ -189,7 +189,7 @@ def _simulate(
         input_file, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
     )
     reference = asked.reference() if compare else None
-    with shown() as progress, inference_notes() as notes:
+    with make_progress_bar() as progress, inference_notes() as notes:
         if reference is None:
             run, difference = session.run_detailed(feeds, progress), None
         else:
@@ -224,7 +224,10 @@ def _simulate(
     if compare and difference is None:
         regions = (s for s in session.container.segments if isinstance(s, Region))
         partly = sum(layer.result is None for region in regions for layer in region.layers)
-        kept = f"; the tensors of {counted(partly, 'layer')} are kept a few rows at a time: they are seen in what is made of them"
+        kept = (
+            f"; the tensors of {format_count(partly, 'layer')} are kept a few rows at a time: "
+            "they are seen in what is made of them"
+        )
         print(f"\nverified: every byte of every layer's tensor is the integer reference's{kept if partly else ''}")
     warn(figures["warnings"])
     if difference is not None:
@@ -234,29 +237,29 @@ def _simulate(
 
 def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
     """timed: the backend gives times."""
-    from toolchain.report import run_figures, untimed_figures
+    from toolchain.report import collect_metrics, untimed_figures
 
     simulations = [s.simulation for s in run.segments]
-    figures = run_figures(session.container, simulations) if timed else untimed_figures(session.container)
+    figures = collect_metrics(session.container, simulations) if timed else untimed_figures(session.container)
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     return figures
 
 
 def _report(session: Session, run: Run, figures: dict) -> str:
-    from toolchain.errors import counted
-    from toolchain.report import spent_text, text
+    from toolchain.errors import format_count
+    from toolchain.report import breakdown_text, report_text
 
     timed = "cycles" in figures
     sections = [
-        text.layers_text(figures) if timed else "",
-        text.totals_text(figures)
+        report_text.layers_text(figures) if timed else "",
+        report_text.totals_text(figures)
         if timed
         else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",
-        spent_text.attribution_text(figures) if timed else "",
-        spent_text.traffic_text(figures) if timed else "",
-        text.fallbacks_text(figures),
-        "ran: " + ", ".join(f"{counted(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
+        breakdown_text.attribution_text(figures) if timed else "",
+        breakdown_text.traffic_text(figures) if timed else "",
+        report_text.fallbacks_text(figures),
+        "ran: " + ", ".join(f"{format_count(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
     ]
     return "\n\n".join(s for s in sections if s)
 

@@ -1,43 +1,55 @@
 """From plans to bytes: lowering, synchronisation, linking, the model.npu container."""
 
-from toolchain.codegen.assemble import container_of, island, reference_container
-from toolchain.codegen.calls import shortened
 from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
+from toolchain.codegen.container_builder import build_container, build_host_subgraph, reference_container
 from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
-from toolchain.codegen.image import image_files, images_of_entries
 from toolchain.codegen.link import link_region, require_dram
-from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result, State
-from toolchain.codegen.relocate import relocated
-from toolchain.codegen.states import StillRead
+from toolchain.codegen.memory_images import image_files, images_of_entries
+from toolchain.codegen.model import (
+    AreaContent,
+    Container,
+    DramArea,
+    HostSubgraph,
+    IoType,
+    LayerInfo,
+    LayerResult,
+    MemoryUse,
+    Port,
+    Region,
+    State,
+)
+from toolchain.codegen.outline import outline_region
+from toolchain.codegen.place_states import StillRead
+from toolchain.codegen.relocate import relocate_container
 
 __all__ = [
     "MAGIC",
     "MAIN",
+    "AreaContent",
     "Container",
     "DramArea",
-    "Held",
+    "HostSubgraph",
     "IoType",
-    "Island",
     "LayerInfo",
-    "Occupied",
+    "LayerResult",
+    "MemoryUse",
     "Port",
     "Region",
-    "Result",
     "State",
     "StillRead",
+    "build_container",
+    "build_host_subgraph",
     "container_from_bytes",
-    "container_of",
     "container_to_bytes",
     "entries_from_bytes",
     "entries_to_bytes",
     "image_files",
     "images_of_entries",
-    "island",
     "link_region",
+    "outline_region",
     "read_container",
     "read_entries",
     "reference_container",
-    "relocated",
+    "relocate_container",
     "require_dram",
-    "shortened",
 ]

@@ -14,16 +14,28 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
-from toolchain.codegen.blocks import BlockReader
+from toolchain.atomic_files import read_limited
+from toolchain.codegen.constant_blocks import BlockReader
+from toolchain.codegen.graph_json import graph_from_text
 from toolchain.codegen.header import read_header
 from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, PortHeader, RegionHeader, Span
-from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result, State
-from toolchain.codegen.serial import graph_from_text
-from toolchain.codegen.soundness import check_soundness
+from toolchain.codegen.model import (
+    AreaContent,
+    Container,
+    DramArea,
+    HostSubgraph,
+    IoType,
+    LayerInfo,
+    LayerResult,
+    MemoryUse,
+    Port,
+    Region,
+    State,
+)
+from toolchain.codegen.verify_container import verify_container
 from toolchain.errors import CompileError, NewerFileError, ProgramError, system_cause
-from toolchain.files import read_limited
-from toolchain.ir.states import Ring, StatePart
+from toolchain.input_limits import DRAM_BYTES, PROGRAM_FILE_BYTES
+from toolchain.ir.states import CircularState, StatePart
 from toolchain.isa import Machine, machine_digest, machine_from_json
 
 MAGIC = b"NPUMODEL"
@@ -113,7 +125,7 @@ def _container(header: Header, entry: EntryHeader, body: bytes) -> Container:
     blocks = BlockReader([get(span) for span in header.blocks])
     segments = tuple(_segment(s, get, blocks, machine) for s in entry.segments)
     graph = graph_from_text(_text(get(entry.graph), "graph"), blocks.array)
-    check_soundness(segments, graph, machine)
+    verify_container(segments, graph, machine)
     inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (entry.inputs, entry.outputs))
     bound = {b.name: np.frombuffer(get(b.data), b.dtype).reshape(b.shape) for b in entry.bound}
     return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, entry.fallbacks, graph, bound)
@@ -128,9 +140,9 @@ def _text(data: bytes, thing: str) -> str:
 
 def _segment(
     header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], blocks: BlockReader, machine: Machine
-) -> Region | Island:
+) -> Region | HostSubgraph:
     if isinstance(header, IslandHeader):
-        return Island(get(header.model), header.inputs, header.outputs, header.nodes)
+        return HostSubgraph(get(header.model), header.inputs, header.outputs, header.nodes)
     dram_size_bytes = machine.chip.dram.size
     if header.dram_bytes > dram_size_bytes:
         raise ProgramError(f"header: {header.dram_bytes} bytes of DRAM, {machine.chip.name} has {dram_size_bytes}")
@@ -158,22 +170,23 @@ def _segment(
         dram_bytes=header.dram_bytes,
         nodes=header.nodes,
         layers=tuple(
-            LayerInfo(i.name, i.op, i.sources, None if i.result is None else Result(**dict(i.result))) for i in header.layers
+            LayerInfo(i.name, i.op, i.sources, None if i.result is None else LayerResult(**dict(i.result))) for i in header.layers
         ),
         op_layers=op_layers,
         sram_bound_bytes=header.sram_bound_bytes,
         sram_peak_bytes=header.sram_peak_bytes,
         areas=tuple(
-            DramArea(tuple(Held(h.kind, h.tensor) for h in a.holds), a.base, a.size_bytes, a.base_register) for a in header.areas
+            DramArea(tuple(AreaContent(h.kind, h.tensor) for h in a.holds), a.base, a.size_bytes, a.base_register)
+            for a in header.areas
         ),
-        buffers=tuple(Occupied(b.memory, b.peak_bytes, b.bound_bytes) for b in header.buffers),
+        buffers=tuple(MemoryUse(b.memory, b.peak_bytes, b.bound_bytes) for b in header.buffers),
         states=tuple(_state(p) for p in header.ports if p.kind == "state"),
     )
 
 
 def _state(header: PortHeader) -> State:
     part = None if header.part is None else StatePart(*header.part)
-    ring = None if header.ring is None else Ring(**dict(header.ring))
+    ring = None if header.ring is None else CircularState(**dict(header.ring))
     return State(_port(header), header.made, header.output, part, ring)
 
 

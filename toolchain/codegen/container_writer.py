@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.bounds import ENTRIES
-from toolchain.codegen.blocks import BlockWriter
+from toolchain.codegen.constant_blocks import BlockWriter
 from toolchain.codegen.container import LENGTH, MAGIC, MAIN, PREFIX, VERSION
-from toolchain.codegen.model import Container, Island, LayerInfo, Port, Region, State
-from toolchain.codegen.serial import graph_to_text
+from toolchain.codegen.graph_json import graph_to_text
+from toolchain.codegen.model import Container, HostSubgraph, LayerInfo, Port, Region, State
 from toolchain.errors import CompileError
+from toolchain.input_limits import ENTRIES
 from toolchain.isa import machine_digest, machine_to_json
 
 ALIGNMENT_BYTES = 16  # of every section in the file
@@ -103,8 +103,8 @@ class _Sections:
         return [start, len(data)]
 
 
-def _segment_header(segment: Region | Island, sections: _Sections, blocks: BlockWriter) -> dict[str, Any]:
-    if isinstance(segment, Island):
+def _segment_header(segment: Region | HostSubgraph, sections: _Sections, blocks: BlockWriter) -> dict[str, Any]:
+    if isinstance(segment, HostSubgraph):
         return {
             "kind": "host",
             "model": sections.put(segment.model),

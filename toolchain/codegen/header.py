@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from pydantic import ValidationError
 
-from toolchain.bounds import ENTRIES
 from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, Pieces, PortHeader, RegionHeader, Span
 from toolchain.errors import ProgramError
+from toolchain.input_limits import ENTRIES
 
 
 def read_header(text: bytes, body_bytes: int) -> Header:

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
-from toolchain.bounds import HEADER_RANK, TENSOR_ELEMENTS
-from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.layout_section import FeatureMaps
 from toolchain.hw.numerics import AnyActivationName
+from toolchain.input_limits import HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.ir.states import StatePart, area_name
 from toolchain.machine.tensors import laid_bytes
 from toolchain.ops.kit.layout import channels_second
@@ -118,19 +118,19 @@ class LayerHeader(_Section):
     result: ResultHeader | None
 
 
-class HeldHeader(_Section):
+class AreaContentHeader(_Section):
     kind: Literal["constants", "activations", "input", "output", "state"]
     tensor: str = ""
 
 
 class AreaHeader(_Section):
-    holds: tuple[HeldHeader, ...]
+    holds: tuple[AreaContentHeader, ...]
     base: Count
     size_bytes: Annotated[int, Field(ge=1, le=1 << 62)]
     base_register: Annotated[int, Field(ge=0, le=255)]
 
 
-class OccupiedHeader(_Section):
+class MemoryUseHeader(_Section):
     memory: str
     peak_bytes: Count
     bound_bytes: Count
@@ -156,7 +156,7 @@ class RegionHeader(_Section):
     sram_bound_bytes: Count
     sram_peak_bytes: Count
     areas: tuple[AreaHeader, ...] = ()
-    buffers: tuple[OccupiedHeader, ...] = ()
+    buffers: tuple[MemoryUseHeader, ...] = ()
 
 
 class EntryHeader(_Section):

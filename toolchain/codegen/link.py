@@ -6,28 +6,28 @@ import hashlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from toolchain.bounds import DRAM_BYTES
-from toolchain.codegen.areas import Piece, areas_of, based
-from toolchain.codegen.kept import Kept, kept_constants
+from toolchain.codegen.batch_loop import AddressStep
+from toolchain.codegen.dram_areas import DramPiece, make_dram_areas, use_base_registers
+from toolchain.codegen.hoist_constants import HoistedConstants, hoist_constants
 from toolchain.codegen.lower import BaseAddresses, lower_region
-from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result, state_of
-from toolchain.codegen.repeat import Stepping
-from toolchain.codegen.states import ELSEWHERE, Place, in_place
+from toolchain.codegen.model import AreaContent, LayerInfo, LayerResult, MemoryUse, Port, Region, state_of
+from toolchain.codegen.place_states import ELSEWHERE, StatePlace, write_states_in_place
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
-from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.layout_section import FeatureMaps
+from toolchain.input_limits import DRAM_BYTES
 from toolchain.ir.graph import INNER, Graph
 from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
 from toolchain.ops.kit.operator import NpuOp, operator_of
-from toolchain.ops.kit.tile import Block, aligned
-from toolchain.passes.samples import OneSample
-from toolchain.passes.segments import Segment
+from toolchain.ops.kit.tile import ConstantBlock, round_up
+from toolchain.passes.extract_sample import SampleGraph
+from toolchain.passes.partition import Segment
 from toolchain.schedule.copies import Location, dram_alignment
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.staging import Part
+from toolchain.schedule.tile_buffers import PrefetchPart
 
 
 def link_region(
@@ -35,7 +35,7 @@ def link_region(
     segment: Segment,
     plan: RegionPlan,
     machine: Machine,
-    samples: OneSample | None = None,
+    samples: SampleGraph | None = None,
     keep: bool = True,
 ) -> Region:
     """States first, then other ports, spilled tensors, and constants in the order of their first use. samples: plan is of one
@@ -44,11 +44,11 @@ def link_region(
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    kept = kept_constants(plan) if keep else Kept({}, plan.placements)
+    kept = hoist_constants(plan) if keep else HoistedConstants({}, plan.placements)
     plan = replace(plan, placements=kept.placements)
     placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, kept.places)
     require_dram(constants.end, chip)
-    placed, roots = in_place(placed, layout.states, chip), layout.settled()
+    placed, roots = write_states_in_place(placed, layout.states, chip), layout.settled()
     lasting = {n for state in graph.states for n in (state.past, state.made)}
     inputs, outputs = (
         tuple(_port(n, graph, plan, roots) for n in names if n not in lasting) for names in (segment.inputs, segment.outputs)
@@ -58,8 +58,8 @@ def link_region(
     pieces = layout.pieces(
         [("input", inputs), ("output", outputs), ("state", [replace(s.port, model=s.name) for s in states])], constants.end
     )
-    areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None, placed)
-    program = synchronise(based(placed, areas, repeat, stepping, chip), chip, layout.end, repeat)
+    areas, repeat = make_dram_areas(pieces, chip, stepping, samples.count if samples is not None else None, placed)
+    program = synchronise(use_base_registers(placed, areas, repeat, stepping, chip), chip, layout.end, repeat)
     return Region(
         program=_encoded(program.ops, machine),
         constants=tuple(constants.blocks),
@@ -73,7 +73,7 @@ def link_region(
         sram_peak_bytes=plan.placements[Space.SRAM].peak_bytes,
         areas=areas,
         buffers=tuple(
-            Occupied(chip.spaces[space].name, found.peak_bytes, found.bound_bytes)
+            MemoryUse(chip.spaces[space].name, found.peak_bytes, found.bound_bytes)
             for space, found in sorted(plan.placements.items())
             if space != Space.SRAM
         ),
@@ -97,11 +97,11 @@ class _Layout:
     states: what runs leave lies elsewhere in `roots`, and in its place once it is settled."""
 
     def __init__(
-        self, graph: Graph, segment: Segment, plan: RegionPlan, samples: OneSample | None, align: int, chip: Chip
+        self, graph: Graph, segment: Segment, plan: RegionPlan, samples: SampleGraph | None, align: int, chip: Chip
     ) -> None:
         self.align = align
         self.roots = {name: plan.root(name) for name in plan.resident}
-        self.stepping: dict[str, Stepping] = {}
+        self.stepping: dict[str, AddressStep] = {}
         self._ports: list[tuple[int, int]] = []
         at = 0
         lasting = {s.made: s.past for s in graph.states}
@@ -111,36 +111,39 @@ class _Layout:
             if root not in self.roots:
                 self.roots[root] = Location(Space.DRAM, at)
                 if samples is not None and root in samples.counted:
-                    self.stepping[root] = Stepping(at, at + _stored_bytes(root, samples.graph, plan))
-                end = at + aligned(_stored_bytes(root, graph, plan), align)
+                    self.stepping[root] = AddressStep(at, at + _stored_bytes(root, samples.graph, plan))
+                end = at + round_up(_stored_bytes(root, graph, plan), align)
                 self._ports.append((at, end))
                 at = end
-        self.states, elsewhere = list[Place](), ELSEWHERE
+        self.states, elsewhere = list[StatePlace](), ELSEWHERE
         for made in (n for n in segment.outputs if n in lasting):
             size = _stored_bytes(made, graph, plan)
             self.roots[made] = Location(Space.DRAM, elsewhere)
-            self.states.append(Place(made, elsewhere, self.roots[lasting[made]].address, size))
-            elsewhere += aligned(size, align)
+            self.states.append(StatePlace(made, elsewhere, self.roots[lasting[made]].address, size))
+            elsewhere += round_up(size, align)
         self._spilled = at
         if plan.spilled:
             spilled = _placed_spills([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], at, chip)
             for name, address in spilled.addresses.items():
                 self.roots[name] = Location(Space.DRAM, at + address)
-            at += aligned(spilled.peak_bytes, align)
+            at += round_up(spilled.peak_bytes, align)
         self.end = at
 
     def settled(self) -> dict[str, Location]:
         """The roots, with what runs leave of states where the next ones read it."""
         return {**self.roots, **{s.made: Location(Space.DRAM, s.address) for s in self.states}}
 
-    def pieces(self, ports: Iterable[tuple[str, Iterable[Port]]], end: int) -> list[Piece]:
+    def pieces(self, ports: Iterable[tuple[str, Iterable[Port]]], end: int) -> list[DramPiece]:
         """What lies in DRAM, in the order of addresses. ports: by kind; end: of the constants behind it all."""
         kinds = [(kind, p) for kind, held in ports for p in held]
         found = [
-            Piece(tuple(Held(kind, p.model) for kind, p in kinds if first <= p.address < last), first, last)
+            DramPiece(tuple(AreaContent(kind, p.model) for kind, p in kinds if first <= p.address < last), first, last)
             for first, last in self._ports
         ]
-        found += [Piece((Held("activations"),), self._spilled, self.end), Piece((Held("constants"),), self.end, end)]
+        found += [
+            DramPiece((AreaContent("activations"),), self._spilled, self.end),
+            DramPiece((AreaContent("constants"),), self.end, end),
+        ]
         return [piece for piece in found if piece.first < piece.last]
 
 
@@ -177,7 +180,7 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
         lies = view.strides
         granule = lies.maps.granule if lies.maps is not None else 0
         place = base.space.name.lower(), base.address + view.offset_bytes
-        result = Result(node.outputs[0], *place, lies.along, turns, granule, lies.surface_bytes)
+        result = LayerResult(node.outputs[0], *place, lies.along, turns, granule, lies.surface_bytes)
         found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, None if view.rows else result))
     return found
 
@@ -207,25 +210,25 @@ class _Constants:
         self._by_bytes: dict[bytes, int] = {}
         self.blocks: list[tuple[int, bytes]] = []
 
-    def address(self, block: Block) -> int:
+    def address(self, block: ConstantBlock) -> int:
         if block.key not in self._known:
             data = block.data()
             address = self._by_bytes.setdefault(hashlib.sha256(data).digest(), self.end)
             self._known[block.key] = address
             if address == self.end:
                 self.blocks.append((address, data))
-                self.end += aligned(len(data), self._align)
+                self.end += round_up(len(data), self._align)
         return self._known[block.key]
 
-    def together(self, part: Part) -> int:
+    def together(self, part: PrefetchPart) -> int:
         """Of blocks that nothing else reads: one behind the other, with zeros between them."""
         first = self.end
         for block in part.blocks:
             data = block.data()
-            padded = data if block is part.blocks[-1] else data.ljust(aligned(len(data), self._align), b"\0")
+            padded = data if block is part.blocks[-1] else data.ljust(round_up(len(data), self._align), b"\0")
             if self.end - first != part.places[block.key] or block.key in self._known:
                 raise InternalError(f"constants {block.key} do not lie where they are fetched from")
             self._known[block.key] = self.end
             self.blocks.append((self.end, padded))
-            self.end += aligned(len(data), self._align)
+            self.end += round_up(len(data), self._align)
         return first

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from toolchain.codegen.kept import Needed
+from toolchain.codegen.hoist_constants import Needed
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
-from toolchain.machine import Access, Copy, Index, MachineOp, Space, accesses, anywhere, overlap
+from toolchain.hw.unit_map import Unit
+from toolchain.machine import Access, Copy, MachineOp, MemoryIndex, Space, accesses, anywhere, overlap
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work
-from toolchain.schedule.copies import Location, Mover, Stride, copies
-from toolchain.schedule.emits import SumPlaces
-from toolchain.schedule.moves import moves
-from toolchain.schedule.places import View
+from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask
+from toolchain.schedule.accumulator_memory import AccumulatorAddresses
+from toolchain.schedule.copies import CopyEngine, Location, Stride, copies
+from toolchain.schedule.lower_moves import lower_moves
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.staging import Part, PlannedLayer, box_strides, rings, staged
-from toolchain.schedule.stripes import Anew, Call, Shift, shifted
-from toolchain.schedule.units import on_unit
+from toolchain.schedule.stripes import BufferReset, BufferShift, LayerCall, shift_boxes
+from toolchain.schedule.tile_buffers import PlannedLayer, PrefetchPart, box_strides, needs_staging, rings
+from toolchain.schedule.unit_choice import lower_to_unit
+from toolchain.schedule.views import View
 
 NOTHING: Mapping[Needed, int] = MappingProxyType({})
 
@@ -31,8 +31,8 @@ class BaseAddresses:
     """Where every root lies, and where constants are kept in DRAM: a block, and several one behind the other."""
 
     roots: Mapping[str, Location]
-    block: Callable[[Block], int]
-    part: Callable[[Part], int]
+    block: Callable[[ConstantBlock], int]
+    part: Callable[[PrefetchPart], int]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedOp:
     """An operation, the layer it belongs to, and the bytes it touches: wherever its row is, of the end that is one."""
 
     op: MachineOp
@@ -66,19 +66,19 @@ class Placed:
     row: Row | None = None
 
 
-def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mapping[Needed, int] = NOTHING) -> list[Placed]:
+def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mapping[Needed, int] = NOTHING) -> list[PlacedOp]:
     """Every operation of a region without synchronisation. kept: addresses of constants that are brought once."""
     groups: list[Group] = []
-    channels, sums = _LoadChannels(chip), SumPlaces(chip)
-    tops: dict[str, Top] = {}
+    channels, sums = _LoadChannels(chip), AccumulatorAddresses(chip)
+    tops: dict[str, BufferOrigin] = {}
     there = _Kept(kept, set())
     lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops, there) for i, p in enumerate(plan.layers)]
     for step in plan.steps():
-        if isinstance(step, Shift):
+        if isinstance(step, BufferShift):
             groups.append(lowerings[step.layer].shift(step))
-        elif isinstance(step, Anew):
-            tops[step.root] = Top(0, *step.first)
-        elif isinstance(step, Call):
+        elif isinstance(step, BufferReset):
+            tops[step.root] = BufferOrigin(0, *step.first)
+        elif isinstance(step, LayerCall):
             groups += lowerings[step.layer].tiles(step.extent)
         else:
             groups += lowerings[step].groups(_fetched(step, plan, lowerings, chip))
@@ -93,7 +93,7 @@ def _fetched(step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], c
         yield [op for owner, part, cut in owners for op in owner.fetch(part, cut.start, cut.stop)]
 
 
-class Top(NamedTuple):
+class BufferOrigin(NamedTuple):
     """Of a root that does not hold all of itself, what lies first."""
 
     row: int = 0
@@ -128,7 +128,7 @@ class _Kept:
     places: Mapping[Needed, int]
     there: set[tuple[int, int]]
 
-    def take(self, layer: int, block: Block, unit: Unit) -> tuple[Location, bool] | None:
+    def take(self, layer: int, block: ConstantBlock, unit: Unit) -> tuple[Location, bool] | None:
         """(where it lies, whether it is there already); None where it is none of them."""
         space = unit.roles[block.role]
         address = self.places.get((layer, block.key, space))
@@ -148,8 +148,8 @@ class _LayerLowering:
         bases: BaseAddresses,
         chip: Chip,
         channels: _LoadChannels,
-        sums: SumPlaces,
-        tops: dict[str, Top],
+        sums: AccumulatorAddresses,
+        tops: dict[str, BufferOrigin],
         kept: _Kept,
     ):
         """tops: the first of what a root holds, where it does not hold all."""
@@ -157,8 +157,8 @@ class _LayerLowering:
         self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
         store = chip.channels[-1]
-        self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
-        self.stores = Mover(store.number, chip.dma_dimensions)
+        self.loads = CopyEngine(0, chip.dma_dimensions)  # dealt out to channels
+        self.stores = CopyEngine(store.number, chip.dma_dimensions)
         self.rings = rings(planned.plan.slots) if planned.plan is not None else {}
         self.ahead = {key: part for part in (planned.plan.ahead if planned.plan is not None else ()) for key in part.places}
         self.starts: dict[str, int] = {}  # in DRAM, of parts
@@ -174,7 +174,7 @@ class _LayerLowering:
         base = self.bases.roots[view.root]
         if view.rows:
             image, row, column, channel = start
-            top = self.tops.get(view.root, Top())
+            top = self.tops.get(view.root, BufferOrigin())
             start = image, row - top.row, column - top.column, channel - top.channel
         return Location(base.space, base.address + view.at(start))
 
@@ -189,7 +189,7 @@ class _LayerLowering:
         for group in self._tiles(None):
             yield replace(group, loads=(*group.loads, *next(fetched, ())))
 
-    def fetch(self, part: Part, start: int, stop: int) -> Iterator[Copy]:
+    def fetch(self, part: PrefetchPart, start: int, stop: int) -> Iterator[Copy]:
         """Bytes [start, stop) of constants that lie one behind the other."""
         if part.role not in self.starts:
             self.starts[part.role] = self.bases.part(part)
@@ -212,27 +212,27 @@ class _LayerLowering:
         index, held = self.rings[role, space].take(key)
         return self.plan.slot(self.index, role, space, index), held
 
-    def _tile(self, work: Work, unit: Unit) -> Group:
+    def _tile(self, work: TileTask, unit: Unit) -> Group:
         loads: list[MachineOp] = []
         sites = [self._read(f"r{i}", box, unit, loads) for i, box in enumerate(work.reads)]
         addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(work.blocks)]
         stores: list[MachineOp] = []
         out = self._write(work.write, unit, stores) if work.write is not None else None
-        computes = on_unit(work.emit(sites, addresses, out), unit, self.chip, self.sums)
+        computes = lower_to_unit(work.emit(sites, addresses, out), unit, self.chip, self.sums)
         return Group(tuple(loads), computes, tuple(stores), self.index)
 
-    def _read(self, role: str, box: Box, unit: Unit, loads: list[MachineOp]) -> Site:
+    def _read(self, role: str, box: Box, unit: Unit, loads: list[MachineOp]) -> BoxLocation:
         base, view = self.location(box.tensor, box.start), self.view(box.tensor)
-        if not staged(box, unit, self.plan.residents):
-            return Site(base.address, view.strides)
+        if not needs_staging(box, unit, self.plan.residents):
+            return BoxLocation(base.address, view.strides)
         slot, held = self._take(role, unit.roles[box.role], box)
-        site = Site(slot.address, view.box_alone(box))
+        site = BoxLocation(slot.address, view.box_alone(box))
         if not held:
             strides = box_strides(box, view.strides, site.strides)
             loads += self.channels.deal(copies(base, slot, strides, view.item_bytes, self.loads))
         return site
 
-    def _block(self, role: str, block: Block, unit: Unit, loads: list[MachineOp]) -> int:
+    def _block(self, role: str, block: ConstantBlock, unit: Unit, loads: list[MachineOp]) -> int:
         part = self.ahead.get(block.key)
         if part is not None:
             return self.plan.part(self.index, part).address + part.places[block.key]
@@ -242,21 +242,21 @@ class _LayerLowering:
             loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.loads))
         return slot.address
 
-    def _write(self, box: Box, unit: Unit, stores: list[MachineOp]) -> Site:
+    def _write(self, box: Box, unit: Unit, stores: list[MachineOp]) -> BoxLocation:
         base, view = self.location(box.tensor, box.start), self.view(box.tensor)
         if box.tensor in self.plan.residents:
-            return Site(base.address, view.strides)
+            return BoxLocation(base.address, view.strides)
         slot, _ = self._take("w", unit.roles["output"], box)
-        site = Site(slot.address, view.box_alone(box))
+        site = BoxLocation(slot.address, view.box_alone(box))
         strides = box_strides(box, site.strides, view.strides)
         stores += copies(slot, base, strides, view.item_bytes, self.stores)
         return site
 
-    def shift(self, step: Shift) -> Group:
+    def shift(self, step: BufferShift) -> Group:
         """Rows that are still needed to the beginning of their buffer: one by one where they would lie on each other."""
         ops: list[MachineOp] = []
-        top = self.tops.get(step.root, Top())
-        for box in shifted(step, self.layer.types):
+        top = self.tops.get(step.root, BufferOrigin())
+        for box in shift_boxes(step, self.layer.types):
             view = self.view(box.tensor)
             strides = box_strides(box, view.strides, view.strides)
             source = self.location(box.tensor, box.start)
@@ -267,7 +267,7 @@ class _LayerLowering:
 
     def moves(self) -> Group:
         """A mover's, which are all of them stores to what comes behind."""
-        return Group((), (), tuple(moves(self.layer, self.plan.views, self.location, self.chip)), self.index, self._row())
+        return Group((), (), tuple(lower_moves(self.layer, self.plan.views, self.location, self.chip)), self.index, self._row())
 
     def _row(self) -> Row | None:
         index = self.layer.mover.row_index(self.layer)
@@ -278,10 +278,10 @@ class _LayerLowering:
         return Row(at.space, at.address, self.view(number).item_bytes, reached.strides.along[index.axis], index.limit)
 
 
-def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
+def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
     """Loads of the next group move ahead of this group's computes and stores wherever no byte forbids it."""
 
-    def placed(ops: Sequence[MachineOp], group: Group) -> list[Placed]:
+    def placed(ops: Sequence[MachineOp], group: Group) -> list[PlacedOp]:
         return [_placed(op, group.layer, group.row, chip) for op in ops]
 
     waiting = placed(groups[0].loads, groups[0]) if groups else []
@@ -300,12 +300,12 @@ def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
         yield from body
 
 
-def _placed(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> Placed:
+def _placed(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> PlacedOp:
     found = accesses(op, chip)
     if row is None or not isinstance(op, Copy) or not (op.destination_base or op.source_base):
-        return Placed(op, layer, found)
-    index = Index(0, row.scale, row.limit)
-    return Placed(op, layer, tuple(anywhere(a, (index,)) if a.write == bool(op.destination_base) else a for a in found), row)
+        return PlacedOp(op, layer, found)
+    index = MemoryIndex(0, row.scale, row.limit)
+    return PlacedOp(op, layer, tuple(anywhere(a, (index,)) if a.write == bool(op.destination_base) else a for a in found), row)
 
 
 def conflict(a: Access, b: Access) -> bool:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.layout_section import FeatureMaps
 from toolchain.ir.graph import Graph, TensorType
-from toolchain.ir.states import Carried, Ring, StatePart, area_name
+from toolchain.ir.states import ChipState, CircularState, StatePart, area_name
 from toolchain.isa import Machine
-from toolchain.machine import Access, Flow
+from toolchain.machine import Access, InstructionStream
 from toolchain.machine.tensors import laid_bytes
-from toolchain.ops.kit.operator import of_sample
+from toolchain.ops.kit.operator import sample_shape
 
 _ORT_NAMES = {"float32": "float", "float64": "double"}
 
@@ -52,7 +52,7 @@ class State:
     made: str
     output: str
     part: StatePart | None = None
-    ring: Ring | None = None
+    ring: CircularState | None = None
 
     @property
     def name(self) -> str:
@@ -72,13 +72,13 @@ class State:
         return replace(self.port, shape=tuple(ring.places if d == ring.axis else n for d, n in enumerate(self.port.shape)))
 
 
-def state_of(carried: Carried, port: Port) -> State:
+def state_of(carried: ChipState, port: Port) -> State:
     """port: of what a run reads."""
     return State(replace(port, model=carried.pair.past), carried.made, carried.pair.present, carried.part, carried.ring)
 
 
 @dataclass(frozen=True)
-class Held:
+class AreaContent:
     """What lies in an area of DRAM. kind: constants, activations (what a program keeps between layers), input, output or state.
     tensor: of a port, the model's; of a state the input."""
 
@@ -96,7 +96,7 @@ class DramArea:
     """DRAM bytes base .. base + size_bytes. base_register: the one that holds `base` when the program starts, by which it reaches
     what lies here; 0: its addresses are absolute."""
 
-    holds: tuple[Held, ...]
+    holds: tuple[AreaContent, ...]
     base: int
     size_bytes: int
     base_register: int
@@ -111,7 +111,7 @@ class DramArea:
 
 
 @dataclass(frozen=True)
-class Result:
+class LayerResult:
     """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram. turns: of a batch
     that is repeated, the samples that lie there one after another, one an iteration. granule: so many channels lie together, the
     next ones surface_bytes further; 0: all do."""
@@ -127,7 +127,7 @@ class Result:
     def held(self, kind: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides of what lies there, a sample of it where they take turns: of granules, whole ones, each a last
         dimension. Raises ValueError where the tensor holds no such samples."""
-        shape = kind.shape if self.turns == 1 else of_sample(kind.shape, self.turns)
+        shape = kind.shape if self.turns == 1 else sample_shape(kind.shape, self.turns)
         if not self.granule:
             return shape, self.strides
         held = (*shape[:-1], -(-shape[-1] // self.granule), self.granule)
@@ -146,11 +146,11 @@ class LayerInfo:
     name: str
     op: str
     sources: tuple[str, ...]
-    result: Result | None = None  # files of older builds do not say it
+    result: LayerResult | None = None  # files of older builds do not say it
 
 
 @dataclass(frozen=True)
-class Occupied:
+class MemoryUse:
     """What a plan takes of a memory on the chip, by its name, and the least that any plan of the same live ranges could."""
 
     memory: str
@@ -176,7 +176,7 @@ class Region:
     sram_bound_bytes: int
     sram_peak_bytes: int
     areas: tuple[DramArea, ...] = ()  # files of older builds do not say them
-    buffers: tuple[Occupied, ...] = ()
+    buffers: tuple[MemoryUse, ...] = ()
     states: tuple[State, ...] = ()
 
     @property
@@ -194,7 +194,7 @@ class Region:
         """The chip's tensors that are wanted behind it."""
         return (*(p.tensor for p in self.outputs), *(s.made for s in self.states))
 
-    def layer_of(self, flow: Flow, index: int) -> int:
+    def layer_of(self, flow: InstructionStream, index: int) -> int:
         """Of an operation that is dispatched; -1 for none. A call runs its block for the layers from its own on: each lies as
         far from it as the operation's own from that of the block's begin."""
         layer = self.op_layers[flow.sources[index]]
@@ -203,7 +203,7 @@ class Region:
             layer = layer + here - there if min(layer, here, there) >= 0 else -1
         return layer if layer < len(self.layers) else -1
 
-    def layers_of(self, flow: Flow) -> NDArray[np.int64]:
+    def layers_of(self, flow: InstructionStream) -> NDArray[np.int64]:
         """`layer_of` of each operation that is dispatched."""
         found = np.array(self.op_layers, np.int64)[np.array(flow.sources, np.int64)]
         found[found >= len(self.layers)] = -1
@@ -219,7 +219,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Island:
+class HostSubgraph:
     """An ONNX model that the host runs."""
 
     model: bytes
@@ -251,7 +251,7 @@ class Container:
     machine: Machine
     inputs: tuple[IoType, ...]
     outputs: tuple[IoType, ...]
-    segments: tuple[Region | Island, ...]
+    segments: tuple[Region | HostSubgraph, ...]
     fallbacks: tuple[tuple[str, str, str], ...]
     graph: Graph
     bound: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from toolchain.bounds import DRAM_BYTES
-from toolchain.codegen.areas import area_at
+from toolchain.codegen.dram_areas import area_at
 from toolchain.codegen.model import Container, DramArea, LayerInfo, Port, Region
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
+from toolchain.input_limits import DRAM_BYTES
 
 
-def relocated(container: Container, bases: Mapping[str, int]) -> Container:
+def relocate_container(container: Container, bases: Mapping[str, int]) -> Container:
     """bases: new address of the area that holds `constants`, `activations`, `input:TENSOR`, `output:TENSOR` or
     `state:INPUT`; with `SEGMENT:` in
     front where several programs have such a one. Raises CompileError with every fault."""

@@ -21,9 +21,9 @@ from itertools import permutations
 
 import numpy as np
 
-from toolchain.codegen.history import History
-from toolchain.codegen.lower import Placed
-from toolchain.codegen.repeat import Repeated, framed
+from toolchain.codegen.access_history import AccessHistory
+from toolchain.codegen.batch_loop import BatchLoop, wrap_batch_loop
+from toolchain.codegen.lower import PlacedOp
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.machine import End, MachineOp, Signal, Wait
@@ -34,7 +34,7 @@ _MOST_TRIED = 16  # sets of links that are tried before the ring alone
 
 
 @dataclass(frozen=True)
-class Synchronised:
+class SynchronisedProgram:
     """A whole program: operations, and the layer each belongs to (-1: none)."""
 
     ops: tuple[MachineOp, ...]
@@ -77,7 +77,9 @@ class _Order:
         return len(self.pairs) + len(self.answers)
 
 
-def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, repeat: Repeated | None = None) -> Synchronised:
+def synchronise(
+    placed: Sequence[PlacedOp], chip: Chip, mutable_dram_bytes: int, repeat: BatchLoop | None = None
+) -> SynchronisedProgram:
     """placed: in program order, which defines what the program means. DRAM from `mutable_dram_bytes` on is only read.
 
     Raises CompileError where even the fewest semaphores that can order the engines are more than the machine has.
@@ -128,13 +130,13 @@ def _closed(way: Sequence[int]) -> list[Pair]:
 
 
 def _ordered(
-    placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None, closed: bool
+    placed: Sequence[PlacedOp], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None, closed: bool
 ) -> _Order:
     """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all). closed: with a
     barrier at the end."""
     engines = len(chip.units)
     queues = [p.op.queue(chip) for p in placed]
-    history = History([mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])], engines)
+    history = AccessHistory([mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])], engines)
     clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last event of p that e knows to be over
     known: list[np.ndarray] = []
     events: list[_Event] = []
@@ -212,7 +214,7 @@ def _answers(events: Sequence[_Event], known: Sequence[np.ndarray], limit: int) 
     return {pair: found for pair, found in answers.items() if found}
 
 
-def _assemble(placed: Sequence[Placed], order: _Order, repeat: Repeated | None) -> Synchronised:
+def _assemble(placed: Sequence[PlacedOp], order: _Order, repeat: BatchLoop | None) -> SynchronisedProgram:
     events = order.events
     number = {pair: i for i, pair in enumerate(sorted(order.pairs))}
     answer_number = {pair: len(number) + i for i, pair in enumerate(order.answers)}
@@ -243,5 +245,5 @@ def _assemble(placed: Sequence[Placed], order: _Order, repeat: Repeated | None) 
         ops += made
         layers += [item.layer] * len(made)
     if repeat is not None:
-        return Synchronised(*framed(ops, layers, repeat))
-    return Synchronised((*ops, End()), (*layers, -1))
+        return SynchronisedProgram(*wrap_batch_loop(ops, layers, repeat))
+    return SynchronisedProgram((*ops, End()), (*layers, -1))

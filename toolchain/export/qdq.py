@@ -1,6 +1,7 @@
 """The quantized network as ONNX that others run: QuantizeLinear and DequantizeLinear at every tensor that the chip holds.
 
-Layers that add up codes are written as the machine rounds them (`toolchain.export.sums`), or as kernels for codes do, once: their
+Layers that add up codes are written as the machine rounds them (`toolchain.export.exact_sums`), or as kernels for codes do,
+once: their
 weights with scales, biases int32 where such kernels take them. Others stay operators of floats between two roundings, tensors of
 wide codes floats.
 """
@@ -15,9 +16,9 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
-from toolchain.export.phases import InPhases, in_phases
-from toolchain.export.sums import Sums, weight_codes
-from toolchain.export.writer import Array, Coded, Writer
+from toolchain.export.exact_sums import ExactSums, weight_codes
+from toolchain.export.qdq_writer import Array, CodedTensor, Writer
+from toolchain.export.transposed_convolution import PhasedModel, split_phases
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
@@ -34,7 +35,7 @@ _LOST_HALF = (Rounding.FLOOR, Rounding.TRUNCATE)  # roundings that biases make u
 def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False) -> bytes:
     """The same as the bytes of an ONNX file, weights beside uint8 codes in uint8; see `qdq_graph`."""
     from quant.exact_weights import with_exact_weights
-    from toolchain.frontend.emit import least_opset, to_proto
+    from toolchain.frontend.export_onnx import least_opset, to_proto
 
     graph = qdq_graph(model, integer, chosen, origins, chip, nearest)
     proto = to_proto(graph, least_opset(graph, model.opset))
@@ -46,10 +47,10 @@ def qdq_graph(
 ) -> OnnxGraph:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
     layout)."""
-    spread = in_phases(model.graph, chosen, integer)
+    spread = split_phases(model.graph, chosen, integer)
     graph, coded = spread.graph, _coded(integer, origins, model, spread)
     writer, by_name = Writer(graph, coded), {n.name: n for n in integer.nodes}
-    sums = None if nearest else Sums(writer, integer, graph.consumers())
+    sums = None if nearest else ExactSums(writer, integer, graph.consumers())
     layers = _Layers(writer, sums, integer, chosen, chip)
     for name in graph.inputs:
         if name in coded:
@@ -63,9 +64,9 @@ def qdq_graph(
     return base.with_nodes(writer.nodes)
 
 
-def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: InPhases) -> dict[str, Coded]:
+def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: PhasedModel) -> dict[str, CodedTensor]:
     made = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
-    found: dict[str, Coded] = {}
+    found: dict[str, CodedTensor] = {}
     for name, (tensor, layout) in origins.items():
         kind = integer.types.get(name)
         if kind is None or kind.quant is None or layout == INNER or model.types[tensor].dtype != "float32":
@@ -75,11 +76,11 @@ def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: InPhase
         # of a tensor that the chip holds in both orders, and reads from the host in none, the codes are the same
         if tensor not in found or name == tensor:
             made_here = name in made or (tensor in found and found[tensor].made)
-            found[tensor] = Coded(kind.quant, kind.dtype, made_here)
+            found[tensor] = CodedTensor(kind.quant, kind.dtype, made_here)
     for tensor, name in spread.held.items():
         kind = integer.types[name]
         if kind.quant is not None and not CodeType(kind.dtype).is_wide:
-            found.setdefault(tensor, Coded(kind.quant, kind.dtype, True))
+            found.setdefault(tensor, CodedTensor(kind.quant, kind.dtype, True))
     for node in spread.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
         x, y = node.inputs[0] if node.inputs else "", node.outputs[0]
         if node.op.op_type in _MOVES and x in found and y not in found:
@@ -92,7 +93,7 @@ class _Layers:
     """Writes the model's nodes as the chip has them. sums: None where each layer is to round once."""
 
     writer: Writer
-    sums: Sums | None
+    sums: ExactSums | None
     integer: Graph
     chosen: Graph
     chip: Chip

@@ -5,31 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolchain.frontend.alike import with_blocks_alike
-    from toolchain.frontend.decompose import with_steps
+    from toolchain.frontend.check_host_model import find_host_model_fault
+    from toolchain.frontend.decomposition_pass import apply_decompositions
     from toolchain.frontend.from_data import ModelData
-    from toolchain.frontend.island import island_fault
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
-    from toolchain.frontend.states import with_states
+    from toolchain.frontend.repeated_blocks import tie_block_ranges
+    from toolchain.frontend.state_pairs import pair_states
 
 __all__ = [
     "ModelData",
     "NormalModel",
+    "apply_decompositions",
     "extract",
-    "island_fault",
+    "find_host_model_fault",
     "load_model",
+    "pair_states",
+    "tie_block_ranges",
     "to_graph",
-    "with_blocks_alike",
-    "with_states",
-    "with_steps",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """onnx takes half a second to import; only those who load a model pay for it."""
     if name in __all__:
-        from toolchain.frontend import alike, decompose, island, model, states
+        from toolchain.frontend import check_host_model, decomposition_pass, model, repeated_blocks, state_pairs
 
-        homes = {"island_fault": island, "with_blocks_alike": alike, "with_states": states, "with_steps": decompose}
+        homes = {
+            "find_host_model_fault": check_host_model,
+            "tie_block_ranges": repeated_blocks,
+            "pair_states": state_pairs,
+            "apply_decompositions": decomposition_pass,
+        }
         return getattr(homes.get(name, model), name)
     raise AttributeError(name)

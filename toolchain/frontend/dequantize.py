@@ -1,7 +1,7 @@
 """A quantized model as a float network: constants in real numbers, computation on codes as computation on what they stand for.
 
 What is left of its quantization are pairs of QuantizeLinear and DequantizeLinear on activations, one behind the other, and
-for each node how the file stores its constants (quant.given).
+for each node how the file stores its constants (quant.file_qparams).
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from toolchain.errors import counted
-from toolchain.frontend.batch_scales import products_apart
+from toolchain.errors import format_count
 from toolchain.frontend.convert import type_of
+from toolchain.frontend.dequantize_state import CODES, CodeTensor, DequantizeState, get_real_tensor, make_codes
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.held import Held, held, held_blocks
 from toolchain.frontend.infer import evaluate
-from toolchain.frontend.integer_products import PRODUCTS, biased, cast_codes, integer_product, scaled_sums
-from toolchain.frontend.meant import CODES, Meant, Walk, make_codes, real_of
+from toolchain.frontend.integer_products import (
+    PRODUCTS,
+    cast_codes,
+    fold_bias_into_product,
+    fold_scale_into_product,
+    integer_product,
+)
+from toolchain.frontend.quantized_constants import QuantizedConstant, make_block_quantized_constant, make_quantized_constant
 from toolchain.frontend.rewrite import operand
+from toolchain.frontend.split_batched_matmul import split_batched_matmul
+from toolchain.ir.file_quantization import FileWeights
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, distinctly_named
-from toolchain.ir.stored import Stored
 
 # Operators of which codes of their outputs mean what codes of their first input do.
 MOVES = frozenset(
@@ -37,22 +43,22 @@ QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 
 
 @dataclass(frozen=True)
-class Dequantized:
+class DequantizedGraph:
     """`stored`: by node, how the file holds its constants. `notes`: of those that no machine can hold so."""
 
     graph: OnnxGraph
-    stored: Mapping[str, Stored]
+    stored: Mapping[str, FileWeights]
     notes: tuple[str, ...] = ()
 
 
-def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantized:
+def dequantize_graph(graph: OnnxGraph, opset: int, static: bool = False) -> DequantizedGraph:
     """static: what quantizes by each run's own range (DynamicQuantizeLinear) has a range that calibration finds.
 
     Raises CompileError: scales of activations that are not finite and positive.
     """
-    walk = Walk(graph, opset, static, dict(graph.types), dict(graph.constants))
+    walk = DequantizeState(graph, opset, static, dict(graph.types), dict(graph.constants))
     if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
-        return Dequantized(graph, {})
+        return DequantizedGraph(graph, {})
     for node in graph.nodes:
         _take(node, walk)
     for name in graph.outputs:
@@ -61,19 +67,19 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
             walk.emit(Node(f"{name}/identity", OnnxOp("Identity"), (name,), (name,), ()))
             del walk.same[name]
     done = replace(graph, nodes=distinctly_named(walk.nodes), types=walk.types, constants=walk.constants)
-    return Dequantized(done, walk.stored, tuple(_notes(walk)))
+    return DequantizedGraph(done, walk.stored, tuple(_notes(walk)))
 
 
-def _notes(walk: Walk) -> Iterator[str]:
+def _notes(walk: DequantizeState) -> Iterator[str]:
     """Of weights that no machine holds as the file does."""
     if walk.lost:
-        yield f"weights of {counted(walk.lost, 'layer')} {_LOST}"
+        yield f"weights of {format_count(walk.lost, 'layer')} {_LOST}"
     read = [walk.floats[n] for node in walk.nodes for n in node.inputs[:2] if n in walk.floats and node.op.op_type in WEIGHTED]
     if read:
-        yield f"weights of {counted(len(read), 'layer')} are {', '.join(sorted(set(read)))} in the file, and rounded anew"
+        yield f"weights of {format_count(len(read), 'layer')} are {', '.join(sorted(set(read)))} in the file, and rounded anew"
 
 
-def _take(node: OnnxNode, walk: Walk) -> None:
+def _take(node: OnnxNode, walk: DequantizeState) -> None:
     rule = None if node.op.domain else _RULES.get(node.op.op_type)
     if rule is not None and rule(node, walk):
         return
@@ -81,7 +87,7 @@ def _take(node: OnnxNode, walk: Walk) -> None:
         _plain(node, walk)
 
 
-def _parameters(node: OnnxNode, walk: Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
+def _parameters(node: OnnxNode, walk: DequantizeState) -> tuple[np.ndarray, np.ndarray, str] | None:
     """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed. Of constants
     scales may be zero or less: onnxruntime's quantizer to four bits writes such."""
     scale = walk.constants.get(operand(node, 1))
@@ -96,7 +102,7 @@ def _parameters(node: OnnxNode, walk: Walk) -> tuple[np.ndarray, np.ndarray, str
     return scale, point, dtype
 
 
-def _quantize(node: OnnxNode, walk: Walk) -> bool:
+def _quantize(node: OnnxNode, walk: DequantizeState) -> bool:
     found, x = _parameters(node, walk), node.inputs[0]
     if x in walk.constants and found is not None and found[1].dtype.name not in NUMPY:
         walk.constants[node.outputs[0]] = _rounded(walk.constants[x], *found[:2], node)
@@ -109,7 +115,7 @@ def _quantize(node: OnnxNode, walk: Walk) -> bool:
     if found is None or found[0].size != 1 or found[2] not in CODES:
         return False
     walk.emit(node)
-    walk.meant[node.outputs[0]] = Meant("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
+    walk.meant[node.outputs[0]] = CodeTensor("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
     return True
 
 
@@ -133,18 +139,18 @@ def _beside(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode) -> np.nd
     return np.take(np.repeat(values, max(block, 1), axis), range(shape[axis]), axis)
 
 
-def _dequantize(node: OnnxNode, walk: Walk) -> bool:
+def _dequantize(node: OnnxNode, walk: DequantizeState) -> bool:
     found, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
     if found is None:
         return False
     if q in walk.constants:
         _dequantized_constant(node, *found[:2], walk)
         return True
-    if scaled_sums(node, *found[:2], walk):
+    if fold_scale_into_product(node, *found[:2], walk):
         return True
     if found[0].size != 1:
         return False
-    meant = Meant("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
+    meant = CodeTensor("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
     known = walk.meant.get(q, meant)
     if replace(known, real="") != meant:
         return False  # other scales than those that made it
@@ -156,7 +162,7 @@ def _dequantize(node: OnnxNode, walk: Walk) -> bool:
     return True
 
 
-def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: Walk) -> None:
+def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> None:
     """Codes that are floats (float8, float4) are the real numbers alone: no machine has such."""
     codes = walk.constants[node.inputs[0]]
     floats = codes.dtype.name.startswith("float")
@@ -171,12 +177,12 @@ def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, 
     if floats:
         walk.floats[y] = codes.dtype.name
     elif scale.ndim > 1 and scale.size > 1:
-        walk.held[y] = held_blocks(whole, scale, point, axis, block)
+        walk.held[y] = make_block_quantized_constant(whole, scale, point, axis, block)
     else:
-        walk.held[y] = held(whole - zero, scale, axis, spread, int(point.reshape(-1)[0]), codes.dtype.name)
+        walk.held[y] = make_quantized_constant(whole - zero, scale, axis, spread, int(point.reshape(-1)[0]), codes.dtype.name)
 
 
-def _dynamic(node: OnnxNode, walk: Walk) -> bool:
+def _dynamic(node: OnnxNode, walk: DequantizeState) -> bool:
     """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
     the real numbers instead: codes of scale 1."""
     if not walk.static:
@@ -187,11 +193,11 @@ def _dynamic(node: OnnxNode, walk: Walk) -> bool:
     walk.emit(Node(f"{node.name}/real", OnnxOp("DequantizeLinear", {"axis": 1}), (y, scale, point), (real,), node.sources))
     walk.same[scale] = walk.constant(f"{scale}/one", np.ones((), np.float32))
     walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
-    walk.meant[y] = Meant(real, 1.0, 0, "uint8")
+    walk.meant[y] = CodeTensor(real, 1.0, 0, "uint8")
     return True
 
 
-def _scaled_in_each_run(node: OnnxNode, walk: Walk) -> bool:
+def _scaled_in_each_run(node: OnnxNode, walk: DequantizeState) -> bool:
     """What products alone read: codes less their zero point are numbers of a tensor of its own, in units of a scale that each run
     computes. Behind the products the file multiplies by that scale, as by any other tensor."""
     y, _, point = node.outputs
@@ -202,7 +208,7 @@ def _scaled_in_each_run(node: OnnxNode, walk: Walk) -> bool:
     units, one = walk.fresh(f"{y}/units"), walk.constant(f"{y}/one", np.ones((), np.float32))
     walk.emit(Node(f"{node.name}/units", OnnxOp("DequantizeLinear", {"axis": 1}), (y, one, point), (units,), node.sources))
     walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
-    walk.meant[y] = Meant(units, 1.0, 0, "uint8")
+    walk.meant[y] = CodeTensor(units, 1.0, 0, "uint8")
     return True
 
 
@@ -213,7 +219,7 @@ def _multiplies(node: OnnxNode, codes: str, point: str) -> bool:
     return node.op.op_type in PRODUCTS and mine and codes not in node.inputs[2:] and point not in node.inputs[:2]
 
 
-def _moved(node: OnnxNode, walk: Walk) -> bool:
+def _moved(node: OnnxNode, walk: DequantizeState) -> bool:
     """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
     if node.op.domain or not node.inputs:
         return False
@@ -224,7 +230,7 @@ def _moved(node: OnnxNode, walk: Walk) -> bool:
         return False
     if any(c is None or replace(c, real="") != replace(first, real="") for c in codes):
         return False
-    reals = [real_of(n, walk) for n in parts]
+    reals = [get_real_tensor(n, walk) for n in parts]
     others = node.inputs[len(parts) :]
     if node.op.op_type == "Pad":
         pads, code, *axes = (*others, "")
@@ -246,7 +252,7 @@ def _only_moves(node: OnnxNode) -> bool:
     return kind in MOVES or kind in ("Concat", "Pad") or (kind == "Resize" and mode == "nearest")
 
 
-def _plain(node: OnnxNode, walk: Walk) -> None:
+def _plain(node: OnnxNode, walk: DequantizeState) -> None:
     """A node that means what it says. Codes that it reads are made, where only what they stand for is there."""
     for name in node.inputs:
         make_codes(name, walk)
@@ -256,14 +262,14 @@ def _plain(node: OnnxNode, walk: Walk) -> None:
     walk.emit(node)
 
 
-def _product(node: OnnxNode, walk: Walk) -> bool:
-    parts = products_apart(node, walk)
+def _product(node: OnnxNode, walk: DequantizeState) -> bool:
+    parts = split_batched_matmul(node, walk)
     for part in parts:
         _take(part, walk)
     return bool(parts)
 
 
-def _how(node: OnnxNode, walk: Walk) -> Stored | None:
+def _how(node: OnnxNode, walk: DequantizeState) -> FileWeights | None:
     """How the file holds the constants of a node."""
     weights = walk.held.get(operand(node, 1))
     if node.op.op_type not in WEIGHTED:
@@ -275,15 +281,15 @@ def _how(node: OnnxNode, walk: Walk) -> Stored | None:
         walk.lost += left is not None and how is None
         return None if how is None else replace(how, product=True)
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
-    several = node.op.op_type == "MatMul" and isinstance(weights, Held) and weights.scale.size > 1
+    several = node.op.op_type == "MatMul" and isinstance(weights, QuantizedConstant) and weights.scale.size > 1
     along_batch = several and weights.axis < weights.codes.ndim - 2  # to the chip an activation, of one scale
     how = weights.stored(weights.axis if along_batch else 0 if transposed else WEIGHTED[node.op.op_type])
     bias = walk.held.get(operand(node, 2))
     if how is None:
         walk.lost += 1
         return None
-    own = isinstance(bias, Held) and bias.dtype == "int32"
-    return replace(how, product=True, bias=bias.real() if own and isinstance(bias, Held) else None)
+    own = isinstance(bias, QuantizedConstant) and bias.dtype == "int32"
+    return replace(how, product=True, bias=bias.real() if own and isinstance(bias, QuantizedConstant) else None)
 
 
 _RULES = {
@@ -293,6 +299,6 @@ _RULES = {
     "ConvInteger": integer_product,
     "MatMul": _product,
     "MatMulInteger": integer_product,
-    "Add": biased,
+    "Add": fold_bias_into_product,
     "Cast": cast_codes,
 }

@@ -9,10 +9,10 @@ from itertools import islice
 import numpy as np
 import onnx
 
-from toolchain.errors import CompileError, counted, shown_elements
-from toolchain.frontend.bind import Bound
-from toolchain.frontend.values import hold_values
-from toolchain.frontend.walk import Static, static_graph
+from toolchain.errors import CompileError, format_count, shown_elements
+from toolchain.frontend.bind_shapes import BoundInputs
+from toolchain.frontend.bind_values import hold_values
+from toolchain.frontend.import_graph import ImportedGraph, import_graph
 from toolchain.ir.graph import TensorType
 
 _ELEMENTS = 4096  # as `infer.MAX_DATA`: larger tensors never decide a shape
@@ -37,16 +37,16 @@ class ModelData:
 class BoundByData:
     """A static graph, the inputs that are constants of it because the data say so, and a note of each."""
 
-    static: Static
+    static: ImportedGraph
     values: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     notes: tuple[str, ...] = ()
 
 
-def static_by_data(proto: onnx.ModelProto, bound: Bound, data: ModelData | None) -> BoundByData:
+def static_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
     """The graph as it is; where that has shapes that depend on values, with the fewest inputs bound that mend it, which become
     initializers of `proto`. Raises CompileError as `static_graph`, and says which input would mend it but differs."""
     try:
-        return BoundByData(static_graph(proto, bound.types))
+        return BoundByData(import_graph(proto, bound.types))
     except CompileError as fault:
         candidates = [n for n, t in bound.types.items() if len(t.shape) < 2 and t.elements <= _ELEMENTS]
         if data is None or not candidates:
@@ -59,7 +59,7 @@ def static_by_data(proto: onnx.ModelProto, bound: Bound, data: ModelData | None)
         _require_equal(*data.judge, bound.types, values)
     hold_values(proto.graph, values)
     types = {n: t for n, t in bound.types.items() if n not in values}
-    return BoundByData(static_graph(proto, types), values, tuple(held.note(n) for n in values))
+    return BoundByData(import_graph(proto, types), values, tuple(held.note(n) for n in values))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Held:
     def note(self, name: str) -> str:
         value = shown_elements(self.values[name])
         what = f'input "{name}": shapes depend on it; bound to {value}, which'
-        proof = "is in the one sample" if self.count == 1 else f"all {counted(self.count, 'sample')} hold"
+        proof = "is in the one sample" if self.count == 1 else f"all {format_count(self.count, 'sample')} hold"
         doubt = ": one sample alone is no proof that it is always so" if self.count == 1 else ""
         return f"{what} {proof} of {self.source}{doubt}; a run that feeds another value is refused"
 
@@ -98,7 +98,7 @@ def _held(data: ModelData, types: Mapping[str, TensorType], names: list[str]) ->
     return _Held(data.source, count, {n: v for n, v in known.items() if n not in other}, known, other) if known else None
 
 
-def _fewest(proto: onnx.ModelProto, bound: Bound, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _fewest(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Of these values those without any of which the graph is not static; none where all together do not help."""
     needed = dict(islice(values.items(), _INPUTS))
     if not _is_static(proto, bound, needed):
@@ -110,18 +110,18 @@ def _fewest(proto: onnx.ModelProto, bound: Bound, values: Mapping[str, np.ndarra
     return needed
 
 
-def _is_static(proto: onnx.ModelProto, bound: Bound, values: Mapping[str, np.ndarray]) -> bool:
+def _is_static(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.ndarray]) -> bool:
     tried = onnx.ModelProto()
     tried.CopyFrom(proto)
     hold_values(tried.graph, values)
     try:
-        static_graph(tried, {n: t for n, t in bound.types.items() if n not in values})
+        import_graph(tried, {n: t for n, t in bound.types.items() if n not in values})
     except CompileError:
         return False
     return True
 
 
-def _explained(proto: onnx.ModelProto, bound: Bound, fault: CompileError, held: _Held | None) -> CompileError:
+def _explained(proto: onnx.ModelProto, bound: BoundInputs, fault: CompileError, held: _Held | None) -> CompileError:
     """The fault, and which inputs would mend it if they did not differ."""
     needed = _fewest(proto, bound, held.first) if held is not None and held.other else {}
     differing = [n for n in needed if held is not None and n in held.other]

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from toolchain.bounds import TENSOR_ELEMENTS
 from toolchain.errors import CompileError, first_line, is_out_of_memory
-from toolchain.frontend.contradictions import SAME, check
+from toolchain.frontend.check_nodes import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.read import opset_with
+from toolchain.frontend.read_onnx import opset_with
 from toolchain.inference import InferenceError, open_model, session_options
+from toolchain.input_limits import TENSOR_ELEMENTS
 from toolchain.ir.graph import OnnxNode, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape

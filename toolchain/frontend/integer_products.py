@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolchain.frontend.meant import SUMS, Meant, Walk, real_of
+from toolchain.frontend.dequantize_state import SUMS, CodeTensor, DequantizeState, get_real_tensor
 from toolchain.frontend.rewrite import operand
+from toolchain.ir.file_quantization import make_file_weights
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp
-from toolchain.ir.stored import stored
 
 PRODUCTS: Mapping[str, str] = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 
 
-def integer_product(node: OnnxNode, walk: Walk) -> bool:
+def integer_product(node: OnnxNode, walk: DequantizeState) -> bool:
     """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
     a, b = node.inputs[:2]
     x = walk.meant.get(a)
@@ -33,34 +33,34 @@ def integer_product(node: OnnxNode, walk: Walk) -> bool:
         shape[axis] = -1
         codes = codes - (point.astype(np.int64).reshape(shape) if point.size > 1 else point.astype(np.int64).reshape(()))
         weights = walk.constant(f"{b}/real", codes.astype(np.float32))
-        held = replace(stored(codes, np.ones(1), axis), product=True)
+        held = replace(make_file_weights(codes, np.ones(1), axis), product=True)
     else:
         w = walk.meant.get(b)
         if w is None or not _zero_point(node, 3, w, walk):
             return False
-        weights, scale = real_of(b, walk), scale * w.scale
-    real = real_of(a, walk)
+        weights, scale = get_real_tensor(b, walk), scale * w.scale
+    real = get_real_tensor(a, walk)
     op = replace(node.op, op_type=PRODUCTS[node.op.op_type])
     walk.emit(replace(node, op=op, inputs=(real, weights), outputs=(name,)))
     if held is not None:
         walk.stored[node.name] = held
-    walk.meant[node.outputs[0]] = Meant(name, scale, 0, SUMS)
+    walk.meant[node.outputs[0]] = CodeTensor(name, scale, 0, SUMS)
     return True
 
 
-def _zero_point(node: OnnxNode, index: int, codes: Meant, walk: Walk) -> bool:
+def _zero_point(node: OnnxNode, index: int, codes: CodeTensor, walk: DequantizeState) -> bool:
     """Whether the node takes off the zero point that the codes have."""
     point = walk.scalar(operand(node, index)) if operand(node, index) else 0.0
     return point is not None and point == codes.zero_point
 
 
-def cast_codes(node: OnnxNode, walk: Walk) -> bool:
+def cast_codes(node: OnnxNode, walk: DequantizeState) -> bool:
     """Codes as float numbers: what they stand for over their scale."""
     codes = walk.meant.get(node.inputs[0])
     y = node.outputs[0]
     if codes is None or walk.types[y].dtype != "float32":
         return False
-    real = real_of(node.inputs[0], walk)
+    real = get_real_tensor(node.inputs[0], walk)
     factor = walk.constant(f"{node.name}/factor", np.asarray(1 / codes.scale, np.float32))
     scaled = y if codes.zero_point == 0 else walk.fresh(f"{y}/scaled")
     walk.emit(Node(node.name, OnnxOp("Mul"), (real, factor), (scaled,), node.sources))
@@ -70,7 +70,7 @@ def cast_codes(node: OnnxNode, walk: Walk) -> bool:
     return True
 
 
-def biased(node: OnnxNode, walk: Walk) -> bool:
+def fold_bias_into_product(node: OnnxNode, walk: DequantizeState) -> bool:
     """Sums of products plus a constant of 32 bits: the products plus what that stands for."""
     sums = [walk.meant.get(n) for n in node.inputs]
     at = next((i for i, s in enumerate(sums) if s is not None and s.dtype == SUMS), None)
@@ -80,12 +80,12 @@ def biased(node: OnnxNode, walk: Walk) -> bool:
     assert known is not None
     real = walk.constant(f"{node.name}/bias", (bias.astype(np.float64) * known.scale).astype(np.float32))
     made = walk.fresh(f"{y}/real")
-    walk.emit(Node(node.name, OnnxOp("Add"), (real_of(node.inputs[at], walk), real), (made,), node.sources))
+    walk.emit(Node(node.name, OnnxOp("Add"), (get_real_tensor(node.inputs[at], walk), real), (made,), node.sources))
     walk.meant[y] = replace(known, real=made)
     return True
 
 
-def scaled_sums(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: Walk) -> bool:
+def fold_scale_into_product(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> bool:
     """A DequantizeLinear of sums of products: a product by its scale over theirs."""
     sums = walk.meant.get(node.inputs[0])
     if sums is None or sums.dtype != SUMS or point.any():
@@ -94,6 +94,6 @@ def scaled_sums(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: Walk
     if scale.size > 1:
         shape[int(node.op.attributes.get("axis", 1))] = -1
     factor = (scale.astype(np.float64) / sums.scale).astype(np.float32).reshape(shape if scale.size > 1 else ())
-    inputs = (real_of(node.inputs[0], walk), walk.constant(f"{node.name}/factor", factor))
+    inputs = (get_real_tensor(node.inputs[0], walk), walk.constant(f"{node.name}/factor", factor))
     walk.emit(Node(node.name, OnnxOp("Mul"), inputs, node.outputs, node.sources))
     return True

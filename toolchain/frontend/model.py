@@ -14,23 +14,23 @@ from typing import TypeVar
 import numpy as np
 import onnx
 
-from toolchain.frontend.bind import bind_inputs
-from toolchain.frontend.dequantize import dequantized
-from toolchain.frontend.emit import subgraph, to_part, to_proto
+from toolchain.frontend.bind_shapes import bind_inputs
+from toolchain.frontend.bind_values import Value, bind_values
+from toolchain.frontend.canonicalize import canonicalize
+from toolchain.frontend.cast_to_float32 import cast_to_float32
+from toolchain.frontend.dequantize import dequantize_graph
+from toolchain.frontend.export_onnx import subgraph, to_part, to_proto
 from toolchain.frontend.from_data import ModelData, static_by_data
-from toolchain.frontend.lengths import length_warnings
-from toolchain.frontend.normal import normal_form
-from toolchain.frontend.promote import promote
-from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
+from toolchain.frontend.import_graph import unique_name
+from toolchain.frontend.promote_attributes import promote
+from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, read_model
+from toolchain.frontend.sequence_lengths import length_warnings
 from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
-from toolchain.frontend.values import Value, bind_values
-from toolchain.frontend.walk import unique_name
-from toolchain.frontend.widen import in_float32
+from toolchain.ir.file_quantization import FileWeights
+from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import OnnxGraph, TensorType, fresh_name
-from toolchain.ir.inner import Inner, Within
-from toolchain.ir.part import Part
+from toolchain.ir.range_constraints import ClippedRange, Inner
 from toolchain.ir.states import StatePair
-from toolchain.ir.stored import Stored
 
 T = TypeVar("T")
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
@@ -38,12 +38,12 @@ NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Divided:
+class DecomposedModel:
     """Of a model with steps in the place of operators: `whole`, as it was before; `within`: what is measured of tensors between
     steps."""
 
     whole: onnx.ModelProto
-    within: Mapping[str, Within]
+    within: Mapping[str, ClippedRange]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class NormalModel:
     warnings: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str], ...] = ()
     source: Source | None = None
-    stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
+    stored: Mapping[str, FileWeights] = field(default_factory=dict[str, FileWeights])
     weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     own: Mapping[str, str] = field(default_factory=dict[str, str])
     undivided: NormalModel | None = None
@@ -94,25 +94,25 @@ class NormalModel:
         return to_proto(self.graph, self.opset)
 
     @property
-    def divided(self) -> Divided | None:
+    def divided(self) -> DecomposedModel | None:
         """For calibration; None where nothing was taken apart, and no state goes through a sequence."""
-        within = {**{n: r for n, r in self.inner.items() if isinstance(r, Within)}, **self.over_sequences}
-        return Divided((self.undivided or self).proto, within) if within or self.undivided is not None else None
+        within = {**{n: r for n, r in self.inner.items() if isinstance(r, ClippedRange)}, **self.over_sequences}
+        return DecomposedModel((self.undivided or self).proto, within) if within or self.undivided is not None else None
 
     @property
     def fixed(self) -> frozenset[str]:
         """The tensors between steps that nobody measures."""
-        return frozenset(n for n, r in self.inner.items() if not isinstance(r, Within))
+        return frozenset(n for n, r in self.inner.items() if not isinstance(r, ClippedRange))
 
     @property
-    def over_sequences(self) -> dict[str, Within]:
+    def over_sequences(self) -> dict[str, ClippedRange]:
         """Tensors that depend on all earlier steps of a sequence, with what their values lie in."""
-        anything = Within(-math.inf, math.inf)
+        anything = ClippedRange(-math.inf, math.inf)
         steps = {n: replace(anything, as_one=one) for n, one in self.repeated.items() if n in self.types and n not in self.inner}
-        measured = {n: r for n, r in self.inner.items() if isinstance(r, Within) and r.as_one}
+        measured = {n: r for n, r in self.inner.items() if isinstance(r, ClippedRange) and r.as_one}
         return self._with_states({**dict.fromkeys(sorted(self.first), anything), **steps, **measured}, anything)
 
-    def _with_states(self, found: Mapping[str, Within], anything: Within) -> dict[str, Within]:
+    def _with_states(self, found: Mapping[str, ClippedRange], anything: ClippedRange) -> dict[str, ClippedRange]:
         """What a run leaves of a state is measured as what the next one reads."""
         all_ = dict(found)
         for pair in self.states:
@@ -139,7 +139,7 @@ class NormalModel:
         """What is said of the file's tensors, of their other shapes too where nothing is said of these."""
         return {**{t: said[own] for t, own in self.own.items() if own in said}, **said}
 
-    def parts(self, names: Sequence[str]) -> Iterator[Part]:
+    def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
         """Models that, run one behind the other, compute these tensors: the file's own as far as it has them, then what the
         normal form makes of them."""
         own = {} if self.source is None else self.source.types
@@ -152,7 +152,7 @@ class NormalModel:
         if rest:
             yield self.normal_part(read, rest)
 
-    def normal_part(self, inputs: Sequence[str], outputs: Sequence[str]) -> Part:
+    def normal_part(self, inputs: Sequence[str], outputs: Sequence[str]) -> FloatSubmodel:
         """What the normal form makes of `inputs`."""
         return to_part(subgraph(self.graph, inputs, outputs), self.opset)
 
@@ -192,9 +192,9 @@ def load_model(
     warnings = length_warnings(proto, graph, bound, said)
     source = source_of(Path(path), proto, inlined, bound, graph, {**fixed, **by_data.values})
     del proto
-    wide, notes = in_float32(graph, opset)
-    real = dequantized(wide, opset, static_ranges)
-    normal, own = normal_form(real.graph, opset, made)
+    wide, notes = cast_to_float32(graph, opset)
+    real = dequantize_graph(wide, opset, static_ranges)
+    normal, own = canonicalize(real.graph, opset, made)
     taken = made | normal.types.keys()
     steps = {n: fresh_name(one, taken) for n, one in static.repeated.items() if n in normal.types}
     own |= {n: one for n, one in steps.items() if n not in made}

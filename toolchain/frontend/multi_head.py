@@ -11,12 +11,12 @@ import numpy as np
 from onnx import TensorProto
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.written import MASKED, Written
+from toolchain.frontend.expansion_builder import MASKED, ExpansionBuilder
 
 _WRITTEN_OUT = "export it written out, with standard operators"
 
 
-def rotary_embedding(w: Written) -> None:
+def rotary_embedding(w: ExpansionBuilder) -> None:
     """input, position_ids (of each token, or of the first), cos_cache, sin_cache."""
     shape, at, angles, _ = w.shape(0, 3, 4), w.shape(1, 1, 2), w.shape(2, 2), w.shape(3, 2)
     (x, places, cos, sin), depth = w.node.inputs[:4], w.attribute("rotary_embedding_dim", 0)
@@ -31,7 +31,7 @@ def rotary_embedding(w: Written) -> None:
     w.add("", "RotaryEmbedding", [x, cos, sin, places], w.node.outputs[0], attributes)
 
 
-def multi_head_attention(w: Written) -> None:
+def multi_head_attention(w: ExpansionBuilder) -> None:
     """query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value."""
     names = [w.input(i) for i in range(3)]
     if not all(names) or any(len(w.types[n].shape) != 3 for n in names):
@@ -45,7 +45,7 @@ def multi_head_attention(w: Written) -> None:
     _attend(w, names, (4, 5), [w.input(6), w.input(7)])
 
 
-def attention(w: Written) -> None:
+def attention(w: ExpansionBuilder) -> None:
     """input, weights, bias, mask_index, past, attention_bias: a product makes queries, keys and values."""
     if w.input(4) or w.input(6) or w.attribute("do_rotary", 0) or any(w.node.outputs[1:]):
         raise refuse_node(w.node, "has a cache of keys and values together, or turns them (past, do_rotary)", _WRITTEN_OUT)
@@ -61,7 +61,7 @@ def attention(w: Written) -> None:
     _attend(w, parts, (3, 5), ["", ""])
 
 
-def _attend(w: Written, names: Sequence[str], masks: tuple[int, int], past: Sequence[str]) -> None:
+def _attend(w: ExpansionBuilder, names: Sequence[str], masks: tuple[int, int], past: Sequence[str]) -> None:
     """names: query, key and value [batch, length, heads depth]; masks: inputs that say which keys count, and what is added."""
     heads = w.attribute("num_heads", 0)
     if heads < 1:
@@ -80,7 +80,7 @@ def _attend(w: Written, names: Sequence[str], masks: tuple[int, int], past: Sequ
     w.joined(seen, w.node.outputs[0])
 
 
-def _mask(w: Written, inputs: tuple[int, int], before: int) -> str:
+def _mask(w: ExpansionBuilder, inputs: tuple[int, int], before: int) -> str:
     """What is added to scores, or which are seen; "" for all."""
     padding, bias = (w.input(i) for i in inputs)
     length = w.types[w.node.inputs[0]].shape[1]

@@ -13,7 +13,7 @@ import onnx
 from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.infer import evaluate, foldable, infer
-from toolchain.frontend.own import MOVES
+from toolchain.frontend.source_names import MOVES
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fresh_name
 
 MAX_SWEEPS = 100
@@ -28,7 +28,7 @@ class Rewrite:
 
 
 @dataclass
-class RewriteScope:
+class Rewriter:
     """What a rule may ask of the graph, and where it puts new names and constants."""
 
     opset: int
@@ -82,14 +82,14 @@ def operand(n: OnnxNode, index: int) -> str:
     return n.inputs[index] if index < len(n.inputs) else ""
 
 
-Rule = Callable[[OnnxNode, RewriteScope], Rewrite | None]
+Rule = Callable[[OnnxNode, Rewriter], Rewrite | None]
 
 
 def node(name: str, op_type: str, inputs: Sequence[str], output: str, sources: Sequence[str], **attributes: Any) -> OnnxNode:
     return Node(name, OnnxOp(op_type, attributes), tuple(inputs), (output,), tuple(dict.fromkeys(sources)))
 
 
-def reshape(like: OnnxNode, suffix: str, x: str, shape: Sequence[int], output: str, scope: RewriteScope) -> OnnxNode:
+def reshape(like: OnnxNode, suffix: str, x: str, shape: Sequence[int], output: str, scope: Rewriter) -> OnnxNode:
     name = f"{like.name}/{suffix}" if suffix else like.name
     return node(name, "Reshape", (x, scope.ints(f"{name}/shape", shape)), output, like.sources, allowzero=0)
 
@@ -108,7 +108,7 @@ def sweep(
     graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, moved: dict[tuple[str, str], None]
 ) -> tuple[OnnxGraph, bool]:
     uses = Counter(n for node in graph.nodes for n in node.inputs if n)
-    scope = RewriteScope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses, moved=moved)
+    scope = Rewriter(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses, moved=moved)
     same: dict[str, str] = {}
     renamed: dict[str, str] = {}
     done: list[OnnxNode] = []
@@ -129,10 +129,10 @@ def sweep(
         done = [rename(n, renamed) for n in done]
         for old_name, name in renamed.items():
             scope.types[name] = scope.types[old_name]
-    return drop_dead(replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants)), changed
+    return eliminate_dead_code(replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants)), changed
 
 
-def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: RewriteScope) -> Rewrite | None:
+def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: Rewriter) -> Rewrite | None:
     if anchor.op.domain:
         return None
     for rule in rules.get(anchor.op.op_type, ()):
@@ -142,14 +142,14 @@ def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: Re
     return None
 
 
-def emit(node: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:
+def emit(node: OnnxNode, done: list[OnnxNode], scope: Rewriter) -> None:
     done.append(node)
     scope.producers.update((n, node) for n in node.outputs if n)
     if node.op.op_type in MOVES and not node.op.domain:
         scope.moved[node.inputs[0], node.outputs[0]] = None
 
 
-def place(new: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:
+def place(new: OnnxNode, done: list[OnnxNode], scope: Rewriter) -> None:
     """Types a new node; its values instead, when all its inputs are constant."""
     new = replace(new, sources=tuple(dict.fromkeys(new.sources)))
     scope.types.update(infer(new, scope.types, scope.constants, scope.opset))
@@ -160,7 +160,7 @@ def place(new: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:
 
 
 def keep_output(
-    anchor: OnnxNode, value: str, same: dict[str, str], renamed: dict[str, str], done: list[OnnxNode], scope: RewriteScope
+    anchor: OnnxNode, value: str, same: dict[str, str], renamed: dict[str, str], done: list[OnnxNode], scope: Rewriter
 ) -> bool:
     """The anchor's output is `value`: its readers take that; an output of the graph gives its name to the producer.
 
@@ -186,7 +186,7 @@ def rename(node: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
     return replace(node, inputs=inputs, outputs=outputs)
 
 
-def drop_dead(graph: OnnxGraph) -> OnnxGraph:
+def eliminate_dead_code(graph: OnnxGraph) -> OnnxGraph:
     """Without nodes, constants and types that no output needs; unused optional outputs become ''."""
     needed = set(graph.outputs)
     kept: list[OnnxNode] = []

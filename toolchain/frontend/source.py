@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from toolchain.frontend.bind import Bound
+from toolchain.frontend.bind_shapes import BoundInputs
 from toolchain.frontend.convert import elem_type, type_of, value_info
-from toolchain.frontend.read import inline_functions, parse
-from toolchain.frontend.rounding import ROUNDED, RoundedElsewhere, round_elsewhere
+from toolchain.frontend.read_onnx import inline_functions, parse
+from toolchain.frontend.rounding_noise import ROUNDED, NoisyModel, add_rounding_noise
+from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import OnnxGraph, TensorType
-from toolchain.ir.part import Part
 
 FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an input as well could be fed, so nothing folds it
 
@@ -38,22 +38,24 @@ class Source:
     fixed: Mapping[str, np.ndarray]
     cleared: frozenset[str]
 
-    def part(self, names: Sequence[str]) -> Part:
+    def part(self, names: Sequence[str]) -> FloatSubmodel:
         """The file's model with these tensors for outputs, beside those that it has."""
         inner = [n for n in names if n not in self.outputs]
         model = self.path if not self.rewritten and not inner else self._tapped(inner)
         return self._part(model, names)
 
-    def rounded_elsewhere(self, names: Sequence[str], step: Callable[[str], float]) -> RoundedElsewhere:
+    def rounded_elsewhere(self, names: Sequence[str], step: Callable[[str], float]) -> NoisyModel:
         """The same, every float tensor that nodes make of the inputs moved by a relative `step`, by element type."""
         proto = self._proto()
         computed = {n: t for n, t in self.types.items() if n not in self.constants and t.dtype in ROUNDED and t.elements}
-        noise, numbers = round_elsewhere(proto, computed, step)
+        noise, numbers = add_rounding_noise(proto, computed, step)
         part = self._part(proto.SerializeToString() + self._taps([n for n in names if n not in self.outputs]), names)
-        return RoundedElsewhere(replace(part, inputs=(*part.inputs, noise)), noise, numbers)
+        return NoisyModel(replace(part, inputs=(*part.inputs, noise)), noise, numbers)
 
-    def _part(self, model: bytes | Path, names: Sequence[str]) -> Part:
-        return Part(model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims, given=self.fixed)
+    def _part(self, model: bytes | Path, names: Sequence[str]) -> FloatSubmodel:
+        return FloatSubmodel(
+            model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims, given=self.fixed
+        )
 
     def _taps(self, names: Sequence[str]) -> bytes:
         taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
@@ -90,7 +92,7 @@ def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
 
 
 def source_of(
-    path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
+    path: Path, proto: onnx.ModelProto, inlined: bool, bound: BoundInputs, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
 ) -> Source:
     """proto: as read, and whether functions were written out in it; static: its graph, tensors by the file's own names; fixed:
     inputs that are constants."""

@@ -32,7 +32,7 @@ def names_of_present(past: str) -> Iterator[str]:
             yield from (present.format(*match.groups()) for present in presents)
 
 
-def paired(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
+def pair_by_name(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(input, output) of each input whose name the table knows, with an output of such a name."""
     left = dict.fromkeys(outputs)
     for past in inputs:

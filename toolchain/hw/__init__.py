@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from toolchain.hw.chip import Chip, table_name_fault
+from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.limits import ConvolutionLimits, PoolLimits
 from toolchain.hw.load import ChipFile, is_shipped, load_chip, machine_files, read_chip_file, shipped_names
 from toolchain.hw.quantities import write_bytes, write_hertz
-from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
-from toolchain.hw.source import KeyPath, Source, read_source, read_yaml, render_path
 from toolchain.hw.type_rules import Broken
-from toolchain.hw.units import Space, Unit
+from toolchain.hw.unit_map import Space, Unit
 from toolchain.hw.validation import shown, suggest, validate
+from toolchain.hw.yaml_source import KeyPath, Source, read_source, read_yaml, render_path
 
 __all__ = [
     "Broken",
@@ -27,10 +27,10 @@ __all__ = [
     "Source",
     "Space",
     "Unit",
-    "broken_rules",
     "chip_differences",
     "chip_lines",
     "chip_schema",
+    "find_broken_rules",
     "is_shipped",
     "load_chip",
     "machine_files",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray, Vector
 from toolchain.hw.quantities import write_bytes
-from toolchain.hw.source import KeyPath
-from toolchain.hw.units import EMIT, EMITTED, SUMS, operand_memories
+from toolchain.hw.unit_map import EMIT, EMITTED, SUMS, operand_memories
+from toolchain.hw.yaml_source import KeyPath
 
 _SHARED = ("dram", "sram")
 

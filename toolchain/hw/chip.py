@@ -15,15 +15,15 @@ from pydantic import AfterValidator, Field
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
-from toolchain.hw.channels import used_channels
 from toolchain.hw.control import Control, Sync
+from toolchain.hw.dma_channels import used_channels
 from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
-from toolchain.hw.layout import Layout
+from toolchain.hw.layout_section import Layout
 from toolchain.hw.limits import Limits
-from toolchain.hw.numerics import NumericsKeys, described
+from toolchain.hw.numerics import NumericsKeys, make_numerics
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import PositiveFloat, Section
-from toolchain.hw.units import DRAM, EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, out_of_reach, spaces_of, units_of
+from toolchain.hw.unit_map import DRAM, EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, explain_unused_unit, spaces_of, units_of
 
 
 class Clock(Section):
@@ -104,7 +104,7 @@ class Chip(Section):
     @cached_property
     def numerics(self) -> Numerics:
         """How the machine computes: what everything but this package reads of `numerics`, and of the accumulators' width."""
-        return described(self.numerics_keys, self.array.accumulators.bits, group_form(self.used_arrays))
+        return make_numerics(self.numerics_keys, self.array.accumulators.bits, group_form(self.used_arrays))
 
     @property
     def used_arrays(self) -> dict[str, Engine]:
@@ -162,7 +162,7 @@ class Chip(Section):
         return {engine: reason for engine, reason in reasons.items() if reason is not None}
 
     def _unreached(self, unit: Unit) -> str | None:
-        return out_of_reach(unit, self.spaces, self.units)
+        return explain_unused_unit(unit, self.spaces, self.units)
 
     @cached_property
     def staging(self) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes, write_hertz
-from toolchain.hw.source import KeyPath, render_path
-from toolchain.hw.units import DRAM, SRAM
+from toolchain.hw.unit_map import DRAM, SRAM
+from toolchain.hw.yaml_source import KeyPath, render_path
 
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
+from quant.fixed_point.core.weight_scaling import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes, Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section, Units
@@ -103,7 +103,7 @@ GroupSize = Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=G
 
 
 class WeightGroups(Section):
-    """Weights in groups along the reduction, each with a scale and a minimum: `quant.fixed_point.sums.groups`."""
+    """Weights in groups along the reduction, each with a scale and a minimum: `quant.fixed_point.sums.grouped_sums`."""
 
     sizes: Annotated[tuple[GroupSize, ...], Field(min_length=1, examples=[[32]])]  # weights of a group; an operation names one
     scale_bits: Annotated[int, Field(ge=4, le=16)] = 8

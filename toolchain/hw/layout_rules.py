@@ -7,7 +7,7 @@ from math import lcm
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray, group_sizes, grouped_arrays
-from toolchain.hw.source import KeyPath
+from toolchain.hw.yaml_source import KeyPath
 
 
 def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:

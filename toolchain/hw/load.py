@@ -11,10 +11,10 @@ from typing import Any
 
 from toolchain.errors import NO_FILE, ConfigError
 from toolchain.hw.chip import Chip
-from toolchain.hw.mended import Found, Readings, readings
-from toolchain.hw.rules import broken_rules
-from toolchain.hw.source import Source, read_yaml
-from toolchain.hw.validation import in_order, suggest, worded, words_of, wrongs
+from toolchain.hw.cross_section_rules import find_broken_rules
+from toolchain.hw.fault_recovery import RecoveredFault, RecoveredModels, readings
+from toolchain.hw.validation import find_faults, format_fault, in_order, suggest, words_of
+from toolchain.hw.yaml_source import Source, read_yaml
 
 SHIPPED = "hw_configs"
 
@@ -28,7 +28,7 @@ class ChipFile:
     chip: Chip | None
     faults: tuple[str, ...]
     sibling: Callable[[str], tuple[str, Traversable]]
-    mended: Readings[Chip]
+    mended: RecoveredModels[Chip]
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -78,18 +78,21 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
     return ChipFile(source, None if faults else chip, tuple(faults), sibling, mended)
 
 
-def _read(source: Source) -> tuple[Chip | None, Readings[Chip]]:
+def _read(source: Source) -> tuple[Chip | None, RecoveredModels[Chip]]:
     """The chip, or all that is wrong with its file."""
 
-    def judged(data: Any) -> Chip | list[Found]:
-        found = wrongs(Chip, data)
+    def judged(data: Any) -> Chip | list[RecoveredFault]:
+        found = find_faults(Chip, data)
         if isinstance(found, list):
             here = replace(source, data=data)
-            return [Found(w.path, worded(Chip, here, w), words_of(w.error), grave=True, around=w.is_unknown) for w in found]
-        return [Found(path, source.fault(path, reason)) for path, reason in broken_rules(found)] or found
+            return [
+                RecoveredFault(w.path, format_fault(Chip, here, w), words_of(w.error), grave=True, around=w.is_unknown)
+                for w in found
+            ]
+        return [RecoveredFault(path, source.fault(path, reason)) for path, reason in find_broken_rules(found)] or found
 
     found = judged(source.data)
-    return (None, readings(judged, source.data)) if isinstance(found, list) else (found, Readings())
+    return (None, readings(judged, source.data)) if isinstance(found, list) else (found, RecoveredModels())
 
 
 def _inside(folder: Path, relative: str) -> Path | None:

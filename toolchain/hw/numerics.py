@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import GroupForm
 from quant.fixed_point.core.numerics import Numerics, RoundedOperation
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind
+from quant.fixed_point.core.weight_scaling import GroupForm
 from toolchain.hw.section import NonNegative, Section
 
 # Of the types there are, those that arrays of machines take, and those that activations may have beside the first.
@@ -57,7 +57,7 @@ class NumericsKeys(Section):
     table: TableKeys
 
 
-def described(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | None = None) -> Numerics:
+def make_numerics(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | None = None) -> Numerics:
     """The arithmetic of a machine with these keys and accumulators; groups: what its arrays have of them."""
     return Numerics(
         activation=CodeType(keys.activation),

@@ -7,7 +7,7 @@ from itertools import product
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray, Vector, group_sizes
-from toolchain.hw.source import KeyPath
+from toolchain.hw.yaml_source import KeyPath
 
 Broken = tuple[KeyPath, str]
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from toolchain.hw.quantities import WRITTEN
-from toolchain.hw.source import KeyPath, Source
+from toolchain.hw.yaml_source import KeyPath, Source
 
 Model = TypeVar("Model", bound=BaseModel)
 _NO_KEY, _KNOWN = "no such key", "; known: "
@@ -23,7 +23,7 @@ _NEAR = 0.7  # of the letters of two words, that they share
 
 
 @dataclass(frozen=True)
-class Wrong:
+class ModelFault:
     """What pydantic finds at a place of the file."""
 
     path: KeyPath
@@ -35,28 +35,28 @@ class Wrong:
         return self.error["type"] == "extra_forbidden"
 
 
-def wrongs(model: type[Model], data: Any) -> Model | list[Wrong]:
+def find_faults(model: type[Model], data: Any) -> Model | list[ModelFault]:
     """The model, or all that keeps the data from being one. Raises RecursionError: it nests too deep."""
     try:
         # JSON mode: YAML lists stand for tuples, everything else stays strict.
         return model.model_validate_json(json.dumps(data), context=WRITTEN)
     except ValidationError as invalid:
         errors = [error for error in invalid.errors(include_url=False) if not _follows(error)]
-        return [Wrong(_place(error["loc"], data)[0], error) for error in errors]
+        return [ModelFault(_place(error["loc"], data)[0], error) for error in errors]
 
 
 def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str]]:
     """(the model, []) or (None, every fault as `file:line: path: reason`, in the order of the file)."""
     try:
-        found = wrongs(model, source.data)
+        found = find_faults(model, source.data)
     except RecursionError:
         return None, [source.fault((), "nests too deep")]
-    said = [] if isinstance(found, BaseModel) else [worded(model, source, wrong) for wrong in found]
+    said = [] if isinstance(found, BaseModel) else [format_fault(model, source, wrong) for wrong in found]
     faults = in_order([*source.doubles, *said])
     return None if faults or isinstance(found, list) else found, faults
 
 
-def worded(model: type[BaseModel], source: Source, wrong: Wrong) -> str:
+def format_fault(model: type[BaseModel], source: Source, wrong: ModelFault) -> str:
     return _fault(model, source, wrong.error)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 from typing_extensions import TypeVar  # its defaults are in typing from Python 3.13 on
 
-from toolchain.ir.states import Carried
+from toolchain.ir.states import ChipState
 
 INNER = "inner"  # layout of a tensor that is none of the model's, only calibrated as one: a partial result, another arrangement
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
@@ -144,7 +144,7 @@ class Graph(Generic[OpT]):
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
-    states: tuple[Carried, ...] = ()
+    states: tuple[ChipState, ...] = ()
 
     def shown(self, tensor: str) -> TensorName:
         """The model's own name, whatever the chip calls the tensor; the chip's where no origin is known."""

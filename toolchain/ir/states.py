@@ -19,7 +19,7 @@ class StatePart(NamedTuple):
     whole: int
 
 
-class Ring(NamedTuple):
+class CircularState(NamedTuple):
     """Of a state whose oldest rows go with every run, and that stays where it lies: dimension `axis` of its tensor has `period`
     rows twice over, and the state is the `places` rows that end `period` rows behind the one that tensor `number` names. That is
     where a run puts its `rows` new ones, and again `period` rows behind; for the next run it is as much further, or 0 again where
@@ -40,7 +40,7 @@ class Ring(NamedTuple):
         return (first + self.rows) % self.period
 
 
-class Carried(NamedTuple):
+class ChipState(NamedTuple):
     """A state that the chip keeps. past, made: tensors of the chip, what a run reads and what it leaves in the same place; of the
     same type, scale and layout. pair: their names in the model; part: of it, None: all of it; ring: None: it is these tensors."""
 
@@ -48,7 +48,7 @@ class Carried(NamedTuple):
     made: str
     pair: StatePair
     part: StatePart | None = None
-    ring: Ring | None = None
+    ring: CircularState | None = None
 
 
 def area_name(past: str, part: StatePart | None, rows: int) -> str:

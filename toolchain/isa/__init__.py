@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from toolchain.isa.assembler import Assembled, assemble, assembled, split_listings
+from toolchain.isa.assembler import AssembledProgram, assemble, assemble_words, split_listings
 from toolchain.isa.codec import Decoded, decode, encode
+from toolchain.isa.default_table import make_default_table
+from toolchain.isa.encoding import Isa
 from toolchain.isa.listing import disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
-from toolchain.isa.plan import Isa
-from toolchain.isa.starter import starter_table
 from toolchain.isa.table import table_schema
 
 __all__ = [
-    "Assembled",
+    "AssembledProgram",
     "Decoded",
     "Isa",
     "Machine",
     "assemble",
-    "assembled",
+    "assemble_words",
     "decode",
     "disassemble",
     "encode",
@@ -24,7 +24,7 @@ __all__ = [
     "machine_digest",
     "machine_from_json",
     "machine_to_json",
+    "make_default_table",
     "split_listings",
-    "starter_table",
     "table_schema",
 ]

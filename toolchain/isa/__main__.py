@@ -11,10 +11,10 @@ import os
 import sys
 from pathlib import Path
 
+from toolchain.atomic_files import write_atomically
 from toolchain.errors import ConfigError, system_cause
-from toolchain.files import write_whole
 from toolchain.hw import load_chip
-from toolchain.isa.starter import starter_table, word_bits_rule
+from toolchain.isa.default_table import make_default_table, word_bits_rule
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def _split_output(arguments: list[str]) -> tuple[list[str], str | None]:
 
 def _write(table: str, output: str | None) -> None:
     if output is not None:
-        write_whole(output, table.encode())
+        write_atomically(output, table.encode())
         return
     print(table, end="")
     sys.stdout.flush()  # a full disk shows here, not behind the exit code
@@ -64,7 +64,7 @@ def _table(file: str, kind: str = "descriptors", bits: str | None = None, *surpl
     if bits is not None and not bits.isdecimal():
         raise ConfigError([f"{kind} of {bits!r} bits: {word_bits_rule(kind)}"])
     chip = load_chip(file, table=f"isa/{Path(file).name}")
-    return starter_table(chip, kind, None if bits is None else int(bits))
+    return make_default_table(chip, kind, None if bits is None else int(bits))
 
 
 if __name__ == "__main__":

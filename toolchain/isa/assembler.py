@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolchain.bounds import LISTING_LINES, NUMBER_CHARACTERS
-from toolchain.errors import CompileError, ProgramError, counted
+from toolchain.errors import CompileError, ProgramError, format_count
+from toolchain.input_limits import LISTING_LINES, NUMBER_CHARACTERS
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import words_to_bytes
 from toolchain.isa.descriptors import Descriptor
-from toolchain.isa.plan import BitField, Isa, OperationPlan
-from toolchain.isa.registers import Part, part_name, register_table
+from toolchain.isa.encoding import BitField, Isa, OperationPlan
+from toolchain.isa.registers import RegisterPart, part_name, register_table
 from toolchain.isa.table import Bits, DescriptorTable, RegisterTable, width_of
 from toolchain.machine.registry import OPERATIONS
 
@@ -23,7 +23,7 @@ _WRITE = re.compile(r"^write\s+([A-Z][A-Z0-9_]*(?:\.[0-9]+)?)\s*=\s*(\S+)$")
 
 
 @dataclass(frozen=True)
-class Assembled:
+class AssembledProgram:
     """layers: of each operation, -1 where the listing says none."""
 
     program: bytes
@@ -32,10 +32,10 @@ class Assembled:
 
 def assemble(text: str, isa: Isa) -> bytes:
     """The program of a listing; assemble(disassemble(p)) == p. Raises ProgramError naming the line."""
-    return assembled(text, isa, None).program
+    return assemble_words(text, isa, None).program
 
 
-def assembled(text: str, isa: Isa, layers: int | None) -> Assembled:
+def assemble_words(text: str, isa: Isa, layers: int | None) -> AssembledProgram:
     """The program of a listing and what it says of layers, of which there are so many (None: any number). Raises ProgramError
     naming the line."""
     found: list[int] = []
@@ -46,7 +46,7 @@ def assembled(text: str, isa: Isa, layers: int | None) -> Assembled:
             made.append(_descriptor(line, rest, isa))
             found += _spread(line, said, len(made[-1].unfolded(isa)))
         try:
-            return Assembled(descriptors.pack(made, isa), tuple(found))
+            return AssembledProgram(descriptors.pack(made, isa), tuple(found))
         except CompileError as fault:
             raise ProgramError(f"listing: {fault}") from None
     targets = _write_targets(isa)
@@ -58,7 +58,7 @@ def assembled(text: str, isa: Isa, layers: int | None) -> Assembled:
             found += _spread(line, said, 1)
         elif said:
             raise ProgramError(f"listing line {line}: a write belongs to no layer; give it at the start word behind it")
-    return Assembled(b"".join(word.to_bytes(isa.word_bytes, "little") for word in words), tuple(found))
+    return AssembledProgram(b"".join(word.to_bytes(isa.word_bytes, "little") for word in words), tuple(found))
 
 
 def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int]]:
@@ -71,7 +71,7 @@ def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int
     found = [-1 if part == "-" else _number(line, part) for part in said[0].removeprefix("layer=").split("/")]
     for layer in found:
         if layer < -1 or (layers is not None and layer >= layers):
-            known = f"the program has {counted(layers, 'layer')}, from 0 on" if layers is not None else "layers count from 0"
+            known = f"the program has {format_count(layers, 'layer')}, from 0 on" if layers is not None else "layers count from 0"
             raise ProgramError(f"listing line {line}: layer={layer}: {known}; - or nothing is for none")
     return " ".join(word for word in statement.split() if word != said[0]), found
 
@@ -81,7 +81,7 @@ def _spread(line: int, layers: list[int], operations: int) -> list[int]:
     if len(layers) == operations:
         return layers
     if len(layers) > 1:
-        raise ProgramError(f"listing line {line}: layer= names {len(layers)} layers for {counted(operations, 'operation')}")
+        raise ProgramError(f"listing line {line}: layer= names {len(layers)} layers for {format_count(operations, 'operation')}")
     return (layers or [-1]) * operations
 
 
@@ -98,7 +98,7 @@ def split_listings(text: str) -> list[str]:
     return ["\n" * start + "".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)])]
 
 
-def _write_targets(isa: Isa) -> dict[str, tuple[int, Part]]:
+def _write_targets(isa: Isa) -> dict[str, tuple[int, RegisterPart]]:
     """By the name a listing uses: the write word of value 0, and the register's part."""
     table = register_table(isa)
     parts = registers.all_parts(isa).values()
@@ -158,7 +158,7 @@ def _refuse_semaphore(line: int, name: str, key: str, semaphore: int, bits: Bits
         raise ProgramError(f"listing line {line}: {key}={semaphore} does not fit (0 to {largest})")
 
 
-def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple[int, Part]]) -> int:
+def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple[int, RegisterPart]]) -> int:
     table = register_table(isa)
     match = _WRITE.match(statement)
     if match:
@@ -178,7 +178,7 @@ def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple
     return word
 
 
-def _write_word(line: int, name: str, value_text: str, table: RegisterTable, targets: dict[str, tuple[int, Part]]) -> int:
+def _write_word(line: int, name: str, value_text: str, table: RegisterTable, targets: dict[str, tuple[int, RegisterPart]]) -> int:
     if name not in targets:
         known = [n for n in targets if n.partition(".")[0] == name.partition(".")[0]]
         raise ProgramError(f"listing line {line}: there is no register {name}{'; it has ' if known else ''}{', '.join(known)}")

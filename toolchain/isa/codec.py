@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.isa import descriptors, registers
-from toolchain.isa.plan import Isa
+from toolchain.isa.encoding import Isa
 from toolchain.isa.table import DescriptorTable
 from toolchain.machine import MachineOp
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa.plan import BitField, OperationPlan
+from toolchain.isa.encoding import BitField, OperationPlan
 from toolchain.machine import MachineOp
 
 Words = NDArray[np.uint64]

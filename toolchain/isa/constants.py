@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from toolchain.hw import Chip
+from toolchain.isa.encoding import BitField, OperationPlan, slot
 from toolchain.isa.machine import Machine
-from toolchain.isa.plan import BitField, OperationPlan, slot
 from toolchain.isa.table import Bits, DescriptorTable, RegisterTable
 from toolchain.machine.parameters.spaces import Space
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from toolchain.errors import ProgramError
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import Words, any_set, get, get_bits
-from toolchain.isa.plan import Isa, OperationPlan, slot
+from toolchain.isa.encoding import Isa, OperationPlan, slot
 from toolchain.isa.registers import part_name, register_table
 from toolchain.isa.table import DescriptorTable, RegisterTable
 
@@ -81,7 +81,7 @@ def _wrapped(words: list[str]) -> Iterator[str]:
 
 def _register_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str]:
     table = register_table(isa)
-    written = registers.split(program, isa)
+    written = registers.classify_words(program, isa)
     parts = registers.all_parts(isa)
     lines: dict[int, str] = {}
     for place, address, value in zip(written.write_places.tolist(), written.addresses.tolist(), written.values.tolist()):

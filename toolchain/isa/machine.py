@@ -16,7 +16,7 @@ from toolchain.hw import (
     Chip,
     ChipFile,
     Source,
-    broken_rules,
+    find_broken_rules,
     is_shipped,
     read_chip_file,
     read_yaml,
@@ -24,10 +24,10 @@ from toolchain.hw import (
     table_name_fault,
     validate,
 )
-from toolchain.isa.layout import broken_layout
-from toolchain.isa.needs import broken_needs, unknown_functions
-from toolchain.isa.plan import Isa
+from toolchain.isa.encoding import Isa
+from toolchain.isa.encoding_needs import find_encoding_gaps, unknown_functions
 from toolchain.isa.table import TABLES, RegisterTable, Table
+from toolchain.isa.word_layout import broken_layout
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
     table, faults = read_table(source)
     if table is None:
         return None, faults
-    broken = _certain(lambda chip: broken_needs(chip, Isa(table, chip)), chip_file)
+    broken = _certain(lambda chip: find_encoding_gaps(chip, Isa(table, chip)), chip_file)
     return Isa(table, chip_file.chip), [source.fault(path, reason) for path, reason in broken]
 
 
@@ -138,9 +138,9 @@ def machine_from_json(text: str) -> Machine:
         table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
     except (ValueError, KeyError, TypeError, RecursionError) as fault:
         raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
-    broken = broken_rules(chip) or [*unknown_functions(chip), *broken_layout(table)]
+    broken = find_broken_rules(chip) or [*unknown_functions(chip), *broken_layout(table)]
     isa = None if broken else Isa(table, chip)
-    broken = broken if isa is None else broken_needs(chip, isa)
+    broken = broken if isa is None else find_encoding_gaps(chip, isa)
     if isa is None or broken:
         path, reason = broken[0]
         raise ProgramError(f"embedded machine is damaged: {render_path(path)}: {reason}")

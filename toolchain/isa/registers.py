@@ -22,7 +22,7 @@ from toolchain.isa.columns import (
     words_from_bytes,
     words_to_bytes,
 )
-from toolchain.isa.plan import Isa, OperationPlan, indices_by_name
+from toolchain.isa.encoding import Isa, OperationPlan, indices_by_name
 from toolchain.isa.table import RegisterTable, width_of
 from toolchain.machine import MachineOp
 
@@ -30,7 +30,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Part:
+class RegisterPart:
     """One write word's worth of a register: bits low .. low + width - 1 of it, at `address`."""
 
     register: str
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Written:
+class RegisterWords:
     """The write and start words of a program. Columns are as long as there are words of that form."""
 
     write_places: Indices
@@ -51,16 +51,18 @@ class Written:
     starts: Words
 
 
-def parts_of(table: RegisterTable, register: str) -> tuple[Part, ...]:
+def parts_of(table: RegisterTable, register: str) -> tuple[RegisterPart, ...]:
     """The register's parts, the lowest first."""
     width = width_of(table.write.value)
     found = table.registers[register]
     reserved = sum(((1 << (h - lo + 1)) - 1) << lo for h, lo in found.reserved)
     mask = (1 << width) - 1
-    return tuple(Part(register, i, found.address + i, i * width, reserved >> (i * width) & mask) for i in range(found.words))
+    return tuple(
+        RegisterPart(register, i, found.address + i, i * width, reserved >> (i * width) & mask) for i in range(found.words)
+    )
 
 
-def all_parts(isa: Isa) -> dict[int, Part]:
+def all_parts(isa: Isa) -> dict[int, RegisterPart]:
     """Every part by its address."""
     table = register_table(isa)
     return {part.address: part for name in table.registers for part in parts_of(table, name)}
@@ -149,7 +151,7 @@ def _register_values(
     return words
 
 
-def split(program: bytes, isa: Isa) -> Written:
+def classify_words(program: bytes, isa: Isa) -> RegisterWords:
     """The words told apart and checked one by one: tags, register addresses, reserved bits. Raises ProgramError."""
     table = register_table(isa)
     if len(program) % isa.word_bytes:
@@ -170,7 +172,7 @@ def split(program: bytes, isa: Isa) -> Written:
     addresses = get_bits(writes, table.write.register_[1], width_of(table.write.register_))
     values = get_bits(writes, table.write.value[1], width_of(table.write.value))
     _check_writes(write_places, addresses, values, isa)
-    return Written(write_places, addresses, values, start_places, words[start_places])
+    return RegisterWords(write_places, addresses, values, start_places, words[start_places])
 
 
 def _check_writes(places: Indices, addresses: Words, values: Words, isa: Isa) -> None:
@@ -188,7 +190,7 @@ def _check_writes(places: Indices, addresses: Words, values: Words, isa: Isa) ->
 def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
     """(operations, words of each with the writes before it). Raises ProgramError for anything the machine does not accept."""
     table = register_table(isa)
-    written = split(program, isa)
+    written = classify_words(program, isa)
     total = len(written.write_places) + len(written.start_places)
     ends = written.start_places + 1
     if total and (not len(ends) or ends[-1] != total):
@@ -207,7 +209,9 @@ def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
     return [op for op in ops if op is not None], np.diff(ends, prepend=0).tolist()
 
 
-def _operations(plan: OperationPlan, chosen: Indices, written: Written, jumps: Indices, table: RegisterTable) -> list[MachineOp]:
+def _operations(
+    plan: OperationPlan, chosen: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable
+) -> list[MachineOp]:
     name = plan.operation.NAME
     places = written.start_places[chosen]
     starts = written.starts[chosen]
@@ -224,7 +228,7 @@ def _operations(plan: OperationPlan, chosen: Indices, written: Written, jumps: I
     return build(plan, columns, len(chosen), places.tolist())
 
 
-def _held(register: str, places: Indices, written: Written, jumps: Indices, table: RegisterTable, name: str) -> Words:
+def _held(register: str, places: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable, name: str) -> Words:
     """uint64[n, limbs], what `register` holds at each of the words `places`: the latest writes before them."""
     width = width_of(table.write.value)
     words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
@@ -244,6 +248,6 @@ def _held(register: str, places: Indices, written: Written, jumps: Indices, tabl
     return words
 
 
-def part_name(part: Part, table: RegisterTable) -> str:
+def part_name(part: RegisterPart, table: RegisterTable) -> str:
     """REGISTER, or REGISTER.1 for a part of one that has several."""
     return part.register if table.registers[part.register].words == 1 else f"{part.register}.{part.index}"

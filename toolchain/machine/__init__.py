@@ -1,27 +1,28 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
 from toolchain.machine.access import Access
-from toolchain.machine.capability import broken_capability, suspects
-from toolchain.machine.codes import by_type, code_bytes, table_bytes
-from toolchain.machine.demands import Demands, demands
-from toolchain.machine.flow import Flow, accesses_at, anywhere, dispatched, op_number, reached
-from toolchain.machine.front_end import Index
-from toolchain.machine.granules import granule_of, in_granules, out_of_granules
+from toolchain.machine.access_overlap import Residues, byte_view, overlap, overlaps_itself, range_text, rebase_access, residues
+from toolchain.machine.capability import find_unsupported, may_be_unsupported
+from toolchain.machine.channel_blocks import granule_of, in_granules, out_of_granules
+from toolchain.machine.code_types import by_type, code_bytes, table_bytes
+from toolchain.machine.demand_columns import Demands, demands
+from toolchain.machine.dispatch import InstructionStream, accesses_at, anywhere, dispatch_program, op_number, resolve_addresses
+from toolchain.machine.front_end import MemoryIndex
 from toolchain.machine.layout import (
     dense_bytes,
     group_bytes,
     in_tiles,
     memory_type,
     out_of_tiles,
-    packed_parameters,
+    pack_parameters,
     parameter_bytes,
     read_parameters,
     weight_bytes,
 )
 from toolchain.machine.operation import MachineOp, accesses, columns_of, demand
 from toolchain.machine.operations.addend import ADDEND, WithAddend
-from toolchain.machine.operations.again import Again
-from toolchain.machine.operations.block import Block
+from toolchain.machine.operations.block_begin import BlockBegin
+from toolchain.machine.operations.block_end import BlockEnd
 from toolchain.machine.operations.call import Call
 from toolchain.machine.operations.control import ControlOp
 from toolchain.machine.operations.convolution import Convolution
@@ -35,16 +36,15 @@ from toolchain.machine.operations.load_base import LoadBase
 from toolchain.machine.operations.matrix_product import MatrixProduct
 from toolchain.machine.operations.pool import Pool, PoolKind
 from toolchain.machine.operations.repeat import Repeat
-from toolchain.machine.operations.return_ import Return
+from toolchain.machine.operations.repeat_end import RepeatEnd
 from toolchain.machine.operations.set_base import SetBase
 from toolchain.machine.operations.signal import Signal
 from toolchain.machine.operations.softmax import Softmax
-from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, lacking, rated_as
+from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, find_function_rate, find_missing_table
 from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import WeightedWindowOp, WindowOp
 from toolchain.machine.parameters.description import Need, Parameter
 from toolchain.machine.parameters.spaces import Space
-from toolchain.machine.strided import Residues, byte_view, moved, overlap, range_text, repeats_itself, residues
 from toolchain.machine.traffic import NOTHING, Demand, Traffic
 
 __all__ = [
@@ -52,8 +52,8 @@ __all__ = [
     "NOTHING",
     "TABLE_FUNCTIONS",
     "Access",
-    "Again",
-    "Block",
+    "BlockBegin",
+    "BlockEnd",
     "Call",
     "ControlOp",
     "Convolution",
@@ -67,18 +67,18 @@ __all__ = [
     "EmitKind",
     "End",
     "Fill",
-    "Flow",
-    "Index",
+    "InstructionStream",
     "LoadBase",
     "MachineOp",
     "MatrixProduct",
+    "MemoryIndex",
     "Need",
     "Parameter",
     "Pool",
     "PoolKind",
     "Repeat",
+    "RepeatEnd",
     "Residues",
-    "Return",
     "SetBase",
     "Signal",
     "Softmax",
@@ -93,7 +93,6 @@ __all__ = [
     "accesses",
     "accesses_at",
     "anywhere",
-    "broken_capability",
     "by_type",
     "byte_view",
     "code_bytes",
@@ -101,27 +100,28 @@ __all__ = [
     "demand",
     "demands",
     "dense_bytes",
-    "dispatched",
+    "dispatch_program",
+    "find_function_rate",
+    "find_missing_table",
+    "find_unsupported",
     "granule_of",
     "group_bytes",
     "in_granules",
     "in_tiles",
-    "lacking",
+    "may_be_unsupported",
     "memory_type",
-    "moved",
     "op_number",
     "out_of_granules",
     "out_of_tiles",
     "overlap",
-    "packed_parameters",
+    "overlaps_itself",
+    "pack_parameters",
     "parameter_bytes",
     "range_text",
-    "rated_as",
-    "reached",
     "read_parameters",
-    "repeats_itself",
+    "rebase_access",
     "residues",
-    "suspects",
+    "resolve_addresses",
     "table_bytes",
     "weight_bytes",
 ]

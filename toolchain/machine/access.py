@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine.columns import Whole
 
 Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
@@ -66,7 +66,7 @@ def read_of(
     return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
 
 
-class Sums(NamedTuple):
+class AccumulatorUse(NamedTuple):
     """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay. address: where
     they lie, if the accumulators are a memory. dataflow: by which they are made, of the array's."""
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.codes import by_type
+from toolchain.machine.code_types import by_type
 from toolchain.machine.columns import Whole
 from toolchain.machine.operation import MachineOp, alike, columns_of
 
 
-def broken_capability(op: MachineOp, chip: Chip) -> str | None:
+def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
     """The reason why this machine cannot run the operation, or None."""
     for name, least in op.sizes():
         if getattr(op, name) < least:
@@ -24,8 +24,8 @@ def broken_capability(op: MachineOp, chip: Chip) -> str | None:
     return next(chain.from_iterable(checks), None)
 
 
-def suspects(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
-    """bool[op]: whether sizes, base registers, types or `limits` let `broken_capability` find something. What `broken` finds
+def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
+    """bool[op]: whether sizes, base registers, types or `limits` let `find_unsupported` find something. What `broken` finds
     is seen one operation at a time."""
     found = np.zeros(len(ops), bool)
     for members in alike(ops).values():

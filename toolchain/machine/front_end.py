@@ -9,7 +9,7 @@ from toolchain.hw.control import Control
 
 
 @dataclass(frozen=True)
-class Index:
+class MemoryIndex:
     """What a word of memory adds to a base register: scale times a number of 0 to limit. load: the operation that reads it, by
     its place among those that are dispatched."""
 
@@ -19,7 +19,7 @@ class Index:
 
 
 @dataclass
-class Open:
+class OpenBlock:
     """A repeat or a block that is open. first: its first operation. resume: where a call goes on (None: behind its return).
 
     iteration: from 0; words: of its body, known when it has run once (-1 before).
@@ -48,8 +48,8 @@ class FrontEnd:
     next: int = 0
     set_by_host: Mapping[int, int] = field(default_factory=dict[int, int])
     bases: list[int] = field(init=False)
-    indices: list[tuple[Index, ...]] = field(init=False)  # of each base: what is added that no one knows before a run
-    open: list[Open] = field(default_factory=list[Open])
+    indices: list[tuple[MemoryIndex, ...]] = field(init=False)  # of each base: what is added that no one knows before a run
+    open: list[OpenBlock] = field(default_factory=list[OpenBlock])
     blocks: dict[int, int] = field(default_factory=dict[int, int])  # number -> first operation
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class FrontEnd:
         if self.control.indirect is None:
             raise ValueError("the machine has no control.indirect")
         self.set_base(base, source, offset)
-        self.indices[base] = (*self.indices[base], Index(load, scale, limit))
+        self.indices[base] = (*self.indices[base], MemoryIndex(load, scale, limit))
 
     def repeat(self, count: int) -> None:
         allowed = self.control.repeat
@@ -76,7 +76,7 @@ class FrontEnd:
             raise ValueError(f"count={count}, must be 1 to {allowed.max_count} (control.repeat.max_count)")
         if sum(o.repeats for o in self.open) == allowed.depth:
             raise ValueError(f"more than control.repeat.depth={allowed.depth} repeats inside one another")
-        self.open.append(Open(self.next, "repeat", count))
+        self.open.append(OpenBlock(self.next, "repeat", count))
 
     def again(self) -> None:
         frame = self.open[-1] if self.open else None
@@ -92,13 +92,13 @@ class FrontEnd:
     def open_block(self, number: int) -> None:
         self._enter(number, "block")
         self.blocks[number] = self.next
-        self.open.append(Open(self.next, "block"))
+        self.open.append(OpenBlock(self.next, "block"))
 
     def call(self, number: int) -> None:
         self._enter(number, "call")
         if number not in self.blocks:
             raise ValueError(f"block {number} was not met before")
-        self.open.append(Open(self.blocks[number], "call", resume=self.next))
+        self.open.append(OpenBlock(self.blocks[number], "call", resume=self.next))
         self.next = self.blocks[number]
 
     def leave(self) -> None:

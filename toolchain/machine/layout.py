@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import WeightGroups
-from toolchain.machine.codes import by_type
+from toolchain.machine.code_types import by_type
 from toolchain.machine.columns import Whole, ceil_div, most, where
 
 Array = NDArray[Any]
@@ -73,7 +73,7 @@ def out_of_tiles(tiles: Array, outputs: int, inner: int, tile: tuple[int, int]) 
     return filled.reshape(-(-outputs // columns) * columns, -1)[:outputs, :inner]
 
 
-def packed_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) -> bytes:
+def pack_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) -> bytes:
     """int64[c], the last two of 1 or c -> requantization entries of output channels, one after another. Raises ValueError where
     a value has more bits than its field."""
     values = (bias, *np.broadcast_arrays(multiplier, shift, bias)[:2])

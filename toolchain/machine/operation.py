@@ -17,9 +17,9 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
-from toolchain.machine.access import Access, Sums
-from toolchain.machine.banks import with_banks
+from toolchain.hw.unit_map import Unit
+from toolchain.machine.access import Access, AccumulatorUse
+from toolchain.machine.bank_conflicts import add_bank_conflicts
 from toolchain.machine.columns import Whole
 from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
 from toolchain.machine.traffic import Demand
@@ -145,7 +145,7 @@ class MachineOp:
         """The reasons why this machine cannot run it, beyond sizes and limits of its parameters."""
         raise NotImplementedError
 
-    def sums(self) -> Sums | None:
+    def sums(self) -> AccumulatorUse | None:
         """What it does to the accumulators; None where it does not use them."""
         return None
 
@@ -158,7 +158,7 @@ def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
 def demand(op: MachineOp, chip: Chip) -> Demand:
     """The demand of any machine operation; signals, waits and ends ask for nothing."""
     asked = op.demand(chip)
-    return asked._replace(traffic=with_banks(asked.traffic, op.moved(chip), chip)) if chip.banked else asked
+    return asked._replace(traffic=add_bank_conflicts(asked.traffic, op.moved(chip), chip)) if chip.banked else asked
 
 
 def columns_of(ops: Sequence[Operation]) -> Operation:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
 
 
-class Asked(NamedTuple):
+class OperationTiming(NamedTuple):
     """What one operation asks of time, in whole cycles but for those of the front end.
 
     queue: index in `chip.units`. fetch_cycles: of the front end. after: operations, by their numbers, that must be over
@@ -37,7 +37,7 @@ class Queues:
         self._flying: list[list[int]] = [[] for _ in depths]  # of queues of several: their operations
         self._queued: list[list[int]] = [[] for _ in depths]
 
-    def rooms(self, asked: Sequence[Asked], base: int) -> list[int]:
+    def rooms(self, asked: Sequence[OperationTiming], base: int) -> list[int]:
         """For each operation, numbered from base on, the one whose end makes room for it in its queue: `depth` + 1 places before
         it; -1: none."""
         found: list[int] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolchain.machine import operations
 from toolchain.machine.operation import MachineOp
-from toolchain.tables import files_of
+from toolchain.module_registry import files_of
 
 _ENGINES = ("dma", "mac_array", "vector", None)
 

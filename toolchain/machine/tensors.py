@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.layout_section import FeatureMaps
 
 Shape = tuple[int, ...]
 
@@ -94,7 +94,7 @@ def dense(shape: Sequence[int], item_bytes: int, order: Sequence[int] = ()) -> S
     return Strides(tuple(found))
 
 
-def laid(shape: Shape, item_bytes: int, maps: FeatureMaps | None, order: Sequence[int] = ()) -> Strides:
+def make_strides(shape: Shape, item_bytes: int, maps: FeatureMaps | None, order: Sequence[int] = ()) -> Strides:
     """Of a tensor without gaps, or of a feature map [n, h, w, c] in granules, whole ones. order: as of `dense`."""
     if maps is None:
         return dense(shape, item_bytes, order)

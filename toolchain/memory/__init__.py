@@ -7,7 +7,7 @@ stays in SRAM; each answer carries its bound and whether it is proved. `validate
 from toolchain.memory.buffer import Buffer, DoesNotFit, InvalidBuffers, Placement
 from toolchain.memory.check import live_at_peak, validate
 from toolchain.memory.io.csv_format import InvalidCsv, read_csv
-from toolchain.memory.io.draw import draw
+from toolchain.memory.io.plot import draw
 from toolchain.memory.order.graph import InvalidGraph, Operator
 from toolchain.memory.order.rewrite import Rewritten, concat_by_view, drop_no_ops, split_by_view
 from toolchain.memory.order.search import Order, live_ranges, order_operators, peak_of_order
@@ -21,7 +21,7 @@ from toolchain.memory.residency.choice import (
     choose_residents,
     choose_spills,
 )
-from toolchain.memory.residency.placed import PlacedResidents, place_residents
+from toolchain.memory.residency.place_residents import PlacedResidents, place_residents
 
 __all__ = [
     "Buffer",

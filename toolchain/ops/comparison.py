@@ -15,19 +15,19 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.rules import laid_out
-from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
+from toolchain.ops.exact_integers import FINE, TRUTH, CodeOperand, CodeSteps, counting, counts_to
 from toolchain.ops.kit.operator import Array, FloatOp
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.rescale import Rescale, rescaled
+from toolchain.ops.rescale import Rescale, make_rescale_node
 
 _NEAR = 2.0**-20  # of a code, beside which a constant is that code: float32 does not tell them apart
 _FUNCTIONS = {"and": ("mul",), "or": ("add",), "xor": ("sub", "mul"), "not": ("sub",)}
 
 
-def lacking(functions: Sequence[str], node: Node, graph: Graph, chip: Chip) -> str | None:
+def find_missing_function(functions: Sequence[str], node: Node, graph: Graph, chip: Chip) -> str | None:
     """Why the vector engine does not run these on the node's operands."""
     missing = next((f for f in functions if f not in chip.functions), None)
     if missing is not None:
@@ -55,9 +55,9 @@ class Compare(FloatOp):
             return "a difference of codes is clamped to the step that it takes, and numerics.overflow: wrap wraps it before"
         constant = any(n in graph.constants for n in node.inputs)
         functions = ("sub", *(("mul",) if self.kind == "equal" else ()), *(("add",) if constant else ()))
-        return lacking(functions, node, graph, chip)
+        return find_missing_function(functions, node, graph, chip)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         steps = CodeSteps(node, scope)
         y, (a, b, beyond) = steps.output, self._operands(steps)
         if self.kind == "greater":
@@ -71,7 +71,7 @@ class Compare(FloatOp):
             steps.opposite("", differ, y)
         return steps.made
 
-    def _operands(self, steps: CodeSteps) -> tuple[Coded, Coded, Array | None]:
+    def _operands(self, steps: CodeSteps) -> tuple[CodeOperand, CodeOperand, Array | None]:
         """And where the constant is beyond the other's codes, or between two of them: there the step is always taken."""
         names, constants = steps.node.inputs, steps.scope.graph.constants
         index = next((i for i, n in enumerate(names) if n in constants), None)
@@ -85,7 +85,7 @@ class Compare(FloatOp):
         return *pair, beyond if beyond.any() else None
 
 
-def _threshold(value: Array, other: Coded, kind: str, index: int, equal: float) -> tuple[Array, Array]:
+def _threshold(value: Array, other: CodeOperand, kind: str, index: int, equal: float) -> tuple[Array, Array]:
     """The codes against which those of `other` are what its numbers are against `value`, and where none are. index: 1 for
     other > value, 0 for value > other; equal: how far from a code a number may lie that is equal to it."""
     codes = value.astype(np.float64) / other.quant.scale
@@ -102,7 +102,9 @@ def _threshold(value: Array, other: Coded, kind: str, index: int, equal: float) 
     return np.clip(one, low, high).astype(np.int64), beyond
 
 
-def _difference(steps: CodeSteps, what: str, operands: tuple[Coded, Coded], beyond: Array | None, y: Coded, low: int) -> Coded:
+def _difference(
+    steps: CodeSteps, what: str, operands: tuple[CodeOperand, CodeOperand], beyond: Array | None, y: CodeOperand, low: int
+) -> CodeOperand:
     """The step of a - b in low..1, 1 where it is taken anyway."""
     if beyond is None:
         return steps.sum(what, "sub", *operands, y, (low, 1), FINE)
@@ -111,7 +113,7 @@ def _difference(steps: CodeSteps, what: str, operands: tuple[Coded, Coded], beyo
     return steps.sum(what, "add", found, taken, y, (low, 1))
 
 
-def signs(y: Coded) -> Coded:
+def signs(y: CodeOperand) -> CodeOperand:
     """Where -1, 0 and 1 lie among codes of the type of y."""
     return replace(y, quant=Quant(1.0, max(0, y.codes.low + 1)))
 
@@ -123,9 +125,9 @@ class Logic(FloatOp):
     kind: Literal["and", "or", "xor", "not"]
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        return lacking(_FUNCTIONS[self.kind], node, graph, chip)
+        return find_missing_function(_FUNCTIONS[self.kind], node, graph, chip)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         steps = CodeSteps(node, scope)
         y, (a, *others) = steps.output, [truth(steps, name) for name in node.inputs]
         if self.kind == "not":
@@ -140,7 +142,7 @@ class Logic(FloatOp):
         return steps.made
 
 
-def truth(steps: CodeSteps, name: str) -> Coded:
+def truth(steps: CodeSteps, name: str) -> CodeOperand:
     """A bool operand, computed or constant."""
     value = steps.scope.graph.constants.get(name)
     if value is None:
@@ -149,13 +151,13 @@ def truth(steps: CodeSteps, name: str) -> Coded:
 
 
 @dataclass(frozen=True)
-class Never(FloatOp):
+class AlwaysFalse(FloatOp):
     """y = false: what codes never are."""
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        return lacking(("rescale",), node, graph, chip)
+        return find_missing_function(("rescale",), node, graph, chip)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         false = y.zero_point
         requant = scope.requant(1.0, "rescale", codes, false, false, false, where=node.name)
@@ -163,7 +165,7 @@ class Never(FloatOp):
 
 
 @dataclass(frozen=True)
-class Number(FloatOp):
+class CastToReal(FloatOp):
     """y = x as a real number, of a bool or a whole number up to `most`: in ones, or, where a function's table is interpolated, in
     the finest steps of two that hold them, so that it has entries for them."""
 
@@ -178,9 +180,9 @@ class Number(FloatOp):
         return Quant(float(scale), counting(codes, int(np.ceil(self.most / scale))).zero_point)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        return lacking(("rescale",), node, graph, chip)
+        return find_missing_function(("rescale",), node, graph, chip)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         (x,), (y,) = node.inputs, node.outputs
         if (scope.quant(x), scope.codes(x)) == (scope.quant(y), scope.codes(y)):
             return [Node(node.name, Reshape(scope.graph.types[y].shape), node.inputs, node.outputs, node.sources)]
@@ -190,27 +192,29 @@ class Number(FloatOp):
         steps: list[Node] = []
         while reach > 1 and scope.quant(x).scale / made.scale > most:
             inner, finer = scope.own_name(f"{y}@{node.name}.{len(steps)}"), Quant(scope.quant(x).scale / reach, made.zero_point)
-            steps.append(rescaled(step_name(node.name, f"rescale {len(steps)}"), x, inner, finer, codes, scope))
+            steps.append(make_rescale_node(step_name(node.name, f"rescale {len(steps)}"), x, inner, finer, codes, scope))
             x = inner
-        return [*steps, replace(rescaled(node.name, x, y, made, codes, scope), sources=node.sources)]
+        return [*steps, replace(make_rescale_node(node.name, x, y, made, codes, scope), sources=node.sources)]
 
 
-def operands(scope: Scope, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def operands(scope: SelectionContext, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The node's operands as the chip has them, and their layout."""
     rank = len(scope.shape(scope.node.outputs[0]))
     layout = scope.layout(*names) if rank == 4 else "plain"
     return tuple(laid_out(scope, n, layout, rank) for n in names), layout
 
 
-def no_nan(scope: Scope, names: Sequence[str]) -> None:
+def no_nan(scope: SelectionContext, names: Sequence[str]) -> None:
     """Raises Refused."""
     for value in (scope.value(n) for n in names):
         if value is not None and value.dtype.kind == "f" and np.isnan(value).any():
             scope.refuse("a constant operand holds NaN, which is no code")
 
 
-def _compared(kind: Literal["greater", "equal"], turned: bool = False, negated: bool = False) -> Callable[[Scope], None]:
-    def rule(scope: Scope) -> None:
+def _compared(
+    kind: Literal["greater", "equal"], turned: bool = False, negated: bool = False
+) -> Callable[[SelectionContext], None]:
+    def rule(scope: SelectionContext) -> None:
         names = scope.node.inputs[::-1] if turned else scope.node.inputs
         no_nan(scope, names)
         read, layout = operands(scope, names)
@@ -219,30 +223,30 @@ def _compared(kind: Literal["greater", "equal"], turned: bool = False, negated: 
     return rule
 
 
-def _logical(kind: Literal["and", "or", "xor", "not"]) -> Callable[[Scope], None]:
-    def rule(scope: Scope) -> None:
+def _logical(kind: Literal["and", "or", "xor", "not"]) -> Callable[[SelectionContext], None]:
+    def rule(scope: SelectionContext) -> None:
         read, layout = operands(scope, scope.node.inputs)
         return scope.emit(Logic(kind), read, layout)
 
     return rule
 
 
-def _never(scope: Scope) -> None:
+def _never(scope: SelectionContext) -> None:
     x = scope.node.inputs[0]
     if x not in scope.layouts and x not in scope.graph.inputs:
         return scope.refuse("its input is made by the host, where it may hold NaN and infinity")
     read, layout = operands(scope, (x,))
-    return scope.emit(Never(), read, layout)
+    return scope.emit(AlwaysFalse(), read, layout)
 
 
-def _cast(scope: Scope) -> None:
+def _cast(scope: SelectionContext) -> None:
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     before, after = (scope.graph.types[n].dtype for n in (x, y))
     read, layout = operands(scope, (x,))
     whole = before == "bool" or x in scope.counted
     most = scope.counted.get(x, 1)
     if whole and after == "float32":
-        scope.emit(Number(most, scope.chip.numerics.symmetric_activations), read, layout)
+        scope.emit(CastToReal(most, scope.chip.numerics.symmetric_activations), read, layout)
     elif whole and after != "bool":
         scope.emit(Reshape(scope.types[read[0]].shape), read, layout, most)
     elif after == "bool":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from toolchain.ir.inner import Fixed
-from toolchain.ops.kit.steps import Steps
+from toolchain.ir.range_constraints import FixedRange
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 
-_NEAR_ONE = Fixed(0.0, 1.25)
+_NEAR_ONE = FixedRange(0.0, 1.25)
 
 
-def inverse(steps: Steps, divisor: str, what: str, output: int | None = None) -> str:
+def inverse(steps: DecompositionBuilder, divisor: str, what: str, output: int | None = None) -> str:
     """1 / divisor. what: the divisor in words; output: which of the node's outputs it is.
 
     Between two entries of its table a reciprocal is off where it is steep, for small divisors: it takes one step of Newton's.
@@ -21,7 +21,7 @@ def inverse(steps: Steps, divisor: str, what: str, output: int | None = None) ->
     return steps.make(f"1 / {what}, refined", "Mul", first, left, output=output)
 
 
-def quotient(steps: Steps) -> None:
+def quotient(steps: DecompositionBuilder) -> None:
     """x / z as x (1 / z), which has the range of 1 / z: best where divisors are within a factor of ten or so."""
     x, divisor = steps.node.inputs
     steps.make("quotient", "Mul", x, inverse(steps, divisor, "divisor"), output=0)

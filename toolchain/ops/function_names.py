@@ -6,7 +6,7 @@ import re
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import TABLE_FUNCTIONS
-from toolchain.ops.functions import ONNX_UNARY, Function, X, clip_bounds
+from toolchain.ops.scalar_functions import ONNX_UNARY, Function, X, clip_bounds
 
 FUNCTION_NAMES = {op: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower() for op in ONNX_UNARY}
 _COMMUTE = ("add", "mul", "min", "max")
@@ -24,12 +24,12 @@ def _ordered(function: Function) -> Function:
 _SPELLED = {_ordered(make(X, {})): FUNCTION_NAMES[op] for op, make in ONNX_UNARY.items() if make(X, {}) != X}
 
 
-def spelled_out(function: Function) -> str | None:
+def get_onnx_name(function: Function) -> str | None:
     """The name of the ONNX operator, its attributes not given, that a short chain computes: x * sigmoid(x) is `swish`."""
     return _SPELLED.get(_ordered(function))
 
 
-def one_for_all(function: Function, name: str | None, chip: Chip) -> bool:
+def prefers_one_function(function: Function, name: str | None, chip: Chip) -> bool:
     """Whether a chain of functions should become this one. A machine that has rates for single functions and no `table` runs
     those apart."""
     functions = chip.functions

@@ -6,12 +6,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from toolchain import machine
-from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, pointwise_windows, row_column, three
+from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, pad_to_three_dims, pointwise_windows, row_column
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
 from toolchain.ops.kit.requants import LookupTable
-from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
+from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class Lookup(TiledOp):
         block = self.table.block(layer.node.name, "tables")
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block), extent)
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
-        rate = machine.rated_as(self.function, layer.chip.functions)
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: ConstantBlock) -> TileTask:
+        rate = machine.find_function_rate(self.function, layer.chip.functions)
         assert rate is not None, layer.node.name
 
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
-            height, width, channels = three(size)[-3:]
+            height, width, channels = pad_to_three_dims(size)[-3:]
             x_row, x_column = row_column(sites[0])
             y_row, y_column = row_column(out)
             return (
@@ -79,4 +79,4 @@ class Lookup(TiledOp):
             )
 
         reads = (Box(layer.node.inputs[0], start, size),)
-        return Work(reads, (block,), Box(layer.node.outputs[0], start, size), emit)
+        return TileTask(reads, (block,), Box(layer.node.outputs[0], start, size), emit)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 
 from toolchain.ir.graph import OnnxNode
-from toolchain.ops.kit.steps import Steps
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 
 TURNS = 7  # what is left is an angle of 45 / 2^6 degrees, whose cosine is 1 - 7.5e-5
 
 
-def magnitude(steps: Steps) -> None:
+def magnitude(steps: DecompositionBuilder) -> None:
     """Of a Sqrt that reads a sum of two squares; another has no steps."""
     found = _legs(steps)
     if found is None:
@@ -36,7 +36,7 @@ def magnitude(steps: Steps) -> None:
     steps.error = middle - 1
 
 
-def _legs(steps: Steps) -> tuple[str, str] | None:
+def _legs(steps: DecompositionBuilder) -> tuple[str, str] | None:
     """The a and b of the sum of their squares."""
     producers = steps.graph.producers()
 
@@ -54,11 +54,11 @@ def _legs(steps: Steps) -> tuple[str, str] | None:
     return legs[0], legs[1]
 
 
-def _scaled(steps: Steps, what: str, x: str, factor: float) -> str:
+def _scaled(steps: DecompositionBuilder, what: str, x: str, factor: float) -> str:
     return x if factor == 1.0 else steps.make(what, "Mul", x, factor)
 
 
-def _absolute(steps: Steps, what: str, x: str) -> str:
+def _absolute(steps: DecompositionBuilder, what: str, x: str) -> str:
     """relu(x) + (relu(x) - x): exact, where a table that is interpolated bends beside 0."""
     above = steps.make(f"{what}, above 0", "Relu", x)
     return steps.make(f"|{what}|", "Add", above, steps.make(f"{what}, below 0", "Sub", above, x))

@@ -8,26 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from quant.file_qparams import get_file_codes
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.matmul import matmul
-from quant.given import stored_codes
 from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import SRAM
+from toolchain.hw.unit_map import SRAM
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.kit.arrays import able_arrays, mapped
-from toolchain.ops.kit.box import constant_block
+from toolchain.ops.kit.array_choice import add_dataflows, find_capable_arrays
+from toolchain.ops.kit.box_tiles import constant_block
 from toolchain.ops.kit.loops import LoopAxis, LoopOrder, one_by_one
-from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
+from toolchain.ops.kit.nest import Nest, cut_axis, reduction_axis, uniform_axis
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings
+from toolchain.ops.kit.selection_context import SelectionContext
+from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, halvings
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class MatrixProduct(FloatOp):
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         names, (a, b) = zip(*(self._operand(i, node, scope) for i in range(2)))
         y = scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
@@ -63,14 +63,14 @@ class MatrixProduct(FloatOp):
         op = IntegerMatrixProduct(a.zero_point, b.zero_point, scope.chip.numerics.accumulator_bits, requant)
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
-    def _operand(self, index: int, node: Node, scope: QuantScope) -> tuple[str, Quant]:
+    def _operand(self, index: int, node: Node, scope: QuantContext) -> tuple[str, Quant]:
         """An activation as it is; a constant in its file's codes, or quantized by its own range to codes of the other's type."""
         name, other = node.inputs[index], node.inputs[1 - index]
         value = scope.graph.constants.get(name)
         if value is None:
             return name, scope.quant(name)
         numerics = scope.numerics(other)
-        own = stored_codes(value, scope.stored(node, product=True), numerics)
+        own = get_file_codes(value, scope.stored(node, product=True), numerics)
         if own is None:
             quant = scope.constant_quant(value, other)
             own = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *numerics.activation.limits), quant
@@ -110,7 +110,7 @@ class IntegerMatrixProduct(TiledOp):
         return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return mapped(self._tilings(layer), able_arrays(layer.chip))
+        return add_dataflows(self._tilings(layer), find_capable_arrays(layer.chip))
 
     def _tilings(self, layer: Layer) -> Iterable[Tiling]:
         m, n = layer.output.shape[-2:]
@@ -139,11 +139,11 @@ class IntegerMatrixProduct(TiledOp):
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         *batch, m, n = layer.output.shape
         k = layer.input_type(0).shape[-1]
-        lead = (*(alike(size) for size in batch[:-1]), *(cut_axis(size, tiling.batches) for size in batch[-1:]))
+        lead = (*(uniform_axis(size) for size in batch[:-1]), *(cut_axis(size, tiling.batches) for size in batch[-1:]))
         rows, columns, inner = cut_axis(m, tiling.rows), cut_axis(n, tiling.channels), reduction_axis(k, tiling.inner)
         places = (rows, columns) if tiling.rows_outer else (columns, rows)
 
-        def body(point: tuple[Any, ...]) -> tuple[Work]:
+        def body(point: tuple[Any, ...]) -> tuple[TileTask]:
             first, second, part = point[-3:]
             r, c = (first, second) if tiling.rows_outer else (second, first)
             return (self._work(layer, point[:-3], r, c, part, part[0] > 0, sum(part) == k, tiling),)
@@ -160,7 +160,7 @@ class IntegerMatrixProduct(TiledOp):
         accumulate: bool,
         last: bool,
         tiling: Tiling,
-    ) -> Work:
+    ) -> TileTask:
         a, b = layer.node.inputs
         a_region = _matrix_region(a, layer.types[a].shape, lead, rows, inner)
         b_region = _matrix_region(b, layer.types[b].shape, lead, inner, columns)._replace(role="weights")
@@ -169,10 +169,10 @@ class IntegerMatrixProduct(TiledOp):
 
         constant = [n in layer.constants for n in (a, b)]
 
-        def emit(moved: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(moved: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             multiplier, shift = pair(r)
             moving, fixed, regions = iter(moved), iter(blocks), (a_region, b_region)
-            sites = [Site(next(fixed), layer.strides(box)) if c else next(moving) for box, c in zip(regions, constant)]
+            sites = [BoxLocation(next(fixed), layer.strides(box)) if c else next(moving) for box, c in zip(regions, constant)]
             named = (("a", a_region, sites[0]), ("b", b_region, sites[1]), ("output", write, out))
             strides = {f"{name}_batch_stride": _batch_stride(box, site) for name, box, site in named}
             return (
@@ -208,7 +208,7 @@ class IntegerMatrixProduct(TiledOp):
         reads = tuple(box for box, c in zip((a_region, b_region), constant) if not c)
         held = tuple(constant_block(layer, box) for box, c in zip((a_region, b_region), constant) if c)
         sums = () if last else (rows[1], columns[1])
-        return Work(reads, held, write, emit, (*tiling.variant, *sums))
+        return TileTask(reads, held, write, emit, (*tiling.variant, *sums))
 
 
 def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
@@ -230,12 +230,12 @@ def _matrix_region(
     return Box(name, (*(s for s, _ in own), rows[0], columns[0]), (*(n for _, n in own), rows[1], columns[1]))
 
 
-def _batch_stride(box: Box | None, site: Site | None) -> int:
+def _batch_stride(box: Box | None, site: BoxLocation | None) -> int:
     """Bytes between the matrices of neighbouring products, 0 where there is one for all."""
     return site.strides[-3] if box and site and (1, *box.size)[-3] > 1 else 0
 
 
-def matrix_product(scope: Scope) -> None:
+def matrix_product(scope: SelectionContext) -> None:
     if any(len(scope.shape(n)) < 2 for n in scope.node.inputs):
         return scope.refuse("a one-dimensional operand")
     values = [scope.value(n) for n in scope.node.inputs]

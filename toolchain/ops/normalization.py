@@ -7,26 +7,26 @@ from collections.abc import Callable
 import numpy as np
 
 from toolchain.ops.division import inverse
-from toolchain.ops.kit.steps import Steps
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 
 Mean = Callable[[str, str], str]  # what it is, and of which tensor
 
 
-def layer_normalization(steps: Steps) -> None:
+def layer_normalization(steps: DecompositionBuilder) -> None:
     """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
     (x, scale, *bias), axes = steps.node.inputs, _last(steps)
     less, factor = _centred(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes, output=1 if of == x else None))
     _affine(steps, less, factor, scale, *bias)
 
 
-def rms_normalization(steps: Steps) -> None:
+def rms_normalization(steps: DecompositionBuilder) -> None:
     """x / sqrt(mean(x^2) + epsilon) * scale."""
     x, scale = steps.node.inputs
     mean = steps.make("mean of x^2", "ReduceMean", steps.make("x^2", "Mul", x, x), _last(steps))
     _affine(steps, x, _one_over_root(steps, "mean of x^2", mean), scale)
 
 
-def instance_normalization(steps: Steps) -> None:
+def instance_normalization(steps: DecompositionBuilder) -> None:
     """Over rows and columns, each channel by itself."""
     x, scale, bias = steps.node.inputs
     axes = tuple(range(2, len(steps.shape(x))))
@@ -34,7 +34,7 @@ def instance_normalization(steps: Steps) -> None:
     _of_channels(steps, less, factor, scale, bias)
 
 
-def group_normalization(steps: Steps) -> None:
+def group_normalization(steps: DecompositionBuilder) -> None:
     """Over rows, columns and the channels of a group: a mean over space, and of these one over each group, which a product with
     a matrix of 1 / channels gives to all of its channels."""
     x, scale, bias = steps.node.inputs
@@ -52,13 +52,13 @@ def group_normalization(steps: Steps) -> None:
     _of_channels(steps, less, factor, scale, bias)
 
 
-def _last(steps: Steps) -> tuple[int, ...]:
+def _last(steps: DecompositionBuilder) -> tuple[int, ...]:
     """From the attribute's axis on."""
     rank = len(steps.shape(steps.node.inputs[0]))
     return tuple(range(steps.node.op.attributes["axis"] % rank, rank))
 
 
-def _centred(steps: Steps, mean: Mean) -> tuple[str, str]:
+def _centred(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
     """x - mean and 1 / sqrt(variance + epsilon). The squares are of differences: mean(x^2) - mean(x)^2 is a small difference of
     large numbers, of which coarse codes leave little."""
     x = steps.node.inputs[0]
@@ -66,12 +66,12 @@ def _centred(steps: Steps, mean: Mean) -> tuple[str, str]:
     return less, _one_over_root(steps, "variance", mean("variance", steps.make("(x - mean)^2", "Mul", less, less)))
 
 
-def _one_over_root(steps: Steps, what: str, square: str) -> str:
+def _one_over_root(steps: DecompositionBuilder, what: str, square: str) -> str:
     root = steps.make("root", "Sqrt", steps.make(f"{what} + epsilon", "Add", square, steps.node.op.attributes["epsilon"]))
     return inverse(steps, root, "root", output=2)
 
 
-def _affine(steps: Steps, x: str, factor: str, scale: str, *bias: str) -> None:
+def _affine(steps: DecompositionBuilder, x: str, factor: str, scale: str, *bias: str) -> None:
     """x factor scale + bias."""
     normal = steps.make("normal", "Mul", x, factor)
     scaled = steps.make("scaled", "Mul", normal, scale, output=None if bias else 0)
@@ -79,7 +79,7 @@ def _affine(steps: Steps, x: str, factor: str, scale: str, *bias: str) -> None:
         steps.make("moved", "Add", scaled, b, output=0)
 
 
-def _of_channels(steps: Steps, x: str, factor: str, scale: str, bias: str) -> None:
+def _of_channels(steps: DecompositionBuilder, x: str, factor: str, scale: str, bias: str) -> None:
     """x (factor scale) + bias, where these are a number a channel: so a whole map is gone through once less."""
     shape = steps.shape(steps.node.inputs[0])
     wide = (shape[1], *(1 for _ in shape[2:]))

@@ -11,14 +11,24 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, NpuOp, PerSample, alike_per_sample, of_sample, sample_axis
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.operator import (
+    Array,
+    FloatOp,
+    Layer,
+    MoveOp,
+    NpuOp,
+    PerSample,
+    alike_per_sample,
+    sample_axis,
+    sample_shape,
+)
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.tile import FillBox, Loop, Move
 
 Shape = tuple[int, ...]
 
 
-class Keeping(FloatOp, NpuOp):
+class ScalePreserving(FloatOp, NpuOp):
     """Float and integer form are one: codes move, scales stay."""
 
     keeps_scale = True
@@ -26,12 +36,12 @@ class Keeping(FloatOp, NpuOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return None
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         return [node]
 
 
 @dataclass(frozen=True)
-class Reshape(Keeping, MoveOp):
+class Reshape(ScalePreserving, MoveOp):
     """The same codes under another shape. Costs nothing where both shapes lie alike; it moves codes from granules of channels
     to where the other shape has them."""
 
@@ -44,7 +54,7 @@ class Reshape(Keeping, MoveOp):
         source = layer.input_type(0).shape
         where = sample_axis(source)
         held = where is not None and source[where] % count == 0
-        return PerSample(Reshape(of_sample(self.shape, count)), layer.activations) if held else None
+        return PerSample(Reshape(sample_shape(self.shape, count)), layer.activations) if held else None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return inputs[0].reshape(self.shape)
@@ -56,7 +66,7 @@ class Reshape(Keeping, MoveOp):
 
 
 @dataclass(frozen=True)
-class Transpose(Keeping, MoveOp):
+class Transpose(ScalePreserving, MoveOp):
     """y's dimension i is x's dimension perm[i]."""
 
     NAME = "Transpose"

@@ -9,15 +9,15 @@ import numpy as np
 
 from toolchain.ir.graph import Node
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.kit.layout import arranged, axis_in
+from toolchain.ops.kit.layout import axis_in, permute_to_layout
 from toolchain.ops.kit.rule import Layout, Rule
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool.geometry import Geometry, Pair, Shape, over_one
 from toolchain.ops.pool.rules import MaxPool, mean_over_space, smaller_windows, split_max_pool
 
 
-def reduce_mean(scope: Scope) -> None:
+def reduce_mean(scope: SelectionContext) -> None:
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
     if _over_space(scope, axes):
@@ -31,7 +31,7 @@ def reduce_mean(scope: Scope) -> None:
     return _emit(scope, pooled, layout)
 
 
-def _mean_of_rows(scope: Scope, source: str, layout: str, outer: int, length: int) -> None:
+def _mean_of_rows(scope: SelectionContext, source: str, layout: str, outer: int, length: int) -> None:
     """The last dimension: a product with weights of 1 / length, which integers hold exactly."""
     wide = (1, 1, outer, length)
     view = _view(scope, source, wide)
@@ -40,7 +40,7 @@ def _mean_of_rows(scope: Scope, source: str, layout: str, outer: int, length: in
     return _emit(scope, scope.work("mean", op, (view, weights), (1, 1, outer, 1)), layout)
 
 
-def reduce_max(scope: Scope) -> None:
+def reduce_max(scope: SelectionContext) -> None:
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
     if _over_space(scope, axes):
@@ -53,7 +53,7 @@ def reduce_max(scope: Scope) -> None:
     return _emit(scope, scope.work("max", MaxPool(last), (view,), made), layout)
 
 
-def _whole(scope: Scope, kernel: Pair) -> Geometry:
+def _whole(scope: SelectionContext, kernel: Pair) -> Geometry:
     """One window over all; its stride is any: its kernel where smaller ones can lie side by side."""
     limit = scope.chip.limits.pool.max_kernel
     beyond = limit is not None and (kernel[0] > limit[0] or kernel[1] > limit[1])
@@ -62,7 +62,7 @@ def _whole(scope: Scope, kernel: Pair) -> Geometry:
     return side_by_side if chain and chain[-1].strides == chain[-1].kernel else Geometry(kernel, (1, 1), (0, 0, 0, 0))
 
 
-def _over_space(scope: Scope, axes: Shape) -> bool:
+def _over_space(scope: SelectionContext, axes: Shape) -> bool:
     """Over rows or columns of a feature map that lies channels last. What the host makes may lie so: then its rows need no pool
     for each channel."""
     x = scope.node.inputs[0]
@@ -75,21 +75,21 @@ def _layout(node: Node[Any]) -> Layout:
     return "nhwc" if {*node.op.attributes.get("axes", ())} == {2, 3} else "any"
 
 
-def _axes(scope: Scope) -> Shape:
+def _axes(scope: SelectionContext) -> Shape:
     rank = len(scope.shape(scope.node.inputs[0]))
     if not scope.attributes.get("keepdims", 1):
         scope.refuse("its dimensions are dropped")
     return tuple(int(v) % rank for v in scope.attributes.get("axes") or range(rank))
 
 
-def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
+def _split(scope: SelectionContext, what: str) -> tuple[str, str, tuple[int, int, int]]:
     """The operand on the layout in which the dimensions are neighbours, with the elements before, in and behind them."""
     x, axes = scope.node.inputs[0], _axes(scope)
     shape = scope.shape(x)
     first = scope.layout(x)
     for layout in dict.fromkeys((first, "plain")):
         places = sorted(axis_in(i, layout) for i in axes)
-        sizes = arranged(shape, layout)
+        sizes = permute_to_layout(shape, layout)
         if all(d == 1 for i, d in enumerate(sizes) if places[0] < i < places[-1] and i not in places):
             parts = (sizes[: places[0]], sizes[places[0] : places[-1] + 1], sizes[places[-1] + 1 :])
             return scope.read(x, layout), layout, (prod(parts[0]), prod(parts[1]), prod(parts[2]))
@@ -97,13 +97,13 @@ def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
     raise AssertionError("unreachable")
 
 
-def _view(scope: Scope, source: str, shape: Shape) -> str:
+def _view(scope: SelectionContext, source: str, shape: Shape) -> str:
     return scope.step("view", Reshape(shape), (source,), shape, like=source)
 
 
-def _emit(scope: Scope, source: str, layout: str) -> None:
+def _emit(scope: SelectionContext, source: str, layout: str) -> None:
     shape = scope.shape(scope.node.outputs[0])
-    return scope.emit(Reshape(arranged(shape, layout)), (source,), layout)
+    return scope.emit(Reshape(permute_to_layout(shape, layout)), (source,), layout)
 
 
 RULES = {"ReduceMean": Rule(reduce_mean, _layout), "ReduceMax": Rule(reduce_max, _layout)}

@@ -11,14 +11,14 @@ from quant.fixed_point.pointwise.elementwise import rescale
 from toolchain import machine
 from toolchain.ir.graph import Node, Quant, step_name
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, broadcast_strides, pointwise_windows
+from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, broadcast_strides, pointwise_windows
 from toolchain.ops.kit.elementwise import elementwise
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
+from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +55,10 @@ class Rescale(TiledOp):
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
         box = Box(layer.node.inputs[0], start, size)
 
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             strides = broadcast_strides(box, sites[0], len(size))
             r = self.requant
@@ -78,11 +78,11 @@ class Rescale(TiledOp):
                 ),
             )
 
-        no_blocks: tuple[Block, ...] = ()
-        return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
+        no_blocks: tuple[ConstantBlock, ...] = ()
+        return TileTask((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
 
 
-def at_output_scale(node: Node, names: Sequence[str], scope: QuantScope) -> tuple[list[Node], list[str]]:
+def at_output_scale(node: Node, names: Sequence[str], scope: QuantContext) -> tuple[list[Node], list[str]]:
     """Steps that bring some of a node's inputs to the scale and type of its output, and their names then; those that have them
     stay as they are."""
     y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
@@ -93,11 +93,11 @@ def at_output_scale(node: Node, names: Sequence[str], scope: QuantScope) -> tupl
             found.append(name)
             continue
         found.append(scope.own_name(f"{name}@{node.name}.{i}"))
-        nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, found[-1], y, codes, scope))
+        nodes.append(make_rescale_node(step_name(node.name, f"rescale {i}"), name, found[-1], y, codes, scope))
     return nodes, found
 
 
-def rescaled(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantScope) -> Node:
+def make_rescale_node(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantContext) -> Node:
     """A node that gives `source` the codes of scale y and of another type, in the tensor `target`."""
     x = scope.quant(source)
     requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=name)

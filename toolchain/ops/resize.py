@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from quant.parameters.codes import weight_code_range
+from quant.parameters.weight_codes import weight_code_range
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.kit.layout import arranged
+from toolchain.ops.data_movement import RescalingConcat, ResizeNearest, Slice
+from toolchain.ops.kit.layout import permute_to_layout
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
-from toolchain.ops.movement import ResizeNearest, Slice, Stack
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.permutation import Reshape
 
 Shape = tuple[int, ...]
@@ -22,7 +22,7 @@ MAX_FACTOR = 4
 HALF_PIXEL = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 
 
-def resize(scope: Scope) -> None:
+def resize(scope: SelectionContext) -> None:
     x, a = scope.node.inputs[0], scope.attributes
     before, after = scope.shape(x), scope.shape(scope.node.outputs[0])
     if a.get("mode", "nearest") == "linear":
@@ -33,7 +33,7 @@ def resize(scope: Scope) -> None:
     if not _repeats(a, max(factors)):
         return scope.refuse("its coordinates do not repeat each element alike")
     layout = scope.layout(x)
-    return scope.emit(ResizeNearest(arranged(factors, layout)), (scope.read(x, layout),), layout)
+    return scope.emit(ResizeNearest(permute_to_layout(factors, layout)), (scope.read(x, layout),), layout)
 
 
 def _repeats(a: Mapping[str, Any], factor: int) -> bool:
@@ -56,7 +56,7 @@ def _repeats(a: Mapping[str, Any], factor: int) -> bool:
     return bool((np.clip(rounded, 0, 3) == out // factor).all())
 
 
-def _linear(scope: Scope) -> None:
+def _linear(scope: SelectionContext) -> None:
     """[n, h, w, c] -> [n, h fr, w fc, c]. What is beyond the edge is the edge (ONNX Resize-19, mode linear)."""
     x, y, how = scope.node.inputs[0], scope.node.outputs[0], scope.attributes["coordinate_transformation_mode"]
     before, after = scope.shape(x), scope.shape(y)
@@ -92,7 +92,7 @@ def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
     return weights
 
 
-def _with_edges(scope: Scope, source: str, rows: bool, columns: bool) -> str:
+def _with_edges(scope: SelectionContext, source: str, rows: bool, columns: bool) -> str:
     for axis, wanted in ((1, rows), (2, columns)):
         if not wanted:
             continue
@@ -103,11 +103,11 @@ def _with_edges(scope: Scope, source: str, rows: bool, columns: bool) -> str:
             starts = tuple(at if i == axis else 0 for i in range(4))
             ends.append(scope.step(f"{side}{axis}", Slice(starts, (1, 1, 1, 1), line), (source,), line, like=source))
         padded = tuple(d + 2 if i == axis else d for i, d in enumerate(shape))
-        source = scope.step(f"edges{axis}", Stack(axis), (ends[0], source, ends[1]), padded, like=source)
+        source = scope.step(f"edges{axis}", RescalingConcat(axis), (ends[0], source, ends[1]), padded, like=source)
     return source
 
 
-def _weights_are_exact(scope: Scope, factors: tuple[int, int]) -> bool:
+def _weights_are_exact(scope: SelectionContext, factors: tuple[int, int]) -> bool:
     """Whether the machine's weights hold the products of both axes' weights, which are whole parts, as they hold each axis's."""
     half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
     parts = [[taps(p, f, half) * 2 * f for p in range(f)] for f in factors]
@@ -116,7 +116,9 @@ def _weights_are_exact(scope: Scope, factors: tuple[int, int]) -> bool:
     return 1 in factors or all(kernel.max() // np.gcd.reduce(kernel, axis=None) <= most for kernel in products)
 
 
-def _phase(scope: Scope, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape, alone: str = "") -> str:
+def _phase(
+    scope: SelectionContext, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape, alone: str = ""
+) -> str:
     """alone: the axis whose weights these are, "" for both."""
     half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
     kernel = np.outer(*(taps(p, f, half) for p, f in zip(phase, factors)))
@@ -127,13 +129,13 @@ def _phase(scope: Scope, source: str, phase: tuple[int, int], factors: tuple[int
     return scope.step(f"phase{alone}{phase[0]}.{phase[1]}", op, (source, name), shape)
 
 
-def _stacked(scope: Scope, suffix: str, parts: list[str], view: Shape, target: Shape) -> str:
+def _stacked(scope: SelectionContext, suffix: str, parts: list[str], view: Shape, target: Shape) -> str:
     """The parts, each under the shape `view`, side by side along its dimension 2; the result under the shape `target`."""
     if len(parts) == 1:
         return scope.step(suffix, Reshape(target), (parts[0],), target)
     views = [scope.step(f"{suffix}.view{i}", Reshape(view), (part,), view) for i, part in enumerate(parts)]
     joined = (*view[:2], len(parts), view[3])
-    stack = scope.step(f"{suffix}.stack", Stack(2), tuple(views), joined)
+    stack = scope.step(f"{suffix}.stack", RescalingConcat(2), tuple(views), joined)
     return scope.step(suffix, Reshape(target), (stack,), target)
 
 

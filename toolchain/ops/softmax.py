@@ -12,31 +12,31 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ir.inner import Fixed, Within
+from toolchain.ir.range_constraints import ClippedRange, FixedRange
 from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES, scale_fields, scale_of
 from toolchain.ops.division import inverse
-from toolchain.ops.kit.box import box_nest, box_orders
+from toolchain.ops.kit.box_tiles import box_nest, box_orders
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, alike_per_sample
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.steps import Steps
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings
+from toolchain.ops.kit.selection_context import SelectionContext
+from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, halvings
 from toolchain.ops.permutation import Reshape
 
 
-def softmax(steps: Steps) -> None:
+def softmax(steps: DecompositionBuilder) -> None:
     """exp(x - max) / sum."""
-    x = unturned(steps)
+    x = undo_transpose(steps)
     _, power, total = exponentials(steps, x)
     x.turned(steps, "quotient", "Mul", power, inverse(steps, total, "sum"))
 
 
-def log_softmax(steps: Steps) -> None:
+def log_softmax(steps: DecompositionBuilder) -> None:
     """x - (max + log(sum)): what is subtracted is rounded once a row, and x has its own codes."""
-    x = unturned(steps)
+    x = undo_transpose(steps)
     largest, _, total = exponentials(steps, x)
     shift = steps.make("max + log(sum)", "Add", largest, steps.make("log(sum)", "Log", total))
     x.turned(steps, "x - max - log(sum)", "Sub", x.name, shift)
@@ -51,14 +51,14 @@ class _Operand:
     axis: int
     perm: tuple[int, ...] | None
 
-    def turned(self, steps: Steps, what: str, op_type: str, *inputs: str) -> None:
+    def turned(self, steps: DecompositionBuilder, what: str, op_type: str, *inputs: str) -> None:
         """The last step, its dimensions in the order of the node's output."""
         made = steps.make(what, op_type, *inputs, output=0 if self.perm is None else None)
         if self.perm is not None:
             steps.make(f"{what}, turned", "Transpose", made, output=0, perm=self.perm)
 
 
-def unturned(steps: Steps) -> _Operand:
+def undo_transpose(steps: DecompositionBuilder) -> _Operand:
     """The operand as it was before a Transpose that only makes its dimension the last one, as those of softmax units have to be:
     steps go over any, and the Transpose behind them meets the one that turns back."""
     x = steps.node.inputs[0]
@@ -70,16 +70,16 @@ def unturned(steps: Steps) -> _Operand:
     return _Operand(x, axis, None) if perm[axis] == len(perm) - 1 else _Operand(before.inputs[0], perm[axis], perm)
 
 
-def exponentials(steps: Steps, operand: _Operand) -> tuple[str, str, str]:
+def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, str, str]:
     """max, exp(x - max), and its sum: differences from the largest are at most 0, and below `lost_exponent` nothing is left of
     exp."""
     x, axis = operand.name, operand.axis
     length = steps.shape(x)[axis]
     largest = steps.make("max", "ReduceMax", x, (axis,))
-    less = steps.make("x - max", "Sub", x, largest, range=Within(steps.lost_exponent, 0.0))
+    less = steps.make("x - max", "Sub", x, largest, range=ClippedRange(steps.lost_exponent, 0.0))
     # An interpolated table has an entry for one code beyond the last, which is 0; it must not saturate.
     highest = math.exp(-steps.lost_exponent * 2.0**-steps.bits) if steps.interpolates else 1.0
-    power = steps.make("exp", "Exp", less, range=Fixed(0.0, highest))
+    power = steps.make("exp", "Exp", less, range=FixedRange(0.0, highest))
     return largest, power, steps.make("sum", "Mul", steps.make("mean of exp", "ReduceMean", power, (axis,)), float(length))
 
 
@@ -109,7 +109,7 @@ class Softmax(FloatOp):
     def own_scale(self, codes: CodeType) -> Quant:
         return Quant(2.0**-8, codes.low) if codes.bits == 8 else Quant(2.0**-15, 0)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         x = node.inputs[0]
         op = IntegerSoftmax(*scale_fields(scope.quant(x).scale, scope.codes(x)))
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
@@ -144,8 +144,8 @@ class IntegerSoftmax(TiledOp):
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
+        def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             (source,) = sites
             return (
@@ -162,10 +162,10 @@ class IntegerSoftmax(TiledOp):
                 ),
             )
 
-        return Work((Box(layer.node.inputs[0], start, size),), (), Box(layer.node.outputs[0], start, size), emit)
+        return TileTask((Box(layer.node.inputs[0], start, size),), (), Box(layer.node.outputs[0], start, size), emit)
 
 
-def select(scope: Scope) -> None:
+def select(scope: SelectionContext) -> None:
     """Over the last dimension, as rows of a matrix."""
     x, shape = scope.node.inputs[0], scope.shape(scope.node.inputs[0])
     if not shape or scope.attributes["axis"] % len(shape) != len(shape) - 1:

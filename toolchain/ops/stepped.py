@@ -19,14 +19,14 @@ from quant.observe import Range
 from quant.parameters import activation_quant
 from toolchain.ir.graph import Node, Quant
 from toolchain.ops.elementwise.integer import Kind
-from toolchain.ops.exact import FINE, TRUTH, Bounds, Coded, CodeSteps
-from toolchain.ops.functions import Function, X, evaluate
-from toolchain.ops.interpolated import make_table
+from toolchain.ops.exact_integers import FINE, TRUTH, Bounds, CodeOperand, CodeSteps
+from toolchain.ops.interpolated_tables import make_table
 from toolchain.ops.kit.operator import Array, clamp_codes
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.rescale import Rescale
+from toolchain.ops.scalar_functions import Function, X, evaluate
 
 _WHOLE = ("round", "floor", "ceil")
 _KINDS = (*_WHOLE, "sign", "where_positive")  # primitives that may step
@@ -51,7 +51,7 @@ class _Line(NamedTuple):
     ends: tuple[float, float] | None = None
 
 
-def stepped(node: Node, function: Function, scope: QuantScope) -> list[Node] | None:
+def stepped(node: Node, function: Function, scope: QuantContext) -> list[Node] | None:
     """The integer nodes of y = function(x) where it steps over the codes of x, None elsewhere. None too where the machine lacks
     an operation, wraps what a comparison clamps, or rounds towards zero."""
     numerics = scope.chip.numerics
@@ -124,7 +124,7 @@ class _Parts:
         beside = np.flatnonzero(np.diff(self.values(arguments[0]) > 0))
         return bool((np.minimum(apart[beside], apart[beside + 1]) > _JUMP * np.ptp(values) / values.size).any())
 
-    def lower(self, part: Function, y: Coded | None = None) -> Coded:
+    def lower(self, part: Function, y: CodeOperand | None = None) -> CodeOperand:
         """The codes of a part. y: those of the node's output, where it is that; else they are of its own range."""
         if not self.has_step(part):
             return self._apply(partial(evaluate, part), self.x, self.reals, part, y)
@@ -149,7 +149,9 @@ class _Parts:
         outer = (part[0], *(X if a is moving[0] else a for a in part[1:]))
         return inner, lambda v: evaluate(outer, before(v))
 
-    def _apply(self, f: Callable[[Array], Array], source: Coded, read: Array, part: Function, y: Coded | None) -> Coded:
+    def _apply(
+        self, f: Callable[[Array], Array], source: CodeOperand, read: Array, part: Function, y: CodeOperand | None
+    ) -> CodeOperand:
         """part = f(source), `read` the numbers of the source at every code of x: a line or a table."""
         made = self.values(part)
         if not np.isfinite(made).all():
@@ -166,7 +168,9 @@ class _Parts:
             table = make_table(f, source.quant, y.quant, self.numerics)
         return self.steps.add(self._what(y), Lookup(table), (source.name,), y, self.x.shape)
 
-    def _table_of_whole(self, f: Callable[[Array], Array], source: Coded, numbers: Array, y: Coded) -> tuple[Coded, LookupTable]:
+    def _table_of_whole(
+        self, f: Callable[[Array], Array], source: CodeOperand, numbers: Array, y: CodeOperand
+    ) -> tuple[CodeOperand, LookupTable]:
         """Whole numbers at such a scale that each has an entry, up to 255, and their table: TOSA's entries lie at whole steps."""
         bits = min(_ENTRY_BITS, int(np.log2(source.codes.high / np.abs(numbers).max())))
         read = self._rescaled(source, replace(source, name="", quant=Quant(2.0**-bits, 0)))
@@ -175,7 +179,7 @@ class _Parts:
         entries = build_table16(between, read.quant.scale, y.quant.scale, form="tosa", output_zero_point=zero)
         return read, LookupTable(entries, self.numerics.interpolation)
 
-    def _line(self, line: _Line, source: Coded, part: Function, y: Coded | None) -> Coded:
+    def _line(self, line: _Line, source: CodeOperand, part: Function, y: CodeOperand | None) -> CodeOperand:
         scaled = _times(source, abs(line.slope))
         if y is None and line.slope > 0 and line.offset == 0 and line.ends is None:
             return scaled
@@ -189,7 +193,7 @@ class _Parts:
         offset = self._constant(line.offset, scaled)
         return self._sum("add", scaled, offset, y, bounds) if line.slope > 0 else self._sum("sub", offset, scaled, y, bounds)
 
-    def _whole(self, part: Function, y: Coded | None) -> Coded:
+    def _whole(self, part: Function, y: CodeOperand | None) -> CodeOperand:
         """Whole numbers, in ones: what the machine rounds, moved by up to half a number."""
         kind, inner = part
         read, ones = self.values(inner), self._coded(part, _ONES)
@@ -208,7 +212,7 @@ class _Parts:
             whole = self._line(line._replace(offset=line.offset + offset), self.x, part, ones)
         return whole if y is None else self._rescaled(whole, y)
 
-    def _half_even(self, x: Coded, step: float, part: Function) -> Coded:
+    def _half_even(self, x: CodeOperand, step: float, part: Function) -> CodeOperand:
         """x rounded, where codes lie halfway between whole numbers: to an even number first, then what is left of x, a little
         less of it so that halves are nothing."""
         ones = self._coded(part, _ONES)
@@ -216,13 +220,13 @@ class _Parts:
         left = self._sum("sub", x, even, replace(x, name=""))
         return self._sum("add", even, self._rescaled(_times(left, 1 - step / 2), ones), ones)
 
-    def _sign(self, part: Function, y: Coded | None) -> Coded:
+    def _sign(self, part: Function, y: CodeOperand | None) -> CodeOperand:
         values = self.values(part[1])
         up, down = self._truth(values > 0), self._truth(values < 0)
         signs = self._sum("sub", up, down, self._coded(part, _ONES), (-1, 1))
         return signs if y is None else self._rescaled(signs, y)
 
-    def _choice(self, part: Function, y: Coded | None) -> Coded:
+    def _choice(self, part: Function, y: CodeOperand | None) -> CodeOperand:
         """yes where the argument is positive, else no: each times its truth, which is exactly nothing or itself."""
         _, argument, yes, no = part
         y, positive = y or self._coded(part), self.values(argument) > 0
@@ -233,13 +237,13 @@ class _Parts:
         a, b = (self._product(self._operand(value, y), truth, replace(y, name="")) for value, truth in terms)
         return self._sum("add", a, b, y)
 
-    def _operand(self, value: Function, y: Coded) -> Coded:
+    def _operand(self, value: Function, y: CodeOperand) -> CodeOperand:
         if not isinstance(value, float | int):
             return self.lower(value)
         code = int(np.clip(np.rint(value / y.quant.scale) + y.quant.zero_point, *y.codes.limits))
         return self.steps.constant(self._next("number"), np.array(code), y.quant, y.codes)
 
-    def _truth(self, mask: Array) -> Coded:
+    def _truth(self, mask: Array) -> CodeOperand:
         """1 at the codes of x in `mask`, which are all beyond one of them, else 0."""
         codes, ends = self.x.codes, np.flatnonzero(np.diff(mask))
         if ends.size != 1:
@@ -247,17 +251,17 @@ class _Parts:
         last = int(ends[0]) if mask[-1] else int(ends[0]) + 1  # the one that is not in it
         limit = self.steps.constant(self._next("limit"), np.array(last + codes.low), self.x.quant, codes)
         pair = (self.x, limit) if mask[-1] else (limit, self.x)
-        truth = Coded("", TRUTH, codes, self.x.shape)
+        truth = CodeOperand("", TRUTH, codes, self.x.shape)
         return self.steps.sum(self._next("beyond"), "sub", *pair, truth, (0, 1), FINE)
 
-    def _coded(self, part: Function, quant: Quant | None = None) -> Coded:
+    def _coded(self, part: Function, quant: Quant | None = None) -> CodeOperand:
         """Codes like those of x for the numbers of a part."""
         values = self.values(part)
         if not np.isfinite(values).all():
             raise _Unknown
-        return Coded("", quant or activation_quant(Range.of(values), self.numerics), self.x.codes, self.x.shape)
+        return CodeOperand("", quant or activation_quant(Range.of(values), self.numerics), self.x.codes, self.x.shape)
 
-    def _constant(self, value: float, like: Coded) -> Coded:
+    def _constant(self, value: float, like: CodeOperand) -> CodeOperand:
         """A number in codes that are finer by a power of two than those of `like`, where these hold it."""
         most = like.codes.high * like.quant.scale
         bits = 0 if value == 0 else max(0, min(like.codes.bits - 2, int(np.floor(np.log2(most / abs(value))))))
@@ -267,7 +271,7 @@ class _Parts:
         code = np.array(round(value / quant.scale))
         return self.steps.constant(self._next("number"), code, quant, like.codes)
 
-    def _rescaled(self, source: Coded, y: Coded, bounds: Bounds | None = None) -> Coded:
+    def _rescaled(self, source: CodeOperand, y: CodeOperand, bounds: Bounds | None = None) -> CodeOperand:
         zero, (low, high) = y.quant.zero_point, y.codes.limits
         if bounds is not None:
             low, high = zero + bounds[0], zero + bounds[1]
@@ -275,14 +279,14 @@ class _Parts:
         requant = self.steps.scope.requant(scale, "rescale", y.codes, zero, low, high, where=where)
         return self.steps.add(self._what(y), Rescale(source.quant.zero_point, requant), (source.name,), y, self.x.shape)
 
-    def _sum(self, kind: Kind, a: Coded, b: Coded, y: Coded, bounds: Bounds | None = None) -> Coded:
+    def _sum(self, kind: Kind, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None = None) -> CodeOperand:
         parts = max(a.quant.scale, b.quant.scale) / y.quant.scale
         return self.steps.sum(self._what(y), kind, a, b, y, bounds, parts)
 
-    def _product(self, a: Coded, b: Coded, y: Coded) -> Coded:
+    def _product(self, a: CodeOperand, b: CodeOperand, y: CodeOperand) -> CodeOperand:
         return self.steps.product(self._what(y), a, b, y)
 
-    def _what(self, y: Coded) -> str:
+    def _what(self, y: CodeOperand) -> str:
         """The words for a tensor: none for the node's output."""
         return "" if y.name else self._next("step")
 
@@ -310,7 +314,7 @@ def _line(x: Array, y: Array) -> _Line | None:
     return None
 
 
-def _times(source: Coded, factor: float) -> Coded:
+def _times(source: CodeOperand, factor: float) -> CodeOperand:
     """The same codes, for numbers that are so many times larger."""
     return replace(source, quant=replace(source.quant, scale=factor * source.quant.scale))
 

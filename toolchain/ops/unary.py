@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.errors import ScaleRangeError
+from quant.fixed_point.core.fixed_point_errors import ScaleRangeError
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.scale import choose_scale
 from quant.observe import Range
@@ -17,15 +17,15 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
-from toolchain.ops.interpolated import Reading, make_table
+from toolchain.ops.interpolated_tables import TableReadout, make_table
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.rescale import Rescale, rescaled
+from toolchain.ops.rescale import Rescale, make_rescale_node
+from toolchain.ops.scalar_functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
 from toolchain.ops.stepped import stepped
 
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
@@ -43,9 +43,9 @@ class Unary(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if (self._rescales(chip) or self._is_step(chip)) and "rescale" in chip.functions:
             return None
-        if machine.rated_as(self.name, chip.functions):
+        if machine.find_function_rate(self.name, chip.functions):
             return None
-        missing = machine.lacking("rescale" if clip_bounds(self.function) is not None else self.name)
+        missing = machine.find_missing_table("rescale" if clip_bounds(self.function) is not None else self.name)
         return f"{chip.key('vector')}.functions has {missing}"
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
@@ -70,12 +70,12 @@ class Unary(FloatOp):
             made = evaluate(self.function, np.linspace(x.low, x.high, _LOOKED_AT))
         return (float(made.min()), float(made.max())) if np.isfinite(made).all() else (None, None)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
         if read == made and self._renames(x, y, read):
             return [replace(node, op=Reshape(scope.graph.types[node.outputs[0]].shape))]
-        tabled = machine.rated_as(self.name, scope.chip.functions) and not (read.is_wide or made.is_wide)
+        tabled = machine.find_function_rate(self.name, scope.chip.functions) and not (read.is_wide or made.is_wide)
         exact = tabled and not (read.interpolates or made.interpolates)
         if not exact and self._is_step(scope.chip) and "rescale" in scope.chip.functions:
             return [self._step(node, x, y, scope)]
@@ -97,7 +97,7 @@ class Unary(FloatOp):
             return False
         return abs(x.scale * factor / y.scale - 1) * 2.0**codes.bits < 0.5
 
-    def _exact(self, node: Node, scope: QuantScope) -> Node | None:
+    def _exact(self, node: Node, scope: QuantContext) -> Node | None:
         """In the place of an interpolated table, which bends between two of its entries: a square as a product, a multiple,
         clamped or not, as a change of scale, where the machine has it to half a code."""
         operations = scope.chip.functions
@@ -113,7 +113,7 @@ class Unary(FloatOp):
         low, high = numerics.activation.limits
         return self._scaled(node, *found, scope) if abs(float(error[0])) * (high - low) <= 0.5 else None
 
-    def _square(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
+    def _square(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
         """A product is exact; between two entries of a table a square is always above itself, which a mean of many shows."""
         codes = scope.codes(node.outputs[0])
         scale = product_scale(x.scale, x.scale, y.scale, scope.chip.numerics)
@@ -121,7 +121,7 @@ class Unary(FloatOp):
         op = IntegerBinary("mul", x.zero_point, x.zero_point, 0, None, None, requant)
         return Node(node.name, op, node.inputs * 2, node.outputs, node.sources)
 
-    def _lookup(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
+    def _lookup(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> list[Node]:
         """x: of its input's numbers, in codes of the type of its output, at which it would be read if nothing were gained by
         another; y: of its output."""
         (source,), (target,), numerics = node.inputs, node.outputs, scope.numerics(node.outputs[0])
@@ -131,13 +131,13 @@ class Unary(FloatOp):
         if (read, codes) == own:
             return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
         inner = scope.own_name(f"{source}@{node.name}")
-        before = rescaled(step_name(node.name, "rescale"), source, inner, read, codes, scope)
+        before = make_rescale_node(step_name(node.name, "rescale"), source, inner, read, codes, scope)
         return [before, Node(node.name, op, (inner,), node.outputs, node.sources)]
 
-    def _read_at(self, source: str, target: str, x: Quant, y: Quant, scope: QuantScope) -> Quant:
+    def _read_at(self, source: str, target: str, x: Quant, y: Quant, scope: QuantContext) -> Quant:
         """Of the input of an interpolated table."""
         seen = scope.seen(source) if scope.graph.origins[source].layout != INNER else None
-        reading = Reading(self._at, x, y, seen, scope.seen(target), scope.numerics(target))
+        reading = TableReadout(self._at, x, y, seen, scope.seen(target), scope.numerics(target))
         read = x if "rescale" not in scope.chip.functions else reading.finest(self._told(x, y, scope.numerics(target)))
         wanted = reading.ends(read)
         if wanted is not None:
@@ -156,7 +156,7 @@ class Unary(FloatOp):
     def _at(self, real: Array) -> Array:
         return evaluate(self.function, real)
 
-    def _between(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
+    def _between(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> list[Node]:
         """A table has one type: that of more bits, from or to which the other is rescaled."""
         (source,), (target,) = node.inputs, node.outputs
         read, made = scope.codes(source), scope.codes(target)
@@ -164,7 +164,7 @@ class Unary(FloatOp):
             return self._lookup(node, _in_type(x, read, made), y, scope)
         fine, inner = _in_type(y, made, read), scope.own_name(f"{target}@{node.name}")
         scope.inner(inner, fine, read)
-        after = rescaled(step_name(node.name, "rescale"), inner, target, y, made, scope)
+        after = make_rescale_node(step_name(node.name, "rescale"), inner, target, y, made, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
 
     def _rescales(self, chip: Chip) -> bool:
@@ -177,7 +177,7 @@ class Unary(FloatOp):
         two entries. What wraps does so before it is clamped."""
         return self.function == SIGN and not chip.numerics.wraps
 
-    def _step(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
+    def _step(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
         """One code of x reaches the code of 1. A power of two is a scale of every machine, where it reaches as far."""
         codes, zero = scope.codes(node.outputs[0]), y.zero_point
         low, high = clamp_codes((-1.0, 1.0), y, codes)
@@ -186,7 +186,7 @@ class Unary(FloatOp):
         requant = scope.requant(min(reach, most), "rescale", codes, zero, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
-    def _scaled(self, node: Node, factor: float, bounds: Bounds, scope: QuantScope) -> Node:
+    def _scaled(self, node: Node, factor: float, bounds: Bounds, scope: QuantContext) -> Node:
         """factor: positive."""
         x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         low, high = clamp_codes(bounds, y, codes)
@@ -200,7 +200,7 @@ def _in_type(quant: Quant, codes: CodeType, wider: CodeType) -> Quant:
     return Quant(quant.scale / step, (quant.zero_point - codes.low) * step + wider.low)
 
 
-def unary(scope: Scope) -> None:
+def unary(scope: SelectionContext) -> None:
     x = scope.node.inputs[0]
     layout = scope.layout(x)
     assert isinstance(scope.node.op, Unary)

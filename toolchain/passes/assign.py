@@ -13,15 +13,15 @@ from quant.observe import Range
 from quant.parameters import activation_quant, quant_range, with_room
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Quant
-from toolchain.ir.inner import Within
 from toolchain.ir.masks import MASK_LOW
-from toolchain.ops.functions import clip_bounds, multiple
-from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
-from toolchain.ops.movement import Concat, Pad
+from toolchain.ir.range_constraints import ClippedRange
+from toolchain.ops.data_movement import ModelConcat, Pad
+from toolchain.ops.kit.operator import FloatOp, get_forced_qparams, get_inserted_values, one_type, operator_of, same_scale
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 from toolchain.ops.pool.rules import MaxPool
+from toolchain.ops.scalar_functions import clip_bounds, multiple
 from toolchain.ops.unary import Unary
-from toolchain.passes.windows import only_moves, window_scales
+from toolchain.passes.state_windows import only_moves, share_window_scales
 
 _AS_GOOD = 1 / 64  # of a scale: 0.1 dB
 
@@ -44,7 +44,7 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
     for state in graph.states:
         left, read = root[state.made], root[state.past]
         root = {name: read if own == left else own for name, own in root.items()}
-    adopted = adopted_parts(nodes, graph)
+    adopted = find_shared_concat_parts(nodes, graph)
     least = {n.outputs[0]: operator_of(n, FloatOp).least_type(n, graph, chip) for n in nodes}
     wanted: dict[str, CodeType] = {}
     for name, own in root.items():
@@ -56,21 +56,21 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
     return {name: chosen[name] or chosen.get(adopted.get(name, "")) or first for name in root}
 
 
-def given_type(tensor: str, codes: CodeType, asked: Mapping[str, CodeType]) -> CodeType:
+def get_file_type(tensor: str, codes: CodeType, asked: Mapping[str, CodeType]) -> CodeType:
     """In which a scale is given: that of the codes, where no narrow type is said. Wide ones are asked for; no file has their
     scales."""
     said = asked.get(tensor, codes)
     return codes if said.is_wide else said
 
 
-def assign_quants(
+def assign_qparams(
     graph: Graph,
     chip: Chip,
     types: Mapping[str, CodeType],
     ranges: Mapping[str, Range | Quant],
     widened: Mapping[str, Range],
     asked: Mapping[str, CodeType],
-    over_sequences: Mapping[str, Within],
+    over_sequences: Mapping[str, ClippedRange],
     joined: Mapping[str, Quant] | None = None,
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
@@ -88,7 +88,7 @@ def assign_quants(
         """A given scale; of codes of another type than it is given in, its range."""
         tensor = graph.origins[name].tensor
         found = ranges[tensor]
-        given_in = given_type(tensor, chip.code_types[0] if codes.is_wide else codes, asked)
+        given_in = get_file_type(tensor, chip.code_types[0] if codes.is_wide else codes, asked)
         return quant_range(found, chip.numerics.of(given_in)) if isinstance(found, Quant) and given_in is not codes else found
 
     read = {state.made: state.past for state in graph.states}
@@ -118,7 +118,7 @@ def assign_quants(
         return activation_quant(roomy, chip.numerics.of(codes))
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    adopted, consumers = adopted_parts(chip_nodes, graph), graph.consumers()
+    adopted, consumers = find_shared_concat_parts(chip_nodes, graph), graph.consumers()
     quants: dict[str, Quant] = {}
     for node in chip_nodes:
         for name in node.inputs:
@@ -126,7 +126,7 @@ def assign_quants(
                 quants[name] = calibrated(name, types[name])
         for name in node.outputs:
             numerics = chip.numerics.of(types[name])
-            fixed = own_scale(node.op, types[name])
+            fixed = get_forced_qparams(node.op, types[name])
             lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
             if read.get(name) in node.inputs:
                 quants[name] = quants[read[name]]
@@ -135,7 +135,7 @@ def assign_quants(
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):
                 own, kept = known(name, types[name]), quants[node.inputs[0]]
-                finer = own if isinstance(own, Quant) else activation_quant(_with(own, brought(node.op)), numerics)
+                finer = own if isinstance(own, Quant) else activation_quant(_with(own, get_inserted_values(node.op)), numerics)
                 quants[name] = finer if finer.scale <= kept.scale / 2 and _blurred(node, kept, finer.scale) else kept
             elif fixed is not None:
                 quants[name] = fixed
@@ -147,8 +147,8 @@ def assign_quants(
                 finer = free and _clamps_finer(node, quants, types, found, numerics)
                 same = _renamed(node, quants, types, found, numerics) if free else None
                 quants[name] = quants[node.inputs[0]] if finer else same or found
-    if joined is None and (cut := window_scales(graph, chip, types, ranges, widened, quants)):
-        return assign_quants(graph, chip, types, ranges, widened, asked, over_sequences, cut)
+    if joined is None and (cut := share_window_scales(graph, chip, types, ranges, widened, quants)):
+        return assign_qparams(graph, chip, types, ranges, widened, asked, over_sequences, cut)
     return quants
 
 
@@ -182,7 +182,7 @@ def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[N
     """The numbers that a mover brings and its input's codes do not hold; not those below them that only a MaxPool reads,
     each of whose windows has something larger."""
     held = quant_range(x, numerics)
-    lost = tuple(v for v in brought(node.op) if not held.low - x.scale / 2 <= v <= held.high + x.scale / 2)
+    lost = tuple(v for v in get_inserted_values(node.op) if not held.low - x.scale / 2 <= v <= held.high + x.scale / 2)
     if not lost or max(lost) > held.high or node.outputs[0] in graph.outputs:
         return lost
     readers = consumers.get(node.outputs[0], ())
@@ -192,7 +192,7 @@ def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[N
 
 def _blurred(node: Node, x: Quant, step: float) -> bool:
     """Whether a number that a mover brings is more than a step from what its input's codes make of it."""
-    return any(abs(np.rint(v / x.scale) * x.scale - v) > step for v in brought(node.op) if v > MASK_LOW)
+    return any(abs(np.rint(v / x.scale) * x.scale - v) > step for v in get_inserted_values(node.op) if v > MASK_LOW)
 
 
 def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
@@ -212,17 +212,17 @@ def _with(r: Range, values: Sequence[float]) -> Range:
 
 
 def _any_scale(op: Operator) -> bool:
-    return not same_scale(op) and own_scale(op, CodeType.INT8) is None and not isinstance(op, Concat)
+    return not same_scale(op) and get_forced_qparams(op, CodeType.INT8) is None and not isinstance(op, ModelConcat)
 
 
-def adopted_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
+def find_shared_concat_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
     """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale; where they are moved on
     their way there, all that they are until then."""
     consumers = graph.consumers()
     made = {n.outputs[0]: n for n in nodes}
     found: dict[str, str] = {}
     for node in nodes:
-        if not isinstance(node.op, Concat):
+        if not isinstance(node.op, ModelConcat):
             continue
         for name in node.inputs:
             way = [name]

@@ -9,8 +9,8 @@ from itertools import product
 import numpy as np
 
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp
-from toolchain.ops.function_names import FUNCTION_NAMES, spelled_out
-from toolchain.ops.functions import ONNX_UNARY, Function, X, substitute
+from toolchain.ops.function_names import FUNCTION_NAMES, get_onnx_name
+from toolchain.ops.scalar_functions import ONNX_UNARY, Function, X, substitute
 from toolchain.ops.unary import Unary
 
 _SHORT = 4  # nodes of a chain that may be one of ONNX's functions, spelled out
@@ -31,7 +31,7 @@ class _Value:
         kinds = [node.op.op_type for node in self.nodes]
         if len(kinds) == 1 and kinds[0] in FUNCTION_NAMES:
             return FUNCTION_NAMES[kinds[0]]
-        return spelled_out(self.function) if len(kinds) <= _SHORT else None
+        return get_onnx_name(self.function) if len(kinds) <= _SHORT else None
 
 
 def compose(

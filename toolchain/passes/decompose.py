@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from toolchain.frontend import NormalModel, to_graph, with_steps
+from toolchain.frontend import NormalModel, apply_decompositions, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import OnnxGraph, OnnxNode
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.registry import STEPS, WHOLE
-from toolchain.ops.kit.scope import Refused
-from toolchain.ops.kit.steps import Steps
+from toolchain.ops.kit.selection_context import NotSelected
 from toolchain.ops.unary import Unary
-from toolchain.passes.given import selected
+from toolchain.passes.fold_qdq import select_graph
 from toolchain.passes.select import Selection
 
 WIDEST_BITS = 16  # of activations: steps for every machine are those of the finest
 
 
-def decomposed(
+def decompose_model(
     model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), finest: Collection[str] | None = ()
 ) -> NormalModel:
     """The model with steps in the place of the operators that limits.decompose names, where the chip runs all of these; others
@@ -31,13 +31,13 @@ def decomposed(
     while True:
         taken = _taken(graph, (*chip.limits.decompose, *WHOLE), bits, finest, {*host_nodes}, whole, own)
         divided = replace(_divided(model, taken.steps), whole=dict(taken.whole))
-        failed = _failed(selected(divided, chip, host_nodes), taken.steps) if taken.steps else {}
+        failed = _failed(select_graph(divided, chip, host_nodes), taken.steps) if taken.steps else {}
         if not failed:
             return divided
         whole = {**taken.whole, **failed}
 
 
-def decomposed_everywhere(model: NormalModel) -> NormalModel:
+def decompose_all(model: NormalModel) -> NormalModel:
     """The model with all steps that there are, so that ranges of it serve every machine."""
     return _divided(model, _taken(to_graph(model), (*STEPS, *WHOLE), (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps)
 
@@ -46,7 +46,7 @@ def decomposed_everywhere(model: NormalModel) -> NormalModel:
 class _Taken:
     """By node: its steps, or why it stays whole."""
 
-    steps: Mapping[str, Steps]
+    steps: Mapping[str, DecompositionBuilder]
     whole: Mapping[str, str]
 
 
@@ -60,7 +60,7 @@ def _taken(
     own: Collection[str] = (),
 ) -> _Taken:
     """bits: the most, and those of tensors that are not in `finest`. own: nodes that the machine runs as they are."""
-    found, refused, kinds = dict[str, Steps](), dict(whole), frozenset(kinds)
+    found, refused, kinds = dict[str, DecompositionBuilder](), dict(whole), frozenset(kinds)
     for node in graph.nodes:
         left = node.name in (*refused, *own) or not set(node.sources or (node.name,)).isdisjoint(hosted)
         if left or not _is_one(node, kinds, graph):
@@ -70,13 +70,13 @@ def _taken(
             if steps.nodes:
                 fine = finest is None or any(not made.isdisjoint(finest) for made in (set(n.outputs) for n in steps.nodes))
                 found[node.name] = steps if fine or steps.finest or bits[0] == bits[1] else _steps(node, graph, bits[1])
-        except Refused as refusal:
+        except NotSelected as refusal:
             refused[node.name] = str(refusal)
     return _Taken(found, refused)
 
 
-def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> Steps:
-    steps = Steps(node, graph, bits)
+def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> DecompositionBuilder:
+    steps = DecompositionBuilder(node, graph, bits)
     kind = node.op.op_type
     (WHOLE[kind].steps if kind in WHOLE else STEPS[kind])(steps)
     return steps
@@ -87,9 +87,9 @@ def _is_one(node: OnnxNode, kinds: Collection[str], graph: OnnxGraph) -> bool:
     return own and all(graph.types[n].dtype == "float32" for n in node.outputs if n)
 
 
-def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
+def _divided(model: NormalModel, steps: Mapping[str, DecompositionBuilder]) -> NormalModel:
     each = steps.values()
-    return with_steps(
+    return apply_decompositions(
         model,
         {name: s.nodes for name, s in steps.items()},
         {name: value for s in each for name, value in s.constants.items()},
@@ -102,7 +102,7 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
     )
 
 
-def _failed(selection: Selection, steps: Mapping[str, Steps]) -> dict[str, str]:
+def _failed(selection: Selection, steps: Mapping[str, DecompositionBuilder]) -> dict[str, str]:
     """The nodes of whose steps the chip does not run one -> that one's reason. Of those in WHOLE only the last
     has to be the chip's: the others compute numbers and truths."""
     owners = {step.name: node for node, s in steps.items() for step in s.nodes}

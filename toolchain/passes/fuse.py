@@ -11,11 +11,11 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.permutation import Reshape
+from toolchain.ops.scalar_functions import clip_bounds
 from toolchain.ops.unary import Unary
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from quant.parameters import quant_range
-from quant.repair.step import Quantization
+from quant.repair.choices import Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
-from toolchain.passes.assign import adopted_parts, assign_quants, assign_types, given_type
-from toolchain.passes.node_scope import ScaleOutOfReach, Scope, integer_nodes, substitutes
-from toolchain.passes.telling import ends, seen_ranges
+from toolchain.passes.assign import assign_qparams, assign_types, find_shared_concat_parts, get_file_type
+from toolchain.passes.quantize_context import QuantizeContext, ScaleOutOfReach, find_type_substitutes, lower_node
+from toolchain.passes.saturation_ranges import get_calibrated_ranges, narrow_ranges
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 
@@ -27,20 +27,22 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
     """
     given = given.levelled
-    seen = seen_ranges(graph, given.ranges)
-    adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
+    seen = get_calibrated_ranges(graph, given.ranges)
+    adopted = find_shared_concat_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
-    others = substitutes(graph, chip)
+    others = find_type_substitutes(graph, chip)
 
     def quants_of(instead: Mapping[str, Range]) -> dict[str, Quant]:
-        return assign_quants(graph, chip, types, given.ranges, instead, given.types, given.over_sequences)
+        return assign_qparams(graph, chip, types, given.ranges, instead, given.types, given.over_sequences)
 
-    told = ends(graph, seen, types, quants_of)
+    told = narrow_ranges(graph, seen, types, quants_of)
     calibrated = {**seen, **told}
     while True:
         widened = {**told, **_widened(calibrated, factors, asked)}
         quants = quants_of(widened)
-        scope = Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated)
+        scope = QuantizeContext(
+            graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated
+        )
         scope.seen_as = {
             target: _seen_as(target, lacking, graph, scope, given, widened)
             for target, lacking in others.items()
@@ -66,7 +68,7 @@ def _seen_as(
     target: CodeType,
     others: Collection[CodeType],
     graph: Graph,
-    scope: Scope,
+    scope: QuantizeContext,
     told: Quantization,
     widened: Mapping[str, Range],
 ) -> Mapping[str, Quant]:
@@ -78,8 +80,8 @@ def _seen_as(
         tensor = graph.origins[name].tensor
         given = told.ranges.get(tensor)
         if codes in others and not codes.is_wide and isinstance(given, Quant):
-            held[tensor] = quant_range(given, scope.chip.numerics.of(given_type(tensor, codes, told.types)))
-    return assign_quants(graph, scope.chip, types, held, widened, told.types, told.over_sequences)
+            held[tensor] = quant_range(given, scope.chip.numerics.of(get_file_type(tensor, codes, told.types)))
+    return assign_qparams(graph, scope.chip, types, held, widened, told.types, told.over_sequences)
 
 
 def _widened(calibrated: Mapping[str, Range], factors: Mapping[str, float], asked: Mapping[str, Range]) -> dict[str, Range]:
@@ -98,9 +100,9 @@ class _Widen(CompileError):
         self.tensor, self.factor = tensor, float(2.0 ** np.ceil(np.log2(fault.excess)))
 
 
-def _quantized(graph: Graph, scope: Scope) -> Graph:
+def _quantized(graph: Graph, scope: QuantizeContext) -> Graph:
     quants = scope.quants
-    adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
+    adopted = find_shared_concat_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
     origins: dict[str, Origin] = {}
     types: dict[str, TensorType] = {
@@ -111,7 +113,7 @@ def _quantized(graph: Graph, scope: Scope) -> Graph:
             nodes.append(node)
             continue
         try:
-            made = integer_nodes(node, scope)
+            made = lower_node(node, scope)
         except ScaleOutOfReach as fault:
             if not 1 < fault.excess < np.inf:
                 raise
@@ -123,7 +125,9 @@ def _quantized(graph: Graph, scope: Scope) -> Graph:
     return graph.with_nodes(nodes, types, scope.constants, origins)
 
 
-def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: Scope) -> None:
+def _type_inner(
+    made: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: QuantizeContext
+) -> None:
     """Tensors that quantization put between nodes: shape of their source where no other is said."""
     for inner in made:
         name = inner.outputs[0]

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.hw.chip import Chip
+from toolchain.ir.file_quantization import BITS
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
-from toolchain.ir.stored import BITS
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.kit.registry import HOSTED, RULES, STEPS
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Refused, Scope
+from toolchain.ops.kit.selection_context import NotSelected, SelectionContext
 from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.scalar_functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.unary import Unary
 from toolchain.passes.fuse import can_clamp
-from toolchain.passes.lift import lift_functions, lift_sums
-from toolchain.passes.movers import merge_moves
-from toolchain.passes.segments import moves_for_host
+from toolchain.passes.hoist_over_moves import hoist_sums, lift_functions
+from toolchain.passes.merge_transposes import merge_transposes
+from toolchain.passes.partition import moves_for_host
 
 _ROUNDINGS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -45,7 +45,7 @@ class Selection:
     """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
     quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
     each of them behind their rounding; `types`: of the codes of given scales, on a machine that has several, and
-    of those in `left`, which a quantized model leaves in float; `ended`, `shared`: as `passes.given.Taken` has them."""
+    of those in `left`, which a quantized model leaves in float; `ended`, `shared`: as `passes.fold_qdq.FoldedQdq` has them."""
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
@@ -101,7 +101,9 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
     fallbacks: list[Fallback] = []
     spatial = _spatial(graph)
     for node in graph.nodes:
-        scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial, dict(counted))
+        scope = SelectionContext(
+            graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial, dict(counted)
+        )
         reason = hosted.get(node.name) or _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
@@ -111,8 +113,8 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
-    chosen = lift_sums(lift_functions(graph.with_nodes(nodes, types, constants, origins)))
-    return Selection(merge_moves(chosen), tuple(fallbacks))
+    chosen = hoist_sums(lift_functions(graph.with_nodes(nodes, types, constants, origins)))
+    return Selection(merge_transposes(chosen), tuple(fallbacks))
 
 
 def _spatial(graph: Graph) -> frozenset[str]:
@@ -128,7 +130,7 @@ def _spatial(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def _becomes_clamp(scope: Scope, nodes: list[Node]) -> bool:
+def _becomes_clamp(scope: SelectionContext, nodes: list[Node]) -> bool:
     """True for a Relu or Clip that the chip node before it will carry as its bounds."""
     node = scope.node
     if not isinstance(node.op, Unary) or clip_bounds(node.op.function) is None or not scope.nodes:
@@ -152,7 +154,7 @@ def _kind(node: Node) -> str:
     return node.op.op_type if isinstance(node.op, OnnxOp) else type(node.op).__name__
 
 
-def _wrong_type(node: Node, rule: Rule | None, scope: Scope, computed: Sequence[str]) -> str | None:
+def _wrong_type(node: Node, rule: Rule | None, scope: SelectionContext, computed: Sequence[str]) -> str | None:
     """Why a rule does not take the model's types of the node's tensors."""
     held = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
     numbers = {node.inputs[i] for i in rule.numbers if i < len(node.inputs)} if rule is not None else {}
@@ -182,7 +184,7 @@ def _roundings(node: Node, graph: Graph) -> str:
     return "its codes are made or read outside of the chip"
 
 
-def _try(node: Node, scope: Scope) -> str | None:
+def _try(node: Node, scope: SelectionContext) -> str | None:
     kind = _kind(node)
     foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
     rule = None if foreign else RULES.get(kind)
@@ -204,7 +206,7 @@ def _try(node: Node, scope: Scope) -> str | None:
         return "a tensor has no elements"
     try:
         rule.select(scope)
-    except Refused as refusal:
+    except NotSelected as refusal:
         return str(refusal)
     whole = replace(scope.graph, types=scope.types, constants=scope.constants)
     for made in scope.nodes:

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from toolchain.ir.graph import OnnxGraph, OnnxNode
-from toolchain.repair.patterns import Array, passed_on, plain_shape, power
+from toolchain.repair.patterns import Array, plain_shape, power, propagate_pattern
 
 WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 
@@ -45,7 +45,7 @@ class Channels:
             self._patterns[name] = self._fresh(graph, name)
         for node in graph.nodes:
             found = _weighted(node, graph, self._patterns) if carrying(node) else Roles()
-            passed = passed_on(node, graph, self._patterns, self._merged) if carrying(node) and not found.makes else None
+            passed = propagate_pattern(node, graph, self._patterns, self._merged) if carrying(node) and not found.makes else None
             for name in (n for n in node.outputs if n):
                 self._patterns[name] = self._fresh(graph, name) if passed is None else passed
             if passed is not None:

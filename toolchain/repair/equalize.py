@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quant.calibrate import calibrate, default_observer, observe
-from quant.repair.step import Outcome, Quantization
-from quant.sample import Sample
-from quant.structure import adjust_ranges
-from toolchain.errors import counted
+from quant.fit_sample import Sample
+from quant.repair.choices import Quantization, StepOutcome
+from quant.structural_ranges import adjust_ranges
+from toolchain.errors import format_count
 from toolchain.ir.graph import OnnxGraph, OnnxNode
-from toolchain.repair.factors import Array, by_input, reach, weights_of
-from toolchain.repair.groups import Group, chip_nodes, find_groups
-from toolchain.repair.judge import Judge, to_try_on
+from toolchain.repair.channel_groups import Group, chip_nodes, find_groups
+from toolchain.repair.channel_scaling import Array, by_input, reach, weights_of
+from toolchain.repair.evaluate_outputs import OutputEvaluator, pick_trial_samples
 from toolchain.repair.network import Network, Progress
 
 SWEEPS = 8  # over all groups: what one takes from a layer its neighbours see in the next
@@ -48,23 +48,23 @@ def equalize(
     progress: Progress,
     *,
     measured: Iterable[Sample] | None = None,
-) -> Outcome:
+) -> StepOutcome:
     """Factors for all groups of tensors between layers of the chip, and the ranges of the tensors that carry them, of all that is
     `measured` (None: the samples): of several ways to weigh what lies before and behind, and none, the best on a few samples at
     ranges of these."""
     groups = [g for g in find_groups(network) if g.makers and g.takers]
     if not groups:
-        return Outcome(before)
-    seen, few = channel_peaks(network, groups, samples, progress), to_try_on(samples)
+        return StepOutcome(before)
+    seen, few = channel_peaks(network, groups, samples, progress), pick_trial_samples(samples)
     aims = [a for a in _AIMS if not (a.by_weights and network.chip.numerics.weights_per_channel)]
     tried = [{}, *(_balanced(groups, network.model.graph, seen, aim) for aim in aims)]
-    judge, levels = Judge(few), list[float]()
+    judge, levels = OutputEvaluator(few), list[float]()
     for factors in tried:
         made = _with_factors(network, before, factors, (), few, progress).quantization
         levels.append(judge.verdict(network.through(Quantization({}, factors=factors)), made).decibels)
     best = tried[int(np.argmax(levels))]
     if not best:
-        return Outcome(before)
+        return StepOutcome(before)
     return _with_factors(network, before, best, (), samples if measured is None else measured, progress)
 
 
@@ -75,19 +75,19 @@ def free_ends(
     progress: Progress,
     *,
     measured: Iterable[Sample] | None = None,
-) -> Outcome:
+) -> StepOutcome:
     """Sums that only the host reads stay on the host, and what layers leave for the host alone has its channels in full: a
     scale for all of them would be lost on what the chip never sees. measured: as of `equalize`."""
     hosted = _hosted_sums(network)
     base = network.through(replace(before, factors={}, hosted=hosted)) if hosted else network
     groups = [g for g in find_groups(base) if g.chip_makers and g.host_reads and not g.takers]
     if not hosted and not groups:
-        return Outcome(before)
+        return StepOutcome(before)
     seen = channel_peaks(base, groups, samples, progress)
     levelled = [(g, _levelled(seen, g, base.model.graph)) for g in groups]
     factors = {name: one for g, f in levelled if f is not None for name, one in g.by_tensor(f).items()}
     if not factors and not hosted:
-        return Outcome(before)
+        return StepOutcome(before)
     return _with_factors(network, before, factors, hosted, samples if measured is None else measured, progress)
 
 
@@ -98,7 +98,7 @@ def _with_factors(
     hosted: tuple[str, ...],
     samples: Iterable[Sample],
     progress: Progress,
-) -> Outcome:
+) -> StepOutcome:
     """network: gone through what `before` has; factors come on top of it."""
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
@@ -117,9 +117,9 @@ def _with_factors(
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
     found = {**adjusted.ranges, **scaled.selection.given}
     made = replace(before, ranges=found, factors=together, hosted=(*before.hosted, *hosted), layers={})
-    said = [f"channels of {counted(len(factors), 'tensor')} are scaled"] if factors else []
+    said = [f"channels of {format_count(len(factors), 'tensor')} are scaled"] if factors else []
     said += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
-    return Outcome(made, notes=(*said, *adjusted.notes))
+    return StepOutcome(made, notes=(*said, *adjusted.notes))
 
 
 def _hosted_sums(network: Network) -> tuple[str, ...]:

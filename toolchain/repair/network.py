@@ -12,22 +12,22 @@ from quant.fixed_point.core.codes import CodeType
 from quant.masks import masked_tensors
 from quant.observe import Range
 from quant.parameters import quant_range, weight_quant
-from quant.repair.step import Outcome, Quantization
+from quant.repair.choices import Quantization, StepOutcome
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, Origin, Quant
 from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.exact import TRUTH
+from toolchain.ops.exact_integers import TRUTH
 from toolchain.passes.assign import assign_types
-from toolchain.passes.given import clamped, finest_codes, selected
-from toolchain.passes.named import named_nodes
+from toolchain.passes.fold_qdq import finest_codes, fuse_selected_clamps, select_graph
+from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
-from toolchain.passes.typed import PRODUCTS, asked_types, weighted
-from toolchain.repair.factors import scaled_model
-from toolchain.report.host import MACS
+from toolchain.passes.type_overrides import PRODUCTS, list_weighted_layers, resolve_type_overrides
+from toolchain.repair.channel_scaling import scaled_model
+from toolchain.report.host_metrics import MACS
 from toolchain.runtime import Session
 
 BY_REPAIR = "left to the host by repair: its integers would cost more than they save"
@@ -51,7 +51,7 @@ class Network:
     @cached_property
     def graph(self) -> Graph:
         """The chip operators as selected, clamps fused, in float."""
-        return clamped(self.selection, self.chip)
+        return fuse_selected_clamps(self.selection, self.chip)
 
     @property
     def weighted(self) -> list[Node]:
@@ -107,7 +107,9 @@ class Network:
         they are. Raises CompileError with every fault of them."""
         if not asked:
             return self
-        found = asked_types(self.model, asked, self.chip, self.held, weighted(self.model, self.weighted), self.selection.rounded)
+        found = resolve_type_overrides(
+            self.model, asked, self.chip, self.held, list_weighted_layers(self.model, self.weighted), self.selection.rounded
+        )
         numbers = {n for n in self.selection.types if self.selection.given.get(n) == TRUTH}
         tensors = {n: codes for n, codes in found.tensors.items() if n not in numbers}
         return replace(self, types=self.on_chip(tensors), weight_types=found.weights)
@@ -160,13 +162,13 @@ class Network:
         if not quantization.factors and not quantization.hosted:
             return self
         model, put_in = scaled_model(self.model, quantization.factors)
-        repaired = {*named_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
+        repaired = {*match_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
         return replace(self, model=model)._hosting(repaired, BY_REPAIR)
 
     def _hosting(self, nodes: Collection[str], reason: str) -> Network:
         """With these nodes of the model on the host too, for this reason."""
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
-        selection = selected(self.model, self.chip, hosted)
+        selection = select_graph(self.model, self.chip, hosted)
         known = {f.node: f.reason for f in self.selection.fallbacks}
         ours = frozenset(nodes).difference(self.host_nodes)
         sources = {n.name: ours.intersection((n.name, *n.sources)) for n in selection.graph.nodes}
@@ -210,4 +212,4 @@ class Network:
 
 
 # Of (network, quantization, samples, progress). samples start afresh each time they are iterated, and are what this step may see.
-Step = Callable[..., Outcome]
+Step = Callable[..., StepOutcome]

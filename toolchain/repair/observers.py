@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from quant.calibrate import OBSERVERS, Observed, ObserverName, observed
+from quant.calibrate import OBSERVERS, ObservedRanges, ObserverName, observe_all
+from quant.fit_sample import Sample
 from quant.observe import Range
-from quant.repair.step import Outcome, Quantization
-from quant.sample import Sample
-from quant.structure import adjust_ranges
+from quant.repair.choices import Quantization, StepOutcome
+from quant.structural_ranges import adjust_ranges
 from toolchain.errors import CompileError
-from toolchain.repair.judge import LEAST_GAIN_DB, Judge, to_try_on
+from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, pick_trial_samples
 from toolchain.repair.network import Network, Progress
 
 TRIALS = 12  # ways to choose that are looked at
@@ -28,7 +28,7 @@ def choose_observers(
     progress: Progress,
     *,
     measured: Iterable[Sample] | None = None,
-) -> Outcome:
+) -> StepOutcome:
     """Ranges that all observers find in one pass over what is `measured` (None: the samples); which of them a tensor takes is
     searched.
 
@@ -37,7 +37,7 @@ def choose_observers(
     """
     tensors = network.tensors
     numerics, model = network.chip.numerics, network.model
-    seen = observed(
+    seen = observe_all(
         model.proto,
         samples if measured is None else measured,
         tensors,
@@ -45,14 +45,14 @@ def choose_observers(
         computed_by=model,
         divided=model.divided,
     )
-    search = _Search(network, before, seen, Judge(to_try_on(samples)), progress)
+    search = _Search(network, before, seen, OutputEvaluator(pick_trial_samples(samples)), progress)
     chosen = search.run()
     ranges = _mixed({o: seen.ranges(o, numerics) for o in set(chosen.values())}, chosen)
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
     said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
     found = {**adjusted.ranges, **network.selection.given}
-    return Outcome(replace(before, ranges=found), notes=(f"ranges of tensors: {said}", *adjusted.notes))
+    return StepOutcome(replace(before, ranges=found), notes=(f"ranges of tensors: {said}", *adjusted.notes))
 
 
 def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
@@ -63,8 +63,8 @@ def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -
 class _Search:
     network: Network
     before: Quantization
-    seen: Observed
-    judge: Judge
+    seen: ObservedRanges
+    judge: OutputEvaluator
     progress: Progress
     _trials: int = 0
 

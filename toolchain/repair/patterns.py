@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.frontend.promote import promoted
+from toolchain.frontend.promote_attributes import promote_node
 from toolchain.ir.graph import OnnxGraph, OnnxNode
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +45,7 @@ def power(node: OnnxNode, graph: OnnxGraph) -> Fraction:
     return Fraction(2 if node.op.op_type == "Mul" and node.inputs[0] == node.inputs[1] else 1)
 
 
-def passed_on(node: OnnxNode, graph: OnnxGraph, known: Patterns, merge: Merge) -> Array | None:
+def propagate_pattern(node: OnnxNode, graph: OnnxGraph, known: Patterns, merge: Merge) -> Array | None:
     """The pattern of a node's output, before it is taken to the node's power, by those of its inputs. None: the node is not
     homogeneous, or would mix channels. merge: told of all that must be one, as the operands of a sum."""
     if not node.inputs or len([y for y in node.outputs if y]) != 1:
@@ -155,7 +155,7 @@ def _sliced(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -
 def _padded(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
     """By zeros, where no channel is new."""
     rank, pads = read[0].ndim, _numbers(node, graph, "pads")
-    filled = promoted(node, graph.constants).op.attributes["value"] or 0.0
+    filled = promote_node(node, graph.constants).op.attributes["value"] or 0.0
     along = [pads[axis] or pads[axis + rank] for axis in range(rank)]
     plain = node.op.attributes.get("mode", "constant") == "constant" and not np.any(filled)
     return read[0] if plain and not any(p and read[0].shape[axis] > 1 for axis, p in enumerate(along)) else None
@@ -211,5 +211,5 @@ def _at_rank(pattern: Array, rank: int) -> Array:
 
 def _numbers(node: OnnxNode, graph: OnnxGraph, name: str) -> list[int]:
     """Of a constant parameter; none where it is not given."""
-    found = promoted(node, graph.constants).op.attributes[name]
+    found = promote_node(node, graph.constants).op.attributes[name]
     return [] if found is None else [int(v) for v in np.atleast_1d(found)]

@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from quant.fit_sample import Sample
 from quant.float_session import FloatSession
-from quant.sample import Sample
 from toolchain.codegen import Container
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
 from toolchain.report.error_page import finding_text
-from toolchain.report.error_report import ErrorReport, Network, Worst, error_report, worst_layers
-from toolchain.report.fidelity import Part, fidelity
-from toolchain.report.findings import LayerError, Quantized
-from toolchain.report.folded import and_more, grouped
-from toolchain.report.gate import Evaluation, Gate, Score, evaluated, failures
-from toolchain.report.text import RANDOM
+from toolchain.report.error_report import ErrorNetwork, ErrorReport, Worst, error_report, worst_layers
+from toolchain.report.fidelity import FidelityPart, fidelity
+from toolchain.report.findings import AdviceContext, LayerError
+from toolchain.report.gate import Evaluation, Gate, Score, failures, run_evaluation
+from toolchain.report.merge_steps import and_more, group_rows
+from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Run, Session
 
 JudgedOn = Literal["random inputs", "calibration", "held out", "calib", "judge", "repeated"]
@@ -29,15 +29,15 @@ FEW = 4  # samples that a build is judged on where nobody asks for more
 
 
 @dataclass(frozen=True)
-class Subject:
+class AccuracyInput:
     """What is judged. reference: the integer network's session; parts: Concat node -> (model tensor, layout) of each operand;
     samples: to judge on, which start afresh each time; given: how many there are, None: that is not known."""
 
     model: NormalModel
     container: Container
     reference: Session
-    network: Network
-    quantized: Quantized
+    network: ErrorNetwork
+    quantized: AdviceContext
     parts: Mapping[str, Sequence[tuple[str, str]]]
     samples: Iterable[Sample]
     on: JudgedOn
@@ -45,7 +45,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class AccuracyResult:
     """figures: as in the JSON; failures: of the gate, with what to do; errors: where a report was asked for."""
 
     figures: dict[str, Any]
@@ -54,7 +54,9 @@ class Judgement:
     errors: ErrorReport | None
 
 
-def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: Evaluation | None, reported: bool) -> Judgement:
+def evaluate_accuracy(
+    subject: AccuracyInput, first: tuple[Sample, Run], gate: Gate, evaluation: Evaluation | None, reported: bool
+) -> AccuracyResult:
     """first: the first of the samples, with what the integer network makes of it; the others are run here."""
     others = islice(subject.samples, 1, None if gate else FEW)
     runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
@@ -84,23 +86,23 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     }
     told = () if worst is None else poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
     said = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
-    return Judgement(figures, (*told, *said), tuple(failures(blamed, score, findings[0] if findings else None)), errors)
+    return AccuracyResult(figures, (*told, *said), tuple(failures(blamed, score, findings[0] if findings else None)), errors)
 
 
 def poor_warnings(
-    parts: Mapping[str, Sequence[Part]], graph: Graph, worst: Worst, findings: Sequence[LayerError]
+    parts: Mapping[str, Sequence[FidelityPart]], graph: Graph, worst: Worst, findings: Sequence[LayerError]
 ) -> Iterator[str]:
     """parts: by kind. One of every part that is poor, however good the whole is, with the layer to blame; of steps of a sequence
     one of the worst."""
     for kind, of_kind in parts.items():
-        for group in grouped([p for p in of_kind if _is_poor(p, graph, worst)], lambda part: part.steps_of):
+        for group in group_rows([p for p in of_kind if _is_poor(p, graph, worst)], lambda part: part.steps_of):
             part = min(group, key=lambda part: part.sqnr_db)
             to_blame = _blame(graph, part.tensor, findings)
             why, name = "" if to_blame is None else f"; {finding_text(to_blame)}", part.name + and_more(len(group))
             yield f"{kind} {name}: SQNR {part.sqnr_db:.1f} dB, cosine {part.cosine:.4f} against float{why}"
 
 
-def _errors(subject: Subject) -> ErrorReport:
+def _errors(subject: AccuracyInput) -> ErrorReport:
     taken = ((s, subject.reference.run_detailed(s).codes) for s in subject.samples)
     return error_report(subject.network, taken, subject.quantized)
 
@@ -122,14 +124,14 @@ class _Kept(Iterator[tuple[Sample, Run]]):
         return sample, run
 
 
-def _score(evaluation: Evaluation, subject: Subject, runs: _Kept) -> Score:
+def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _Kept) -> Score:
     names = [t.name for t in subject.container.outputs]
     session = FloatSession(subject.model, names)
     real = [dict(zip(names, session.run(s))) for s in runs.samples]
-    return evaluated(evaluation, real, runs.outputs, runs.samples)
+    return run_evaluation(evaluation, real, runs.outputs, runs.samples)
 
 
-def _is_poor(part: Part, graph: Graph, worst: Worst | None) -> bool:
+def _is_poor(part: FidelityPart, graph: Graph, worst: Worst | None) -> bool:
     """Whether it is far from float, a layer on its way lost what 16 bits would keep, or lost it in 16 bits, and it holds
     something."""
     if worst is None or not part.poor or part.tensor in worst.silent:

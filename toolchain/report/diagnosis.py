@@ -13,16 +13,16 @@ from quant.parameters import quant_range
 from toolchain.errors import percent
 from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.ops.movement import Join
-from toolchain.report.blocks import Block
-from toolchain.report.findings import LOST_DB, Cause, LayerError, Quantized
-from toolchain.report.layer_errors import Measured, Sums, weight_noise, wrapped
+from toolchain.report.advice import suggest_advice, weight_type_of
+from toolchain.report.comparison_blocks import ComparisonBlock
+from toolchain.report.findings import LOST_DB, AdviceContext, Cause, LayerError
+from toolchain.report.layer_errors import LayerErrorSums, LayerMeasurements, has_wrapped, weight_noise
 from toolchain.report.layer_types import types_of
 from toolchain.report.noise import decibels
-from toolchain.report.remedies import remedy_of, weight_type_of
 
 CEILING_DB = 90.0  # what is better, or exact, counts as this
 FINE_STEPS = 2.0**16  # by how much the noise of an 8-bit tensor falls at 16 bits
@@ -51,7 +51,7 @@ class _Shares:
         return max(parts, key=lambda k: parts[k])
 
 
-def _shares(sums: Sums, weights: float | None) -> _Shares:
+def _shares(sums: LayerErrorSums, weights: float | None) -> _Shares:
     own, signal = sums.own, sums.own.signal
     if signal == 0:
         return _Shares(math.inf if sums.alone else 0.0, 0.0, 0.0, weights)
@@ -59,23 +59,23 @@ def _shares(sums: Sums, weights: float | None) -> _Shares:
     return _Shares(sums.alone / signal, clipped, max(own.noise / signal - clipped, 0.0), weights)
 
 
-def undiagnosed(found: Measured, block: Block) -> LayerError:
+def measure_without_cause(found: LayerMeasurements, block: ComparisonBlock) -> LayerError:
     """The figures that cost nothing more; its cause is not known yet."""
     return _row(found, block, found.sums[block.tensor], None)
 
 
-def diagnosed(found: Measured, block: Block, quantized: Quantized) -> LayerError:
+def diagnose(found: LayerMeasurements, block: ComparisonBlock, quantized: AdviceContext) -> LayerError:
     weights = weight_noise(found, block)
     row = _row(found, block, found.sums[block.tensor], weights)
     cause, why = _cause(found, block, weights, quantized)
-    return _with_cause(row, cause, why, remedy_of(row, cause, found, quantized))
+    return _with_cause(row, cause, why, suggest_advice(row, cause, found, quantized))
 
 
 def _with_cause(row: LayerError, cause: Cause, why: str, remedy: str) -> LayerError:
     return LayerError(**{**row.__dict__, "cause": cause, "why": why, "remedy": remedy})
 
 
-def _row(found: Measured, block: Block, sums: Sums, weights: float | None) -> LayerError:
+def _row(found: LayerMeasurements, block: ComparisonBlock, sums: LayerErrorSums, weights: float | None) -> LayerError:
     network, shares = found.network, _shares(sums, weights)
     node, signal = block.layer, sums.own.signal
     given = "host" if network.shown[block.tensor].model in network.made_by_host else "input"
@@ -102,25 +102,27 @@ def _row(found: Measured, block: Block, sums: Sums, weights: float | None) -> La
     )
 
 
-def _at_int16(found: Measured, block: Block, shares: _Shares) -> float:
+def _at_int16(found: LayerMeasurements, block: ComparisonBlock, shares: _Shares) -> float:
     """dB of the block with 16 bits in the place of 8 and a range that holds its values. What is below half a step of 16 bits
     is lost there too."""
     steps = FINE_STEPS if not is_fine(found, block) else 1.0
     return 0.0 if is_silent(found, block) else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
 
 
-def is_fine(found: Measured, block: Block) -> bool:
+def is_fine(found: LayerMeasurements, block: ComparisonBlock) -> bool:
     """Whether its tensor's codes have more than 8 bits already."""
     return CodeType(found.network.integer.types[block.tensor].dtype).bits > 8
 
 
-def is_silent(found: Measured, block: Block) -> bool:
+def is_silent(found: LayerMeasurements, block: ComparisonBlock) -> bool:
     """Whether its tensor's values are below half a step of 16 bits."""
     steps = 1.0 if is_fine(found, block) else math.sqrt(FINE_STEPS)
     return found.sums[block.tensor].own.rms < found.network.quant(block.tensor).scale / steps / 2
 
 
-def _cause(found: Measured, block: Block, weights: float | None, quantized: Quantized) -> tuple[Cause, str]:
+def _cause(
+    found: LayerMeasurements, block: ComparisonBlock, weights: float | None, quantized: AdviceContext
+) -> tuple[Cause, str]:
     sums = found.sums[block.tensor]
     if sums.alone == 0:
         return "nothing lost", "its codes hold what float has"
@@ -140,7 +142,7 @@ def _cause(found: Measured, block: Block, weights: float | None, quantized: Quan
     return _of_arithmetic(found, block)
 
 
-def keeps_all(found: Measured, block: Block) -> bool:
+def keeps_all(found: LayerMeasurements, block: ComparisonBlock) -> bool:
     """Whether float's tensor and what it is made of are codes already, as in a model that came quantized, and the block's error
     is below that of rounding to its codes, a twelfth of a squared step: a few ties that fell to the other side."""
     sums, step = found.sums[block.tensor], found.network.quant(block.tensor).scale
@@ -148,7 +150,7 @@ def keeps_all(found: Measured, block: Block) -> bool:
     return sums.alone == 0 or (min(levels) > CEILING_DB and sums.alone <= sums.own.count * step**2 / 12)
 
 
-def _of_scale(sums: Sums, quant: Quant, clipped: bool, numerics: Numerics) -> tuple[Cause, str]:
+def _of_scale(sums: LayerErrorSums, quant: Quant, clipped: bool, numerics: Numerics) -> tuple[Cause, str]:
     """numerics: where codes are of the tensor's type."""
     own, held = sums.own, quant_range(quant, numerics)
     codes, seen = f"[{held.low:.4g}, {held.high:.4g}]", f"[{own.low:.4g}, {own.high:.4g}]"
@@ -167,8 +169,8 @@ def _of_scale(sums: Sums, quant: Quant, clipped: bool, numerics: Numerics) -> tu
     return "coarse output scale", f"a step of its codes is {quant.scale:.3g}, the rms of its values {own.rms:.3g}"
 
 
-def _of_arithmetic(found: Measured, block: Block) -> tuple[Cause, str]:
-    if wrapped(found, block):
+def _of_arithmetic(found: LayerMeasurements, block: ComparisonBlock) -> tuple[Cause, str]:
+    if has_wrapped(found, block):
         return "accumulator overflow", "wider accumulators give other codes"
     sums, level = found.sums[block.tensor], min(_feed_levels(found, block).values(), default=CEILING_DB)
     best = "its operands are exact" if level >= CEILING_DB else f"its operands have {level:.1f} dB or more"
@@ -184,12 +186,12 @@ def _of_arithmetic(found: Measured, block: Block) -> tuple[Cause, str]:
     return "input rounding", best
 
 
-def _feed_levels(found: Measured, block: Block) -> dict[str, float]:
+def _feed_levels(found: LayerMeasurements, block: ComparisonBlock) -> dict[str, float]:
     """dB of each feed's own rounding."""
     return {f: decibels(found.sums[f].own.signal, found.sums[f].own.noise) for f in block.feeds if f in found.sums}
 
 
-def to_blame(found: Measured, block: Block, row: LayerError) -> str | None:
+def find_blamed_input(found: LayerMeasurements, block: ComparisonBlock, row: LayerError) -> str | None:
     """The feed whose own rounding is all that this block loses; None where the block itself loses it."""
     feeds = _feed_levels(found, block)
     worst = min(feeds, key=lambda f: feeds[f], default=None)
@@ -202,15 +204,15 @@ def to_blame(found: Measured, block: Block, row: LayerError) -> str | None:
     return next((f for f in feeds if any(odd(found, f) for odd in hidden)), None)
 
 
-def scaled_by(found: Measured, block: Block) -> str | None:
+def find_range_source(found: LayerMeasurements, block: ComparisonBlock) -> str | None:
     """The tensor of a Concat whose range, which is wider than all that it joins, is the block's too."""
     integer, name = found.network.integer, block.tensor
-    joined = (n.outputs[0] for n in integer.nodes if isinstance(n.op, Join) and name in n.inputs)
+    joined = (n.outputs[0] for n in integer.nodes if isinstance(n.op, IntegerConcat) and name in n.inputs)
     alike = (y for y in joined if y in found.sums and found.network.quant(y) == found.network.quant(name))
     return next((y for y in alike if _is_wide(found, y)), None)
 
 
-def _at_ends(found: Measured, block: Block) -> bool:
+def _at_ends(found: LayerMeasurements, block: ComparisonBlock) -> bool:
     """Whether most of what a function loses is where it reads the first or the last code, as clipped values are."""
     kept = found.kept[0]
     right, made = kept.codes[block.tensor], found.outputs(block, kept).get(block.tensor)
@@ -222,16 +224,16 @@ def _at_ends(found: Measured, block: Block) -> bool:
     return float(np.sum(off, where=(read == limits.min) | (read == limits.max))) >= float(off.sum()) / 2
 
 
-def _few_set_it(found: Measured, name: str) -> bool:
+def _few_set_it(found: LayerMeasurements, name: str) -> bool:
     return _span(found, name) > _CREST * found.sums[name].own.usual > 0 and not _is_wide(found, name)
 
 
-def _is_wide(found: Measured, name: str) -> bool:
+def _is_wide(found: LayerMeasurements, name: str) -> bool:
     own = found.sums[name].own
     return _span(found, name) > _WIDE * (max(own.high, 0.0) - min(own.low, 0.0))
 
 
-def _is_clipped(found: Measured, name: str) -> bool:
+def _is_clipped(found: LayerMeasurements, name: str) -> bool:
     own = found.sums[name].own
     return own.clipped > _CLIPPED * own.count and own.clipped_noise > own.noise / 2
 
@@ -239,7 +241,7 @@ def _is_clipped(found: Measured, name: str) -> bool:
 _ODD = (_few_set_it, _is_wide, _is_clipped)
 
 
-def _span(found: Measured, name: str) -> float:
+def _span(found: LayerMeasurements, name: str) -> float:
     """Of the codes of a tensor, in real numbers."""
     kind = found.network.integer.types[name]
     return found.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)

@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from toolchain.errors import counted, percent
+from toolchain.errors import format_count, percent
 from toolchain.report.diagnosis import CEILING_DB
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.findings import LayerError
-from toolchain.report.folded import and_more, grouped
 from toolchain.report.layer_types import types_text
-from toolchain.report.text import cut, table
+from toolchain.report.merge_steps import and_more, group_rows
+from toolchain.report.report_text import cut, table
 
 _NOTHING = "nothing is lost: every layer makes of codes the codes that float makes of them, but for ties"
 _FIRST = 10  # findings that are written out
@@ -28,7 +28,7 @@ _COLOURS = (
 
 def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, bytes]:
     """File name -> what it holds."""
-    head = f"{title}: error of each layer, on {counted(report.samples, 'sample')} {judged_on}"
+    head = f"{title}: error of each layer, on {format_count(report.samples, 'sample')} {judged_on}"
     figures = {"model": title, "judged_on": judged_on, **report.as_json()}
     return {
         "layers.txt": f"{head}\n\n{findings_text(report.findings[:_FIRST])}\n\n{rows_text(report.rows)}\n".encode(
@@ -75,7 +75,7 @@ def rows_text(rows: Sequence[LayerError]) -> str:
 
 
 def _lines(rows: Sequence[LayerError], width: int) -> list[tuple[str, ...]]:
-    groups = grouped(rows, lambda row: (row.op, row.name))
+    groups = group_rows(rows, lambda row: (row.op, row.name))
     return [_cells(group[0], width, len(group)) for group in groups]
 
 

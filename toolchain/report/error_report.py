@@ -11,20 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from quant.error import POOR_SQNR_DB, Compared
+from quant.fidelity import POOR_SQNR_DB, ErrorSums
+from quant.fit_sample import Sample
 from quant.float_session import FloatSession
-from quant.links import SHAPE_OPS
 from quant.observe import Range
-from quant.sample import Sample
+from quant.producer_links import SHAPE_OPS
 from toolchain.frontend import NormalModel
+from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import Graph, OnnxGraph, Quant
-from toolchain.ir.part import Part
-from toolchain.ops.movement import Concat
-from toolchain.passes.telling import silences
-from toolchain.report.blocks import Block, blocks, shown_tensors
-from toolchain.report.diagnosis import diagnosed, is_fine, is_silent, keeps_all, scaled_by, to_blame, undiagnosed
-from toolchain.report.findings import LayerError, Quantized
-from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, alone_values, measured
+from toolchain.ops.data_movement import ModelConcat
+from toolchain.passes.saturation_ranges import find_saturation_ranges
+from toolchain.report.comparison_blocks import ComparisonBlock, blocks, shown_tensors
+from toolchain.report.diagnosis import (
+    diagnose,
+    find_blamed_input,
+    find_range_source,
+    is_fine,
+    is_silent,
+    keeps_all,
+    measure_without_cause,
+)
+from toolchain.report.findings import AdviceContext, LayerError
+from toolchain.report.layer_errors import KEPT, Codes, ErrorNetwork, LayerMeasurements, SampleRecord, alone_values, measure_layers
 from toolchain.report.warnings import layer_warnings
 
 ALIKE_DB = 10.0
@@ -47,7 +55,7 @@ class Effort:
     kept: int
 
     @classmethod
-    def of(cls, network: Network) -> Effort:
+    def of(cls, network: ErrorNetwork) -> Effort:
         elements = max(1, sum(network.integer.types[b.tensor].elements + _LAYER for b in network.blocks))
         bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (16, 2, 16), (40, 4, 12)))
         return cls(*bounded, kept=1 if elements > 2 * _M else KEPT)
@@ -73,7 +81,7 @@ class ErrorReport:
 
 def concat_parts(chosen: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     """Concat node -> (model tensor, layout) of each operand. chosen: the graph as selected."""
-    return {n.name: [origins[name] for name in n.inputs] for n in chosen.nodes if isinstance(n.op, Concat)}
+    return {n.name: [origins[name] for name in n.inputs] for n in chosen.nodes if isinstance(n.op, ModelConcat)}
 
 
 def network_of(
@@ -85,12 +93,12 @@ def network_of(
     ranges: Mapping[str, Range | Quant],
     ended: frozenset[str] = frozenset(),
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> Network:
+) -> ErrorNetwork:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes; ranges:
     of the model's tensors, or their scales; ended: as `Selection` has them; factors: as of `Network`."""
     shown = shown_tensors(integer, model.types, origins, parts)
-    silent = silences(chosen, integer, ranges)
-    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended, factors)
+    silent = find_saturation_ranges(chosen, integer, ranges)
+    return ErrorNetwork(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended, factors)
 
 
 @dataclass(frozen=True)
@@ -107,14 +115,14 @@ class Worst:
 
 
 def worst_layers(
-    network: Network, samples: Iterable[Sample], levels: Sequence[float], quantized: Quantized, *, poor: bool = False
+    network: ErrorNetwork, samples: Iterable[Sample], levels: Sequence[float], quantized: AdviceContext, *, poor: bool = False
 ) -> Worst:
     """The worst three, on those of the first samples of which these are the levels whose outputs lose most. poor: a part of the
     network is; then the worst are tried on the outputs, for in a layer's own tensor large values hide what small ones lose."""
     effort = Effort.of(network)
     chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: effort.looked_at])
-    found = measured(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
-    rows = sorted((undiagnosed(found, b) for b in network.blocks), key=_alone)
+    found = measure_layers(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
+    rows = sorted((measure_without_cause(found, b) for b in network.blocks), key=_alone)
     fine = {r.tensor: is_silent(found, r.block) for r in rows if is_fine(found, r.block)}
     mendable = [r for r in rows if r.tensor in fine or r.at_int16_db >= POOR_SQNR_DB]
     lost = {r.tensor for r in mendable if r.alone_db < POOR_SQNR_DB}
@@ -127,16 +135,16 @@ def worst_layers(
     return Worst(tuple(findings), frozenset(lost), frozenset(silent), tuple(warnings), found.samples)
 
 
-def error_report(network: Network, samples: Iterable[tuple[Sample, Codes]], quantized: Quantized) -> ErrorReport:
+def error_report(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]], quantized: AdviceContext) -> ErrorReport:
     """samples: with the network's own codes. Every layer is diagnosed, and the worst are tried on the outputs."""
     effort = Effort.of(network)
-    found = measured(network, islice(samples, effort.samples))
-    rows = _tried(found, sorted((diagnosed(found, b, quantized) for b in network.blocks), key=_alone), effort)
+    found = measure_layers(network, islice(samples, effort.samples))
+    rows = _tried(found, sorted((diagnose(found, b, quantized) for b in network.blocks), key=_alone), effort)
     findings = tuple(_findings(found, rows, quantized, len(rows)))
     return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
 
 
-def _tried(found: Measured, rows: Sequence[LayerError], effort: Effort) -> list[LayerError]:
+def _tried(found: LayerMeasurements, rows: Sequence[LayerError], effort: Effort) -> list[LayerError]:
     """rows: by what each loses alone. The first of them have what each does to the outputs, and come in that order."""
     outputs = _Outputs(found, found.kept[: effort.kept])
     heard = [r for r in rows if outputs.hear(r.block)]  # of scores of what is not there every layer would be as bad
@@ -161,7 +169,7 @@ def _alone(row: LayerError) -> float:
     return row.alone_db
 
 
-def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized, most: int) -> Iterator[LayerError]:
+def _findings(found: LayerMeasurements, rows: Sequence[LayerError], quantized: AdviceContext, most: int) -> Iterator[LayerError]:
     """The layers to blame, each once, of steps of a sequence the worst: a row whose loss is that of what it reads is put down
     to what makes that. None that lose nothing."""
     known = {r.block.tensor: r for r in rows}
@@ -172,10 +180,10 @@ def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized,
         if keeps_all(found, row.block):
             continue
         row = _with_cause(found, row, quantized)
-        while (feed := to_blame(found, row.block, row)) is not None:
+        while (feed := find_blamed_input(found, row.block, row)) is not None:
             made = _with_cause(found, known[feed], quantized)
             row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
-        if (whole := scaled_by(found, row.block)) is not None and whole in known:
+        if (whole := find_range_source(found, row.block)) is not None and whole in known:
             made = _with_cause(found, known[whole], quantized)
             row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
         if row.name not in named:
@@ -183,8 +191,8 @@ def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized,
             yield row
 
 
-def _with_cause(found: Measured, row: LayerError, quantized: Quantized) -> LayerError:
-    return row if row.cause is not None else replace(diagnosed(found, row.block, quantized), effect_db=row.effect_db)
+def _with_cause(found: LayerMeasurements, row: LayerError, quantized: AdviceContext) -> LayerError:
+    return row if row.cause is not None else replace(diagnose(found, row.block, quantized), effect_db=row.effect_db)
 
 
 def _least(a: float | None, b: float | None) -> float | None:
@@ -202,7 +210,7 @@ class _Behind:
     def inputs(self) -> Sequence[str]:
         return (*self.model.inputs, self.tensor)
 
-    def parts(self, names: Sequence[str]) -> Iterator[Part]:
+    def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
         yield self.model.normal_part(self.inputs, names)
 
 
@@ -222,7 +230,7 @@ def _ends(graph: OnnxGraph) -> list[str]:
 class _Outputs:
     """What float's outputs hold on the samples that are kept, and what is left of it where one tensor is another."""
 
-    def __init__(self, found: Measured, kept: Sequence[Kept]) -> None:
+    def __init__(self, found: LayerMeasurements, kept: Sequence[SampleRecord]) -> None:
         self._found, self._kept, self._model = found, kept, found.network.model
         names = _ends(self._model.graph)
         session = FloatSession(self._model, names) if names else None
@@ -233,17 +241,17 @@ class _Outputs:
         self._values = [[v[i] for i in chosen] for v in values]
         self._behind = _behind(self._model.graph, self._names)
 
-    def hear(self, block: Block) -> bool:
+    def hear(self, block: ComparisonBlock) -> bool:
         """Whether any of them is made of what the block makes."""
         return self._found.network.shown[block.tensor].model in self._behind
 
-    def level(self, block: Block) -> float:
+    def level(self, block: ComparisonBlock) -> float:
         """dB of the output that suffers most where the block's error alone is put into float."""
         tensor = self._found.network.shown[block.tensor].model
         within = tensor in self._model.inputs
         network = self._model if within else _Behind(self._model, tensor)
         session = FloatSession(network, self._names, few_runs=True) if self._names else None
-        sums = [Compared() for _ in self._names]
+        sums = [ErrorSums() for _ in self._names]
         for kept, values in zip(self._kept, self._values):
             got = session.run({**kept.sample, tensor: alone_values(self._found, block, kept)}) if session else []
             for total, x, y in zip(sums, values, got):

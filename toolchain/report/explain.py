@@ -8,27 +8,27 @@ from typing import Any
 from toolchain.codegen import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.machine import Flow
+from toolchain.machine import InstructionStream
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.parameters import is_depthwise
+from toolchain.ops.data_movement import IntegerPad
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import channels_last
 from toolchain.ops.kit.operator import operator_of
-from toolchain.ops.movement import IntegerPad
 from toolchain.ops.permutation import Reshape, Transpose
-from toolchain.report.causes import causes
+from toolchain.report.bottlenecks import find_bottlenecks
 
 Row = dict[str, Any]
 _OF_A_LAYER = ("steps_of", "engine", "cycles", "segment", "operations", "input_types", "output_types", "weight_type")
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
-def explained(
+def explain_nodes(
     nodes: Sequence[tuple[str, str]],
     layers: Iterable[Mapping[str, Any]],
     container: Container,
-    flows: Sequence[Flow | None],
+    flows: Sequence[InstructionStream | None],
     host: Mapping[str, str],
     resident: bool,
 ) -> list[Row]:
@@ -41,7 +41,7 @@ def explained(
     serves.
     """
     layers = list(layers)
-    why = causes(container, flows, dict(nodes), resident)
+    why = find_bottlenecks(container, flows, dict(nodes), resident)
     owner = {source: layer for layer in layers for source in layer["sources"]}
     views = {source for node in container.graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
     rows = [_row(name, op, owner.get(name), name in views, host.get(name), why) for name, op in nodes]

@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from quant.error import Compared, Fidelity, sqnr_db
+from quant.fidelity import ErrorSums, Fidelity, sqnr_db
 from quant.float_session import FloatSession
 from toolchain.codegen import Container, Port
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
-from toolchain.ops.movement import Join
+from toolchain.ops.data_movement import IntegerConcat
 from toolchain.runtime import Run
 from toolchain.runtime.ports import to_real
 
@@ -25,7 +25,7 @@ UNSCALED: Factors = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Part(Fidelity):
+class FidelityPart(Fidelity):
     """`tensor`: the model's, of which this is the figure; steps_of: where it is that of one step of a sequence, the name that it
     has at all of them."""
 
@@ -37,8 +37,8 @@ class Part(Fidelity):
 class Fidelities:
     """Of outputs and of operands of Concats over all samples; levels: of each sample, dB of the output that suffers most."""
 
-    outputs: list[Part]
-    concats: list[Part]
+    outputs: list[FidelityPart]
+    concats: list[FidelityPart]
     levels: list[float]
 
 
@@ -73,8 +73,8 @@ class Measured:
         outputs += dict.fromkeys(state.output for _, state in container.states) if states else []
         self._graph, self._factors = container.graph, factors
         self._operands = _operands(container.graph, parts)
-        self._whole = {name: Compared() for name in outputs}
-        self._part = {o.label: Compared() for o in self._operands}
+        self._whole = {name: ErrorSums() for name in outputs}
+        self._part = {o.label: ErrorSums() for o in self._operands}
         self.wanted = tuple(dict.fromkeys([*outputs, *(o.tensor for o in self._operands)]))  # of the float network's tensors
 
     def update(self, values: Mapping[str, np.ndarray], run: Run) -> None:
@@ -86,16 +86,16 @@ class Measured:
             self._part[o.label].update(values[o.tensor] / factors, own / factors)
 
     @property
-    def outputs(self) -> list[Part]:
+    def outputs(self) -> list[FidelityPart]:
         return [_part(n, sums, n) for n, sums in self._whole.items()]
 
     @property
-    def concats(self) -> list[Part]:
+    def concats(self) -> list[FidelityPart]:
         return [_part(o.label, self._part[o.label], o.tensor, o.steps_of) for o in self._operands]
 
 
-def _part(name: str, sums: Compared, tensor: str, steps_of: str | None = None) -> Part:
-    return Part(**sums.fidelity(name).__dict__, tensor=tensor, steps_of=steps_of)
+def _part(name: str, sums: ErrorSums, tensor: str, steps_of: str | None = None) -> FidelityPart:
+    return FidelityPart(**sums.fidelity(name).__dict__, tensor=tensor, steps_of=steps_of)
 
 
 def fidelity(
@@ -120,7 +120,7 @@ def fidelity(
 
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:
-    joins = [n for n in graph.nodes if isinstance(n.op, Join) and n.name in parts]
+    joins = [n for n in graph.nodes if isinstance(n.op, IntegerConcat) and n.name in parts]
     told = [(n, i, graph.origins[n.inputs[i]].tensor, *part) for n in joins for i, part in enumerate(parts[n.name])]
     steps = Counter(name for name, _ in {(name, tensor) for _, _, name, tensor, _ in told})
     return [

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolchain.errors import counted
-from toolchain.report.folded import and_more, grouped
-from toolchain.report.text import JUDGED_ON, RANDOM, cut, table
+from toolchain.errors import format_count
+from toolchain.report.merge_steps import and_more, group_rows
+from toolchain.report.report_text import JUDGED_ON, RANDOM, cut, table
 
 
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
@@ -16,7 +16,7 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     model's own data."""
     judged = report["judged_on"] != RANDOM
     count, all_of = report["judged_samples"], report["samples_to_judge"] if judged else None
-    some = counted(count, "sample") if all_of is None or all_of <= count else f"{count} of {counted(all_of, 'sample')}"
+    some = format_count(count, "sample") if all_of is None or all_of <= count else f"{count} of {format_count(all_of, 'sample')}"
     title = f"{what} against float, on {some} {JUDGED_ON[report['judged_on']]}:"
     parts = _worst_of_steps(report[key])
     rows = [(cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
@@ -35,7 +35,7 @@ def spread_text(report: Mapping[str, Any]) -> str:
 
 def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Parts of the steps of a sequence as the one that is farthest from float, whose name says how many there are."""
-    groups = grouped(parts, lambda part: part["steps_of"])
+    groups = group_rows(parts, lambda part: part["steps_of"])
     worst = [min(group, key=_level) for group in groups]
     return [{**part, "name": part["name"] + and_more(len(group))} for part, group in zip(worst, groups)]
 

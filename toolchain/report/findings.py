@@ -10,7 +10,7 @@ from typing import Any, Literal
 from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
-from toolchain.report.blocks import Block
+from toolchain.report.comparison_blocks import ComparisonBlock
 from toolchain.report.layer_types import LayerTypes
 
 Cause = Literal[
@@ -28,7 +28,7 @@ Cause = Literal[
 
 
 @dataclass(frozen=True)
-class Quantized:
+class AdviceContext:
     """What the remedies turn on. given: model tensor -> its scale or range in --quant, the file; observer: that chose those
     of calibration; repair: of --repair, what was done beyond it."""
 
@@ -69,7 +69,7 @@ class LayerError:
     why: str
     remedy: str
     position: int
-    block: Block
+    block: ComparisonBlock
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity: what is exact, or tells nothing, gives null."""

@@ -13,7 +13,7 @@ import numpy as np
 from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
 from toolchain.report.error_page import finding_text
-from toolchain.report.fidelity import Part
+from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import LayerError
 
 Outputs = Sequence[Mapping[str, np.ndarray]]
@@ -51,7 +51,7 @@ class Gate:
         """Of the evaluation."""
         return None if self.evaluation is None else Path(_file_and_function(self.evaluation)[0])
 
-    def shortfalls(self, parts: Mapping[str, Sequence[Part]]) -> list[tuple[str, Part]]:
+    def shortfalls(self, parts: Mapping[str, Sequence[FidelityPart]]) -> list[tuple[str, FidelityPart]]:
         """parts: by kind. -> what falls short, as a sentence, and the part."""
         found = []
         for kind, of_kind in parts.items():
@@ -91,7 +91,7 @@ class Evaluation:
     function: Callable[..., Any]
 
 
-def loaded(gate: Gate) -> Evaluation | None:
+def load_evaluation(gate: Gate) -> Evaluation | None:
     """Raises CompileError: no such file or function, or it does not import."""
     if gate.evaluation is None:
         return None
@@ -99,7 +99,7 @@ def loaded(gate: Gate) -> Evaluation | None:
     return Evaluation(gate.evaluation, load_function(Path(file), name))
 
 
-def evaluated(evaluation: Evaluation, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
+def run_evaluation(evaluation: Evaluation, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
     """Raises CompileError: whatever the user's function raises, and what it gives that is no (number, bool)."""
     spec, way_out = evaluation.spec, "mend the function"
     file, outputs = Path(_file_and_function(spec)[0]), map(list, (float_outputs, integer_outputs, samples))

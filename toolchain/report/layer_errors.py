@@ -11,24 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.calibrate import observe
+from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.sums.conv import conv2d
 from quant.masks import masked_tensors
-from quant.sample import Sample
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ir.inner import Within
+from toolchain.ir.range_constraints import ClippedRange
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import channels_last, channels_second
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.passes.telling import Silence
-from toolchain.report.blocks import Block, Shown
+from toolchain.passes.saturation_ranges import SaturationRange
+from toolchain.report.comparison_blocks import ComparisonBlock, FloatCounterpart
 from toolchain.report.fidelity import real_values
-from toolchain.report.noise import Rounding, noise_energy
+from toolchain.report.noise import RoundingError, noise_energy
 from toolchain.runtime.ports import in_type
 
 Array = NDArray[Any]
@@ -37,7 +37,7 @@ KEPT = 3  # samples
 
 
 @dataclass(frozen=True)
-class Network:
+class ErrorNetwork:
     """What is measured. integer: nothing fused behind its layers; chosen: the same in float, as selected; blocks, shown: of
     the integer graph (report.blocks); silent: by chip tensor, what of it tells its readers nothing; ended: the model's tensors
     that a quantized model ends where their codes do; factors: what channels of the file's tensors are multiplied by in `model`,
@@ -46,32 +46,32 @@ class Network:
     model: NormalModel
     integer: Graph
     chosen: Graph
-    shown: Mapping[str, Shown]
-    blocks: tuple[Block, ...]
-    silent: Mapping[str, Silence]
+    shown: Mapping[str, FloatCounterpart]
+    blocks: tuple[ComparisonBlock, ...]
+    silent: Mapping[str, SaturationRange]
     ended: frozenset[str]
     factors: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
-    def unscaled(self, block: Block) -> Array | None:
+    def unscaled(self, block: ComparisonBlock) -> Array | None:
         """float32: what makes the block's tensor the file's again; None: nothing."""
         factors = self.factors.get(self.shown[block.tensor].model)
         return None if factors is None else (1 / factors).astype(np.float32)
 
-    def counted(self, block: Block, x: Array) -> Array:
+    def counted(self, block: ComparisonBlock, x: Array) -> Array:
         """float's values of the block's tensor, as far as they tell its readers anything, and mathematics leaves them."""
         silence, within = self.silent.get(block.tensor), self.model.inner.get(self.shown[block.tensor].model)
-        if isinstance(within, Within):
+        if isinstance(within, ClippedRange):
             x = np.clip(x, within.low, within.high, dtype=x.dtype)
         if self.shown[block.tensor].model in self.ended:
             x = np.clip(x, *self.ends(block.tensor), dtype=x.dtype)
-        return x if silence is None else silence.heard(x)
+        return x if silence is None else silence.clip_to_effective(x)
 
     def ends(self, name: str) -> tuple[float, float]:
         """Of a tensor's codes, real."""
         quant, (low, high) = self.quant(name), CodeType(self.integer.types[name].dtype).limits
         return (low - quant.zero_point) * quant.scale, (high - quant.zero_point) * quant.scale
 
-    def name(self, block: Block) -> str:
+    def name(self, block: ComparisonBlock) -> str:
         """The file's, of the tensor that a block makes."""
         return self.model.name(self.shown[block.tensor].model)
 
@@ -92,18 +92,18 @@ class Network:
 
 
 @dataclass
-class Sums:
+class LayerErrorSums:
     """Of one block, over the samples: its tensor's own rounding, and the noise of its integers alone and in the network.
     channels: least and largest code of each, of a convolution."""
 
-    own: Rounding = field(default_factory=Rounding)
+    own: RoundingError = field(default_factory=RoundingError)
     alone: float = 0.0
     accumulated: float | None = None
     channels: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True)
-class Kept:
+class SampleRecord:
     """A sample, with float's tensors as the codes that blocks are fed with; loud: the energy of the model's outputs on it; made:
     by block's tensor, what the block made of these codes, where that is kept."""
 
@@ -114,23 +114,23 @@ class Kept:
 
 
 @dataclass
-class Measured:
+class LayerMeasurements:
     """Sums by the blocks' tensors. kept: the samples whose outputs hold most, most first, for what is measured on few."""
 
-    network: Network
-    sums: dict[str, Sums]
+    network: ErrorNetwork
+    sums: dict[str, LayerErrorSums]
     samples: int = 0
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[SampleRecord] = field(default_factory=list)
 
-    def outputs(self, block: Block, kept: Kept, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
+    def outputs(self, block: ComparisonBlock, kept: SampleRecord, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
         """The codes of what a block makes on a sample, fed with float's tensors; nodes: put in their places."""
         if nodes is None and block.tensor in kept.made:
             return dict(kept.made[block.tensor])
         taken = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
-        return evaluated(taken, self.network.integer, kept.codes)
+        return evaluate_block(taken, self.network.integer, kept.codes)
 
 
-def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
+def evaluate_block(block: ComparisonBlock, graph: Graph, codes: Codes) -> dict[str, Array]:
     """The codes of every tensor that the block makes of `codes`."""
     made: dict[str, Array] = {}
     for node in block.nodes:
@@ -139,9 +139,11 @@ def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
     return made
 
 
-def measured(network: Network, samples: Iterable[tuple[Sample, Codes]]) -> Measured:
+def measure_layers(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]]) -> LayerMeasurements:
     """samples: few, each with the codes that the network gives its tensors on it, or none. One sample is held at a time."""
-    found = Measured(network, {b.tensor: Sums(Rounding(network.shown[b.tensor].model in network.masks)) for b in network.blocks})
+    found = LayerMeasurements(
+        network, {b.tensor: LayerErrorSums(RoundingError(network.shown[b.tensor].model in network.masks)) for b in network.blocks}
+    )
     state = _Pass(found)
     names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
     sinks = {name: _Sink(name, state) for name in names}
@@ -162,12 +164,12 @@ class _Sink:
 class _Pass:
     """What is known of the sample at hand: float's tensors as codes, those of the network, and who waits for what."""
 
-    def __init__(self, found: Measured) -> None:
+    def __init__(self, found: LayerMeasurements) -> None:
         self._found, self._network = found, found.network
-        self._by_model: dict[str, list[Block]] = {}
+        self._by_model: dict[str, list[ComparisonBlock]] = {}
         for block in self._network.blocks:
             self._by_model.setdefault(self._network.shown[block.tensor].model, []).append(block)
-        self._waiting: list[tuple[Block, Array]] = []
+        self._waiting: list[tuple[ComparisonBlock, Array]] = []
         self._codes: dict[str, Array] = {}
         self._ran: dict[str, Array] = {}
         self._made: dict[str, Codes] = {}
@@ -198,9 +200,9 @@ class _Pass:
                 left.append((block, x))
         self._waiting = left
 
-    def _judge(self, block: Block, x: Array) -> None:
+    def _judge(self, block: ComparisonBlock, x: Array) -> None:
         sums, graph = self._found.sums[block.tensor], self._network.integer
-        made = self._made[block.tensor] = evaluated(block, graph, self._codes)
+        made = self._made[block.tensor] = evaluate_block(block, graph, self._codes)
         if made:
             sums.alone += self._noise(block, made[block.tensor], x)
             if block.layer is not None and isinstance(block.layer.op, IntegerConvolution):
@@ -210,15 +212,15 @@ class _Pass:
         if self._ran:
             sums.accumulated = (sums.accumulated or 0.0) + self._noise(block, self._accumulated(block), x)
 
-    def _accumulated(self, block: Block) -> Array:
+    def _accumulated(self, block: ComparisonBlock) -> Array:
         """What the network gives: tensors inside of what was fused are not among its codes, and are made again; what is given to
         it and lies there otherwise has the codes of the sample."""
         if block.tensor not in self._ran:
-            made = evaluated(block, self._network.integer, self._ran)
+            made = evaluate_block(block, self._network.integer, self._ran)
             self._ran |= made or {block.tensor: self._codes[block.tensor]}
         return self._ran[block.tensor]
 
-    def _noise(self, block: Block, codes: Array, x: Array) -> float:
+    def _noise(self, block: ComparisonBlock, codes: Array, x: Array) -> float:
         shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
         straight = codes.transpose(channels_second(codes.ndim)) if shown.layout == "nhwc" else codes
         masks, unscaled = shown.model in self._network.masks, self._network.unscaled(block)
@@ -227,7 +229,7 @@ class _Pass:
     def _finish(self) -> None:
         if self._waiting:
             raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
-        kept = [*self._found.kept, Kept(self._sample, self._codes, self._loud, self._made)]
+        kept = [*self._found.kept, SampleRecord(self._sample, self._codes, self._loud, self._made)]
         first, *others = sorted(kept, key=lambda k: -k.loud)[:KEPT]
         self._found.kept = [first, *(replace(k, made={}) for k in others)]
         self._found.samples += 1
@@ -247,7 +249,7 @@ def _widened(known: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Ar
 # --- what is measured of single blocks, on the samples that are kept
 
 
-def weight_noise(found: Measured, block: Block) -> float | None:
+def weight_noise(found: LayerMeasurements, block: ComparisonBlock) -> float | None:
     """The noise that rounded weights alone leave in the block's tensor, as a share of its signal; None without weights.
 
     The errors of the weights are convolved as weights of their own, in 8 bits of the largest; what the layer clamps is let
@@ -277,7 +279,7 @@ def weight_noise(found: Measured, block: Block) -> float | None:
     return energy / signal if signal else 0.0
 
 
-def _weight_error(network: Network, node: Node, given: Node, x: Array) -> Array:
+def _weight_error(network: ErrorNetwork, node: Node, given: Node, x: Array) -> Array:
     """float64: x convolved with what rounding took from the weights, in the layer's order."""
     op = node.op
     assert isinstance(op, IntegerConvolution)
@@ -302,7 +304,7 @@ def _weight_error(network: Network, node: Node, given: Node, x: Array) -> Array:
     return sums * (steps * quant.scale)
 
 
-def wrapped(found: Measured, block: Block) -> bool:
+def has_wrapped(found: LayerMeasurements, block: ComparisonBlock) -> bool:
     """Whether wider accumulators, or saturation, give the block other codes."""
     wide: dict[str, Node] = {}
     for node in block.nodes:
@@ -317,7 +319,7 @@ def wrapped(found: Measured, block: Block) -> bool:
     return not np.array_equal(found.outputs(block, kept)[block.tensor], found.outputs(block, kept, wide)[block.tensor])
 
 
-def alone_values(found: Measured, block: Block, kept: Kept) -> Array:
+def alone_values(found: LayerMeasurements, block: ComparisonBlock, kept: SampleRecord) -> Array:
     """What the codes of the block, fed with float's tensors, stand for: in the model's order, shape and type."""
     shown = found.network.shown[block.tensor]
     codes = found.outputs(block, kept).get(block.tensor, kept.codes[block.tensor])

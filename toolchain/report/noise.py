@@ -18,7 +18,7 @@ _SOME = 1 << 11  # values of a sample that a median is taken of
 
 
 @dataclass
-class Rounding:
+class RoundingError:
     """What rounding a tensor's float values to its codes does to them. Energies are sums of squares, in the file's numbers where
     the tensor's channels are scaled.
 

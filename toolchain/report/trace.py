@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator import Simulation, chrome_trace
 from toolchain.codegen import Container, Region
-from toolchain.report.attribution import asked_attribution, most_macs
+from toolchain.report.layer_breakdown import attribute_region, most_macs
 
 
 def trace_json(container: Container, simulations: Sequence[Simulation | None]) -> bytes:
@@ -22,7 +22,7 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
             continue
         flow = simulation.flow
         labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.layers_of(flow).tolist(), flow)]
-        trace = chrome_trace(chip, flow, simulation, labels, asked_attribution(chip, segment, simulation, most))
+        trace = chrome_trace(chip, flow, simulation, labels, attribute_region(chip, segment, simulation, most))
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
         later = [_placed(e, index, start) for e in trace["traceEvents"]]
         events += [e for e in later if not (e["ph"] == "M" and e in events)]

@@ -14,7 +14,7 @@ from toolchain.machine import Space
 from toolchain.machine.traffic import BYTES
 
 
-class Moved(NamedTuple):
+class LayerTraffic(NamedTuple):
     """What each layer's operations do, those of no layer with the last: int64[layer]; bytes int64[layer, memory, kind], kinds
     as in `BYTES`. macs: products that arrays do, those by zeros too. words: instruction words that the front end reads."""
 
@@ -23,11 +23,11 @@ class Moved(NamedTuple):
     words: np.ndarray
 
 
-def moved(region: Region, run: Simulation) -> Moved:
+def count_traffic(region: Region, run: Simulation) -> LayerTraffic:
     """Of a region."""
     flow, count, wanted = run.flow, max(1, len(region.layers)), run.wanted
     owners = region.layers_of(flow) % count  # -1, none: the last
-    found = Moved(np.zeros((count, len(wanted.read_bytes), len(BYTES)), np.int64), *np.zeros((2, count), np.int64))
+    found = LayerTraffic(np.zeros((count, len(wanted.read_bytes), len(BYTES)), np.int64), *np.zeros((2, count), np.int64))
     for kind, name in enumerate(BYTES):
         np.add.at(found.bytes[:, :, kind], owners, getattr(wanted, name).T)
     np.add.at(found.macs, owners, wanted.macs)
@@ -35,13 +35,13 @@ def moved(region: Region, run: Simulation) -> Moved:
     return found
 
 
-def together(regions: Sequence[Moved], chip: Chip) -> Moved:
+def together(regions: Sequence[LayerTraffic], chip: Chip) -> LayerTraffic:
     """What all layers of all regions do, as one layer; nothing where there is none."""
-    nothing = Moved(np.zeros((1, len(chip.spaces), len(BYTES)), np.int64), *np.zeros((2, 1), np.int64))
-    return Moved(*(np.concatenate(parts).sum(axis=0, keepdims=True) for parts in zip(nothing, *regions)))
+    nothing = LayerTraffic(np.zeros((1, len(chip.spaces), len(BYTES)), np.int64), *np.zeros((2, 1), np.int64))
+    return LayerTraffic(*(np.concatenate(parts).sum(axis=0, keepdims=True) for parts in zip(nothing, *regions)))
 
 
-def traffic_figures(chip: Chip, word_bytes: int, found: Moved, layer: int = 0) -> dict[str, Any]:
+def traffic_figures(chip: Chip, word_bytes: int, found: LayerTraffic, layer: int = 0) -> dict[str, Any]:
     """Of one layer; memories of no bytes are left out. energy_pj: None where the machine does not say what a byte takes."""
     by_memory = zip(chip.spaces, found.bytes[layer].tolist())
     return {
@@ -51,7 +51,7 @@ def traffic_figures(chip: Chip, word_bytes: int, found: Moved, layer: int = 0) -
     }
 
 
-def _energy(chip: Chip, found: Moved, layer: int) -> dict[str, float] | None:
+def _energy(chip: Chip, found: LayerTraffic, layer: int) -> dict[str, float] | None:
     """By the machine's `energy`: of products that arrays do, and of bytes as the memories are charged."""
     if chip.energy is None:
         return None

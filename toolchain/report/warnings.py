@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from quant.observe import Range
-from toolchain.errors import counted, percent
+from toolchain.errors import format_count, percent
 from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.report.layer_errors import Measured
+from toolchain.report.layer_errors import LayerMeasurements
 
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
 MUCH_WIDER = 4.0  # times a block's own range: two bits of its codes
@@ -32,9 +32,8 @@ def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> 
     share = f"{100 * host['mac_share']:.1f} % of the model's MACs run on the HOST"
     dynamic = sum(op == DYNAMIC for _, op in nodes)
     if dynamic and host["macs"]:
-        what = (
-            f"{counted(dynamic, f'{DYNAMIC} node')} of the model {'has' if dynamic == 1 else 'have'} a range that each run finds"
-        )
+        nodes_have = f"{format_count(dynamic, f'{DYNAMIC} node')} of the model {'has' if dynamic == 1 else 'have'}"
+        what = f"{nodes_have} a range that each run finds"
         return [f"{what}: {share}, and the cycles leave them out; --static-ranges calibrates them"]
     if host["mac_share"] > MUCH:
         return [f"{share}, and the cycles leave them out; --explain says why"]
@@ -54,7 +53,7 @@ def calibration_warnings(samples: int | None) -> list[str]:
     """samples: of the user's own data, None where there were none."""
     if samples is None or samples >= FEW_SAMPLES:
         return []
-    return [f"calibrated on {counted(samples, 'sample')}; ranges of fewer than {FEW_SAMPLES} may not hold for other data"]
+    return [f"calibrated on {format_count(samples, 'sample')}; ranges of fewer than {FEW_SAMPLES} may not hold for other data"]
 
 
 def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
@@ -62,7 +61,8 @@ def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
     tails = {n: r.tails for n, r in outputs.items() if isinstance(r, Range) and r.tails is not None}
     few = {n: t.values for n, t in tails.items() if (t.below or t.above) and t.values < FEW_VALUES}
     return [
-        f"output {name!r}: its range rests on {counted(values, 'value')}, so about one in {(values + 1) // 2} of other data lies "
+        f"output {name!r}: its range rests on {format_count(values, 'value')}, so about one in {(values + 1) // 2} of other "
+        "data lies "
         "beyond it; its codes have room for what these make likely. Give --calib more samples, or low and high in --quant FILE"
         for name, values in few.items()
     ]
@@ -104,17 +104,19 @@ def skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None, cal
     left = [] if repair is None else [step for step in repair["steps"] if not step["kept"]]
     if repair is not None and left:
         reasons = "; ".join(f"{step['step']}: {step['why']}" for step in left)
-        said.append(f"--repair {repair['effort']}: {len(left)} of {counted(len(repair['steps']), 'step')} left out: {reasons}")
+        said.append(
+            f"--repair {repair['effort']}: {len(left)} of {format_count(len(repair['steps']), 'step')} left out: {reasons}"
+        )
     return said
 
 
-def layer_warnings(found: Measured, file: str | None) -> list[str]:
+def layer_warnings(found: LayerMeasurements, file: str | None) -> list[str]:
     """What the figures of layers do not show: values beyond the codes, channels that say nothing. file: of --quant."""
     lost = {} if file is None else _lost(found)
     return [*(f"{file}: tensor {name!r}: {fault}" for name, fault in lost.items()), *_saturated(found, lost), *_dead(found)]
 
 
-def _lost(found: Measured) -> dict[str, str]:
+def _lost(found: LayerMeasurements) -> dict[str, str]:
     """What becomes of tensors whose ranges people wrote: most of it clipped, or all of it one code."""
     said = {}
     for block in found.network.blocks:
@@ -134,7 +136,7 @@ def is_saturated(clipped: int, count: int) -> bool:
     return clipped >= FEWEST_CLIPPED and clipped > expected + _ONCE_IN_A_HUNDRED * math.sqrt(expected)
 
 
-def _saturated(found: Measured, told: Collection[str]) -> list[str]:
+def _saturated(found: LayerMeasurements, told: Collection[str]) -> list[str]:
     counts: dict[str, tuple[int, int]] = {}
     for block in found.network.blocks:
         own, name = found.sums[block.tensor].own, found.network.name(block)
@@ -149,7 +151,7 @@ def _saturated(found: Measured, told: Collection[str]) -> list[str]:
     )
 
 
-def _dead(found: Measured) -> list[str]:
+def _dead(found: LayerMeasurements) -> list[str]:
     """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all the code
     zero. What has no weights in the file is meant so."""
     dead = {}

@@ -1,27 +1,27 @@
 """Runs compiled models: chip regions on a backend (the simulator, the integer reference, or others), islands in onnxruntime."""
 
-from toolchain.runtime.backend import GROUP, Backend, Execution, Loaded, Program
+from toolchain.runtime.backend import GROUP, Backend, Execution, LoadedProgram, Program
 from toolchain.runtime.binding import IoBinding
-from toolchain.runtime.builtin import dram_image, dram_parts, read_port, write_port
-from toolchain.runtime.dump import Stop, memory_files, parse_stop
-from toolchain.runtime.entries import EntriesSession
+from toolchain.runtime.builtin_backends import dram_image, dram_parts, read_port, write_port
+from toolchain.runtime.dump_memory import DumpPoint, memory_files, parse_stop
+from toolchain.runtime.entry_dispatch import EntriesSession
 from toolchain.runtime.feeds import check_feeds, random_feeds
-from toolchain.runtime.session import ModelMetadata, Ran, Run, Session, host_providers
+from toolchain.runtime.session import ModelMetadata, Run, SegmentRun, Session, host_providers
 from toolchain.runtime.verify import verify
 
 __all__ = [
     "GROUP",
     "Backend",
+    "DumpPoint",
     "EntriesSession",
     "Execution",
     "IoBinding",
-    "Loaded",
+    "LoadedProgram",
     "ModelMetadata",
     "Program",
-    "Ran",
     "Run",
+    "SegmentRun",
     "Session",
-    "Stop",
     "check_feeds",
     "dram_image",
     "dram_parts",

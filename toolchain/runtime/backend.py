@@ -16,7 +16,7 @@ from toolchain.codegen import Region
 from toolchain.errors import CompileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import Graph
 from toolchain.isa import Decoded, Machine, decode
-from toolchain.machine import Flow, dispatched
+from toolchain.machine import InstructionStream, dispatch_program
 
 GROUP = "npu_toolchain.backends"
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -44,9 +44,9 @@ class Program:
         return found
 
     @cached_property
-    def flow(self) -> Flow:
+    def flow(self) -> InstructionStream:
         """The operations as the front end dispatches them, by the one index that everything has of them. Raises ProgramError."""
-        return dispatched(self.machine.chip, self.decoded.ops, self.decoded.words, self.region.bases)
+        return dispatch_program(self.machine.chip, self.decoded.ops, self.decoded.words, self.region.bases)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Execution:
     simulation: Simulation | None = None
 
 
-class Loaded(Protocol):
+class LoadedProgram(Protocol):
     """A program that is ready to run, any number of times."""
 
     def run(
@@ -84,7 +84,7 @@ class Backend(Protocol):
 
     observes: bool
 
-    def load(self, program: Program, *, timing: bool, check: bool) -> Loaded:
+    def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
         """timing: cycles are wanted. check: breaches of the machine's rules are to be refused. A backend that does neither
         ignores them."""
         ...
@@ -110,7 +110,7 @@ def backend_named(name: str, own: Mapping[str, SessionBackend]) -> SessionBacken
     if len({point.value for point in found}) > 1:
         packages = " and ".join(sorted(_package(point) for point in found))
         raise CompileError(f"backend {name}: {packages} both have one of this name; uninstall one of them")
-    return Foreign(name, _loaded(found[0]))
+    return CheckedBackend(name, _loaded(found[0]))
 
 
 def _loaded(point: EntryPoint) -> Backend:
@@ -128,7 +128,7 @@ def _said(fault: Exception) -> str:
     return f"{type(fault).__name__}: {first_line(fault)}"
 
 
-class Foreign:
+class CheckedBackend:
     """Another's backend, held to the protocol: what it raises or gives that is none becomes a CompileError with its name.
 
     A session runs it in one thread at a time, for a board has one memory.
@@ -144,13 +144,13 @@ class Foreign:
         self._name, self._backend = name, backend
         self.observes = bool(backend.observes)
 
-    def load(self, program: Program, *, timing: bool, check: bool) -> Loaded:
+    def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
         with _named(self._name):
             return _Held(self._name, program, self._backend.load(program, timing=timing, check=check))
 
 
 class _Held:
-    def __init__(self, name: str, program: Program, loaded: Loaded):
+    def __init__(self, name: str, program: Program, loaded: LoadedProgram):
         self._name, self._program, self._loaded = name, program, loaded
 
     def run(

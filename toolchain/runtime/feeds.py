@@ -92,7 +92,7 @@ def _misshapen(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> st
 
 def random_feeds(inputs: Sequence[IoType], seed: int = 0) -> dict[str, np.ndarray]:
     """One sample of the kind that calibration without data uses."""
-    from quant.data import random_data
+    from quant.calibration_data import random_data
     from toolchain.ir.graph import TensorType
 
     types = {t.name: TensorType(t.shape, t.dtype) for t in inputs}

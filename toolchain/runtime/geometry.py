@@ -16,7 +16,7 @@ from toolchain import machine
 from toolchain.codegen import Container, Region
 from toolchain.machine.columns import Column, Whole
 from toolchain.machine.operation import alike, columns_of
-from toolchain.machine.windows import taps_met
+from toolchain.machine.window_rows import taps_met
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.operator import Layer
@@ -24,7 +24,7 @@ from toolchain.ops.lookup import Lookup
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.rescale import Rescale
 from toolchain.ops.softmax import IntegerSoftmax
-from toolchain.runtime.unread import windows_of
+from toolchain.runtime.dead_store_warnings import windows_of
 
 _POINTWISE = (IntegerBinary, IntegerSoftmax, Lookup, Rescale)
 _COMPUTING = ("mac_array", "vector")  # kinds of units; the others move, and make no element
@@ -40,7 +40,7 @@ class LayerWork(NamedTuple):
     columns: Whole = 0
 
 
-def geometry_warnings(container: Container, region: Region, ops: machine.Flow) -> tuple[str, ...]:
+def geometry_warnings(container: Container, region: Region, ops: machine.InstructionStream) -> tuple[str, ...]:
     """Return a sentence for each layer whose operations make other numbers of elements, or of other terms.
 
     A layer of an operator, or with an operation, that is not known here is left out; so are all where an edited listing does

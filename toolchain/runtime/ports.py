@@ -45,7 +45,7 @@ def in_type(value: np.ndarray, dtype: str) -> np.ndarray:
     return value if dtype not in WHOLE or value.dtype.kind != "f" else np.rint(value).astype(dtype)
 
 
-def fed(session: Any, names: Iterable[str], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def make_host_feeds(session: Any, names: Iterable[str], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What an island's session of onnxruntime is given."""
     types = {i.name: i.type.removeprefix("tensor(").removesuffix(")") for i in session.get_inputs()}
     return {n: in_type(real[n], types.get(n, "")) for n in names}

@@ -15,28 +15,46 @@ from typing import Any, Literal
 import numpy as np
 
 from quant.float_session import open_session
-from simulator import Observe, Simulation, measured
-from toolchain.codegen import Container, IoType, Island, Port, Region, State, container_from_bytes, read_container, relocated
+from simulator import Observe, Simulation, wrap_measured_run
+from toolchain.codegen import (
+    Container,
+    HostSubgraph,
+    IoType,
+    Port,
+    Region,
+    State,
+    container_from_bytes,
+    read_container,
+    relocate_container,
+)
 from toolchain.errors import CompileError, ProgramError
-from toolchain.frontend import island_fault
-from toolchain.hw import terms as timing_terms
+from toolchain.frontend import find_host_model_fault
+from toolchain.hw import timing_terms as timing_terms
 from toolchain.inference import InferenceError
 from toolchain.isa import machine_digest
-from toolchain.machine import Flow
-from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, SessionBackend, backend_named
+from toolchain.machine import InstructionStream
+from toolchain.runtime.backend import Backend, CheckedBackend, LoadedProgram, Program, Progress, SessionBackend, backend_named
 from toolchain.runtime.binding import IoBinding
-from toolchain.runtime.builtin import BACKENDS, port_bytes, read_port, unpack_codes, write_constants, write_port, zero_codes
+from toolchain.runtime.builtin_backends import (
+    BACKENDS,
+    port_bytes,
+    read_port,
+    unpack_codes,
+    write_constants,
+    write_port,
+    zero_codes,
+)
+from toolchain.runtime.dead_store_warnings import find_dead_stores
 from toolchain.runtime.feeds import check_feeds, check_states
 from toolchain.runtime.geometry import geometry_warnings
-from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
-from toolchain.runtime.states import StateValues, make_initial_states, read_state, write_state
-from toolchain.runtime.unread import unread_warnings
+from toolchain.runtime.ports import in_type, make_host_feeds, model_shape, to_codes, to_real
+from toolchain.runtime.state_io import StateValues, make_initial_states, read_state, write_state
 
-Watch = Callable[[Region, Flow], Observe]
+Watch = Callable[[Region, InstructionStream], Observe]
 
 
 @dataclass(frozen=True)
-class Ran:
+class SegmentRun:
     """Where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
 
     simulation: cycles, where the backend has them. warnings: what the simulator found that no rule forbids, in sentences.
@@ -53,7 +71,7 @@ class Run:
     """Outputs by name, one entry a segment; `codes` of the chip's tensors and `real` values of those that crossed a border."""
 
     outputs: dict[str, np.ndarray]
-    segments: tuple[Ran, ...]
+    segments: tuple[SegmentRun, ...]
     codes: dict[str, np.ndarray]
     real: dict[str, np.ndarray]
 
@@ -88,7 +106,8 @@ class Session:
     numpy, others are found by name (docs/backends.md). timing, check: cycles, and the machine's rules, where the backend has
     them. host: where islands run. bases: addresses of areas of DRAM, where the machine's host sets them
     (`{"constants": 0x100000, "input:x": 0x8000}`, docs/image.md). entry: which of a file's programs for several sets of input
-    shapes, None: the only one. without: terms of the simulator's time that are ideal (`toolchain.hw.terms`). Raises ProgramError
+    shapes, None: the only one. without: terms of the simulator's time that are ideal (`toolchain.hw.timing_terms`). Raises
+    ProgramError
     for a file that is not there or not sound, CompileError for a backend, a host, an entry or a term that is not there, and for
     bases that cannot be.
 
@@ -113,10 +132,10 @@ class Session:
     ):
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
         self._backend: SessionBackend = (
-            backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
+            backend_named(backend, BACKENDS) if isinstance(backend, str) else CheckedBackend(self.backend_name, backend)
         )
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
-        self.container = _idealised(relocated(_container(model, entry), bases), without)
+        self.container = _idealised(relocate_container(_container(model, entry), bases), without)
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._loading = threading.RLock()  # what all runs share is made once
@@ -145,7 +164,7 @@ class Session:
     def get_providers(self) -> list[str]:
         """What runs the segments: `npu (simulator)`, and the execution providers of onnxruntime where islands run."""
         here = [f"npu ({self.backend_name})"] if any(isinstance(s, Region) for s in self.container.segments) else []
-        return here + (self._providers if any(isinstance(s, Island) for s in self.container.segments) else [])
+        return here + (self._providers if any(isinstance(s, HostSubgraph) for s in self.container.segments) else [])
 
     def get_modelmeta(self) -> ModelMetadata:
         machine = self.container.machine
@@ -281,19 +300,21 @@ class Session:
         progress: Progress | None,
         watch: Watch | None,
         run_options: Any = None,
-    ) -> list[Ran]:
+    ) -> list[SegmentRun]:
         """Run the first `count` of them; what they make is added to `values`."""
-        ran: list[Ran] = []
+        ran: list[SegmentRun] = []
         for index, segment in enumerate(self.container.segments[:count]):
             if getattr(run_options, "terminate", False):
                 raise CompileError("run_options: terminate is set, so that nothing runs; make new ones, or set it to False")
-            if isinstance(segment, Island):
+            if isinstance(segment, HostSubgraph):
                 ran.append(self._run_island(index, segment, values.real, run_options))
             else:
                 ran.append(self._run_region(index, segment, values, progress, watch))
         return ran
 
-    def _run_region(self, index: int, region: Region, values: _RunValues, progress: Progress | None, watch: Watch | None) -> Ran:
+    def _run_region(
+        self, index: int, region: Region, values: _RunValues, progress: Progress | None, watch: Watch | None
+    ) -> SegmentRun:
         program, dram = self.program(index), self._filled(index, values)
         observe = watch(region, program.flow) if watch else None
         with self._naming(index):
@@ -305,12 +326,12 @@ class Session:
         self._take_next_states(index, done.memory["dram"], values)
         simulation = done.simulation
         if simulation is None and done.start.size:
-            simulation = measured(program.machine.chip, program.flow, done.memory, done.start, done.end)
+            simulation = wrap_measured_run(program.machine.chip, program.flow, done.memory, done.start, done.end)
         if simulation is not None and index not in self._warnings:  # they do not depend on values
-            warnings = unread_warnings(self.container, region, program.flow, simulation.unread)
+            warnings = find_dead_stores(self.container, region, program.flow, simulation.unread)
             warnings += geometry_warnings(self.container, region, program.flow) if self._check else ()
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in warnings)
-        return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
+        return SegmentRun(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 
     def _take_next_states(self, index: int, dram: np.ndarray, values: _RunValues) -> None:
         """Add the states that the region has left in its DRAM."""
@@ -350,7 +371,7 @@ class Session:
         with self._loading:
             return self._programs(index)
 
-    def _load_once(self, index: int) -> Loaded:
+    def _load_once(self, index: int) -> LoadedProgram:
         with self._loading:
             return self._loaded(index)
 
@@ -360,24 +381,24 @@ class Session:
         assert isinstance(region, Region)
         return Program(self.container.machine, region, self.container.graph, self._own)
 
-    def _load(self, index: int) -> Loaded:
+    def _load(self, index: int) -> LoadedProgram:
         return self._backend.load(self.program(index), timing=self._timing, check=self._check)
 
-    def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray], run_options: Any) -> Ran:
+    def _run_island(self, index: int, island: HostSubgraph, real: dict[str, np.ndarray], run_options: Any) -> SegmentRun:
         with self._loading:
             session = self._islands(index)
         try:
-            values = session.run(list(island.outputs), fed(session, island.inputs, real), run_options)
+            values = session.run(list(island.outputs), make_host_feeds(session, island.inputs, real), run_options)
         except InferenceError as fault:
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {fault.reason}") from None
         real.update(zip(island.outputs, values))
-        return Ran(session.get_providers()[0], island.nodes, None)
+        return SegmentRun(session.get_providers()[0], island.nodes, None)
 
     def _island(self, index: int) -> Any:
         """Open the session of onnxruntime for an island; its runs may overlap."""
         island = self.container.segments[index]
-        assert isinstance(island, Island)
-        fault = None if self._own else island_fault(island.model)
+        assert isinstance(island, HostSubgraph)
+        fault = None if self._own else find_host_model_fault(island.model)
         if fault is not None:
             raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; build the file again")
         return _host_session(island, self._providers)
@@ -396,7 +417,11 @@ def _part_of(whole: np.ndarray, state: State) -> np.ndarray:
 
 def _idealised(container: Container, terms: Sequence[str]) -> Container:
     machine = container.machine
-    return replace(container, machine=replace(machine, chip=timing_terms.without(machine.chip, terms))) if terms else container
+    return (
+        replace(container, machine=replace(machine, chip=timing_terms.idealize_terms(machine.chip, terms)))
+        if terms
+        else container
+    )
 
 
 def _container(model: str | Path | bytes | Container, entry: str | None) -> Container:
@@ -409,7 +434,7 @@ def _container(model: str | Path | bytes | Container, entry: str | None) -> Cont
     return model
 
 
-def _host_session(island: Island, providers: Sequence[str]) -> Any:
+def _host_session(island: HostSubgraph, providers: Sequence[str]) -> Any:
     """A session of one thread. Raises CompileError where onnxruntime does not take the model."""
     try:
         return open_session(island.model, providers=providers)
@@ -424,7 +449,7 @@ def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
     return value
 
 
-def _island_name(island: Island) -> str:
+def _island_name(island: HostSubgraph) -> str:
     shown = ", ".join(island.nodes[:3])
     return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
 

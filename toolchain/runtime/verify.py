@@ -13,11 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator import Observe
-from simulator.order import describe
-from toolchain.codegen import Container, LayerInfo, Region, Result
-from toolchain.errors import counted
-from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses_at, byte_view, in_granules, memory_type, moved
-from toolchain.ops.kit.operator import of_sample, sample_axis
+from simulator.program_order import describe
+from toolchain.codegen import Container, LayerInfo, LayerResult, Region
+from toolchain.errors import format_count
+from toolchain.machine import (
+    Access,
+    Copy,
+    InstructionStream,
+    Signal,
+    Wait,
+    accesses_at,
+    byte_view,
+    in_granules,
+    memory_type,
+    rebase_access,
+)
+from toolchain.ops.kit.operator import sample_axis, sample_shape
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
 
@@ -35,7 +46,7 @@ def verify(
         )
     regions: list[_RegionWatch] = []
 
-    def watch(region: Region, ops: Flow) -> Observe:
+    def watch(region: Region, ops: InstructionStream) -> Observe:
         place = simulator.place(next(i for i, s in enumerate(container.segments) if s is region))
         regions.append(_RegionWatch(container, region, ops, expected.codes, place))
         return regions[-1].observe
@@ -51,7 +62,10 @@ def _differing_output(expected: Run, run: Run, but: str) -> str | None:
     for name, value in expected.outputs.items():
         if not np.array_equal(value, run.outputs[name], equal_nan=True):
             wrong = int((value != run.outputs[name]).sum())
-            return f"output {name!r} differs from the integer reference in {counted(wrong, 'value')} of {value.size:,}, but {but}"
+            return (
+                f"output {name!r} differs from the integer reference in {format_count(wrong, 'value')} of {value.size:,}, but "
+                f"{but}"
+            )
     return None
 
 
@@ -85,7 +99,9 @@ class _Difference:
 class _RegionWatch:
     """segment: what stands in front of an operation's index."""
 
-    def __init__(self, container: Container, region: Region, ops: Flow, codes: Mapping[str, np.ndarray], segment: str):
+    def __init__(
+        self, container: Container, region: Region, ops: InstructionStream, codes: Mapping[str, np.ndarray], segment: str
+    ):
         self._chip, self._graph = container.machine.chip, container.graph
         self._region, self._ops, self._codes, self._segment = region, ops, codes, segment
         self._owners = [self._owner(i) for i in range(len(ops))]
@@ -137,7 +153,7 @@ class _RegionWatch:
         of = f" of {', '.join(info.sources)}" if info.sources else f" for {served}" if served else ""
         return f"{info.name} ({info.op}{of})"
 
-    def _target(self, owner: _Owner, result: Result) -> _Target:
+    def _target(self, owner: _Owner, result: LayerResult) -> _Target:
         layer, sample = owner
         space, whole = self._chip.space_code(result.space), self._place(result)
         size = whole.end - whole.address
@@ -145,8 +161,8 @@ class _RegionWatch:
         target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [], [])
         codes = np.ascontiguousarray(self._codes[result.tensor])
         if sample is not None:  # each is a run of its own
-            codes = codes.reshape(result.turns, *of_sample(codes.shape, result.turns))[sample]
-        here = moved(whole, whole.address)
+            codes = codes.reshape(result.turns, *sample_shape(codes.shape, result.turns))[sample]
+        here = rebase_access(whole, whole.address)
         every = codes | ~codes  # what fills last granules is held to nothing
         for array, value in ((target.want, _raw(codes, result)), (target.held, _raw(every, result) != 0)):
             view = byte_view(array, here)
@@ -163,10 +179,10 @@ class _RegionWatch:
         results = [info.result for info in self._region.layers if info.result and info.result.tensor in node.inputs]
         return [self._place(r) for r in results]
 
-    def _place(self, result: Result) -> Access:
+    def _place(self, result: LayerResult) -> Access:
         return result.place(self._graph.types[result.tensor], self._chip.space_code(result.space))
 
-    def _finish(self, owner: _Owner, result: Result, target: _Target, memory: Sequence[np.ndarray]) -> None:
+    def _finish(self, owner: _Owner, result: LayerResult, target: _Target, memory: Sequence[np.ndarray]) -> None:
         """Every operation of the layer has run."""
         info = self._region.layers[owner[0]]
         wrong = target.wrong
@@ -182,7 +198,7 @@ class _RegionWatch:
         if missing.any():
             last, position = self._ran[-1], len(self._ran) - 1
             first = target.base + int(missing.argmax())
-            lacking, name = counted(int(missing.sum()), "byte"), self._graph.shown(result.tensor)
+            lacking, name = format_count(int(missing.sum()), "byte"), self._graph.shown(result.tensor)
             text = (
                 f"was its last operation, and {lacking} of its tensor {name} were not written, the first at "
                 f"{result.space}[{first:#x}]"
@@ -193,7 +209,7 @@ class _RegionWatch:
         self,
         index: int,
         access: Access,
-        result: Result,
+        result: LayerResult,
         target: _Target,
         wrong: np.ndarray,
         memory: Sequence[np.ndarray],
@@ -210,7 +226,7 @@ class _RegionWatch:
         maker = self._maker(index, access, address)
         return said if maker is None else f"{said}; it copies what {self._name(maker)} made"
 
-    def _element(self, index: int, result: Result, address: int) -> list[int]:
+    def _element(self, index: int, result: LayerResult, address: int) -> list[int]:
         shape, left = self._graph.types[result.tensor].shape, address - result.address
         element, (_, sample) = [0] * len(shape), self._owners[index]
         granule = result.granule or shape[-1] if shape else 1
@@ -250,7 +266,7 @@ class _RegionWatch:
         return describe(index, self._ops, self._chip)
 
 
-def _raw(codes: np.ndarray, result: Result) -> np.ndarray:
+def _raw(codes: np.ndarray, result: LayerResult) -> np.ndarray:
     """Bytes of codes in their order, with zeros that fill the last granules of channels."""
     held = in_granules(codes, result.granule) if result.granule else codes
     return np.ascontiguousarray(held).astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
@@ -274,5 +290,5 @@ def _cover(access: Access, base: int, size: int) -> np.ndarray:
         return np.zeros(size, np.bool_)
     low, high = min(base, access.address), max(base + size, access.end)
     touched = np.zeros(high - low, np.bool_)
-    byte_view(touched, moved(access, low))[...] = True
+    byte_view(touched, rebase_access(access, low))[...] = True
     return touched[base - low : base - low + size]

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
-from toolchain.ops.kit.tile import aligned
+from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.plan import Storage, slot_name
-from toolchain.schedule.staging import PlannedLayer, Slot
+from toolchain.schedule.tile_buffers import PlannedLayer, Slot
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 
 
 @dataclass(frozen=True)
-class Held:
+class ResidentRoot:
     """A resident root: the steps during which it lives, and the bytes of it that lie in SRAM."""
 
     storage: Storage
@@ -34,7 +34,7 @@ class Allocation:
 
     chip: Chip
     planned: Sequence[PlannedLayer]
-    held: Sequence[Held]
+    held: Sequence[ResidentRoot]
     together: Mapping[int, range]
     apart: bool
     early: bool
@@ -57,10 +57,10 @@ class Allocation:
         buffers = {b.name: b for b in self.buffers(space)}
         for buffer in buffers.values():
             for step in range(buffer.start, min(buffer.end, len(found))):
-                found[step] += aligned(buffer.size_bytes, align)
+                found[step] += round_up(buffer.size_bytes, align)
         for out, old in self.in_place.items() if space == Space.SRAM else ():
             for step in range(buffers[out].start, buffers[old].end):
-                found[step] -= aligned(buffers[out].size_bytes, align)
+                found[step] -= round_up(buffers[out].size_bytes, align)
         return found
 
     def _in(self, space: int, searched: bool) -> Placement | None:

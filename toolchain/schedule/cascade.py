@@ -8,24 +8,42 @@ from itertools import chain
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Tiling, Work, aligned, halvings
+from toolchain.ops.kit.tile import TileTask, Tiling, halvings, round_up
+from toolchain.schedule.cascade_candidates import (
+    CandidateKey,
+    CandidateSeed,
+    CascadeCandidate,
+    ConstantBuffers,
+    PlannedCascade,
+    TileChoice,
+)
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.drafts import Asked, Blocks, Chosen, Draft, PlannedCascade, Start
+from toolchain.schedule.dram_traffic import count_cascade_bytes
 from toolchain.schedule.in_place import InPlace
-from toolchain.schedule.moved import cascade_bytes
-from toolchain.schedule.places import View
+from toolchain.schedule.min_reads import count_min_reads
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
-from toolchain.schedule.read_once import read_bytes
-from toolchain.schedule.repeats import all_works, count_works, representative
-from toolchain.schedule.stages import Stage
-from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
+from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.sampled_stripes import count_tiles, flatten_tiles, sample_kinds
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
-from toolchain.schedule.stripes import WHOLE, Anew, Call, Part, Shift, Step, Stripes, StripesOf, Sweep, can_be_cut
+from toolchain.schedule.stripes import (
+    WHOLE,
+    BufferReset,
+    BufferShift,
+    CascadeLayer,
+    LayerCall,
+    Step,
+    Stripes,
+    StripeShapes,
+    Sweep,
+    can_be_cut,
+)
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
+from toolchain.schedule.tile_pipeline import LayerPipeline
 from toolchain.schedule.tilings import Candidate
-from toolchain.schedule.walk import Walk
+from toolchain.schedule.views import View
 
 
-class Cascades:
+class CascadePlanner:
     """Of the layers of one region."""
 
     def __init__(
@@ -45,13 +63,15 @@ class Cascades:
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
-        self._started: dict[Asked, Start | None] = {}
-        self._drafts: dict[Asked, Draft | None] = {}
-        self._rings: dict[Asked, int] = {}
+        self._started: dict[CandidateKey, CandidateSeed | None] = {}
+        self._drafts: dict[CandidateKey, CascadeCandidate | None] = {}
+        self._rings: dict[CandidateKey, int] = {}
         self._left: dict[tuple[int, int, int, str], bool] = {}
-        self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}  # of parts of layers, with the layer's number
-        self._parts: dict[int, Part] = {}
-        self._stripes: dict[tuple[int, int], StripesOf] = {}
+        self._works: dict[
+            tuple[LayerCall, Tiling], tuple[int, Sequence[TileTask]]
+        ] = {}  # of parts of layers, with the layer's number
+        self._parts: dict[int, CascadeLayer] = {}
+        self._stripes: dict[tuple[int, int], StripeShapes] = {}
         self._between: dict[tuple[int, int], dict[str, str]] = {}
         self._cuttable: dict[str, bool] = {}
         self._row_bytes: dict[tuple[str, int, int, int], int] = {}  # of so many rows of a root, channels and columns
@@ -171,7 +191,7 @@ class Cascades:
         sweep: Sweep = WHOLE,
     ) -> int:
         """Of the rows that are kept; more than there are where a layer needs all of what another makes."""
-        key = Asked(first, end, height, resident, ahead, sweep)
+        key = CandidateKey(first, end, height, resident, ahead, sweep)
         if key not in self._rings:
             stripes = self._stripes_of(first, end)
             rows = stripes.rows(height, ahead, self.kept(first, end, resident).values())
@@ -186,16 +206,16 @@ class Cascades:
         stay: what is read from DRAM is brought once for all blocks of channels."""
         between = self._between_kinds(first, end, resident)
         for ahead in dict.fromkeys((between, frozenset[str]())):
-            found = self._plan(Asked(first, end, height, resident, ahead, sweep), room, stay)
+            found = self._plan(CandidateKey(first, end, height, resident, ahead, sweep), room, stay)
             if found is not None:
                 return found
         return None
 
     def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE) -> bool:
         """False where not even one call of each layer fits."""
-        return self._begun(Asked(first, end, height, resident, frozenset(), sweep), room) is not None
+        return self._begun(CandidateKey(first, end, height, resident, frozenset(), sweep), room) is not None
 
-    def _begun(self, key: Asked, room: Room) -> Start | None:
+    def _begun(self, key: CandidateKey, room: Room) -> CandidateSeed | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
         if key not in self._started:
@@ -203,7 +223,7 @@ class Cascades:
         start = self._started[key]
         return None if start is None or start.least_bytes > room[Space.SRAM] else start
 
-    def _plan(self, key: Asked, room: Room, stay: bool) -> PlannedCascade | None:
+    def _plan(self, key: CandidateKey, room: Room, stay: bool) -> PlannedCascade | None:
         start = self._begun(key, room)
         if start is None or (stay and (start.least_with_read is None or start.least_with_read > room[Space.SRAM])):
             return None
@@ -222,13 +242,13 @@ class Cascades:
                     return draft.planned[depth, streamed]
         return None
 
-    def _able_draft(self, key: Asked, start: Start) -> Draft | None:
+    def _able_draft(self, key: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
         """By those units of each layer that can run its works in all stripes: they were chosen by some. None where none can."""
         stripes = self._stripes_of(key.first, key.end).of(key.height, key.ahead, key.sweep, start.kept.values())
         assert stripes is not None
         chosen, visited = dict(start.chosen), self._visited(stripes, start.chosen)
         several = {index for index, one in chosen.items() if len(one.units) > 1}
-        for index, works in all_works(visited) if several else ():
+        for index, works in flatten_tiles(visited) if several else ():
             if index in several:
                 able = self._model.able(self._layers[index], [works])
                 chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in able))
@@ -236,27 +256,30 @@ class Cascades:
             return None
         return self._drafted(range(key.first, key.end), stripes, start.kept, key.resident, chosen, visited)
 
-    def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
+    def planned(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
         """slots: of each layer."""
-        walk = Walk(self._model, {**self._views, **draft.views}, draft.inside)
-        stages = {i: Stage.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
+        walk = PlanTimer(self._model, {**self._views, **draft.views}, draft.inside)
+        stages = {i: LayerPipeline.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
-        counts, plans = count_works(draft.visited), list[LayerPlan]()
+        counts, plans = count_tiles(draft.visited), list[LayerPlan]()
         for i in draft.layers:
             last = i == draft.layers[-1]  # which stands for the time of all
             tiling, units = draft.chosen[i]
             own = staging_bytes(slots[i], self._chip)
             plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
         layers = {i: PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)}
-        cascade, moved = Cascade(draft.layers, draft.stripes, draft.visited), cascade_bytes(layers, draft.visited, draft.inside)
+        cascade, moved = (
+            Cascade(draft.layers, draft.stripes, draft.visited),
+            count_cascade_bytes(layers, draft.visited, draft.inside),
+        )
         return PlannedCascade(cascade, tuple(layers.values()), draft.views, plans[-1], draft.inside, moved)
 
-    def _start(self, asked: Asked) -> Start | None:
+    def _start(self, asked: CandidateKey) -> CandidateSeed | None:
         first, end, height, resident, _, sweep = asked
         kept = self.kept(first, end, resident)
         stripes = self._stripes_of(first, end)
         calls = stripes.middle(height, sweep)
-        chosen: dict[int, Chosen] = {}
+        chosen: dict[int, TileChoice] = {}
         for call in calls:
             names = self._layers[call.layer].activations
             staged = sweep.channels > 0 and any(n not in kept and self._views[n].root not in resident for n in names)
@@ -273,9 +296,9 @@ class Cascades:
             for work in works:
                 sizes.add(work, inside)
             least += staging_bytes(sizes.slots(1, own.units), self._chip).get(Space.SRAM, 0)
-            outside = read_bytes(layer, rows, works, own, inside) if sweep.channels else None
+            outside = count_min_reads(layer, rows, works, own, inside) if sweep.channels else None
             read += [] if outside is None else [outside]
-        return Start(kept, chosen, least, kept_bytes + sum(read) if read else None)
+        return CandidateSeed(kept, chosen, least, kept_bytes + sum(read) if read else None)
 
     def _drafted(
         self,
@@ -283,28 +306,28 @@ class Cascades:
         stripes: Stripes,
         kept: Mapping[str, str],
         resident: Collection[str],
-        chosen: Mapping[int, Chosen],
+        chosen: Mapping[int, TileChoice],
         visited: VisitedStripes,
-    ) -> Draft:
+    ) -> CascadeCandidate:
         types = self._layers[layers.start].types
         views = {
             n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.sweep.channels, stripes.widths.get(root, 0))
             for n, root in kept.items()
         }
         inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
-        blocks = {i: Blocks(self._layers[i], chosen[i].units) for i in layers}
+        blocks = {i: ConstantBuffers(self._layers[i], chosen[i].units) for i in layers}
         channel = 0
         for step in chain.from_iterable(steps for steps in visited if not isinstance(steps, int)):
-            if isinstance(step, Anew):
+            if isinstance(step, BufferReset):
                 channel = step.channels[0]
-            elif not isinstance(step, Shift):
+            elif not isinstance(step, BufferShift):
                 for work in step[1]:
                     blocks[step[0]].add(work, inside, channel)
         for index, works in self._first_block(stripes, chosen):
             for work in works:
                 blocks[index].add_read(work, inside)
         rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.sweep, stripes.widths)
-        return Draft(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
+        return CascadeCandidate(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
         """That must be kept of these roots, of stripes of so many rows; None where a layer needs all of what another makes."""
@@ -316,9 +339,9 @@ class Cascades:
         height: int,
         rows: Mapping[str, int],
         resident: Collection[str],
-        chosen: Mapping[int, Chosen],
+        chosen: Mapping[int, TileChoice],
         sweep: Sweep = WHOLE,
-    ) -> Draft:
+    ) -> CascadeCandidate:
         """Of stripes of so many rows of the last layer. rows: that are kept of each root between the layers, no fewer than
         `least_rows`. resident: roots that lie in SRAM whole."""
         kept = self._kept_of(layers, rows)
@@ -328,23 +351,23 @@ class Cascades:
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
         return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}
 
-    def _stripes_of(self, first: int, end: int) -> StripesOf:
+    def _stripes_of(self, first: int, end: int) -> StripeShapes:
         """With all roots of which rows could be kept."""
         if (first, end) not in self._stripes:
-            self._stripes[first, end] = StripesOf([self._part(i) for i in range(first, end)], self.kept(first, end, ()))
+            self._stripes[first, end] = StripeShapes([self._part(i) for i in range(first, end)], self.kept(first, end, ()))
         return self._stripes[first, end]
 
-    def _part(self, index: int) -> Part:
+    def _part(self, index: int) -> CascadeLayer:
         if index not in self._parts:
             self._parts[index] = self._made_part(index)
         return self._parts[index]
 
-    def _made_part(self, index: int) -> Part:
+    def _made_part(self, index: int) -> CascadeLayer:
         layer = self._layers[index]
         windows = layer.tiled.windows(layer, 1)
         assert windows is not None
         _, height, width, channels = layer.output.shape
-        return Part(index, layer.node.outputs[0], height, channels, windows, width, layer.tiled.windows(layer, 2))
+        return CascadeLayer(index, layer.node.outputs[0], height, channels, windows, width, layer.tiled.windows(layer, 2))
 
     def _rings_bytes(self, rows: Mapping[str, int], first: int, sweep: Sweep, widths: Mapping[str, int]) -> int:
         total, types = 0, self._layers[first].types
@@ -352,43 +375,43 @@ class Cascades:
             key = root, count, sweep.channels, widths.get(root, 0)
             if key not in self._row_bytes:
                 view = replace(self._views[root], rows=count, channels=sweep.channels, columns=key[-1])
-                self._row_bytes[key] = aligned(view.stored_bytes(types[root].shape), self._chip.sram.alignment_bytes)
+                self._row_bytes[key] = round_up(view.stored_bytes(types[root].shape), self._chip.sram.alignment_bytes)
             total += self._row_bytes[key]
         return total
 
-    def _of_call(self, call: Call, chosen: Mapping[int, Chosen]) -> tuple[int, Sequence[Work]]:
+    def _of_call(self, call: LayerCall, chosen: Mapping[int, TileChoice]) -> tuple[int, Sequence[TileTask]]:
         layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
         if (call, tiling) not in self._works:
             self._works[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
         return self._works[call, tiling]
 
-    def _first_block(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> Iterator[tuple[int, Sequence[Work]]]:
+    def _first_block(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> Iterator[tuple[int, Sequence[TileTask]]]:
         """The works of the first block of channels, where there are such."""
-        calls = (step for step in chain.from_iterable(stripes.steps) if isinstance(step, Call))
+        calls = (step for step in chain.from_iterable(stripes.steps) if isinstance(step, LayerCall))
         if stripes.sweep.channels:
             yield from (self._of_call(call, chosen) for call in calls if call.extent.channels[0] == 0)
 
-    def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
+    def _visited(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> VisitedStripes:
         """The works of the stripes that stand for all: of blocks of columns alike, and of stripes alike in each."""
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
-        begins = [at for at, steps in enumerate(stripes.steps) if at == 0 or isinstance(steps[0], Anew)]
+        begins = [at for at, steps in enumerate(stripes.steps) if at == 0 or isinstance(steps[0], BufferReset)]
         blocks = [range(at, end) for at, end in zip(begins, [*begins[1:], len(kinds)])]
-        found: list[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int] = []
-        for block, repeats_block in representative([tuple(kinds[at] for at in block) for block in blocks]):
+        found: list[Sequence[tuple[int, Sequence[TileTask]] | BufferShift | BufferReset] | int] = []
+        for block, repeats_block in sample_kinds([tuple(kinds[at] for at in block) for block in blocks]):
             if repeats_block:
                 found.append(block)
                 continue
             own = blocks[block]
-            for index, repeats in representative([kinds[at] for at in own]):
+            for index, repeats in sample_kinds([kinds[at] for at in own]):
                 steps = () if repeats else stripes.steps[own[index]]
-                found.append(index if repeats else [self._of_call(s, chosen) if isinstance(s, Call) else s for s in steps])
+                found.append(index if repeats else [self._of_call(s, chosen) if isinstance(s, LayerCall) else s for s in steps])
         return found
 
     def _kind(self, step: Step) -> Hashable:
         """Steps of one kind take the same time."""
-        if isinstance(step, Shift):
+        if isinstance(step, BufferShift):
             return step.root, step.tensors, step.distance, step.channels, step.columns and step.columns[1]
-        if isinstance(step, Anew):
+        if isinstance(step, BufferReset):
             return step.root, step.channels, step.columns and step.columns[1]
         (rows, channels, columns), layer = step.extent, self._layers[step.layer]
         across = None if columns is None else (columns[1], padding(layer, columns, 2))

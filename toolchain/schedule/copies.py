@@ -30,7 +30,7 @@ class Stride:
 
 
 @dataclass(frozen=True)
-class Mover:
+class CopyEngine:
     """What copies are made for: a DMA channel, by its number; how many counts it has, whether it transposes, the number of the
     type of the codes that it fills with and turns, and what a count and the bytes of a run reach (0: as far as is asked, for
     what lies on the chip)."""
@@ -48,7 +48,7 @@ def dram_alignment(chip: Chip) -> int:
     return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
 
 
-def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:
+def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: CopyEngine) -> Iterator[Copy]:
     """strides: outermost first, over elements of item_bytes -> copies of at most the mover's counts each."""
     for run in _unroll(strides, item_bytes, mover):
         outer, first, second, third = run.loops
@@ -71,7 +71,7 @@ def copies(source: Location, target: Location, strides: Sequence[Stride], item_b
 
 
 def fills(
-    target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: Mover
+    target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: CopyEngine
 ) -> Iterator[Fill]:
     """The box of these sizes and byte strides set to one code."""
     for run in _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, mover):
@@ -113,7 +113,7 @@ class _Unrolled:
         }
 
 
-def _unroll(strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[_Unrolled]:
+def _unroll(strides: Sequence[Stride], item_bytes: int, mover: CopyEngine) -> Iterator[_Unrolled]:
     """The innermost loops up to the engine's dimensions, the others written out; several where loops are too long for one."""
     merged, inner_bytes = merge(strides, item_bytes)
     most = mover.most // item_bytes

@@ -8,33 +8,33 @@ from math import gcd
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine import MachineOp, Space
 from toolchain.ops.kit.operator import Layer, tiling_key
-from toolchain.ops.kit.tile import Box, Work
-from toolchain.schedule.copies import Location, Mover, Stride, copies
-from toolchain.schedule.emits import turns
-from toolchain.schedule.moves import moves
-from toolchain.schedule.places import View
-from toolchain.schedule.staging import box_strides
-from toolchain.schedule.units import able_units, emitted
-from toolchain.schedule.wanted import Wanted, mean, wanted
+from toolchain.ops.kit.tile import Box, TileTask
+from toolchain.schedule.accumulator_memory import count_accumulator_halves
+from toolchain.schedule.copies import CopyEngine, Location, Stride, copies
+from toolchain.schedule.lower_moves import lower_moves
+from toolchain.schedule.queue_cost import QueueCost, mean, sum_queue_cost
+from toolchain.schedule.tile_buffers import box_strides
+from toolchain.schedule.unit_choice import emit_at_zero, find_capable_units
+from toolchain.schedule.views import View
 
 
-class Run(NamedTuple):
+class TileCost(NamedTuple):
     """A work on one unit: what it asks there; on the unit that takes its sums out of their memory, if one does; and of how many
     works sums lie in that memory at once."""
 
-    wanted: Wanted
-    emit: Wanted | None = None
+    wanted: QueueCost
+    emit: QueueCost | None = None
     held: int = 1
 
 
 _AT_FIRST = range(1)  # of a burst
 _PLACES = 8  # inside a burst that are looked at
 
-Runs = Mapping[Unit, Run]  # on each unit that can run a work
-Brought = tuple[tuple[Unit, Wanted], ...]  # by each DMA channel that can
+Runs = Mapping[Unit, TileCost]  # on each unit that can run a work
+Brought = tuple[tuple[Unit, QueueCost], ...]  # by each DMA channel that can
 
 
 class CostModel:
@@ -45,7 +45,7 @@ class CostModel:
         self._copies: dict[Hashable, Brought] = {}
         self._loads: dict[Hashable, Brought] = {}  # the same by where a box may lie in its tensor's place
         self._runs: dict[Hashable, Runs] = {}
-        self._moves: dict[Hashable, Wanted] = {}
+        self._moves: dict[Hashable, QueueCost] = {}
         self._kinds: dict[str, int] = {}  # by layer
         self._alike: dict[Hashable, int] = {}
 
@@ -81,7 +81,7 @@ class CostModel:
             found = self._copies[key] = self._copy([ends], [Stride(size_bytes, 1, 1)], 1, channels)
         return found
 
-    def store(self, box: Box, view: View) -> Wanted:
+    def store(self, box: Box, view: View) -> QueueCost:
         """To take a box away, by the channel that stores."""
         begins = self._begins(box, view)
         key = (box.size, view.strides, view.item_bytes, begins)
@@ -92,7 +92,7 @@ class CostModel:
             found = self._copies[key] = self._copy(ends, strides, view.item_bytes, self.chip.channels[-1:])
         return found[0][1]
 
-    def shift(self, box: Box, view: View) -> Wanted:
+    def shift(self, box: Box, view: View) -> QueueCost:
         """To move a box within the SRAM, by the channel that stores."""
         key = (box.size, view.strides, view.item_bytes, "shift")
         found = self._copies.get(key)
@@ -119,13 +119,14 @@ class CostModel:
         self, ends: Sequence[tuple[Location, Location]], strides: list[Stride], item_bytes: int, channels: Sequence[Unit]
     ) -> Brought:
         """In the mean of these ends."""
-        movers = {channel: Mover(channel.number, self.chip.dma_dimensions) for channel in channels}
+        movers = {channel: CopyEngine(channel.number, self.chip.dma_dimensions) for channel in channels}
         asked = (
-            (c, [wanted(copies(*own, strides, item_bytes, mover), self.chip) for own in ends]) for c, mover in movers.items()
+            (c, [sum_queue_cost(copies(*own, strides, item_bytes, mover), self.chip) for own in ends])
+            for c, mover in movers.items()
         )
         return tuple((channel, mean(each)) for channel, each in asked)
 
-    def moves(self, layer: Layer, views: Mapping[str, View], resident: Collection[str]) -> Wanted:
+    def moves(self, layer: Layer, views: Mapping[str, View], resident: Collection[str]) -> QueueCost:
         """All that a mover does, from and to the first bytes of its memories."""
         key = (layer.node.name, *(name in resident for name in (*layer.activations, *layer.node.outputs)))
         found = self._moves.get(key)
@@ -134,10 +135,10 @@ class CostModel:
             def locate(name: str, start: Sequence[int]) -> Location:
                 return Location(Space.SRAM if name in resident else Space.DRAM, views[name].at(start))
 
-            found = self._moves[key] = wanted(moves(layer, views, locate, self.chip), self.chip)
+            found = self._moves[key] = sum_queue_cost(lower_moves(layer, views, locate, self.chip), self.chip)
         return found
 
-    def able(self, layer: Layer, visited: Iterable[Sequence[Work] | int]) -> tuple[Unit, ...]:
+    def able(self, layer: Layer, visited: Iterable[Sequence[TileTask] | int]) -> tuple[Unit, ...]:
         """The units that can run every work of the layer, so that each of them can take any chain; none where its tiles are too
         large for the arrays that have their dataflow."""
         found: list[Unit] | None = None
@@ -148,14 +149,14 @@ class CostModel:
                 break
         return tuple(found or ())
 
-    def runs(self, layer: Layer, work: Work) -> Runs:
+    def runs(self, layer: Layer, work: TileTask) -> Runs:
         """A work's instructions on each unit that can run it, with its operands in that unit's memories."""
         write = work.write.size if work.write else None
         reads = [(box.size, *map(bool, box.start)) for box in work.reads]
         key = (self._kind(layer), work.variant, write, *reads, *[block.size_bytes for block in work.blocks])
         found = self._runs.get(key)
         if found is None:
-            made = able_units(emitted(work, layer), self.chip)
+            made = find_capable_units(emit_at_zero(work, layer), self.chip)
             found = self._runs[key] = {unit: self._run(ops, unit) for unit, ops in made.items()}
         return found
 
@@ -167,10 +168,10 @@ class CostModel:
             self._kinds[name] = self._alike.setdefault(alike, len(self._alike))
         return self._kinds[name]
 
-    def _run(self, ops: Sequence[MachineOp], unit: Unit) -> Run:
-        own = wanted((op for op in ops if unit.kind == op.ENGINE), self.chip)
+    def _run(self, ops: Sequence[MachineOp], unit: Unit) -> TileCost:
+        own = sum_queue_cost((op for op in ops if unit.kind == op.ENGINE), self.chip)
         emitter, sums = self.chip.emitter(unit), ops[0].sums()
         if emitter is None or sums is None:
-            return Run(own)
-        emit = wanted((op for op in ops if emitter.kind == op.ENGINE), self.chip)
-        return Run(own, emit, turns(sums, unit, self.chip))
+            return TileCost(own)
+        emit = sum_queue_cost((op for op in ops if emitter.kind == op.ENGINE), self.chip)
+        return TileCost(own, emit, count_accumulator_halves(sums, unit, self.chip))

@@ -9,11 +9,11 @@ from typing import Literal, get_args
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
+from toolchain.schedule.all_resident import plan_all_resident
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.planning import Planning
-from toolchain.schedule.region import Planner
-from toolchain.schedule.whole import plan_whole
+from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.region_planner import RegionPlanner
 
 Objective = Literal["cycles", "memory", "traffic", "energy"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -60,13 +60,13 @@ def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
     return list({id(plan): plan for plan in found}.values())
 
 
-def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan]:
+def candidate_plans(planning: RegionInput, objective: Objective) -> list[RegionPlan]:
     """Of which the best by the objective is taken. Raises CompileError."""
-    planner = Planner(planning)
+    planner = RegionPlanner(planning)
     if objective == "cycles":
         plans = planner.search_plans()
         return plans if planning.options.simulated else _best_of_each(plans)
-    whole = plan_whole(planning) if objective == "memory" else None
+    whole = plan_all_resident(planning) if objective == "memory" else None
     if whole is None:
         return [*planner.search_plans(), *planner.of_little_traffic()]
     return [whole, *(plan for plan in planner.search_plans() if not plan.spilled)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from toolchain.ops.kit.operator import Layer, TiledOp
-from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage
-from toolchain.schedule.stripes import WHOLE, Call, Stripes
+from toolchain.schedule.stripes import WHOLE, LayerCall, Stripes
+from toolchain.schedule.views import View
 
 
 class InPlace:
@@ -61,7 +61,7 @@ class InPlace:
         if stripes.sweep != WHOLE:
             return False
         made = 0
-        for step in (s for steps in stripes.steps for s in steps if isinstance(s, Call)):
+        for step in (s for steps in stripes.steps for s in steps if isinstance(s, LayerCall)):
             start, count = step.extent.rows
             if step.layer == index:
                 made = start + count
@@ -69,7 +69,7 @@ class InPlace:
                 return False
         return True
 
-    def _first_read(self, call: Call, root: str) -> int | float:
+    def _first_read(self, call: LayerCall, root: str) -> int | float:
         """The first row of a root that a part of a layer reads; beyond all rows where it reads none."""
         layer = self._layers[call.layer]
         windows = layer.tiled.windows(layer, 1)

@@ -13,21 +13,21 @@ from toolchain.ir.graph import Node
 from toolchain.machine import Space
 from toolchain.memory import ResidentTensor, choose_residents
 from toolchain.ops.kit.operator import Layer, TiledOp
-from toolchain.ops.kit.tile import aligned
+from toolchain.ops.kit.tile import round_up
 from toolchain.ops.permutation import Reshape
-from toolchain.schedule.allocation import Allocation, Held, lives_together
+from toolchain.schedule.allocation import Allocation, ResidentRoot, lives_together
+from toolchain.schedule.capacity_errors import explain_too_small
+from toolchain.schedule.channel_blocks import find_blocked_tensors
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.cost_weights import ALONE, AMID, LEAST_MOVED, CostWeights
 from toolchain.schedule.in_place import InPlace
-from toolchain.schedule.layers import RegionLayers
-from toolchain.schedule.maps import feature_maps
-from toolchain.schedule.measure import ALONE, AMID, LEAST_MOVED, Measure
-from toolchain.schedule.placement import PlanCosts
-from toolchain.schedule.places import Activations, View, find_views
 from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
-from toolchain.schedule.planning import Planning
-from toolchain.schedule.refusal import too_small
-from toolchain.schedule.staging import PlannedLayer
-from toolchain.schedule.turned import orders, views_in_place
+from toolchain.schedule.plan_cost import PlanCosts
+from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.region_tilings import RegionTilings
+from toolchain.schedule.tile_buffers import PlannedLayer
+from toolchain.schedule.transposed_views import find_dimension_orders, views_in_place
+from toolchain.schedule.views import View, ViewInputs, find_views
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -36,26 +36,26 @@ RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that
 class LayerByLayer:
     """Of one region; what it finds out is remembered."""
 
-    def __init__(self, planning: Planning):
+    def __init__(self, planning: RegionInput):
         graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
         self.planning, self.graph, self.chip, self.options = planning, graph, chip, options
         ports = {*planning.inputs, *planning.outputs}
-        maps = feature_maps(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.made)})
-        activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
+        maps = find_blocked_tensors(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.made)})
+        activations = ViewInputs(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes]
         in_place = options.in_place
         self.views = (
             views_in_place(activations, layers, chip, planning.inline) if in_place else find_views(activations, in_place=False)
         )
         self.free = [n for n in nodes if self._is_free(n)]
-        turned = orders(self.views)
+        turned = find_dimension_orders(self.views)
         self.layers = [replace(layer, orders=turned) for layer in layers if not self._is_free(layer.node)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.settled = frozenset(self.port_roots)  # roots of which it is not open whether they lie in SRAM
         self.storages = self._storages()
         self.model = CostModel(chip)
         self.in_place = InPlace(self.layers, self.views, self.storages, self.port_roots)
-        self.layerwise = RegionLayers(self.layers, self.views, self.model, options)
+        self.layerwise = RegionTilings(self.layers, self.views, self.model, options)
         self.costs = PlanCosts(self.model)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
         self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
@@ -82,7 +82,7 @@ class LayerByLayer:
     def _least(self) -> Sequence[int]:
         """`least_bytes` of the smallest tiles. Raises CompileError where a layer has none."""
         tiles = self.layerwise.smallest_tiles()
-        refusal = too_small(self.layers, tiles, self.chip, self.graph)
+        refusal = explain_too_small(self.layers, tiles, self.chip, self.graph)
         if refusal is not None:
             raise CompileError(refusal)
         return self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in tiles])
@@ -120,7 +120,7 @@ class LayerByLayer:
                 different.setdefault((plan.resident, tiles), plan)
         return list(different.values())
 
-    def _try(self, least: Sequence[int], share: float, by: Measure, most: float = math.inf) -> RegionPlan | None:
+    def _try(self, least: Sequence[int], share: float, by: CostWeights, most: float = math.inf) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed.
         most: cycles of all layers alone; None where they are more."""
         usable = 1.0
@@ -147,13 +147,13 @@ class LayerByLayer:
             return frozenset()
         align = self.chip.sram.alignment_bytes
         tensors = [
-            ResidentTensor(s.name, s.start, s.end, aligned(s.size_bytes, align), s.size_bytes * s.touches)
+            ResidentTensor(s.name, s.start, s.end, round_up(s.size_bytes, align), s.size_bytes * s.touches)
             for s in self.storages.values()
             if s.name not in self.settled
         ]
         return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
 
-    def tile(self, resident: frozenset[str], usable: float, by: Measure) -> list[PlannedLayer] | None:
+    def tile(self, resident: frozenset[str], usable: float, by: CostWeights) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         live, planned = self._live_bytes(resident), list[PlannedLayer]()
         for layer, used in zip(self.layers, live):
@@ -171,7 +171,7 @@ class LayerByLayer:
         live, align = [0] * len(self.layers), self.chip.sram.alignment_bytes
         for storage in (self.storages[root] for root in resident):
             for step in range(storage.start, storage.end):
-                live[step] += aligned(storage.size_bytes, align)
+                live[step] += round_up(storage.size_bytes, align)
         return live
 
     def place(
@@ -198,7 +198,9 @@ class LayerByLayer:
         self, planned: Sequence[PlannedLayer], resident: frozenset[str], views: Mapping[str, View], cascades: Sequence[Cascade]
     ) -> Allocation:
         together = {i: c.layers for c in cascades for i in c.layers}
-        held = [Held(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident]
+        held = [
+            ResidentRoot(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident
+        ]
         whole = {h.storage.name for h in held if not views[h.storage.name].rows}
         in_place = self.in_place.rights(whole, cascades)
         return Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer, in_place)

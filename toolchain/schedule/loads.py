@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
-from toolchain.ops.kit.tile import Block, Box
-from toolchain.schedule.areas import Area
+from toolchain.ops.kit.tile import Box, ConstantBlock
+from toolchain.schedule.access_ranges import AccessRange
 from toolchain.schedule.cost import Brought, CostModel
-from toolchain.schedule.queues import Queues
-from toolchain.schedule.stages import Piece
-from toolchain.schedule.touched import Touched
-from toolchain.schedule.wanted import Wanted
+from toolchain.schedule.dependences import DependenceTracker
+from toolchain.schedule.queue_cost import QueueCost
+from toolchain.schedule.queues import PlannedQueues
+from toolchain.schedule.tile_pipeline import Piece
 
 
 class Loads:
     """On the queues of one machine. resident: tensors that lie in SRAM."""
 
-    def __init__(self, model: CostModel, queues: Queues, touched: Touched, resident: Collection[str]):
+    def __init__(self, model: CostModel, queues: PlannedQueues, touched: DependenceTracker, resident: Collection[str]):
         self._model, self._queues, self._touched, self._resident = model, queues, touched, resident
         self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
 
-    def bring(self, item: Box | Block, space: int) -> Brought:
+    def bring(self, item: Box | ConstantBlock, space: int) -> Brought:
         """What that asks of each channel that can."""
-        if isinstance(item, Block):
+        if isinstance(item, ConstantBlock):
             return self._model.block(item.size_bytes, space)
         home = Space.SRAM if item.tensor in self._resident else Space.DRAM
         return self._model.load(item, self._touched.view(item), home, space)
 
-    def load(self, slot: Area, brought: Brought, box: Box | None) -> None:
+    def load(self, slot: AccessRange, brought: Brought, box: Box | None) -> None:
         """box: of a tensor; None: a block."""
         channel, cost = self._channel(brought)
         after = slot.before()
@@ -45,7 +45,7 @@ class Loads:
             for area in areas:
                 area.write(number)
 
-    def _channel(self, brought: Brought) -> tuple[Unit, Wanted]:
+    def _channel(self, brought: Brought) -> tuple[Unit, QueueCost]:
         """That which ends it first, by what it was given so far."""
         if len(brought) == 1:
             return brought[0]

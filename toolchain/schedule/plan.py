@@ -11,11 +11,11 @@ from typing import NamedTuple
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
 from toolchain.memory import Placement
-from toolchain.ops.kit.tile import Work, aligned
+from toolchain.ops.kit.tile import TileTask, round_up
 from toolchain.schedule.copies import Location, dram_alignment
-from toolchain.schedule.places import View
-from toolchain.schedule.staging import Part, PlannedLayer
-from toolchain.schedule.stripes import Anew, Shift, Step, Stripes
+from toolchain.schedule.stripes import BufferReset, BufferShift, Step, Stripes
+from toolchain.schedule.tile_buffers import PlannedLayer, PrefetchPart
+from toolchain.schedule.views import View
 
 _LATENCIES = 4  # in what is brought in one go at least
 
@@ -28,7 +28,7 @@ class PartCut(NamedTuple):
     stop: int
 
 
-VisitedStripes = Sequence[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int]
+VisitedStripes = Sequence[Sequence[tuple[int, Sequence[TileTask]] | BufferShift | BufferReset] | int]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Storage:
 @dataclass(frozen=True)
 class Cascade:
     """Layers of a region that run in turns. visited: the works of the stripes that stand for all, by layer, with what is repeated
-    (`schedule.visits`)."""
+    (`schedule.sampled_tiles`)."""
 
     layers: range
     stripes: Stripes
@@ -87,9 +87,9 @@ class RegionPlan:
         return alone_cycles(self.layers)
 
     @cached_property
-    def fetched(self) -> Mapping[int, Sequence[tuple[int, Part]]]:
+    def fetched(self) -> Mapping[int, Sequence[tuple[int, PrefetchPart]]]:
         """Constants, and whose they are, by the layer behind whose loads they are fetched, in order."""
-        found: dict[int, list[tuple[int, Part]]] = {}
+        found: dict[int, list[tuple[int, PrefetchPart]]] = {}
         for index, planned in enumerate(self.layers):
             for part in planned.plan.ahead if planned.plan is not None else ():
                 found.setdefault(part.since, []).append((index, part))
@@ -112,8 +112,8 @@ class RegionPlan:
         tiled, dram, pitch = self.layers[layer].plan, chip.dram, dram_alignment(chip)
         assert tiled is not None
         parts = self.fetched[layer]
-        begins = list(accumulate((aligned(part.size_bytes, pitch) for _, part in parts), initial=0))
-        total = sum(aligned(part.size_bytes, pitch) for _, part in parts)
+        begins = list(accumulate((round_up(part.size_bytes, pitch) for _, part in parts), initial=0))
+        total = sum(round_up(part.size_bytes, pitch) for _, part in parts)
         needed = {work: end for index, part in parts if index == layer for work, end in part.needed.items()}
         least = _LATENCIES * int(dram.latency_cycles * dram.read_bytes_per_cycle)
         found: list[list[PartCut]] = [[] for _ in range(tiled.works)]
@@ -122,7 +122,7 @@ class RegionPlan:
             need = needed.get(work, 0)
             even = total if work == tiled.works - 1 else total * (work + 1) // tiled.works
             if need > done or even - done >= least or even == total:
-                end = min(total, aligned(max(need, even), pitch))
+                end = min(total, round_up(max(need, even), pitch))
                 met = (
                     PartCut(at, max(done, begin) - begin, min(end, begin + part.size_bytes) - begin)
                     for at, ((_, part), begin) in enumerate(zip(parts, begins))
@@ -134,7 +134,7 @@ class RegionPlan:
         """Where a resident root begins."""
         return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
 
-    def part(self, layer: int, part: Part) -> Location:
+    def part(self, layer: int, part: PrefetchPart) -> Location:
         """Where constants of a layer are fetched to."""
         return self.slot(layer, part.role, part.space, 0)
 

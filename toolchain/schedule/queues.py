@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.queues import Asked
-from toolchain.machine.recurrence import Mark, Recurrence, Shared, flights, recurrence
-from toolchain.schedule.cost import Wanted
+from toolchain.machine.queues import OperationTiming
+from toolchain.machine.timing_model import SharedTasks, TimingMark, TimingModel, flights, make_timing_model
+from toolchain.schedule.cost import QueueCost
 
 
 class Now(NamedTuple):
     """A moment to repeat from."""
 
-    mark: Mark
-    unlimited: Mark
+    mark: TimingMark
+    unlimited: TimingMark
     busy: tuple[float, ...]
 
 
-class Queues:
+class PlannedQueues:
     """Operations get numbers in the order of the program. Words: one of each operation, signal and wait.
 
     looks_ahead: memories serve in the order in which operations would be ready if all were served at once; else in that of the
@@ -27,19 +27,19 @@ class Queues:
     """
 
     def __init__(self, chip: Chip, looks_ahead: bool):
-        self._recurrence = recurrence(chip)
+        self._recurrence = make_timing_model(chip)
         self._issue = [unit.spec.issue_cycles for unit in chip.units]
         self._word_cycles = chip.isa.word_cycles
         self._looks_ahead = looks_ahead
         self._flights = flights(chip)
-        self._unlimited = Recurrence([0] * len(chip.units), [unit.spec.queue_depth for unit in chip.units], 0)
+        self._unlimited = TimingModel([0] * len(chip.units), [unit.spec.queue_depth for unit in chip.units], 0)
         self._ready: list[int] = []  # of those that wait, with memories that serve all at once
-        self._waiting: list[Asked] = []  # asked for, but not run yet
+        self._waiting: list[OperationTiming] = []  # asked for, but not run yet
         self._queues: list[int] = []  # of each operation
         self._busy = [0.0] * len(chip.units)  # cycles that operations take alone, by queue
         self._known = [[-1] * len(chip.units) for _ in chip.units]  # [e][p]: the last operation of p that e has waited for
 
-    def ask(self, queue: int, wanted: Wanted, after: Iterable[int]) -> int:
+    def ask(self, queue: int, wanted: QueueCost, after: Iterable[int]) -> int:
         """The number of an operation, or of several that follow one another, which touches what `after` touch."""
         known, queues = self._known[queue], self._queues
         sources: dict[int, int] = {}  # by queue, the latest
@@ -56,7 +56,9 @@ class Queues:
             latency += self._issue[queue]  # the wait was issued before, the operation is now
             self._signal(sources)
         behind = (*sources.values(), own) if self._flights[queue] > 1 and own >= 0 else tuple(sources.values())
-        self._waiting.append(Asked(queue, count * self._word_cycles, behind, latency, compute, services, False, 1 + len(sources)))
+        self._waiting.append(
+            OperationTiming(queue, count * self._word_cycles, behind, latency, compute, services, False, 1 + len(sources))
+        )
         queues.append(queue)
         self._busy[queue] += alone
         return len(queues) - 1
@@ -68,7 +70,9 @@ class Queues:
             if number >= run:
                 queue, fetch, after, latency, compute, services, stalls, entries = self._waiting[number - run]
                 latency += self._issue[queue]
-                self._waiting[number - run] = Asked(queue, fetch, after, latency, compute, services, stalls, entries + 1)
+                self._waiting[number - run] = OperationTiming(
+                    queue, fetch, after, latency, compute, services, stalls, entries + 1
+                )
 
     def mark(self) -> Now:
         self._run()
@@ -78,7 +82,7 @@ class Queues:
         """Cycles that these have worked since then, all together."""
         return sum(self._busy[queue] - since.busy[queue] for queue in queues)
 
-    def repeat(self, since: Now, times: float, shared: Shared | None = None, backlog: bool = False) -> None:
+    def repeat(self, since: Now, times: float, shared: SharedTasks | None = None, backlog: bool = False) -> None:
         """What was asked for since then goes on so many times more. shared: what of it goes to the one of some queues that is
         free first. backlog: some of it is for what comes later, so that one queue may be far ahead."""
         self._run()
@@ -130,5 +134,7 @@ class Queues:
         new = self._waiting[len(self._ready) :]
         first = len(self._unlimited.end)
         durations = [max([asked.compute_cycles, *[cycles for _, cycles in asked.services]]) for asked in new]
-        self._unlimited.run([Asked(a.queue, 0, a.after, 0, cycles, (), a.stalls, a.entries) for a, cycles in zip(new, durations)])
+        self._unlimited.run(
+            [OperationTiming(a.queue, 0, a.after, 0, cycles, (), a.stalls, a.entries) for a, cycles in zip(new, durations)]
+        )
         self._ready += [end - cycles for end, cycles in zip(self._unlimited.end[first:], durations)]

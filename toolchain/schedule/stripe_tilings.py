@@ -9,15 +9,15 @@ from itertools import chain
 from math import lcm, prod
 from typing import NamedTuple
 
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine import granule_of
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, Extent, Tiling, Work
+from toolchain.ops.kit.tile import Box, Extent, TileTask, Tiling
+from toolchain.schedule.cascade_candidates import TileChoice
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.drafts import Chosen
-from toolchain.schedule.stripes import Call
+from toolchain.schedule.stripes import LayerCall
 from toolchain.schedule.tilings import Candidate, layer_units
-from toolchain.schedule.units import chain_of, emitted, units_for
+from toolchain.schedule.unit_choice import chain_of, emit_at_zero, units_for
 
 _TRIED = 6  # tilings of a layer
 _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
@@ -26,7 +26,7 @@ _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a
 class _Cut(NamedTuple):
     """One way to cut a call. cycles: of its works alone. block_bytes: of its largest block of constants."""
 
-    chosen: Chosen
+    chosen: TileChoice
     cycles: int
     block_bytes: int
 
@@ -43,7 +43,7 @@ class StripeTilings:
     ):
         """candidates: of each layer, which are like it, and its tilings. sram_bytes: in which some blocks of constants lie."""
         self._layers, self._model, self._candidates, self._sram_bytes = layers, model, candidates, sram_bytes
-        self._fastest: dict[Hashable, Chosen | None] = {}
+        self._fastest: dict[Hashable, TileChoice | None] = {}
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
 
@@ -53,7 +53,7 @@ class StripeTilings:
             self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
         return self._kinds[index]
 
-    def fastest(self, call: Call, staged: bool) -> Chosen | None:
+    def fastest(self, call: LayerCall, staged: bool) -> TileChoice | None:
         """That in which such a call takes least; with constants in blocks of which the SRAM holds some, where there are such.
         staged: its inputs are brought, so that they should be used for all channels before the next ones are."""
         layer, (alike, known) = self._layers[call.layer], self._candidates[call.layer]
@@ -89,7 +89,7 @@ class StripeTilings:
         reads = (box for work in works for box in work.reads if box.tensor in kept)
         return all(_within(box, extent) for box in reads) and _makes(works, extent, width)
 
-    def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Iterator[_Cut]:
+    def _cuts(self, layer: Layer, call: LayerCall, known: Sequence[Candidate]) -> Iterator[_Cut]:
         """The first that differ in this call and that a unit can run."""
         seen: set[Hashable] = set()
         least, found = self._sram_bytes, False
@@ -108,18 +108,18 @@ class StripeTilings:
             if len(seen) >= _TRIED and found:
                 return
 
-    def _way(self, layer: Layer, call: Call, tiling: Tiling) -> _Cut | None:
+    def _way(self, layer: Layer, call: LayerCall, tiling: Tiling) -> _Cut | None:
         """None where it has no blocks of channels of all: of groups one by one."""
         works = list(layer.tiled.nest(layer, tiling, call.extent).works())
         if call.extent.channels[1] < layer.output.shape[3] and not _makes(works, call.extent, layer.output.shape[2]):
             return None
-        units = units_for(emitted(works[0], layer), layer.chip)
+        units = units_for(emit_at_zero(works[0], layer), layer.chip)
         if len(units) > 1:
             units = self._model.able(layer, [works])
         block_bytes = max((b.size_bytes for w in works for b in w.blocks), default=0)
-        return _Cut(Chosen(tiling, units), self._shared_cycles(layer, works, units) if units else 0, block_bytes)
+        return _Cut(TileChoice(tiling, units), self._shared_cycles(layer, works, units) if units else 0, block_bytes)
 
-    def _shared_cycles(self, layer: Layer, works: Sequence[Work], units: Sequence[Unit]) -> int:
+    def _shared_cycles(self, layer: Layer, works: Sequence[TileTask], units: Sequence[Unit]) -> int:
         """That the works take alone, where each chain goes to the unit that ends it first."""
         if len(units) == 1:
             return sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in works)
@@ -138,7 +138,7 @@ def _within(box: Box, extent: Extent) -> bool:
     return len(box.start) == 4 and box.start[3] >= first and box.start[3] + box.size[3] <= first + count
 
 
-def _makes(works: Sequence[Work], extent: Extent, width: int) -> bool:
+def _makes(works: Sequence[TileTask], extent: Extent, width: int) -> bool:
     """Whether they make all of it, and nothing else."""
     writes = [work.write for work in works if work.write is not None]
     return (

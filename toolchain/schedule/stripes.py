@@ -21,7 +21,7 @@ from toolchain.ops.kit.tile import Box, Extent, spans
 from toolchain.ops.kit.window import Window
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """A layer, by its place in the region, on a part of its output."""
 
     layer: int
@@ -42,7 +42,7 @@ class Sweep(NamedTuple):
 WHOLE = Sweep()
 
 
-class Anew(NamedTuple):
+class BufferReset(NamedTuple):
     """A root's buffer holds these channels and columns of it from here on, from its first row. layer: that makes them. columns:
     None: all."""
 
@@ -57,7 +57,7 @@ class Anew(NamedTuple):
         return (self.columns or (0, 0))[0], self.channels[0]
 
 
-class Shift(NamedTuple):
+class BufferShift(NamedTuple):
     """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. tensors: how many
     rows of each there are. distance: that they move, in rows. layer: that makes them. channels, columns: that lie there, where
     not all."""
@@ -71,12 +71,12 @@ class Shift(NamedTuple):
     columns: Span | None = None
 
 
-Step = Call | Shift | Anew
+Step = LayerCall | BufferShift | BufferReset
 Ends = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Part:
+class CascadeLayer:
     """A layer of a cascade. height, channels, width: of its output. reads: how rows of that are made. across: how columns are;
     None where they cannot be made apart."""
 
@@ -110,10 +110,10 @@ class _Block(NamedTuple):
         return None if self.columns is None else self.columns[part]
 
 
-class StripesOf:
+class StripeShapes:
     """The stripes of neighbouring layers, for any height of them; what it finds out is remembered."""
 
-    def __init__(self, parts: Sequence[Part], kept: Mapping[str, str]):
+    def __init__(self, parts: Sequence[CascadeLayer], kept: Mapping[str, str]):
         """kept: tensors that only these layers touch, and their roots."""
         self._parts = parts
         self._users: dict[str, list[tuple[int, Sequence[Window]]]] = {}
@@ -153,9 +153,9 @@ class StripesOf:
             steps += self._steps(ends, rows, block)
         return Stripes(tuple(steps), rows, sweep, self.widths(sweep, rows))
 
-    def middle(self, height: int, sweep: Sweep = WHOLE) -> list[Call]:
+    def middle(self, height: int, sweep: Sweep = WHOLE) -> list[LayerCall]:
         """Of the calls of each layer in such stripes the one in the middle."""
-        blocks, found = list(self._blocks(sweep)), list[Call]()
+        blocks, found = list(self._blocks(sweep)), list[LayerCall]()
         for at, rows in enumerate(self.rows_made(height)):
             block, number = divmod(len(blocks) * len(rows) // 2, len(rows))
             found.append(self._call(at, rows[number], blocks[block]))
@@ -166,9 +166,9 @@ class StripesOf:
         ends = ([stripe[at] for stripe in self._ends_of(height)] for at in range(len(self._parts)))
         return [[(start, end - start) for start, end in zip([0, *made], made) if end > start] for made in ends]
 
-    def _call(self, at: int, rows: Span, block: _Block) -> Call:
+    def _call(self, at: int, rows: Span, block: _Block) -> LayerCall:
         part = self._parts[at]
-        return Call(part.layer, Extent(rows, block.channels or (0, part.channels), block.across(at)))
+        return LayerCall(part.layer, Extent(rows, block.channels or (0, part.channels), block.across(at)))
 
     def _blocks(self, sweep: Sweep) -> Iterator[_Block]:
         """In order."""
@@ -305,10 +305,10 @@ class StripesOf:
             before = stripe
         return map(tuple, found)
 
-    def _anew(self, root: str, block: _Block) -> Anew:
+    def _anew(self, root: str, block: _Block) -> BufferReset:
         _, at = self._roots[root][0]
         part = self._parts[at]
-        return Anew(root, block.channels or (0, part.channels), part.layer, block.across(at))
+        return BufferReset(root, block.channels or (0, part.channels), part.layer, block.across(at))
 
     def _shift(
         self,
@@ -323,10 +323,12 @@ class StripesOf:
         names = self._roots[root]
         tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
         touching = self._touching[root]
-        at = next((i for i in range(len(steps), 0, -1) if isinstance(steps[i - 1], Call) and steps[i - 1].layer in touching), 0)
+        at = next(
+            (i for i in range(len(steps), 0, -1) if isinstance(steps[i - 1], LayerCall) and steps[i - 1].layer in touching), 0
+        )
         _, maker = names[0]
         layer = self._parts[maker].layer
-        steps.insert(at, Shift(root, tensors, first, distance, layer, block.channels, block.across(maker)))
+        steps.insert(at, BufferShift(root, tensors, first, distance, layer, block.channels, block.across(maker)))
 
 
 def can_be_cut(layer: Layer) -> bool:
@@ -337,7 +339,7 @@ def can_be_cut(layer: Layer) -> bool:
     return layer.node.op.windows(layer, 1) is not None
 
 
-def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:
+def shift_boxes(shift: BufferShift, types: Mapping[str, TensorType]) -> Iterator[Box]:
     """The boxes that are copied one by one: rows of each tensor, as many at once as reach over none of their own places."""
     for tensor, count in shift.tensors:
         _, _, width, every = types[tensor].shape
@@ -347,10 +349,10 @@ def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:
             yield Box(tensor, (0, shift.first + row, left, start), (1, min(at_once, count - row), columns, channels))
 
 
-def calls_of(stripes: Stripes) -> dict[int, list[Call]]:
+def group_calls(stripes: Stripes) -> dict[int, list[LayerCall]]:
     """By layer."""
-    found: dict[int, list[Call]] = {}
+    found: dict[int, list[LayerCall]] = {}
     for step in chain.from_iterable(stripes.steps):
-        if isinstance(step, Call):
+        if isinstance(step, LayerCall):
             found.setdefault(step.layer, []).append(step)
     return found

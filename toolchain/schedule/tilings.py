@@ -9,18 +9,18 @@ from functools import cached_property
 from itertools import chain
 
 from toolchain.errors import InternalError
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Tiling, Work, ceil_div
+from toolchain.ops.kit.tile import TileTask, Tiling, ceil_div
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.measure import ALONE, Measure
-from toolchain.schedule.moved import moved_bytes
-from toolchain.schedule.places import View
-from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
-from toolchain.schedule.units import emitted, speed, turn, units_for
-from toolchain.schedule.visits import Visited, visited_works
-from toolchain.schedule.walk import Walk
+from toolchain.schedule.cost_weights import ALONE, CostWeights
+from toolchain.schedule.dram_traffic import count_layer_bytes
+from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.sampled_tiles import Visited, sample_tiles
+from toolchain.schedule.tile_buffers import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
+from toolchain.schedule.unit_choice import emit_at_zero, speed, turn, units_for
+from toolchain.schedule.views import View
 
 _ENOUGH_TILES = 4096
 _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
@@ -69,7 +69,7 @@ class LayerTilings:
         self._chosen: dict[Hashable, list[tuple[float, float, LayerPlan | None]]] = {}  # from, below how many bytes of SRAM
         self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
 
-    def best(self, room: Room, most: int, by: Measure = ALONE) -> LayerPlan | None:
+    def best(self, room: Room, most: int, by: CostWeights = ALONE) -> LayerPlan | None:
         """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
         slots; None where not one fits. What is found for one room does not depend on what was looked for before."""
         size = room.get(int(Space.SRAM), 0)
@@ -82,7 +82,7 @@ class LayerTilings:
         known.append((self._from, self._below, best))
         return best
 
-    def _best(self, room: Room, most: int, by: Measure) -> LayerPlan | None:
+    def _best(self, room: Room, most: int, by: CostWeights) -> LayerPlan | None:
         best: LayerPlan | None = None
         tried, doubled, looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
@@ -126,7 +126,7 @@ class LayerTilings:
         """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""
         return self._fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
-    def evaluate(self, tiling: Tiling, room: Room, by: Measure = ALONE) -> LayerPlan | None:
+    def evaluate(self, tiling: Tiling, room: Room, by: CostWeights = ALONE) -> LayerPlan | None:
         """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
         known = self._known.get(tiling) or self._known.setdefault(tiling, _Known(self._sizes()))
         if not self._may_fit(known.sizes, room) or not (known.whole or self._measure(tiling, known, room)):
@@ -145,11 +145,11 @@ class LayerTilings:
                     continue
                 key = slots, units
                 if key not in known.costs:
-                    walk = Walk(self._model, self._views, self._resident)
+                    walk = PlanTimer(self._model, self._views, self._resident)
                     works = walk.works(self._layer, slots, units, self._visited[tiling], self._period)
                     known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
                 if by.byte and key not in known.moving:
-                    moved = moved_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
+                    moved = count_layer_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
                     known.moving[key] = replace(known.costs[key], moved_bytes=moved)
                 found.append((known.moving if by.byte else known.costs)[key])
             if found and not apart:
@@ -194,7 +194,7 @@ class LayerTilings:
     def _measure(self, tiling: Tiling, known: _Known, room: Room) -> bool:
         """Finds the sizes of the tiling's slots; False as soon as they are beyond the room."""
         sizes = known.sizes = self._sizes()
-        known.seen, visited = 0, list[Sequence[Work] | int]()
+        known.seen, visited = 0, list[Sequence[TileTask] | int]()
         for works in self._visit(tiling):
             visited.append(works)
             if isinstance(works, int):
@@ -209,10 +209,10 @@ class LayerTilings:
         self._visited[tiling] = visited
         return True
 
-    def _visit(self, tiling: Tiling) -> Iterable[Sequence[Work] | int]:
+    def _visit(self, tiling: Tiling) -> Iterable[Sequence[TileTask] | int]:
         """The works that stand for all, and how often what is repeated."""
         known = self._visited.get(tiling)
-        return visited_works(self._layer.tiled.nest(self._layer, tiling), self._period) if known is None else known
+        return sample_tiles(self._layer.tiled.nest(self._layer, tiling), self._period) if known is None else known
 
 
 def candidates(layer: Layer) -> Sequence[Candidate]:
@@ -233,7 +233,7 @@ def candidates(layer: Layer) -> Sequence[Candidate]:
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
     """Of the kind that runs the layer."""
-    return units_for(emitted(next(layer.tiled.nest(layer, tiling).works()), layer), layer.chip)
+    return units_for(emit_at_zero(next(layer.tiled.nest(layer, tiling).works()), layer), layer.chip)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,14 @@
 """Vectors of a machine's instructions: words, memories before and after, cycles, for each operation over its corner cases."""
 
-from toolchain.vectors.case import Held, InstructionCase
-from toolchain.vectors.drawn import draws_of, instruction_cases
+from toolchain.vectors.case import InstructionCase, MemoryBytes
+from toolchain.vectors.draw_cases import instruction_cases, load_draws
 from toolchain.vectors.files import read_instruction_cases, write_instruction_cases
 
-__all__ = ["Held", "InstructionCase", "draws_of", "instruction_cases", "read_instruction_cases", "write_instruction_cases"]
+__all__ = [
+    "InstructionCase",
+    "MemoryBytes",
+    "instruction_cases",
+    "load_draws",
+    "read_instruction_cases",
+    "write_instruction_cases",
+]

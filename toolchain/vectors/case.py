@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from simulator import simulate
 from toolchain.errors import InternalError
 from toolchain.isa import Machine, decode, encode
-from toolchain.machine import End, MachineOp, Space, accesses_at, broken_capability, byte_view, range_text
-from toolchain.vectors.bench import Bench, NotHere
+from toolchain.machine import End, MachineOp, Space, accesses_at, byte_view, find_unsupported, range_text
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 
 Array = NDArray[Any]
-Draw = Callable[[Bench], None]
+Draw = Callable[[CaseBuilder], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class MemoryBytes:
     """Bytes of one memory. ranges: int64[n, 2], address and bytes of each; before, after: uint8 of all of them, one behind the
     other. Bytes of the memory that are in no range are neither read nor written."""
 
@@ -39,7 +39,7 @@ class InstructionCase:
     about: str
     ops: tuple[MachineOp, ...]
     words: bytes
-    memory: Mapping[str, Held]
+    memory: Mapping[str, MemoryBytes]
     cycles: int
     start: Array
     end: Array
@@ -48,12 +48,12 @@ class InstructionCase:
 def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> InstructionCase | None:
     """Draws a case and runs it; None where the machine cannot do what it is about."""
     try:
-        bench = Bench(machine, f"{operation} {name}", name.endswith("at_end"), name.endswith("in_granules"))
+        bench = CaseBuilder(machine, f"{operation} {name}", name.endswith("at_end"), name.endswith("in_granules"))
         draw(bench)
-    except NotHere:
+    except NotApplicable:
         return None
     ops = (*bench.ops, bench.add(End))
-    if any(broken_capability(op, machine.chip) for op in bench.ops):
+    if any(find_unsupported(op, machine.chip) for op in bench.ops):
         return None
     encoded = tuple(_far(op, bench.far_bytes) for op in ops)
     words = encode(encoded, machine.isa)
@@ -87,8 +87,8 @@ def _far(op: MachineOp, far_bytes: int) -> MachineOp:
     return replace(op, **moved)
 
 
-def _held(before: Array, after: Array, said: Array, far_bytes: int) -> Held:
+def _held(before: Array, after: Array, said: Array, far_bytes: int) -> MemoryBytes:
     given = np.flatnonzero(said)
     first = np.flatnonzero(np.diff(given, prepend=-2) > 1)  # of each range, its place among the given bytes
     ranges = np.stack([given[first] + far_bytes, np.diff(first, append=given.size)], 1).astype(np.int64)
-    return Held(ranges, before[given], after[given])
+    return MemoryBytes(ranges, before[given], after[given])

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.kit.directory import INDEX, kit_directory, sha256
+from quant.fixed_point.conformance.directory import INDEX, kit_directory, sha256
 from toolchain.isa import Machine
-from toolchain.vectors.case import Held, InstructionCase
-from toolchain.vectors.drawn import instruction_cases
+from toolchain.vectors.case import InstructionCase, MemoryBytes
+from toolchain.vectors.draw_cases import instruction_cases
 
 Array = NDArray[Any]
 LINE_BYTES = 16
@@ -26,7 +26,7 @@ class ReadCase:
 
     name: str
     words: bytes
-    memory: Mapping[str, Held]
+    memory: Mapping[str, MemoryBytes]
     start: Array
     end: Array
     said: Mapping[str, Any]
@@ -91,5 +91,5 @@ def read_instruction_cases(directory: Path) -> Iterator[ReadCase]:
     for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:
             said = json.loads(str(file["case"]))
-            memory = {m: Held(file[f"{m}_ranges"], file[f"{m}_before"], file[f"{m}_after"]) for m in said["memories"]}
+            memory = {m: MemoryBytes(file[f"{m}_ranges"], file[f"{m}_before"], file[f"{m}_after"]) for m in said["memories"]}
             yield ReadCase(Path(entry["file"]).stem, file["words"].tobytes(), memory, file["start"], file["end"], said)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.errors import FixedPointError
-from quant.fixed_point.core.groups import GroupForm, WeightScaling
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm
+from quant.fixed_point.core.weight_scaling import GroupForm, WeightScaling
 
 # Operations that may round in a way of their own.
 RoundedOperation = Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.rounding import HALF_UP_RULES, Rounding, reduced_multiplier
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind, choose_scale, float32_from_bits
 

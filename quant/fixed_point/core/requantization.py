@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding, round_shift, round_shift_wide
 from quant.fixed_point.core.scale import float32_from_bits

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError, ScaleRangeError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError, ScaleRangeError
 
 Array = NDArray[Any]
 ScaleKind = Literal["multiplier", "pow2", "float32"]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.rounding import Rounding, round_shift
 from quant.fixed_point.core.scale import ScaleForm, choose_scale
 from quant.fixed_point.pointwise.real_functions import round_half_away

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError, require_type
+from quant.fixed_point.core.fixed_point_errors import FixedPointError, require_type
 from quant.fixed_point.core.q31 import INT32_MAX, Q31_MULTIPLIER, inverse_sqrt_multiplier, multiply_by_multiplier
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize

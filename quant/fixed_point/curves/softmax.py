@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import DTypeLike
 
-from quant.fixed_point.core.errors import FixedPointError, require_type
+from quant.fixed_point.core.fixed_point_errors import FixedPointError, require_type
 from quant.fixed_point.core.q31 import (
     INT32_MAX,
     INT32_MIN,

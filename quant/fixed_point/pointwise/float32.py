@@ -49,7 +49,7 @@ def float32_product(a: Array, b: Array, ratio: Float32, zero_points: tuple[int, 
     return _float32(product) * ratio + np.float32(zero)
 
 
-def right_is_last(a: Sequence[int], b: Sequence[int]) -> bool:
+def adds_right_last(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether onnxruntime's QLinearAdd of these shapes adds the product of its right operand last, not the left one's.
 
     It goes by runs along the innermost dimension that is not 1 in both; a left operand that is one number there goes first.

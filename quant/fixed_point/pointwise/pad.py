@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 
 Array = NDArray[Any]
 PadMode = Literal["constant", "edge", "reflect", "symmetric", "wrap"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 
 Array = NDArray[Any]
 CoordinateMode = Literal["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.pointwise.real_functions import round_half_away
 
@@ -149,7 +149,7 @@ def _entries16_tflite(
     return np.concatenate([corrected, last])
 
 
-def around16(code: int) -> Array:
+def neighbour_entries16(code: int) -> Array:
     """Indices of the entries between which a code is interpolated; one where it is an entry's own."""
     position, step = code + 32768, 1 << TABLE16_STEP_BITS
     return np.unique([position // step, -(-position // step)])

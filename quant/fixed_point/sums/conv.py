@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.widths import wrap_to_bits
 from quant.fixed_point.sums.depthwise import DepthwiseKernel, depthwise_sums
 from quant.fixed_point.sums.products import Matrix, ProductMethod, product
-from quant.fixed_point.sums.windows import Pads, Pair, Slide, pad_spatial, slide_over, windows
+from quant.fixed_point.sums.window_patches import Pads, Pair, Slide, pad_spatial, slide_over, windows
 
 Array = NDArray[Any]
 _STRIP = 64

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.sums.products import ProductMethod
 from quant.fixed_point.sums.sessions import single_thread_session
-from quant.fixed_point.sums.windows import Pair, Slide, tap
+from quant.fixed_point.sums.window_patches import Pair, Slide, tap
 
 Array = NDArray[Any]
 # From here on a session (1 ms to open, twice the speed) pays for prepared weights; measured on one AVX512 core.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.sums.conv import as_zero_point, finish_sums
 from quant.fixed_point.sums.products import Matrix, ProductMethod, product
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.core.rounding import Rounding
-from quant.fixed_point.sums.windows import Pads, Pair, Slide, pad_spatial, slide_over, tap
+from quant.fixed_point.sums.window_patches import Pads, Pair, Slide, pad_spatial, slide_over, tap
 
 Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.widths import type_limits
 from quant.fixed_point.sums.sessions import product_session
 

@@ -21,8 +21,8 @@ from quant.fixed_point import (
     ScaleForm,
     SoftmaxUnit,
 )
-from quant.fixed_point.kit.draw import OPERATORS
-from quant.fixed_point.kit.vectors import make_vectors, read_vectors, replay, write_vectors
+from quant.fixed_point.conformance.draw import OPERATORS
+from quant.fixed_point.conformance.vectors import make_vectors, read_vectors, replay, write_vectors
 
 NONLINEAR = {"softmax", "log_softmax", "layer_norm", "rms_norm"}
 WIDE_CURVE = CurveTable(8, 20, 10)
@@ -161,7 +161,7 @@ def test_an_earlier_kit_is_replaced_whole(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_kit_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = tmp_path / "kit"
     before = {p.name: p.read_bytes() for p in write_vectors(kit, INT8, Contents(("mul",)))}
-    monkeypatch.setattr("quant.fixed_point.kit.vectors.json.dumps", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("quant.fixed_point.conformance.vectors.json.dumps", lambda *_, **__: 1 / 0)
     for target in (kit, tmp_path / "new"):
         with pytest.raises(ZeroDivisionError):
             write_vectors(target, INT8, Contents(("sub",)))

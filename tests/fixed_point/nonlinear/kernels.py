@@ -12,10 +12,10 @@ import tosa_model
 from tflite_model import Tensor, constant, single_operator
 
 from quant.fixed_point.curves import roots, softmax
-from quant.fixed_point.foreign import activations
 from quant.fixed_point.pointwise import tables
 from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, tflite_compare8, top_k
 from quant.fixed_point.pointwise.real_functions import gelu, gelu_tanh, sigmoid
+from quant.fixed_point.reference_ops import tflite_activations
 
 Array = np.ndarray
 Params = dict[str, Any]
@@ -212,10 +212,10 @@ def _table16(f: tables.RealFunction) -> Callable[..., Array]:
 
 
 def _ours_hard_swish(p: Params, x: Array) -> Array:
-    parameters = activations.hard_swish_parameters(
+    parameters = tflite_activations.hard_swish_parameters(
         p["input_scale"], p["input_zero_point"], p["output_scale"], p["output_zero_point"]
     )
-    return activations.hard_swish8(x, parameters)
+    return tflite_activations.hard_swish8(x, parameters)
 
 
 def _ours_rsqrt(p: Params, x: Array) -> Array:
@@ -232,13 +232,13 @@ ACTIVATIONS = (
         "LOGISTIC int16",
         _draw_fixed_output(np.int16, 1 / 32768, 0, _IN16),
         _unary("LOGISTIC"),
-        lambda p, x: activations.logistic16(x, p["input_scale"]),
+        lambda p, x: tflite_activations.logistic16(x, p["input_scale"]),
     ),
     Kernel(
         "TANH int16",
         _draw_fixed_output(np.int16, 1 / 32768, 0, _IN16),
         _unary("TANH"),
-        lambda p, x: activations.tanh16(x, p["input_scale"]),
+        lambda p, x: tflite_activations.tanh16(x, p["input_scale"]),
     ),
     Kernel("HARD_SWISH int8", _draw_free(np.int8, _IN8, (0.02, 8)), _unary("HARD_SWISH", "HardSwishOptions"), _ours_hard_swish),
     Kernel("RSQRT int8", _draw_free(np.int8, _IN8, (0.02, 8), positive=True), _unary("RSQRT"), _ours_rsqrt),

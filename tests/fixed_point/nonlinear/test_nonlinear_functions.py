@@ -27,8 +27,8 @@ from quant.fixed_point.core.q31 import (
 )
 from quant.fixed_point.curves.polynomials import exp_polynomial, gelu_polynomial
 from quant.fixed_point.curves.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
-from quant.fixed_point.foreign.activations import hard_swish8, hard_swish_parameters, logistic16, tanh16
 from quant.fixed_point.pointwise.real_functions import gelu, sigmoid
+from quant.fixed_point.reference_ops.tflite_activations import hard_swish8, hard_swish_parameters, logistic16, tanh16
 
 INT8 = np.arange(-128, 128).astype(np.int8)
 INT16 = np.arange(-32768, 32768).astype(np.int16)

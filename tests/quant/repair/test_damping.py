@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quant.repair.damping import DAMPINGS, LEAST, PULLS, answer, best_damping, best_pull, damped
+from quant.repair.damping import DAMPINGS, LEAST, PULLS, add_damping, best_damping, best_pull, fit_weight_change
+from quant.repair.gptq_rounding import round_weights
 from quant.repair.moments import moments
-from quant.repair.rounding import round_weights
 
 K = 48
 
@@ -32,7 +32,7 @@ def test_few_rows_are_believed_less(rows: int, believed: bool) -> None:
     assert found in DAMPINGS and (found == LEAST) is believed
 
     def error(share: float) -> float:
-        codes = round_weights(w, scales, damped(seen.hessian, share), -8, 7)
+        codes = round_weights(w, scales, add_damping(seen.hessian, share), -8, 7)
         return float(np.square((fresh - seen.mean[:, None]) @ (w - codes * scales).transpose(0, 2, 1)).sum())
 
     assert believed or error(found) < 0.8 * error(LEAST)
@@ -49,7 +49,7 @@ def test_a_mean_that_others_do_not_share_counts() -> None:
 
 
 def test_inputs_that_are_always_zero_have_an_inverse() -> None:
-    assert np.array_equal(damped(np.zeros((2, 3, 3)), LEAST), np.stack([np.eye(3)] * 2))
+    assert np.array_equal(add_damping(np.zeros((2, 3, 3)), LEAST), np.stack([np.eye(3)] * 2))
 
 
 def test_weights_answer_for_the_error_of_their_inputs() -> None:
@@ -61,7 +61,7 @@ def test_weights_answer_for_the_error_of_their_inputs() -> None:
     lacking = (real - read) @ w.transpose(0, 2, 1)
     seen = moments(read[:, :4000], lacking[:, :4000])
     assert best_pull(seen, moments(read[:, 4000:], lacking[:, 4000:])) == PULLS[-1]  # the more they do so the better
-    moved = w + answer(seen, PULLS[-1])
+    moved = w + fit_weight_change(seen, PULLS[-1])
     wanted = real @ w.transpose(0, 2, 1)
     before, after = (np.square(read @ v.transpose(0, 2, 1) - wanted).mean() for v in (w, moved))
     assert after < 0.1 * before

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quant.fixed_point.sums.conv import conv2d
-from quant.repair.moments import Moments, Window, moments
+from quant.repair.moments import ConvolutionWindow, Moments, moments
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_rows_times_weights_are_sums(kernel, strides, pads, dilations, groups) -
     x = rng.integers(-128, 128, (2, 7, 8, 8)).astype(np.int8)
     w = rng.integers(-127, 128, (16, *kernel, 8 // groups)).astype(np.int8)
     sums = conv2d(x, w, strides=strides, pads=pads, dilations=dilations, groups=groups, x_zero_point=5)
-    window = Window(kernel, strides, pads, dilations, groups)
+    window = ConvolutionWindow(kernel, strides, pads, dilations, groups)
     rows = window.rows(x, 10**9, (0,), 5)
     made = np.matmul(rows, w.reshape(groups, 16 // groups, -1).transpose(0, 2, 1).astype(np.float64))
     assert np.array_equal(made.transpose(1, 0, 2).reshape(sums.shape), sums)
@@ -32,7 +32,7 @@ def test_rows_times_weights_are_sums(kernel, strides, pads, dilations, groups) -
 
 def test_places_are_drawn_once_each_and_the_same_for_integers_and_float() -> None:
     x = np.arange(2 * 5 * 5, dtype=np.int16).reshape(2, 5, 5, 1)
-    window = Window((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
+    window = ConvolutionWindow((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
     some = window.rows(x, 20, (3, 1), 0)
     assert some.shape == (1, 20, 1) and len(np.unique(some)) == 20
     assert np.array_equal(some, window.rows(x.astype(np.float32), 20, (3, 1), 0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quant.fixed_point import Rounding
-from quant.repair.offsets import mean_offset, sum_offset
+from quant.repair.rounding_offsets import mean_offset, sum_offset
 
 INT8 = (-128, 127)
 

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from quant.repair.damping import LEAST, damped
+from quant.repair.damping import LEAST, add_damping
+from quant.repair.gptq_rounding import WAYS, best_sizes, fit_group_scales, output_error, round_weights
 from quant.repair.moments import moments
-from quant.repair.rounding import WAYS, best_sizes, fitted_sizes, output_error, round_weights
 
 FIRST, LAST = -2, 1
 EVERY = np.array(list(product(range(FIRST, LAST + 1), repeat=4)), np.float64)
@@ -52,7 +52,7 @@ def test_no_output_is_worse_than_nearest_and_most_are_much_better(groups: int, o
 @pytest.mark.parametrize("held", [1 << 22, 1])
 def test_of_several_ways_the_best_is_found(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mostly the best of all codes: of each weight two are looked at. held: rows together, or one after the other."""
-    monkeypatch.setattr("quant.repair.rounding._HELD", held)
+    monkeypatch.setattr("quant.repair.gptq_rounding._HELD", held)
     rng = np.random.default_rng(0)
     hessian = moments(correlated(rng, 200, 64, 4), None).hessian
     w = rng.uniform(FIRST - 0.5, LAST + 0.5, (200, 2, 4)) * 0.3
@@ -71,7 +71,7 @@ def test_of_several_ways_the_best_is_found(held: int, monkeypatch: pytest.Monkey
 def test_more_ways_lose_less(groups: int, outputs: int, k: int) -> None:
     rng = np.random.default_rng(6)
     mixed = np.eye(k) + rng.standard_normal((groups, k, k)) / np.sqrt(k)
-    hessian = damped(moments((rng.standard_normal((groups, 8 * k, k)) @ mixed).astype(np.float32), None).hessian, LEAST)
+    hessian = add_damping(moments((rng.standard_normal((groups, 8 * k, k)) @ mixed).astype(np.float32), None).hessian, LEAST)
     w = rng.standard_normal((groups, outputs, k))
     w[0, 0, 3] = 40  # clipped: its next code is the same
     scales = np.abs(w).max(2, keepdims=True) / 7
@@ -92,7 +92,7 @@ def test_fitted_sizes_are_the_least_squares_of_the_output(size: int) -> None:
     w = rng.standard_normal((5, 2, 9))
     made = w + 0.2 * rng.standard_normal(w.shape)
     made[0, 0, :size] = 0.0
-    found = fitted_sizes(w, made, hessian, size)
+    found = fit_group_scales(w, made, hessian, size)
     assert found.shape == (5, 2, -(-9 // size)) and found[0, 0, 0] == 1.0
 
     def error(sizes: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_wide_layers_are_rounded_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     rng = np.random.default_rng(2)
     hessian = moments(correlated(rng, 1, 400, 40), None).hessian
     w = rng.standard_normal((1, 3, 40))
-    monkeypatch.setattr("quant.repair.rounding.WIDEST", 16)
+    monkeypatch.setattr("quant.repair.gptq_rounding.WIDEST", 16)
     codes = round_weights(w, np.full((1, 1, 1), 0.3), hessian, -8, 7)
     parts = [
         round_weights(w[:, :, s], np.full((1, 1, 1), 0.3), hessian[:, s, s], -8, 7) for s in map(slice, (0, 16, 32), (16, 32, 40))
@@ -123,7 +123,7 @@ def test_inputs_that_are_always_zero_keep_the_nearest_codes() -> None:
     rows = np.zeros((2, 10, 3), np.float32)
     rows[1, :, 1] = 1.0
     w = np.array([[[0.26, 0.5, -0.74]], [[0.26, 0.74, -0.26]]])
-    codes = round_weights(w, np.full((1, 1, 1), 0.5), damped(moments(rows, None).hessian, LEAST), -8, 7)
+    codes = round_weights(w, np.full((1, 1, 1), 0.5), add_damping(moments(rows, None).hessian, LEAST), -8, 7)
     assert np.array_equal(codes, [[[1, 1, -1]], [[1, 1, -1]]])
 
 

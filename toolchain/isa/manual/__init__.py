@@ -11,7 +11,7 @@ from toolchain.isa.manual.figures import Figure
 from toolchain.isa.manual.layouts import layouts
 from toolchain.isa.manual.machine_parts import engines, parts, run
 from toolchain.isa.manual.operations import operations
-from toolchain.isa.manual.page import as_page
+from toolchain.isa.manual.page import render_page
 from toolchain.isa.manual.timing import timing
 from toolchain.isa.manual.words import words
 
@@ -39,4 +39,4 @@ def manual(machine: Machine) -> str:
 
 def manual_page(machine: Machine) -> str:
     """The same as one page of HTML, its figures drawn."""
-    return as_page(f"{machine.chip.name}: instruction set", blocks(machine))
+    return render_page(f"{machine.chip.name}: instruction set", blocks(machine))

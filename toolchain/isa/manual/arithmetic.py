@@ -13,9 +13,9 @@ from quant.fixed_point.core.rounding import RULES
 from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw import Chip
 from toolchain.isa.machine import Machine
-from toolchain.isa.manual.figures import Chain, Figure
+from toolchain.isa.manual.figures import ChainFigure, Figure
 from toolchain.machine import TABLE_FUNCTIONS
-from toolchain.machine.meaning import BETWEEN, SEGMENT, formula
+from toolchain.machine.manual_text import BETWEEN, SEGMENT, formula
 
 EXAMPLES = (-1000, -21, -20, -13, -12, -11, -4, -1, 0, 1, 3, 4, 5, 11, 12, 13, 20, 21, 1000)
 
@@ -86,7 +86,7 @@ def arithmetic(machine: Machine) -> Iterator[str | Figure]:
         *(["wrap"] if numerics.wraps else []),
         "clamp",
     )
-    yield Chain("From an array's sums to codes.", (*steps, *behind, "memory"))
+    yield ChainFigure("From an array's sums to codes.", (*steps, *behind, "memory"))
     if numerics.scale.kind != "float32":
         yield from _examples(numerics)
     if has_tables(chip):

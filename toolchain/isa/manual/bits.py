@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolchain.isa.plan import BitField
+from toolchain.isa.encoding import BitField
 
 
 def bits_text(bits: tuple[int, int]) -> str:

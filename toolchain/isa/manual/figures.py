@@ -84,7 +84,7 @@ class Fields:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowFigure:
     """A feature map with its padding, and the elements that one window sees. size, pads (top, left), kernel, stride, dilation:
     rows and columns; at: the output's row and column."""
 
@@ -128,7 +128,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainFigure:
     """Steps one after another."""
 
     caption: str
@@ -150,7 +150,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlocksFigure:
     """The parts of a machine: units with their queues, and the memories that each reaches, by number."""
 
     caption: str

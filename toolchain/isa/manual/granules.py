@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.hw import Chip
-from toolchain.hw.layout import FeatureMaps
-from toolchain.machine.meaning import formula
-from toolchain.machine.tensors import laid, laid_bytes
+from toolchain.hw.layout_section import FeatureMaps
+from toolchain.machine.manual_text import formula
+from toolchain.machine.tensors import laid_bytes, make_strides
 
 
 def granules(chip: Chip) -> Iterator[str]:
@@ -34,7 +34,7 @@ def granules(chip: Chip) -> Iterator[str]:
 
 def _drawn(shape: tuple[int, int, int, int], item_bytes: int, maps: FeatureMaps) -> Iterator[str]:
     """The granules of a map in the order in which they lie."""
-    strides, (_, rows, columns, channels) = laid(shape, item_bytes, maps), shape
+    strides, (_, rows, columns, channels) = make_strides(shape, item_bytes, maps), shape
     firsts = range(0, channels, maps.granule)
     places = [(strides.offset_bytes((0, y, x, c)), y, x, c) for y in range(rows) for x in range(columns) for c in firsts]
     wide = len(str(laid_bytes(shape, item_bytes, maps)))

@@ -10,9 +10,9 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw import Chip
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.bits import bits_text
-from toolchain.isa.manual.figures import Fields, Figure, Strip, Window
+from toolchain.isa.manual.figures import Fields, Figure, Strip, WindowFigure
 from toolchain.isa.manual.granules import granules
-from toolchain.machine import Convolution, in_tiles, packed_parameters
+from toolchain.machine import Convolution, in_tiles, pack_parameters
 
 OUTPUTS, TAPS, INPUTS = 3, 2, 3  # of the weights that are drawn: a kernel of 1 x 2
 
@@ -51,7 +51,7 @@ def _feature_maps(chip: Chip) -> Iterator[str | Figure]:
         tuple(cells),
         tuple(groups),
     )
-    yield Window(
+    yield WindowFigure(
         "A window of 3 x 3, stride 2, dilation 1, on an input of 5 x 6 with pad_top 1 and pad_left 1: output row 1, column 0.",
         (5, 6), (1, 1), (3, 3), (2, 2), (1, 1), (1, 0),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def _parameters(chip: Chip) -> Iterator[str | Figure]:
         kept = min(entry.bias_bits, 16)
         bias, shift = -(1 << (kept - 3)) + 5, max(3, chip.numerics.scale.shifts[0])
         multiplier = 1 if chip.numerics.scale.kind == "pow2" else (1 << (chip.numerics.scale.multiplier_bits - 1)) + 1
-        data = packed_parameters(np.array([bias]), np.array([multiplier]), np.array([shift]), chip)
+        data = pack_parameters(np.array([bias]), np.array([multiplier]), np.array([shift]), chip)
         yield Strip(f"bias {bias}, multiplier {multiplier}, shift {shift}, as bytes.", "byte", tuple(f"{b:02x}" for b in data))
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.hw import Chip, write_bytes
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.isa.machine import Machine
-from toolchain.isa.manual.figures import Blocks, Figure
+from toolchain.isa.manual.figures import BlocksFigure, Figure
 
 
 def parts(machine: Machine) -> Iterator[str | Figure]:
     chip = machine.chip
     yield "## Parts"
     units = tuple((unit.name, f"queue of {unit.spec.queue_depth}", tuple(sorted(unit.reach))) for unit in chip.units)
-    yield Blocks(
+    yield BlocksFigure(
         "Engines with their queues, and the memories that they reach.", units, tuple(space.name for space in chip.spaces)
     )
     yield "## Memories"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolchain.isa.encoding import BitField, OperationPlan
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.bits import place_text, value_text
 from toolchain.isa.manual.figures import Figure
-from toolchain.isa.plan import BitField, OperationPlan
 from toolchain.isa.table import RegisterTable
 from toolchain.machine.registry import OPERATIONS
 

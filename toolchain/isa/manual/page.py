@@ -21,7 +21,7 @@ nav { columns: 2; font-size: 14px; } nav .h3 { padding-left: 1.2em; }
 """
 
 
-def as_page(title: str, blocks: Iterable[str | Figure]) -> str:
+def render_page(title: str, blocks: Iterable[str | Figure]) -> str:
     """HTML with a list of contents; headings have the anchors that Markdown readers give them."""
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     body: list[str] = []

@@ -8,11 +8,11 @@ from math import ceil
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
 from toolchain.hw.timing import DENSE, UNLIMITED, given
-from toolchain.hw.units import Space, Unit
+from toolchain.hw.unit_map import Space, Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
-from toolchain.machine.meaning import formula
-from toolchain.machine.recurrence import read_rate
+from toolchain.machine.manual_text import formula
+from toolchain.machine.timing_model import read_rate
 
 _ARBITRATION = {
     "round_robin": "of several operations that a port could serve the units' turns come one after another, in each a burst",

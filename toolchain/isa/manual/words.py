@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolchain.isa.encoding import slot
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.bits import bits_named, bits_text, value_text
 from toolchain.isa.manual.figures import Fields, Figure
-from toolchain.isa.plan import slot
 from toolchain.isa.table import DescriptorTable, RegisterTable
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access
-from toolchain.machine.codes import code_bytes
+from toolchain.machine.channel_blocks import count_stored_channels, extent_of
+from toolchain.machine.code_types import code_bytes
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.parameters.addresses import operand_address, operand_stride
 from toolchain.machine.parameters.codes import code, left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.modes import only_with, post_flag
@@ -71,7 +71,7 @@ class WithAddend:
     def addend_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Of the addend of one pixel."""
         number, surface_stride = self.addend()
-        return where(self.use_add, held_channels(channels, surface_stride, chip) * code_bytes(number, chip), 0)
+        return where(self.use_add, count_stored_channels(channels, surface_stride, chip) * code_bytes(number, chip), 0)
 
     def addend_accesses(self, unit: Unit, pixels: tuple[Whole, Whole], channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """pixels: rows and columns; channels: of each, 0 where none is read."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import dense_bytes
-from toolchain.machine.meaning import based, chosen, formula
+from toolchain.machine.manual_text import based, chosen, formula
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride

@@ -9,18 +9,18 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.codes import code_bytes
+from toolchain.machine.code_types import code_bytes
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.meaning import based, formula
+from toolchain.machine.manual_text import based, formula
 from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent, move_count
-from toolchain.machine.parameters.modes import turned
+from toolchain.machine.parameters.modes import transpose_flag
 from toolchain.machine.parameters.numbers import dma_channel
 from toolchain.machine.parameters.spaces import Space, memory_space, space_of
 from toolchain.machine.traffic import Demand
-from toolchain.machine.units.dma import End, move_demand
+from toolchain.machine.units.dma import TransferSide, move_demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Copy(Move):
     count_outer: int = move_count(OUTER)
     source_stride_outer: int = move_stride(OUTER)
     destination_stride_outer: int = move_stride(OUTER)
-    transpose: int = turned()
+    transpose: int = transpose_flag()
     element_type: int = code_type()
 
     @classmethod
@@ -105,16 +105,16 @@ class Copy(Move):
     def _any_turned(self) -> bool:
         return bool(np.any(self.transpose)) if is_column(self.transpose) else bool(self.transpose)
 
-    def _ends(self, chip: Chip) -> tuple[End, End]:
+    def _ends(self, chip: Chip) -> tuple[TransferSide, TransferSide]:
         """By rows where something is turned: those of the source and, of what it becomes, those of the destination."""
         counts, strides = self.counts(), self.destination_strides()
-        read = End(self.source_space, self.source_address, self.inner_bytes, counts, self._source_strides())
+        read = TransferSide(self.source_space, self.source_address, self.inner_bytes, counts, self._source_strides())
         run = self.inner_bytes
         if self._any_turned():
             size, turn = code_bytes(self.element_type, chip), self.transpose
             counts = (*counts[:3], where(turn, run // size, self.count2))
             run = where(turn, self.count2 * size, run)
-        return read, End(self.destination_space, self.destination_address, run, counts, strides)
+        return read, TransferSide(self.destination_space, self.destination_address, run, counts, strides)
 
     def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
         for end, write in zip(self._ends(chip), (False, True)):

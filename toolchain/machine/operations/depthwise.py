@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
-from toolchain.machine.meaning import based, chosen, formula
+from toolchain.machine.manual_text import based, chosen, formula
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
 from toolchain.machine.parameters.codes import code_type, weight_type

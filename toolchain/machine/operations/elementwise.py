@@ -8,10 +8,10 @@ from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.codes import code_bytes
+from toolchain.machine.channel_blocks import Extent, extent_of
+from toolchain.machine.code_types import code_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.granules import Extent, extent_of
-from toolchain.machine.meaning import based, formula, kinds_text, lies
+from toolchain.machine.manual_text import based, formula, kinds_text, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import sum_lines
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride, surface_stride

@@ -8,13 +8,14 @@ from enum import IntEnum
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import SUMS
+from toolchain.hw.unit_map import SUMS
 from toolchain.machine.access import Access, read_of
-from toolchain.machine.codes import code_bytes, table_bytes
+from toolchain.machine.accumulator_access import broken_sums_address, sums_role
+from toolchain.machine.channel_blocks import count_stored_channels, extent_of
+from toolchain.machine.code_types import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.layout import parameter_bytes
-from toolchain.machine.meaning import formula, lies
+from toolchain.machine.manual_text import formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import broken_table
@@ -30,7 +31,6 @@ from toolchain.machine.parameters.codes import code, code_type, multiplier, shif
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import only_with, post_flag, sums_kind
 from toolchain.machine.parameters.numbers import unit_number
-from toolchain.machine.sums import broken_sums_address, sums_role
 from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
@@ -138,7 +138,7 @@ class Emit(WithAddend, _Taken):
         unit, elements = self.unit_in(chip), self._elements()
         sums = sums_role(unit)
         parameters, looked_up, added = self._read_bytes(chip)
-        written = self.height * self.width * held_channels(self.channels, self.output_surface_stride, chip)
+        written = self.height * self.width * count_stored_channels(self.channels, self.output_surface_stride, chip)
         moved = traffic(
             unit,
             (sums, elements * chip.array.accumulators.sum_bytes, 0),

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.operations.synchronisation import NoWork
+from toolchain.machine.operations.synchronisation import ZeroTimeOp
 
 
 @dataclass(frozen=True, slots=True)
-class End(NoWork):
+class End(ZeroTimeOp):
     """The end of a program."""
 
     NAME = "end"

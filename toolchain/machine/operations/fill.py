@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.codes import code_bytes
-from toolchain.machine.meaning import based, formula, scaled
+from toolchain.machine.code_types import code_bytes
+from toolchain.machine.manual_text import based, formula, scaled
 from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
 from toolchain.machine.parameters.codes import code, code_type
@@ -16,7 +16,7 @@ from toolchain.machine.parameters.extents import extent, move_count
 from toolchain.machine.parameters.numbers import dma_channel
 from toolchain.machine.parameters.spaces import Space, memory_space, space_of
 from toolchain.machine.traffic import Demand
-from toolchain.machine.units.dma import End, move_demand
+from toolchain.machine.units.dma import TransferSide, move_demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +63,7 @@ class Fill(Move):
 
     def demand(self, chip: Chip) -> Demand:
         inner_bytes = self.inner_elements * code_bytes(self.element_type, chip)
-        write = End(self.destination_space, self.destination_address, inner_bytes, self.counts(), self.destination_strides())
+        write = TransferSide(
+            self.destination_space, self.destination_address, inner_bytes, self.counts(), self.destination_strides()
+        )
         return move_demand(self.unit_in(chip), chip, None, write)

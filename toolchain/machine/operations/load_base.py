@@ -10,14 +10,14 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.front_end import FrontEnd
-from toolchain.machine.meaning import based, formula
+from toolchain.machine.manual_text import based, formula
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.operations.move import unreached
+from toolchain.machine.operations.move import list_unreachable_memories
 from toolchain.machine.parameters.addresses import base_number, base_of, base_offset, base_scale, memory_address
 from toolchain.machine.parameters.numbers import dma_channel, index_limit, word_size
 from toolchain.machine.parameters.spaces import Space, memory_space, space_of
 from toolchain.machine.traffic import Demand
-from toolchain.machine.units.dma import End, move_demand
+from toolchain.machine.units.dma import TransferSide, move_demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LoadBase(MachineOp):
         return (Access(space_of(self.space, chip), self.address, (), (), self.word_bytes, False),)
 
     def demand(self, chip: Chip) -> Demand:
-        return move_demand(self.unit_in(chip), chip, End(self.space, self.address, self.word_bytes, (), ()), None)
+        return move_demand(self.unit_in(chip), chip, TransferSide(self.space, self.address, self.word_bytes, (), ()), None)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         if self.word_bytes not in (1, 2, 4):
@@ -73,4 +73,4 @@ class LoadBase(MachineOp):
         most = chip.control.indirect.max_index if chip.control.indirect else 0
         if not 0 <= self.limit <= most:
             yield f"limit={self.limit}, must be 0 to {most} (control.indirect.max_index)"
-        yield from unreached(self.unit_in(chip), (self.space,), chip)
+        yield from list_unreachable_memories(self.unit_in(chip), (self.space,), chip)

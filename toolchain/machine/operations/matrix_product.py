@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.access import Access, Sums, read_of
-from toolchain.machine.codes import by_type, code_bytes
+from toolchain.machine.access import Access, AccumulatorUse, read_of
+from toolchain.machine.accumulator_access import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
+from toolchain.machine.code_types import by_type, code_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.meaning import based, chosen, formula, scaled, sums_in_memory, sums_kept
+from toolchain.machine.manual_text import based, chosen, formula, scaled, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_choice
 from toolchain.machine.parameters.addresses import batch_stride, operand_address, operand_base_of, operand_stride, sums_address
@@ -19,7 +20,6 @@ from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import batch_count, extent
 from toolchain.machine.parameters.modes import dataflow, flag, on_the_way_out
 from toolchain.machine.parameters.numbers import unit_number
-from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.traffic import Compute, Demand, traffic
 from toolchain.machine.units.array import Operands, matrix_operands, operand_reads, product_cycles, with_output
 
@@ -91,8 +91,8 @@ class MatrixProduct(MachineOp):
     def needed(cls, chip: Chip) -> str | None:
         return "limits.matrix_product.computed_operand is true" if chip.limits.matrix_product.computed_operand else None
 
-    def sums(self) -> Sums:
-        return Sums((self.rows, self.columns), self.accumulate, self.emit, self.sums_address, self.dataflow)
+    def sums(self) -> AccumulatorUse:
+        return AccumulatorUse((self.rows, self.columns), self.accumulate, self.emit, self.sums_address, self.dataflow)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         a, b, out = (code_bytes(t, chip) for t in (self.a_type, self.b_type, self.output_type))

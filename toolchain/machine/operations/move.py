@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine.columns import Whole
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.spaces import space_of
@@ -14,7 +14,7 @@ from toolchain.machine.parameters.spaces import space_of
 MOST_DIMENSIONS = 4  # strided counts of a move
 
 
-def unreached(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
+def list_unreachable_memories(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
     """Memories that a channel cannot reach."""
     for space in spaces:
         if space not in unit.reach:
@@ -54,7 +54,7 @@ class Move(MachineOp):
         if any(n > 1 for n in self.counts()[: MOST_DIMENSIONS - unit.dma.dimensions]):
             counts = "x".join(str(n) for i, n in enumerate(self.counts()) if i or n > 1)
             yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"
-        yield from unreached(unit, self.spaces(), chip)
+        yield from list_unreachable_memories(unit, self.spaces(), chip)
 
     def spaces(self) -> tuple[int, ...]:
         """Codes of the memories that it reads and writes."""

@@ -9,7 +9,7 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
-from toolchain.machine.meaning import based, formula, kinds_text
+from toolchain.machine.manual_text import based, formula, kinds_text
 from toolchain.machine.operations.window import WindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, surface_stride
 from toolchain.machine.parameters.codes import code_type, multiplier, shift

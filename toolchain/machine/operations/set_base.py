@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.front_end import FrontEnd
-from toolchain.machine.meaning import formula
+from toolchain.machine.manual_text import formula
 from toolchain.machine.operations.control import ControlOp
 from toolchain.machine.parameters.addresses import base_number, base_offset
 

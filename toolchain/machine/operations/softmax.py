@@ -14,9 +14,9 @@ from quant.fixed_point.core.scale import choose_scale
 from quant.fixed_point.curves.softmax import softmax16_tables
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.codes import code_bytes
+from toolchain.machine.code_types import code_bytes
 from toolchain.machine.columns import Whole
-from toolchain.machine.meaning import BETWEEN, SEGMENT, based, formula, scaled
+from toolchain.machine.manual_text import BETWEEN, SEGMENT, based, formula, scaled
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
 from toolchain.machine.parameters.codes import code_type

@@ -11,7 +11,7 @@ from toolchain.machine.operation import MachineOp
 from toolchain.machine.traffic import NOTHING, Demand
 
 
-class NoWork(MachineOp):
+class ZeroTimeOp(MachineOp):
     """Base of what touches no byte and takes no time of its own."""
 
     __slots__ = ()

@@ -8,9 +8,9 @@ from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, read_of
-from toolchain.machine.codes import code_bytes, table_bytes
-from toolchain.machine.granules import extent_of
-from toolchain.machine.meaning import based, formula, lies
+from toolchain.machine.channel_blocks import extent_of
+from toolchain.machine.code_types import code_bytes, table_bytes
+from toolchain.machine.manual_text import based, formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_table
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride, surface_stride
@@ -71,12 +71,12 @@ TABLE_FUNCTIONS = {function.name.lower(): function for function in TableFunction
 ANY = "table"  # the function that does all others
 
 
-def rated_as(function: str | None, names: Collection[str]) -> str | None:
+def find_function_rate(function: str | None, names: Collection[str]) -> str | None:
     """Which of a vector engine's functions runs a table of this one (None: of a chain): its own, else `table`; None: none."""
     return function if function in names else ANY if ANY in names else None
 
 
-def lacking(function: str | None) -> str:
+def find_missing_table(function: str | None) -> str:
     """What a machine lacks that cannot run a table of this function."""
     return f"no {ANY}" if function in (None, ANY) else f"neither {function} nor {ANY}"
 
@@ -156,6 +156,6 @@ class Table(MachineOp):
         name = next((name for name, code in TABLE_FUNCTIONS.items() if code == self.function), None)
         if name is None:
             yield f"function={self.function} is no function of a table"
-        elif rated_as(name, unit.vector.functions) is None:
-            yield f"{unit.key}.functions has {lacking(name)}"
+        elif find_function_rate(name, unit.vector.functions) is None:
+            yield f"{unit.key}.functions has {find_missing_table(name)}"
         yield from broken_table("element_type", self.element_type, chip)

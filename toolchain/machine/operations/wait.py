@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.operations.synchronisation import NoWork
+from toolchain.machine.operations.synchronisation import ZeroTimeOp
 from toolchain.machine.parameters.numbers import engine_of_sync, semaphore
 
 
 @dataclass(frozen=True, slots=True)
-class Wait(NoWork):
+class Wait(ZeroTimeOp):
     """Holds an engine until another has signalled."""
 
     NAME = "wait"

@@ -8,13 +8,14 @@ from typing import ClassVar
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import Unit
-from toolchain.machine.access import Access, Sums, read_of
-from toolchain.machine.codes import by_type, code_bytes, table_bytes
+from toolchain.hw.unit_map import Unit
+from toolchain.machine.access import Access, AccumulatorUse, read_of
+from toolchain.machine.accumulator_access import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
+from toolchain.machine.channel_blocks import count_stored_channels, extent_of
+from toolchain.machine.code_types import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.layout import parameter_bytes
-from toolchain.machine.meaning import formula, has, lies, sums_in_memory, sums_kept
+from toolchain.machine.manual_text import formula, has, lies, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address
@@ -22,10 +23,9 @@ from toolchain.machine.parameters.codes import code, zero_point
 from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent, window_extent_of
 from toolchain.machine.parameters.modes import flag, on_the_way_out, only_with, post_flag
-from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.traffic import Compute, Demand, traffic
 from toolchain.machine.units.array import Operands, operands_of, window_reads, with_output
-from toolchain.machine.windows import extent_reached, grid, reached, rows_reached
+from toolchain.machine.window_rows import extent_reached, grid, rows_reached, window_reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class WindowOp(MachineOp):
         return self.kernel_height * self.kernel_width
 
     def window_rows(self) -> tuple[Whole, ...]:
-        """The arguments of `machine.windows` for the rows of its input."""
+        """The arguments of `machine.window_rows` for the rows of its input."""
         return (
             self.output_height,
             self.kernel_height,
@@ -109,7 +109,7 @@ class WindowOp(MachineOp):
 
     def pixel_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Of one pixel of the input."""
-        return held_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
+        return count_stored_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
 
     def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
@@ -121,8 +121,8 @@ class WindowOp(MachineOp):
             extent = extent_of(counts, strides, *laid)
             return (Access(unit.roles["input"], self.input_address, *extent, False, exact=False),)
         found: list[Access] = []
-        for rows in reached(*self.window_rows()):
-            for columns in reached(*self.window_columns()):
+        for rows in window_reach(*self.window_rows()):
+            for columns in window_reach(*self.window_columns()):
                 address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
                 extent = extent_of(*grid(rows, strides[0], columns, strides[1]), *laid)
                 found.append(read_of(unit, "input", address, *extent))
@@ -145,7 +145,7 @@ class WindowOp(MachineOp):
 
     def output_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Bytes of the output that are written."""
-        held = held_channels(channels, self.surfaces()[1], chip)
+        held = count_stored_channels(channels, self.surfaces()[1], chip)
         return self.pixels() * held * code_bytes(self.code_types()[1], chip)
 
     def broken(self, chip: Chip) -> Iterator[str]:
@@ -220,9 +220,9 @@ class WeightedWindowOp(WindowOp):
         once = rows_reached(*self.window_rows()) * columns * size
         return window_reads(self.unit_in(chip).array, once, by_row, self.pixels() * self.taps() * size, held)
 
-    def sums(self) -> Sums:
+    def sums(self) -> AccumulatorUse:
         shape = (self.output_height, self.output_width, self.outputs())
-        return Sums(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
+        return AccumulatorUse(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
 
     def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
         """Bytes that are read of the input and of the weights, as often as they are."""

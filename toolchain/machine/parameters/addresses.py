@@ -7,7 +7,7 @@ from math import gcd
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import SUMS, Space
+from toolchain.hw.unit_map import SUMS, Space
 from toolchain.machine.parameters.description import Need, Parameter, choice, parameter
 
 OUTER = -1  # the dimension around dimension 0, which few machines have

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quant.fixed_point.core.groups import GROUP_STEP
+from quant.fixed_point.core.weight_scaling import GROUP_STEP
 from toolchain.hw.chip import Chip
 from toolchain.machine.parameters.addresses import OUTER, absent_dimension
 from toolchain.machine.parameters.description import OPEN_LIMIT, Limit, Need, choice, parameter

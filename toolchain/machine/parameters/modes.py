@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import SUMS
+from toolchain.hw.unit_map import SUMS
 from toolchain.machine.parameters.description import Need, Parameter, Values, choice, parameter
 
 
@@ -16,7 +16,7 @@ def flag() -> Any:
     return parameter("", lambda operation, chip: Need(0, 1, "a flag"))
 
 
-def turned() -> Any:
+def transpose_flag() -> Any:
     """Whether a copy transposes."""
 
     def values(operation: Any, chip: Chip) -> Need:

@@ -10,13 +10,13 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine.columns import Whole, at_rate, ceil_div, distinct_rows, is_column, most, where
-from toolchain.machine.runs import merged
+from toolchain.machine.contiguous_runs import merge_runs
 from toolchain.machine.traffic import Demand, Lost, Traffic
 
 
-class End(NamedTuple):
+class TransferSide(NamedTuple):
     """Where a move reads or writes: runs of bytes from an address of a memory, with counts and strides around them. piece_bytes:
     that a run is moved in, the same piece of all runs of the innermost count before the next; 0: whole."""
 
@@ -27,11 +27,11 @@ class End(NamedTuple):
     strides: tuple[Whole, ...]
     piece_bytes: Whole = 0
 
-    def in_pieces(self, size_bytes: Whole) -> End:
+    def in_pieces(self, size_bytes: Whole) -> TransferSide:
         return self._replace(piece_bytes=size_bytes)
 
 
-def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> Demand:
+def move_demand(unit: Unit, chip: Chip, read: TransferSide | None, write: TransferSide | None) -> Demand:
     """ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these, and `run_cycles` for each contiguous run, or
     piece of one, both of the end that has more; each is charged as the whole bursts it touches. At least the memory's latency for
     each `in_flight_bytes` that are read."""
@@ -67,7 +67,7 @@ def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> 
     return Demand(cycles + requests, latency, 0, tuple(moved), lost)
 
 
-def _runs(end: End) -> Whole:
+def _runs(end: TransferSide) -> Whole:
     """Contiguous runs, or the pieces that they are moved in."""
     if not _in_pieces(end):
         return _contiguous(end.inner_bytes, end.counts, end.strides)
@@ -85,18 +85,18 @@ def _contiguous(inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, .
 
 
 def _contiguous_of_one(inner: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    run, outer = merged(inner, counts, strides)
+    run, outer = merge_runs(inner, counts, strides)
     return prod(n for n, _ in outer) if run else 0
 
 
-def _charged(end: End, used: Whole, memory: Memory) -> Whole:
+def _charged(end: TransferSide, used: Whole, memory: Memory) -> Whole:
     """Bytes of whole bursts of the memory; 0 where it is not this end's (`used` is 0)."""
     if not is_column(used) and not used:
         return 0
     return used * _in_blocks(end, memory.burst_bytes)
 
 
-def _in_blocks(end: End, burst: int) -> Whole:
+def _in_blocks(end: TransferSide, burst: int) -> Whole:
     """Bytes of the blocks of so many that its runs, or the pieces of them, touch."""
     if not _in_pieces(end):
         return burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
@@ -104,18 +104,18 @@ def _in_blocks(end: End, burst: int) -> Whole:
     return pieces + rest
 
 
-def _in_pieces(end: End) -> bool:
+def _in_pieces(end: TransferSide) -> bool:
     return is_column(end.piece_bytes) or bool(end.piece_bytes)
 
 
-def _pieces(end: End) -> tuple[End, End]:
+def _pieces(end: TransferSide) -> tuple[TransferSide, TransferSide]:
     """The whole pieces of all runs, and what is left of these behind them."""
     piece = end.piece_bytes
     whole, rest = end.inner_bytes // piece, end.inner_bytes % piece
     counts, strides = (*end.counts[:-1], whole, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
     return (
-        End(end.space, end.address, piece, counts, strides),
-        End(end.space, end.address + whole * piece, rest, end.counts, end.strides),
+        TransferSide(end.space, end.address, piece, counts, strides),
+        TransferSide(end.space, end.address + whole * piece, rest, end.counts, end.strides),
     )
 
 
@@ -134,7 +134,7 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:
-    run, outer = merged(inner, counts, strides)
+    run, outer = merge_runs(inner, counts, strides)
     if run == 0:
         return 0
     if burst == 1:

@@ -11,8 +11,8 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
-from toolchain.hw.units import Unit
-from toolchain.machine.codes import by_type
+from toolchain.hw.unit_map import Unit
+from toolchain.machine.code_types import by_type
 from toolchain.machine.columns import Whole, ceil_div, is_column, least, most, where
 from toolchain.machine.traffic import Demand, Lost, Traffic, latency_cycles
 

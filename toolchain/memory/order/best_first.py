@@ -20,7 +20,7 @@ LOOKAHEAD = 24  # closed sets looked at for one multi-operator move
 
 
 @dataclass(frozen=True)
-class Found:
+class OrderResult:
     """order: operator indices; bound_bytes: no order has a smaller peak; states: states expanded."""
 
     order: tuple[int, ...]
@@ -104,7 +104,7 @@ def search_order(
     graph_inputs: Iterable[str],
     graph_outputs: Iterable[str],
     effort_states: int,
-) -> Found:
+) -> OrderResult:
     """Exact while the states last (`bound_bytes` is then the peak), otherwise beam search and a valid bound."""
     graph = _Graph(operators, sizes, graph_inputs, graph_outputs)
     ready = tuple(k for k in range(graph.n) if not graph.before[k])
@@ -120,7 +120,7 @@ def search_order(
             continue
         bound = s.peak
         if s.count == graph.n:
-            return Found(_order_of(s), bound, states)
+            return OrderResult(_order_of(s), bound, states)
         if states >= effort_states:
             break
         states += 1
@@ -129,7 +129,7 @@ def search_order(
                 best[child.done] = child.peak
                 pushed += 1
                 heappush(heap, (child.peak, -child.count, child.live, pushed, child))
-    return Found(_order_of(_beam(graph, root)), bound, states)
+    return OrderResult(_order_of(_beam(graph, root)), bound, states)
 
 
 def _children(graph: _Graph, s: _State) -> list[_State]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from toolchain.memory.place.allocations import Allocation
-from toolchain.memory.place.compiling import compiler
 from toolchain.memory.place.greedy import first_fit
+from toolchain.memory.place.numba_support import compiler
 
 Ints = np.ndarray  # int64[...]
 

@@ -15,7 +15,7 @@ from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.compiled_fit import Fitter
 from toolchain.memory.place.greedy import NoRoom
 from toolchain.memory.place.search import Decider, Plan
-from toolchain.memory.place.windows import columns_of, lower_by_windows
+from toolchain.memory.place.window_search import improve_by_windows, make_columns
 
 CORE_ITEMS = (400, 800, 1600, 3000)  # cores tried, small ones first
 GROWTHS = 6  # times a core takes in sections where the rest found no room
@@ -36,7 +36,7 @@ class CoreFirst:
         self.effort = effort
         self.plan = Plan(None, bound)
         self._fitter = Fitter(items)
-        self._columns = columns_of(items)
+        self._columns = make_columns(items)
         self._orders = large_orders(items)
         self._cap = CAP_A_SEARCH
 
@@ -71,7 +71,7 @@ class CoreFirst:
         if self.plan.bases is None or not self._fitter.plain or not self._lasts(target):
             return False
         bases, left = np.array(self.plan.bases, dtype=np.int64), self.effort - self.plan.nodes
-        bases, nodes = lower_by_windows(self.items, self._columns, bases, target, left, self._cap // CAP_A_SEARCH)
+        bases, nodes = improve_by_windows(self.items, self._columns, bases, target, left, self._cap // CAP_A_SEARCH)
         self.plan.nodes += nodes
         self._offer(bases)
         return self.peak <= target

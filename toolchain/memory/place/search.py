@@ -14,8 +14,8 @@ import numpy as np
 
 from toolchain.memory.place import kernel
 from toolchain.memory.place.allocations import Allocation
-from toolchain.memory.place.compiling import compiler
 from toolchain.memory.place.greedy import bank_between
+from toolchain.memory.place.numba_support import compiler
 from toolchain.memory.place.problem import NO_LIMIT, Problem, as_lists, build_problem, build_work, sections_of, unit_of
 
 TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA = "total, size", "total, life, area", "total, area, life"

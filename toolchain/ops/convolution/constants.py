@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from toolchain.ops.kit.tile import Block, aligned
+from toolchain.ops.kit.tile import ConstantBlock, round_up
 
 
 class Addresses(NamedTuple):
@@ -16,7 +16,7 @@ class Addresses(NamedTuple):
     table: int = 0
 
 
-class Packed(NamedTuple):
+class DeferredBytes(NamedTuple):
     """Bytes that are made when the program is emitted."""
 
     size_bytes: int
@@ -27,7 +27,7 @@ class Constants(NamedTuple):
     """The blocks of a work, and how an instruction addresses them. parameters: where they begin in the block of the weights, None
     where they are the block behind it; table: the number of its block."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[ConstantBlock, ...]
     parameters: int | None = None
     table: int | None = None
 
@@ -39,21 +39,27 @@ class Constants(NamedTuple):
         return Addresses(found[0] + weights, first + parameters, 0 if self.table is None else found[self.table])
 
 
-def partial(key: tuple[Hashable, ...], weights: Packed) -> Constants:
+def partial_sum_constants(key: tuple[Hashable, ...], weights: DeferredBytes) -> Constants:
     """Of a work that leaves sums in the accumulators: weights alone."""
-    return Constants((Block((*key, False), *weights, "weights"),))
+    return Constants((ConstantBlock((*key, False), *weights, "weights"),))
 
 
-def whole(key: tuple[Hashable, ...], weights: Packed, parameters: Packed, table: Sequence[Block], step: int) -> Constants:
+def complete_constants(
+    key: tuple[Hashable, ...], weights: DeferredBytes, parameters: DeferredBytes, table: Sequence[ConstantBlock], step: int
+) -> Constants:
     """Of a work whose sums are written out. step: where weights and parameters lie in one memory, and so in one block, alignment
     of the latter in bytes; 0: all works of these channels share the parameters. key: of the weights, (layer, channels, ...)."""
     if not step:
-        blocks = (Block((*key, False), *weights, "weights"), Block((*key[:2], "parameters"), *parameters, "parameters"), *table)
+        blocks = (
+            ConstantBlock((*key, False), *weights, "weights"),
+            ConstantBlock((*key[:2], "parameters"), *parameters, "parameters"),
+            *table,
+        )
         return Constants(blocks, None, 2 if table else None)
-    behind = aligned(weights.size_bytes, step)
+    behind = round_up(weights.size_bytes, step)
 
     def data() -> bytes:
         return weights.data().ljust(behind, b"\0") + parameters.data()
 
-    blocks = (Block((*key, True), behind + parameters.size_bytes, data, "weights"), *table)
+    blocks = (ConstantBlock((*key, True), behind + parameters.size_bytes, data, "weights"), *table)
     return Constants(blocks, behind, 1 if table else None)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quant.fixed_point.sums.groups import group_count
+from quant.fixed_point.sums.grouped_sums import group_count
 from toolchain import machine
 from toolchain.machine import dense_bytes, weight_bytes
-from toolchain.ops.convolution.constants import Packed
+from toolchain.ops.convolution.constants import DeferredBytes
 from toolchain.ops.convolution.parameters import ConvolutionParameters
-from toolchain.ops.convolution.tiles import Lowering, Part, Tile, cut
+from toolchain.ops.convolution.tiles import KernelPart, Lowering, Tile, cut
 from toolchain.ops.kit.grouped_weights import lay_groups
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import pack_dense
 from toolchain.ops.kit.residual import no_residual_fields, residual_fields
-from toolchain.ops.kit.tile import Site, Tiling, Work
+from toolchain.ops.kit.tile import BoxLocation, TileTask, Tiling
 
 
 class Dense(Lowering):
@@ -27,7 +27,7 @@ class Dense(Lowering):
         self.reduction, self.outputs = layer.input_type(0).shape[3] // op.groups, layer.output.shape[3] // op.groups
         super().__init__(op, layer, tiling)
 
-    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+    def work(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         box = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
         write = self.write(tile) if last else None
         reads = [box]
@@ -36,7 +36,7 @@ class Dense(Lowering):
         shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
         constants = self.constants(tile, part, shape, last)
 
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             residual = self.op.residual if len(sites) > 1 else None
             return (
                 machine.Convolution(
@@ -54,9 +54,9 @@ class Dense(Lowering):
                 ),
             )
 
-        return Work(tuple(reads), constants.blocks, write, emit, self.variant(tile, part, box, last))
+        return TileTask(tuple(reads), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
-    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+    def packed(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
         """With scales and minima of their groups, where they have any."""
         chip, number, groups = self.layer.chip, self.weight_number, self.op.weight_groups
         keys = None if groups is None else self.op.array(self.layer).groups
@@ -66,7 +66,7 @@ class Dense(Lowering):
             return pack_dense(self.rows(tile, part).reshape(shape), self.op.weight_type, chip)
 
         if groups is None or keys is None:
-            return Packed(size, codes)
+            return DeferredBytes(size, codes)
         first, inner = part.inner
         one_bytes = weight_bytes(groups.size, number, chip)
         of_them = groups.part(cut(tile.channels), slice(first // groups.size, group_count(first + inner, groups.size)))
@@ -74,7 +74,7 @@ class Dense(Lowering):
         def data() -> bytes:
             return lay_groups(np.frombuffer(codes(), np.uint8).reshape(shape[0], -1), of_them, one_bytes, keys)
 
-        return Packed(size, data)
+        return DeferredBytes(size, data)
 
-    def rows(self, tile: Tile, part: Part) -> Array:
+    def rows(self, tile: Tile, part: KernelPart) -> Array:
         return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]

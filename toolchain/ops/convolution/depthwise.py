@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from toolchain import machine
 from toolchain.machine import weight_bytes
-from toolchain.ops.convolution.constants import Packed
+from toolchain.ops.convolution.constants import DeferredBytes
 from toolchain.ops.convolution.parameters import ConvolutionParameters
-from toolchain.ops.convolution.tiles import Lowering, Part, Tile, cut
+from toolchain.ops.convolution.tiles import KernelPart, Lowering, Tile, cut
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import pack_weights
-from toolchain.ops.kit.tile import Site, Tiling, Work
+from toolchain.ops.kit.tile import BoxLocation, TileTask, Tiling
 
 
 class Depthwise(Lowering):
@@ -21,11 +21,11 @@ class Depthwise(Lowering):
         self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
         super().__init__(op, layer, tiling)
 
-    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+    def work(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         box = self.read(tile, part, tile.channels)
         constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             return (
                 machine.Depthwise(
                     **self.window_fields(tile, part, box, sites[0]),
@@ -37,15 +37,15 @@ class Depthwise(Lowering):
             )
 
         write = self.write(tile) if last else None
-        return Work((box,), constants.blocks, write, emit, self.variant(tile, part, box, last))
+        return TileTask((box,), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
-    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+    def packed(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
         """Row by row."""
-        return Packed(
+        return DeferredBytes(
             shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
             lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
         )
 
-    def rows(self, tile: Tile, part: Part) -> Array:
+    def rows(self, tile: Tile, part: KernelPart) -> Array:
         planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
         return planes.transpose(1, 2, 0)

@@ -16,11 +16,11 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import granule_of
 from toolchain.ops.convolution.dense import Dense
 from toolchain.ops.convolution.depthwise import Depthwise
-from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
+from toolchain.ops.convolution.grouped_convolution import Grouped, grouped_tilings
 from toolchain.ops.convolution.loops import loop_orders
-from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
+from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, fill_default_limits, is_depthwise
 from toolchain.ops.convolution.tiles import Lowering
-from toolchain.ops.kit.arrays import mapped
+from toolchain.ops.kit.array_choice import add_dataflows
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, alike_per_sample
@@ -79,7 +79,7 @@ class IntegerConvolution(ConvolutionParameters):
         """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
         deep = self.depthwise(layer)
         grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
-        return mapped(chain(grouped, _tilings(self, layer)), self.able(layer), deep)
+        return add_dataflows(chain(grouped, _tilings(self, layer)), self.able(layer), deep)
 
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
         return loop_orders(self, layer)
@@ -159,5 +159,5 @@ def _most(channels: int, limit: int, step: int) -> int:
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     """True when the padding must be written into memory first."""
     depthwise = is_depthwise(groups, inputs, outputs, chip)
-    limit = stated(chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
+    limit = fill_default_limits(chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
     return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])

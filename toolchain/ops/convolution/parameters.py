@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
-from quant.fixed_point.sums.groups import WeightGroups
+from quant.fixed_point.sums.grouped_sums import WeightGroups
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray
 from toolchain.hw.limits import ConvolutionLimits
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.machine.parameters.description import OPEN_LIMIT
-from toolchain.ops.kit.arrays import able_arrays, main_array
+from toolchain.ops.kit.array_choice import find_capable_arrays, main_array
 from toolchain.ops.kit.operator import Array, Layer, TiledOp
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.residual import Residual
@@ -58,7 +58,7 @@ class ConvolutionParameters(TiledOp):
     def able(self, layer: Layer, *post: str) -> tuple[Unit, ...]:
         """Arrays that can run it and do this to its outputs too."""
         pair = layer.input_type(0).dtype, self.weight_type
-        return able_arrays(layer.chip, self.post | {*post}, self.depthwise(layer), self.group, pair)
+        return find_capable_arrays(layer.chip, self.post | {*post}, self.depthwise(layer), self.group, pair)
 
     def array(self, layer: Layer) -> MacArray:
         """The largest array that can run it."""
@@ -75,7 +75,7 @@ class ConvolutionParameters(TiledOp):
 
     def limits(self, layer: Layer) -> ConvolutionLimits:
         """Those of the machine operation that runs it."""
-        return stated(getattr(layer.chip.limits, self.section(layer)))
+        return fill_default_limits(getattr(layer.chip.limits, self.section(layer)))
 
     def section(self, layer: Layer) -> str:
         """Where `limits` has those of the machine operation that runs it."""
@@ -115,10 +115,10 @@ class ConvolutionParameters(TiledOp):
 
 def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     """One weight plane a channel, and an array has a mode for it."""
-    return groups == inputs == outputs and inputs > 1 and bool(able_arrays(chip, depthwise=True))
+    return groups == inputs == outputs and inputs > 1 and bool(find_capable_arrays(chip, depthwise=True))
 
 
-def stated(limits: ConvolutionLimits) -> ConvolutionLimits:
+def fill_default_limits(limits: ConvolutionLimits) -> ConvolutionLimits:
     """With what an instruction can say of a window at most, where the machine sets no limit."""
     names = ("max_kernel", "max_stride", "max_dilation", "max_pad")
     return limits.model_copy(update={n: (OPEN_LIMIT, OPEN_LIMIT) for n in names if getattr(limits, n) is None})

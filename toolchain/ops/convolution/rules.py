@@ -10,32 +10,39 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quant.file_qparams import get_file_weights, narrowest_weight
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.groups import WeightScaling
 from quant.fixed_point.core.numerics import Numerics
-from quant.given import narrowest_weight, stored_weights
+from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.parameters import (
     BiasQuant,
     WeightQuant,
     bias_compensation,
     bias_quant,
+    check_chosen_weight,
     expressible_weight,
     product_scale,
-    taken_weight,
     weight_quant,
 )
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.convolution.input_planes import Plane, input_planes, reads_in_planes
+from toolchain.ops.convolution.bit_slices import (
+    SliceProduct,
+    SliceResult,
+    quantize_slice_products,
+    slice_weights,
+    sum_slice_products,
+    with_lower_input,
+)
+from toolchain.ops.convolution.input_bit_slices import BitSlice, slice_input, supports_bit_slices
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
-from toolchain.ops.convolution.planes import Made, Product, between, summed, weight_planes, with_lower_input
+from toolchain.ops.data_movement import Pad
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.window import pair_of
-from toolchain.ops.movement import Pad
 from toolchain.ops.permutation import Reshape
 
 Bounds = tuple[float | None, float | None]
@@ -67,33 +74,33 @@ class Convolution(FloatOp):
         return chip.array_types
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
-        return reads_in_planes(chip)
+        return supports_bit_slices(chip)
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True
 
-    def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
+    def weights(self, node: Node, scope: QuantContext) -> BiasQuant:
         """Its weights and bias in integers, of an input of no wide codes: as chosen, or the file's own codes, or rounded to
         nearest."""
-        x = Plane(node.inputs[0], scope.quant(node.inputs[0]), scope.codes(node.inputs[0]))
+        x = BitSlice(node.inputs[0], scope.quant(node.inputs[0]), scope.codes(node.inputs[0]))
         return self._weights(node, scope, x, self._weight_type(node, x, scope))
 
-    def _weights(self, node: Node, scope: QuantScope, x: Plane, codes: CodeType) -> BiasQuant:
+    def _weights(self, node: Node, scope: QuantContext, x: BitSlice, codes: CodeType) -> BiasQuant:
         weights, chosen = scope.graph.constants[node.inputs[1]], scope.layer(node)
         numerics = scope.chip.numerics.of(x.codes).with_weights(codes)
         bias = self._bias(node, scope)
         if chosen.weight is None:
             w, bias = self._rounded(node, weights, bias, scope, x, chosen.scaling, numerics)
         else:
-            w = taken_weight(chosen.weight, weights, numerics, name=node.name)
+            w = check_chosen_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
         return bias_quant(bias, weights, w, x.quant, numerics, name=node.name)
 
-    def _bias(self, node: Node, scope: QuantScope) -> Array | None:
+    def _bias(self, node: Node, scope: QuantContext) -> Array | None:
         chosen, name = scope.layer(node).bias, (*node.inputs, "", "")[2]
         return chosen if chosen is not None or not name else scope.graph.constants[name]
 
-    def _weight_type(self, node: Node, x: Plane, scope: QuantScope) -> CodeType:
+    def _weight_type(self, node: Node, x: BitSlice, scope: QuantContext) -> CodeType:
         """As asked; else the narrowest that holds a quantized file's own codes; else the first: of those that an array takes with
         the input's."""
         chip, codes, asked = scope.chip, x.codes, scope.weight_type(node)
@@ -107,7 +114,7 @@ class Convolution(FloatOp):
         groups = self.can_be_grouped(scope.graph.constants[node.inputs[1]].shape)
         return narrowest_weight(how, replace(chip.numerics, weight=known[0], more_weights=known[1:]), groups=groups)
 
-    def _plane(self, asked: CodeType, known: Sequence[CodeType], scope: QuantScope) -> CodeType | None:
+    def _plane(self, asked: CodeType, known: Sequence[CodeType], scope: QuantContext) -> CodeType | None:
         """The type of each of the two planes that such weights are, where the machine multiplies by them and adds."""
         plane = scope.chip.numerics.wide_weights.get(asked)
         return plane if plane in known and "add" in scope.chip.functions else None
@@ -117,8 +124,8 @@ class Convolution(FloatOp):
         node: Node,
         w: Array,
         bias: Array | None,
-        scope: QuantScope,
-        x: Plane,
+        scope: QuantContext,
+        x: BitSlice,
         scaling: WeightScaling | None,
         numerics: Numerics,
     ) -> tuple[WeightQuant, Array | None]:
@@ -126,7 +133,7 @@ class Convolution(FloatOp):
         how, groups = scope.stored(node, product=True), self.can_be_grouped(w.shape)
         own = None
         if how is not None and scaling is None and (groups or how.groups is None):
-            own = stored_weights(w, 0, how, numerics, node.name)
+            own = get_file_weights(w, 0, how, numerics, node.name)
         if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
             bias = how.bias
         if own is not None:
@@ -144,50 +151,50 @@ class Convolution(FloatOp):
         """Whether neighbours along the reduction stay so in every tile: products of a pixel's channels, all of them."""
         return self.groups == 1 and shape[1:3] == (1, 1)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         y, numerics = scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
         limits = clamp_codes(self.activation, y, numerics.activation)
-        nodes, seen = input_planes(node.inputs[0], scope)
+        nodes, seen = slice_input(node.inputs[0], scope)
         weight_type = self._weight_type(node, seen[0], scope)
         plane = self._plane(weight_type, scope.chip.weights_for(seen[0].codes), scope)
         products = self._products(node, scope, seen, weight_type, plane, limits)
         if len(products) == 1:
-            parts = [Made(node.outputs[0], y, numerics.activation)]
+            parts = [SliceResult(node.outputs[0], y, numerics.activation)]
             return [*nodes, self._product(node, scope, node.name, products[0], weight_type, parts[0], limits)]
-        parts = between(node, products, limits, scope)
+        parts = quantize_slice_products(node, products, limits, scope)
         nodes += [
             self._product(node, scope, f"{node.name}.{p.name}", p, plane or weight_type, part, part.codes.limits)
             for p, part in zip(products, parts, strict=True)
         ]
-        return [*nodes, *summed(node, products, parts, limits, scope)]
+        return [*nodes, *sum_slice_products(node, products, parts, limits, scope)]
 
     def _products(
         self,
         node: Node,
-        scope: QuantScope,
-        seen: Sequence[Plane],
+        scope: QuantContext,
+        seen: Sequence[BitSlice],
         weight_type: CodeType,
         plane: CodeType | None,
         limits: tuple[int, int],
-    ) -> list[Product]:
+    ) -> list[SliceProduct]:
         """One, or of weights or an input that are the sum of two planes one for each, that of the upper ones first; the product
         of both lower ones is below what either lacks of its operand. plane: of weights in planes the type of each."""
         x, y = seen[0], scope.quant(node.outputs[0])
         numerics = scope.chip.numerics.of(x.codes).with_weights(plane or weight_type)
         if plane is None:
-            found = [Product("upper", x, self._weights(node, scope, x, weight_type))]
+            found = [SliceProduct("upper", x, self._weights(node, scope, x, weight_type))]
         else:
             self._refuse_in_planes(node, scope, plane)
-            w = weight_planes(scope.graph.constants[node.inputs[1]], self._bias(node, scope), x.quant, numerics, node.name)
+            w = slice_weights(scope.graph.constants[node.inputs[1]], self._bias(node, scope), x.quant, numerics, node.name)
             largest = (
                 max(abs(limit - y.zero_point) for limit in limits) * y.scale / 2.0 ** scope.codes(node.outputs[0]).spare_bits
             )
-            found = [Product("upper", x, w.upper), Product("lower", x, w.lower, w.reach(x.quant, x.codes, largest))]
+            found = [SliceProduct("upper", x, w.upper), SliceProduct("lower", x, w.lower, w.reach(x.quant, x.codes, largest))]
         if len(seen) > 1:
             found.append(with_lower_input(found[0], seen[1], self._bias(node, scope), numerics, node.name))
         return found
 
-    def _refuse_in_planes(self, node: Node, scope: QuantScope, plane: CodeType) -> None:
+    def _refuse_in_planes(self, node: Node, scope: QuantContext, plane: CodeType) -> None:
         chosen = scope.layer(node)
         group = 0 if chosen.scaling is None else chosen.scaling.group
         if chosen.weight is not None or group:
@@ -197,11 +204,11 @@ class Convolution(FloatOp):
     def _product(
         self,
         node: Node,
-        scope: QuantScope,
+        scope: QuantContext,
         name: str,
-        product: Product,
+        product: SliceProduct,
         weight_type: CodeType,
-        made: Made,
+        made: SliceResult,
         limits: tuple[int, int],
     ) -> Node:
         """limits: of the codes that it makes."""
@@ -232,7 +239,7 @@ class Convolution(FloatOp):
         return Node(name, integer, names, (made.name,), node.sources)
 
 
-def convolution(scope: Scope) -> None:
+def convolution(scope: SelectionContext) -> None:
     x, w = scope.node.inputs[:2]
     bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
     weights = scope.value(w)
@@ -250,7 +257,7 @@ def convolution(scope: Scope) -> None:
     return scope.emit(op, names, "nhwc")
 
 
-def _padded(scope: Scope, source: str, op: Convolution) -> tuple[str, Convolution]:
+def _padded(scope: SelectionContext, source: str, op: Convolution) -> tuple[str, Convolution]:
     """Padding beyond the limit is written into memory first."""
     top, left, bottom, right = op.pads
     n, h, w, c = scope.types[source].shape
@@ -260,7 +267,7 @@ def _padded(scope: Scope, source: str, op: Convolution) -> tuple[str, Convolutio
     return padded, Convolution(op.strides, (0, 0, 0, 0), op.dilations, op.groups)
 
 
-def gemm(scope: Scope) -> None:
+def gemm(scope: SelectionContext) -> None:
     """x[m, k] w[n, k]^T + b: a 1x1 convolution over m columns."""
     x, w = scope.node.inputs[:2]
     bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""

@@ -6,13 +6,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from toolchain.machine import parameter_bytes
-from toolchain.ops.convolution.constants import Addresses, Constants, Packed, partial, whole
+from toolchain.ops.convolution.constants import Addresses, Constants, DeferredBytes, complete_constants, partial_sum_constants
 from toolchain.ops.convolution.parameters import ConvolutionParameters
-from toolchain.ops.kit.arrays import lie_together
-from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
+from toolchain.ops.kit.array_choice import lie_together
+from toolchain.ops.kit.nest import Nest, cut_axis, reduction_axis, uniform_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import channel_slice, parameter_block
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, beside_padding, spans
+from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, find_padded_edges, spans
 from toolchain.ops.kit.window import Window
 
 Pair = tuple[int, int]
@@ -28,7 +28,7 @@ class Tile(NamedTuple):
     channels: tuple[int, int]
 
 
-class Part(NamedTuple):
+class KernelPart(NamedTuple):
     """Kernel elements and reduction channels of one instruction."""
 
     ky: tuple[int, int]
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     inner: tuple[int, int]
 
 
-class Seen(NamedTuple):
+class WindowInput(NamedTuple):
     """What an instruction sees of one axis of its input: elements to skip in what is held, padding in front, how many elements,
     which lie `apart`, and the stride of its window over them."""
 
@@ -47,20 +47,20 @@ class Seen(NamedTuple):
     stride: int
 
 
-def seen(window: Window, outputs: Pair, first: int, held: int) -> Seen:
+def get_window_input(window: Window, outputs: Pair, first: int, held: int) -> WindowInput:
     """Of `held` elements from `first`, for outputs (start, count)."""
     skip, pad = window.offset(outputs[0], first)
-    return Seen(skip, pad, max(0, held - skip), 1, window.stride if outputs[1] > 1 else 1)
+    return WindowInput(skip, pad, max(0, held - skip), 1, window.stride if outputs[1] > 1 else 1)
 
 
-def stepped(window: Window, outputs: Pair, first: int, held: int) -> Seen:
+def stepped(window: Window, outputs: Pair, first: int, held: int) -> WindowInput:
     """As `seen`, of a window of one element whose stride is beyond the limit: elements a stride apart, one for each output."""
     (start, count), stride = outputs, window.stride
     begin = start * stride - window.pad - first
     pad = max(0, -(begin // stride))
     skip = begin + pad * stride
     size = min(count - pad, -(-(held - skip) // stride))
-    return Seen(skip, pad, size, stride if size > 1 else 1, 1) if size > 0 else Seen(0, 0, 0, 1, 1)
+    return WindowInput(skip, pad, size, stride if size > 1 else 1, 1) if size > 0 else WindowInput(0, 0, 0, 1, 1)
 
 
 class Lowering:
@@ -89,7 +89,7 @@ class Lowering:
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
         entry = layer.chip.layout.parameters
         self.parameter_step = entry.alignment_bytes if lie_together(layer.chip, "weights", "parameters") else 0
-        self._constants: dict[tuple[Pair, Part, bool], Constants] = {}
+        self._constants: dict[tuple[Pair, KernelPart, bool], Constants] = {}
 
     def _kernel_part(self) -> tuple[int, int]:
         """Kernel rows and columns of one instruction."""
@@ -108,20 +108,22 @@ class Lowering:
         rows = window_axis(self.vertical, tuple(spans(high, self.tiling.rows, top)), ky)
         columns = window_axis(self.horizontal, tuple(spans(wide, self.tiling.columns, left)), kx)
         inner = reduction_axis(self.reduction, self.tiling.inner)
-        places, channels = (alike(batch), rows, columns), cut_axis(outputs, self.tiling.channels, first)
+        places, channels = (uniform_axis(batch), rows, columns), cut_axis(outputs, self.tiling.channels, first)
         order = (*places, channels) if self.tiling.rows_outer else (channels, *places)
         taps = list(product(ky, kx))
-        return Nest((alike(self.groups), *order, inner), lambda point: self._works(point, taps))
+        return Nest((uniform_axis(self.groups), *order, inner), lambda point: self._works(point, taps))
 
-    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[Work]:
+    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
         """One tile and one piece of the reduction: a work for each part of the kernel that meets more than padding."""
         tile, inner = self._tile(point)
         met = self._met(tile, taps)
         first, final = inner[0] == 0, inner[0] + inner[1] == self.reduction
         if not met:
-            return [self.work(tile, Part(*taps[0], inner), False, True)] if first else []
+            return [self.work(tile, KernelPart(*taps[0], inner), False, True)] if first else []
         ends = len(met) - 1
-        return [self.work(tile, Part(ky, kx, inner), i > 0 or not first, final and i == ends) for i, (ky, kx) in enumerate(met)]
+        return [
+            self.work(tile, KernelPart(ky, kx, inner), i > 0 or not first, final and i == ends) for i, (ky, kx) in enumerate(met)
+        ]
 
     def _tile(self, point: tuple[Any, ...]) -> tuple[Tile, Pair]:
         """The tile of a point of the nest, and its piece of the reduction."""
@@ -138,33 +140,33 @@ class Lowering:
     def _meets(self, tile: Tile, ky: Pair, kx: Pair) -> bool:
         return self.vertical.part(ky).meets(*tile.rows) and self.horizontal.part(kx).meets(*tile.columns)
 
-    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+    def work(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         """The work of one instruction."""
         raise NotImplementedError
 
-    def read(self, tile: Tile, part: Part, channels: tuple[int, int]) -> Box:
+    def read(self, tile: Tile, part: KernelPart, channels: tuple[int, int]) -> Box:
         """What the tile reads; of the kernel rows of this part alone where the tiling cuts them to save memory."""
         vertical = self.vertical.part(part.ky) if self.tiling.taps else self.vertical
         top, rows = vertical.needed(*tile.rows)
         left, columns = self.horizontal.needed(*tile.columns)
         return Box(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
 
-    def variant(self, tile: Tile, part: Part, box: Box, last: bool) -> tuple[int, ...]:
+    def variant(self, tile: Tile, part: KernelPart, box: Box, last: bool) -> tuple[int, ...]:
         sums = () if last else (tile.rows[1], tile.columns[1], tile.channels[1])
         return (*self.tiling.variant, *part.ky, *part.kx, *self.beside(tile, box), *sums)
 
     def beside(self, tile: Tile, box: Box) -> tuple[int, int]:
         """The tile's first row and column where its windows lie beside padding, of which these say how much there is; else -1."""
-        return beside_padding((tile.rows[0], tile.columns[0]), box, self.layer.types[self.x].shape)
+        return find_padded_edges((tile.rows[0], tile.columns[0]), box, self.layer.types[self.x].shape)
 
     def write(self, tile: Tile) -> Box:
         start = (tile.n, tile.rows[0], tile.columns[0], tile.channels[0])
         return Box(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
 
-    def window_fields(self, tile: Tile, part: Part, box: Box, site: Site) -> dict[str, int]:
+    def window_fields(self, tile: Tile, part: KernelPart, box: Box, site: BoxLocation) -> dict[str, int]:
         """Addresses, sizes and padding of the input as this part of the kernel sees it."""
         op = self.op
-        see_rows, see_columns = (stepped if far else seen for far in self.stepped)
+        see_rows, see_columns = (stepped if far else get_window_input for far in self.stepped)
         rows = see_rows(self.vertical.part(part.ky), tile.rows, box.start[1], box.size[1])
         columns = see_columns(self.horizontal.part(part.kx), tile.columns, box.start[2], box.size[2])
         return {
@@ -202,7 +204,7 @@ class Lowering:
             "weight_type": self.weight_number,
         }
 
-    def output_fields(self, site: Site | None) -> dict[str, int]:
+    def output_fields(self, site: BoxLocation | None) -> dict[str, int]:
         r = self.op.requant
         return {
             "output_address": site.address if site else 0,
@@ -214,7 +216,7 @@ class Lowering:
             "clamp_high": r.high,
         }
 
-    def constants(self, tile: Tile, part: Part, shape: tuple[int, int], last: bool) -> Constants:
+    def constants(self, tile: Tile, part: KernelPart, shape: tuple[int, int], last: bool) -> Constants:
         """Weights of one instruction and, for the last of a tile, its parameters and table.
 
         shape: rows x row length of the weights, which are packed row by row.
@@ -223,23 +225,25 @@ class Lowering:
         if known is None:
             key, packed = (self.layer.node.name, tile.channels, *part), self.packed(tile, part, shape)
             ends = (self.parameters(*tile.channels), self.table_blocks, self.parameter_step)
-            known = self._constants[tile.channels, part, last] = whole(key, packed, *ends) if last else partial(key, packed)
+            known = self._constants[tile.channels, part, last] = (
+                complete_constants(key, packed, *ends) if last else partial_sum_constants(key, packed)
+            )
         return known
 
-    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+    def packed(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
         """The weights of one instruction."""
         raise NotImplementedError
 
-    def parameters(self, start: int, size: int) -> Packed:
+    def parameters(self, start: int, size: int) -> DeferredBytes:
         """Of output channels [start, start + size)."""
         bias, requant, chip = self.layer.constants[self.bias], self.op.requant, self.layer.chip
 
         def data() -> bytes:
             return parameter_block(bias[start : start + size], channel_slice(requant, start, size), chip)
 
-        return Packed(parameter_bytes(size, chip), data)
+        return DeferredBytes(parameter_bytes(size, chip), data)
 
-    def rows(self, tile: Tile, part: Part) -> Array:
+    def rows(self, tile: Tile, part: KernelPart) -> Array:
         """The weights of one instruction in the order of memory."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add, mul, prelu
 from toolchain import machine
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import (
+from toolchain.ops.kit.box_tiles import (
     box_nest,
     box_orders,
     box_tilings,
@@ -27,7 +27,7 @@ from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work
+from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling
 
 Kind = Literal["add", "sub", "mul", "prelu"]
 
@@ -105,31 +105,33 @@ class IntegerBinary(TiledOp):
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
         boxes = [operand_box(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
         constant = [n in layer.constants for n in layer.node.inputs]
         reads = tuple(r for r, c in zip(boxes, constant) if not c)
         blocks = tuple(constant_block(layer, r) for r, c in zip(boxes, constant) if c)
 
-        def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(
+            sites: Sequence[BoxLocation], addresses: Sequence[int], out: BoxLocation | None
+        ) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             moving, fixed = iter(sites), iter(addresses)
-            at = [Site(next(fixed), layer.strides(r)) if c else next(moving) for r, c in zip(boxes, constant)]
+            at = [BoxLocation(next(fixed), layer.strides(r)) if c else next(moving) for r, c in zip(boxes, constant)]
             a = broadcast_strides(boxes[0], at[0], len(size))
             b = broadcast_strides(boxes[1], at[1], len(size))
             numbers = [layer.type_number(n) for n in (*layer.node.inputs, *layer.node.outputs)]
             surfaces = at[0].strides.surface_bytes, at[1].strides.surface_bytes
             return (self._instruction(at, a, b, size, out, numbers, surfaces),)
 
-        return Work(reads, blocks, Box(layer.node.outputs[0], start, size), emit)
+        return TileTask(reads, blocks, Box(layer.node.outputs[0], start, size), emit)
 
     def _instruction(
         self,
-        at: list[Site],
+        at: list[BoxLocation],
         a: Sequence[int],
         b: Sequence[int],
         size: tuple[int, ...],
-        out: Site,
+        out: BoxLocation,
         types: Sequence[int],
         surfaces: tuple[int, int],
     ) -> machine.Elementwise:

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quant.file_qparams import get_file_codes
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.pointwise.float32 import right_is_last
-from quant.given import stored_codes
+from quant.fixed_point.pointwise.float32 import adds_right_last
 from quant.parameters import product_scale, quant_range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.elementwise.integer import IntegerBinary, Kind
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.zero_points import moved_zero_points
+from toolchain.ops.kit.selection_context import SelectionContext
+from toolchain.ops.kit.zero_points import shift_zero_points
 
 Bounds = tuple[float | None, float | None]
 
@@ -51,7 +51,7 @@ class Binary(FloatOp):
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         names, quants = zip(*(self._operand(i, node, scope) for i in range(2)))
         a, b = quants
         y = scope.quant(node.outputs[0])
@@ -60,7 +60,7 @@ class Binary(FloatOp):
 
         if self.kind in ("add", "sub"):
             r = sum_requants(node, (a, b, y), self.kind, low, high, scope)
-            zeros = moved_zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
+            zeros = shift_zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
             requants = r.q_requant, r.r_requant, replace(r.out_requant, zero_point=zeros[2])
             op = IntegerBinary(self.kind, zeros[0], zeros[1], r.left_shift, *requants)
         elif self.kind == "mul":
@@ -73,28 +73,28 @@ class Binary(FloatOp):
             op = IntegerBinary("prelu", a.zero_point, b.zero_point, 0, positive, negative, positive)
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
-    def _operand(self, index: int, node: Node, scope: QuantScope) -> tuple[str, Quant]:
+    def _operand(self, index: int, node: Node, scope: QuantContext) -> tuple[str, Quant]:
         """An activation as it is; a constant in its file's codes, or quantized by its own range."""
         name = node.inputs[index]
         value = scope.graph.constants.get(name)
         if value is None:
             return name, scope.quant(name)
         numerics = scope.numerics(node.outputs[0])
-        own = stored_codes(value, scope.stored(node), numerics)
+        own = get_file_codes(value, scope.stored(node), numerics)
         codes, quant = own or self._codes(value, index, node, scope)
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:
             codes = np.broadcast_to(codes, shape)
         return scope.constant(f"{node.name}.{name}", codes.astype(numerics.activation.dtype)), quant
 
-    def _codes(self, value: Array, index: int, node: Node, scope: QuantScope) -> tuple[Array, Quant]:
+    def _codes(self, value: Array, index: int, node: Node, scope: QuantContext) -> tuple[Array, Quant]:
         """Of a constant, by its own range."""
         if self.kind in ("add", "sub"):
             value = self._telling(value, index, node, scope)
         quant, limits = scope.constant_quant(value, node.outputs[0]), scope.codes(node.outputs[0]).limits
         return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *limits), quant
 
-    def _telling(self, value: Array, index: int, node: Node, scope: QuantScope) -> Array:
+    def _telling(self, value: Array, index: int, node: Node, scope: QuantContext) -> Array:
         """A constant operand of a sum, without what no output can tell: beyond it every sum saturates. A mask's minus
         infinity ends there, and leaves its codes to the other values."""
         other, out = node.inputs[1 - index], node.outputs[0]
@@ -108,7 +108,7 @@ class Binary(FloatOp):
         return np.clip(value.astype(np.float64), low, high)
 
 
-def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantScope) -> Residual:
+def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantContext) -> Residual:
     """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y). Where
     codes are wide there is no headroom to shift into: S2 is the least at which the sum has 32 bits. Of a sum in float32 both to
     S_y, and nothing behind it."""
@@ -126,7 +126,7 @@ def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low:
     return Residual(a.zero_point, b.zero_point, shift, q, r, out)
 
 
-def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantScope) -> float:
+def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantContext) -> float:
     """The least scale at which operands of at most 2**29 each have a sum of 32 bits, and to which the machine can bring them."""
     form = scope.chip.numerics.scale
     reach = max(q.scale * 2.0 ** (t.bits - t.is_wide - 29) for q, t in zip((a, b), types, strict=True))
@@ -134,8 +134,8 @@ def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantScope) ->
     return 2.0 ** math.ceil(math.log2(least)) if form.kind == "pow2" else least
 
 
-def _rule(kind: Kind) -> Callable[[Scope], None]:
-    def rule(scope: Scope) -> None:
+def _rule(kind: Kind) -> Callable[[SelectionContext], None]:
+    def rule(scope: SelectionContext) -> None:
         names = list(scope.node.inputs)
         rank = len(scope.shape(scope.node.outputs[0]))
         if _exchanged(kind, names, scope):
@@ -149,14 +149,14 @@ def _rule(kind: Kind) -> Callable[[Scope], None]:
     return rule
 
 
-def _exchanged(kind: Kind, names: list[str], scope: Scope) -> bool:
+def _exchanged(kind: Kind, names: list[str], scope: SelectionContext) -> bool:
     """A constant goes second. Of a sum in float32 the order counts: its codes are those of QLinearAdd."""
     if kind == "add" and scope.chip.numerics.sums_in_float32("add"):
-        return right_is_last(*(scope.shape(n) for n in names))
+        return adds_right_last(*(scope.shape(n) for n in names))
     return kind in ("add", "mul") and names[0] in scope.graph.constants
 
 
-def laid_out(scope: Scope, name: str, layout: str, rank: int) -> str:
+def laid_out(scope: SelectionContext, name: str, layout: str, rank: int) -> str:
     """The chip's tensor or constant in this layout. rank: of the result that it is an operand of."""
     value = scope.value(name)
     if value is None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from toolchain import machine
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import row_column, three
-from toolchain.ops.kit.tile import Site
+from toolchain.ops.kit.box_tiles import pad_to_three_dims, row_column
+from toolchain.ops.kit.tile import BoxLocation
 
 
 def elementwise(
     kind: ElementwiseKind,
     size: tuple[int, ...],
-    out: Site,
+    out: BoxLocation,
     *,
     a: tuple[int, ...],
     b: tuple[int, ...],
@@ -24,7 +24,7 @@ def elementwise(
 ) -> machine.Elementwise:
     """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp.
     types: numbers of those of a, b and the output; surfaces: bytes between granules of channels of a and b."""
-    height, width, channels = three(size)[-3:]
+    height, width, channels = pad_to_three_dims(size)[-3:]
     row, column = row_column(out)
     return machine.Elementwise(
         kind=kind,

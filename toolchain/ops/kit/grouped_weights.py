@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.sums.groups import WeightGroups
+from quant.fixed_point.sums.grouped_sums import WeightGroups
 from toolchain.hw.engines import WeightGroups as GroupKeys
 
 Array = NDArray[Any]

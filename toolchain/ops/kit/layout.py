@@ -22,6 +22,6 @@ def axis_in(axis: int, layout: str) -> int:
     return _AXIS_NHWC[axis] if layout == "nhwc" else axis
 
 
-def arranged(values: tuple[int, ...], layout: str) -> tuple[int, ...]:
+def permute_to_layout(values: tuple[int, ...], layout: str) -> tuple[int, ...]:
     """One value a dimension, from the model's order to `layout`."""
     return tuple(values[i] for i in channels_last(len(values))) if layout == "nhwc" else tuple(values)

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby, product
 from typing import Any
 
-from toolchain.ops.kit.tile import Work, spans
+from toolchain.ops.kit.tile import TileTask, spans
 from toolchain.ops.kit.window import Window
 
 Span = tuple[int, int]
@@ -47,21 +47,21 @@ class Nest:
     """Loops, outermost first, and the works at one point: `body` is given the step of every loop."""
 
     axes: tuple[Axis, ...]
-    body: Callable[[tuple[Any, ...]], Sequence[Work]]
+    body: Callable[[tuple[Any, ...]], Sequence[TileTask]]
 
-    def works(self) -> Iterator[Work]:
+    def works(self) -> Iterator[TileTask]:
         """All works in the order in which they run."""
         for point in product(*(axis.steps for axis in self.axes)):
             yield from self.body(point)
 
-    def distinct(self) -> Iterator[Work]:
+    def distinct(self) -> Iterator[TileTask]:
         """The works at one point of each kind: what none of them needs, none of the others does."""
         for point in product(*(axis.distinct for axis in self.axes)):
             yield from self.body(point)
 
 
 @lru_cache(maxsize=4096)
-def alike(count: int) -> Axis:
+def uniform_axis(count: int) -> Axis:
     """The steps 0, 1, ... count - 1, all of one kind."""
     return Axis(tuple(range(count)), (0,) * count)
 

@@ -21,13 +21,13 @@ from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.layout_section import FeatureMaps
 from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
 from toolchain.machine import granule_of
-from toolchain.machine.tensors import Strides, laid, laid_bytes
+from toolchain.machine.tensors import Strides, laid_bytes, make_strides
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.tile import Box, Extent, FillBox, Move, Tiling
 from toolchain.ops.kit.window import Window
 
@@ -63,7 +63,9 @@ class Layer:
 
     def strides(self, box: Box) -> Strides:
         """Of a box of a tensor by itself, as it passes through a memory of the chip."""
-        return laid(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor), (self.orders or {}).get(box.tensor, ()))
+        return make_strides(
+            box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor), (self.orders or {}).get(box.tensor, ())
+        )
 
     def box_bytes(self, box: Box) -> int:
         """That it takes there."""
@@ -242,7 +244,7 @@ class FloatOp(Operator, ABC):
         """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
 
     @abstractmethod
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         """The integer nodes in its place."""
 
 
@@ -258,7 +260,7 @@ def sample_axis(shape: tuple[int, ...]) -> int | None:
     return next((i for i, n in enumerate(shape) if n > 1), None)
 
 
-def of_sample(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+def sample_shape(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """The shape of one of the `count` samples that a tensor holds. Raises ValueError where it holds no such number."""
     axis = sample_axis(shape)
     if axis is None or shape[axis] % count:
@@ -292,12 +294,12 @@ def one_type(op: Operator) -> bool:
     return isinstance(op, FloatOp) and op.one_type
 
 
-def own_scale(op: Operator, codes: CodeType) -> Quant | None:
+def get_forced_qparams(op: Operator, codes: CodeType) -> Quant | None:
     """Of its output, for operators that make no other; wide codes are made of narrower ones, at any scale."""
     return op.own_scale(codes) if isinstance(op, FloatOp) and not codes.is_wide else None
 
 
-def brought(op: Operator) -> tuple[float, ...]:
+def get_inserted_values(op: Operator) -> tuple[float, ...]:
     """The real numbers that an operator whose output has its input's codes puts among them."""
     return op.brings if isinstance(op, FloatOp) else ()
 

@@ -14,10 +14,10 @@ from types import ModuleType
 
 import toolchain.ops
 from toolchain.errors import InternalError
+from toolchain.module_registry import merge_tables
+from toolchain.ops.kit.decomposition import NativeRule, StepsRule
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.steps import StepsRule, Whole
-from toolchain.tables import merged
 
 KIT = "toolchain.ops.kit"  # what operators are made of
 
@@ -44,8 +44,8 @@ def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
 
 _MODULES = _modules()
 _HAS = "has a rule for"
-RULES: dict[str, Rule] = merged(_MODULES, "RULES", _HAS)
-STEPS: dict[str, StepsRule] = merged(_MODULES, "STEPS", _HAS)
-WHOLE: dict[str, Whole] = merged(_MODULES, "WHOLE", _HAS)
-HOSTED: dict[str, str] = merged(_MODULES, "HOSTED", _HAS)
+RULES: dict[str, Rule] = merge_tables(_MODULES, "RULES", _HAS)
+STEPS: dict[str, StepsRule] = merge_tables(_MODULES, "STEPS", _HAS)
+WHOLE: dict[str, NativeRule] = merge_tables(_MODULES, "WHOLE", _HAS)
+HOSTED: dict[str, str] = merge_tables(_MODULES, "HOSTED", _HAS)
 INTEGER_OPERATORS = _integer_operators(_MODULES)

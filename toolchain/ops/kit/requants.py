@@ -12,8 +12,8 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
 from toolchain.hw.chip import Chip
-from toolchain.machine import in_tiles, memory_type, packed_parameters
-from toolchain.ops.kit.tile import Block
+from toolchain.machine import in_tiles, memory_type, pack_parameters
+from toolchain.ops.kit.tile import ConstantBlock
 
 Array = NDArray[Any]
 
@@ -25,7 +25,7 @@ def pair(r: Requant) -> tuple[int, int]:
 
 def parameter_block(bias: Array, r: Requant, chip: Chip) -> bytes:
     """bias int64[c] and a Requant of 1 or c scales -> c entries of requantization parameters."""
-    return packed_parameters(bias, r.multiplier, r.shift, chip)
+    return pack_parameters(bias, r.multiplier, r.shift, chip)
 
 
 def channel_slice(r: Requant, start: int, size: int) -> Requant:
@@ -65,7 +65,7 @@ class LookupTable:
             return lookup8(x, self.entries)
         return lookup16(x, self.entries, self.form)
 
-    def block(self, owner: str, role: str) -> Block:
+    def block(self, owner: str, role: str) -> ConstantBlock:
         """role: which of a unit's operands the table is."""
         data = np.ascontiguousarray(self.entries).astype(memory_type(self.entries.dtype)).tobytes()
-        return Block((owner, "table"), len(data), lambda: data, role)
+        return ConstantBlock((owner, "table"), len(data), lambda: data, role)

@@ -11,7 +11,7 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add
 from toolchain.machine import ADDEND
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Site
+from toolchain.ops.kit.tile import BoxLocation
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ class Residual:
         )
 
 
-def residual_fields(residual: Residual, site: Site, number: int) -> dict[str, int]:
+def residual_fields(residual: Residual, site: BoxLocation, number: int) -> dict[str, int]:
     """The parameters of machine.WithAddend, and the type of the addend by its number."""
     q, r, out = pair(residual.q_requant), pair(residual.r_requant), pair(residual.out_requant)
     return {

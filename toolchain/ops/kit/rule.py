@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolchain.ir.graph import Node
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 
 Layout = Literal["nhwc", "any", "plain"]
 
@@ -23,7 +23,7 @@ class Rule:
     them.
     """
 
-    select: Callable[[Scope], None]
+    select: Callable[[SelectionContext], None]
     layout: Layout | Callable[[Node[Any]], Layout] = "plain"
     bools: bool = False
     indices: bool = False

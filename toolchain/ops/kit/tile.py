@@ -21,14 +21,14 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Site:
+class BoxLocation:
     """Where a box's first element lies in the memory of its operand, and how the others lie from there."""
 
     address: int
     strides: Strides
 
 
-class Block(NamedTuple):
+class ConstantBlock(NamedTuple):
     """Constant bytes an instruction needs (weights, parameters, a table). Equal keys hold equal bytes. role: which of a unit's
     operands they are; the unit says which memory that one lies in."""
 
@@ -39,22 +39,22 @@ class Block(NamedTuple):
 
 
 # From where the tile's reads, blocks and write lie to its machine operations.
-CodeGenerator = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
+CodeGenerator = Callable[[Sequence[BoxLocation], Sequence[int], BoxLocation | None], tuple[MachineOp, ...]]
 
 
-class Work(NamedTuple):
+class TileTask(NamedTuple):
     """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
     partial sums). variant: what of its time its shapes do not say: the array's dataflow and depthwise mode, (start, count) of the
     rows and columns of the kernel, where windows lie beside padding; of partial sums how many there are."""
 
     reads: tuple[Box, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[ConstantBlock, ...]
     write: Box | None
     emit: CodeGenerator
     variant: tuple[int, ...] = (0, 0)
 
 
-def beside_padding(begin: tuple[int, int], box: Box, shape: Sequence[int]) -> tuple[int, int]:
+def find_padded_edges(begin: tuple[int, int], box: Box, shape: Sequence[int]) -> tuple[int, int]:
     """The first row and column of a tile, each where what it reads ends with its input (NHWC) and may be padded; else -1."""
     top, left, rows, columns = box.start[1], box.start[2], box.size[1], box.size[2]
     return (
@@ -141,7 +141,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def aligned(size: int, multiple: int) -> int:
+def round_up(size: int, multiple: int) -> int:
     """The least multiple of `multiple` that holds `size`."""
     return ceil_div(size, multiple) * multiple
 
@@ -156,7 +156,7 @@ def halvings(total: int, multiple: int = 1) -> list[int]:
     sizes: list[int] = []
     pieces = 1
     while True:
-        size = min(total, aligned(ceil_div(total, pieces), multiple))
+        size = min(total, round_up(ceil_div(total, pieces), multiple))
         if not sizes or size < sizes[-1]:
             sizes.append(size)
         if size <= multiple:

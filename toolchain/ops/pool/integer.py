@@ -18,10 +18,10 @@ from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums import pool as fixed_point
 from toolchain import machine
 from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
-from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
+from toolchain.ops.kit.nest import Nest, cut_axis, uniform_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, beside_padding, halvings, spans
+from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, find_padded_edges, halvings, spans
 from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_counts
 
 
@@ -69,11 +69,11 @@ class _Pooling(TiledOp):
         columns = tuple((s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns))
         places = (window_axis(vertical, rows), window_axis(horizontal, columns))
         return Nest(
-            (alike(batch), cut_axis(own, tiling.channels, first), *places),
+            (uniform_axis(batch), cut_axis(own, tiling.channels, first), *places),
             lambda point: (self._work(layer, point[0], point[2], point[3], point[1]),),
         )
 
-    def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> Work:
+    def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> TileTask:
         _, height, width, _ = layer.input_type(0).shape
         vertical, horizontal = self.geometry.axes(height, width)
         top, high = vertical.needed(*rows)
@@ -81,7 +81,7 @@ class _Pooling(TiledOp):
         box = Box(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
         write = Box(layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1]))
 
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             site = sites[0]
             # padding is below the kernel, so that every window begins before the input's end: nothing is skipped
@@ -117,7 +117,7 @@ class _Pooling(TiledOp):
                 ),
             )
 
-        return Work((box,), (), write, emit, beside_padding((rows[0], columns[0]), box, layer.input_type(0).shape))
+        return TileTask((box,), (), write, emit, find_padded_edges((rows[0], columns[0]), box, layer.input_type(0).shape))
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         raise NotImplementedError

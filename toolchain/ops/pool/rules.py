@@ -15,11 +15,11 @@ from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.division import divides, mean_weight
 from toolchain.ops.kit.operator import FloatOp, clamp_codes
-from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.window import pair_of
-from toolchain.ops.kit.zero_points import moved_zero_points
+from toolchain.ops.kit.zero_points import shift_zero_points
 from toolchain.ops.pool.geometry import Geometry, Pads, Pair, window_counts
 from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
 
@@ -56,7 +56,7 @@ class MaxPool(FloatOp):
             return f"{chip.key('vector')}.functions has no max_pool"
         return beyond_pools(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         return [Node(node.name, IntegerMaxPool(self.geometry), node.inputs, node.outputs, node.sources)]
 
 
@@ -104,11 +104,11 @@ class AveragePool(FloatOp):
     def _counted(self, height: int, width: int) -> list[int]:
         return sorted({int(v) for v in np.unique(window_counts(self.geometry, height, width, self.count_padding))})
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
         low, high = clamp_codes(self.activation, y, codes)
-        zeros = moved_zero_points((x.zero_point, y.zero_point), node, scope)
+        zeros = shift_zero_points((x.zero_point, y.zero_point), node, scope)
         _, height, width, channels = scope.graph.types[node.inputs[0]].shape
         if self.as_convolution(channels, scope.chip):
             return [self._convolution(node, scope, channels, zeros, low, high)]
@@ -119,7 +119,9 @@ class AveragePool(FloatOp):
         op = IntegerAveragePool(self.geometry, self.count_padding, zeros[0], requants)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
-    def _convolution(self, node: Node, scope: QuantScope, channels: int, zero_points: Sequence[int], low: int, high: int) -> Node:
+    def _convolution(
+        self, node: Node, scope: QuantContext, channels: int, zero_points: Sequence[int], low: int, high: int
+    ) -> Node:
         """zero_points: of input and output."""
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         g, (kh, kw), read = self.geometry, self.geometry.kernel, scope.codes(node.inputs[0])
@@ -198,7 +200,7 @@ def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePo
     return AveragePool(Geometry(kernel, (1, 1), (0, 0, 0, 0)), False)
 
 
-def _geometry(scope: Scope) -> Geometry | None:
+def _geometry(scope: SelectionContext) -> Geometry | None:
     a = scope.attributes
     kernel = a.get("kernel_shape")
     if kernel is None or len(kernel) != 2 or a.get("ceil_mode", 0):
@@ -210,7 +212,7 @@ def _geometry(scope: Scope) -> Geometry | None:
     return Geometry((height, width), pair_of(a, "strides"), (top, left, bottom, right), dilations)
 
 
-def max_pool(scope: Scope) -> None:
+def max_pool(scope: SelectionContext) -> None:
     geometry = _geometry(scope)
     if geometry is None or len([o for o in scope.node.outputs if o]) > 1:
         return scope.refuse("windows that are not over rows and columns, or indices asked for")
@@ -218,7 +220,7 @@ def max_pool(scope: Scope) -> None:
     return scope.emit(MaxPool(last), (source,), "nhwc")
 
 
-def smaller_windows(scope: Scope, source: str, geometry: Geometry) -> tuple[str, Geometry]:
+def smaller_windows(scope: SelectionContext, source: str, geometry: Geometry) -> tuple[str, Geometry]:
     """A pool beyond the machine's windows as several: what the last of them reads, and the last. The others are made."""
     limits, chain = scope.chip.limits.pool, [geometry]
     beyond = ((limits.max_kernel, geometry.kernel), (limits.max_stride, geometry.strides))
@@ -234,7 +236,7 @@ def smaller_windows(scope: Scope, source: str, geometry: Geometry) -> tuple[str,
     return source, chain[-1]
 
 
-def average_pool(scope: Scope) -> None:
+def average_pool(scope: SelectionContext) -> None:
     geometry = _geometry(scope)
     if geometry is None:
         return scope.refuse("windows that are not over rows and columns")

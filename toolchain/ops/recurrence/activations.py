@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from toolchain.ir.inner import Fixed, Within
+from toolchain.ir.range_constraints import ClippedRange, FixedRange
 
 _DEFAULTS = {"Elu": (1.0, 0.0), "HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01, 0.0)}
 _SAID = ("Affine", "ScaledTanh", "ThresholdedRelu")  # whose parameters ONNX and onnxruntime have no common defaults of
@@ -20,7 +20,7 @@ KNOWN = frozenset((*_PLAIN, *_DEFAULTS, *_SAID))
 
 
 class Make(Protocol):
-    def __call__(self, what: str, op_type: str, *inputs: str | float, range: Fixed | None, **attributes: float) -> str: ...
+    def __call__(self, what: str, op_type: str, *inputs: str | float, range: FixedRange | None, **attributes: float) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Activation:
     beta: float = 0.0
 
     @property
-    def bounds(self) -> Fixed | None:
+    def bounds(self) -> FixedRange | None:
         """What its values lie in, whatever the data."""
         if self.name == "ScaledTanh":
-            return Fixed(-abs(self.alpha), abs(self.alpha))
-        return Fixed(*_BOUNDS[self.name]) if self.name in _BOUNDS else None
+            return FixedRange(-abs(self.alpha), abs(self.alpha))
+        return FixedRange(*_BOUNDS[self.name]) if self.name in _BOUNDS else None
 
-    def read(self, as_one: str, interpolates: bool) -> Within:
+    def read(self, as_one: str, interpolates: bool) -> ClippedRange:
         """What it reads, as far as that tells it anything. as_one: the name that all that it reads is measured by."""
         end = _TELLING.get(self.name, math.inf) if interpolates else math.inf
-        return Within(-end, end, as_one)
+        return ClippedRange(-end, end, as_one)
 
     def made(self, make: Make, what: str, x: str) -> str:
         """Steps, of which the last is called `what`."""
@@ -49,7 +49,7 @@ class Activation:
             return make(what, "Add", make(f"{what}, times alpha", "Mul", x, self.alpha, range=None), self.beta, range=None)
         if self.name == "ScaledTanh":
             scaled = make(f"{what}, times beta", "Mul", x, self.beta, range=None)
-            tanh = make(f"{what}, tanh", "Tanh", scaled, range=Fixed(-1.0, 1.0))
+            tanh = make(f"{what}, tanh", "Tanh", scaled, range=FixedRange(-1.0, 1.0))
             return make(what, "Mul", tanh, self.alpha, range=self.bounds)
         given = {name: getattr(self, name) for name in _ATTRIBUTES.get(self.name, ())}
         return make(what, self.name, x, range=self.bounds, **given)

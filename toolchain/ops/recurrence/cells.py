@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolchain.ir.inner import Fixed
+from toolchain.ir.range_constraints import FixedRange
 from toolchain.ops.recurrence.direction import Direction, Value, product_bounds
 
-UNIT = Fixed(0.0, 1.0)
+UNIT = FixedRange(0.0, 1.0)
 States = tuple[Value, ...]  # the output's first
 Step = Callable[[int, States], States]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.ir.inner import Fixed, Inner, Within
+from toolchain.ir.range_constraints import ClippedRange, FixedRange, Inner
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.operator import Array
-from toolchain.ops.kit.steps import Steps
 from toolchain.ops.recurrence.activations import Activation
 
 Value = str | Array
@@ -26,7 +26,7 @@ class Direction:
     the input, [steps x batch, inputs]; initial: the state that is the output, at first; weights, recurrent: [gates x units,
     inputs or units]; biases: of both, one behind the other; peepholes: of the gates i, o, f."""
 
-    steps: Steps
+    steps: DecompositionBuilder
     gates: str
     functions: tuple[Activation, ...]
     index: int
@@ -102,9 +102,9 @@ class Direction:
     def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
         """A step at place t of the sequence. What is measured of it is measured of it at all places together."""
         one = self.steps.of_a_sequence(self.called(what))
-        if range is None or isinstance(range, Within):
+        if range is None or isinstance(range, ClippedRange):
             low, high = (-math.inf, math.inf) if range is None else (range.low, range.high)
-            range = Within(low, high, one)
+            range = ClippedRange(low, high, one)
         made = self.steps.make(f"{self.called(what)}, step {t}", op_type, *inputs, range=range, **attributes)
         self.steps.repeated[made] = one
         return made
@@ -135,7 +135,7 @@ class Direction:
         if bound is not None and clip:
             x = self.make(f"{what}, clipped", t, "Clip", x, float(-bound), float(bound), range=self.telling(which))
 
-        def make(what: str, op_type: str, *inputs: str | float, range: Fixed | None, **attributes: float) -> str:
+        def make(what: str, op_type: str, *inputs: str | float, range: FixedRange | None, **attributes: float) -> str:
             return self.make(what, t, op_type, *inputs, range=range, **attributes)
 
         return function.made(make, what, x)
@@ -145,21 +145,21 @@ class Direction:
         reads = self.functions[which].read("", self.steps.interpolates)
         if math.isinf(reads.high):
             return x
-        return self.make(what, t, "Clip", x, reads.low, reads.high, range=Fixed(reads.low, reads.high))
+        return self.make(what, t, "Clip", x, reads.low, reads.high, range=FixedRange(reads.low, reads.high))
 
     def telling(self, which: int) -> Inner:
         """What that function reads, as far as that tells it anything."""
         return self.functions[which].read("", self.steps.interpolates)
 
     @property
-    def bounds(self) -> Fixed | None:
+    def bounds(self) -> FixedRange | None:
         """Of what a step gives, whatever the data: where nobody knows it is measured, as it is where codes are so few that all of
         them are needed for what comes. A GRU's lies between what it was and a function's value."""
         found = product_bounds(*(self.functions[f] for f in {"GRU": (1,), "LSTM": (0, 2), "RNN": (0,)}[self._kind]))
         return found if self.steps.interpolates and (self._kind != "GRU" or self._holds(found)) else None
 
     @property
-    def kept_bounds(self) -> Fixed | None:
+    def kept_bounds(self) -> FixedRange | None:
         """Of that and of what the state was at first."""
         return self.bounds if self._holds(self.bounds) else None
 
@@ -167,17 +167,17 @@ class Direction:
     def _kind(self) -> str:
         return self.steps.node.op.op_type
 
-    def _holds(self, found: Fixed | None) -> bool:
+    def _holds(self, found: FixedRange | None) -> bool:
         return found is not None and not isinstance(self.initial, str) and bool((np.abs(self.initial) <= found.high).all())
 
 
-def product_bounds(*functions: Activation) -> Fixed | None:
+def product_bounds(*functions: Activation) -> FixedRange | None:
     """Of a product of values of these, as far as they have bounds."""
     known = [f.bounds for f in functions]
     size = math.prod(max(abs(b.low), abs(b.high)) for b in known if b is not None)
-    return None if None in known else Fixed(-size, size)
+    return None if None in known else FixedRange(-size, size)
 
 
-def joined(what: str, steps: Steps, parts: Sequence[str], bounds: Fixed | None) -> str:
+def joined(what: str, steps: DecompositionBuilder, parts: Sequence[str], bounds: FixedRange | None) -> str:
     """One behind the other, where there is more than one."""
     return parts[0] if len(parts) == 1 else steps.make(what, "Concat", *parts, range=bounds, axis=0)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toolchain.ir.inner import Fixed
+from toolchain.ir.range_constraints import FixedRange
+from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.operator import Array
-from toolchain.ops.kit.steps import Steps
 from toolchain.ops.recurrence.activations import KNOWN, Activation, activations
 from toolchain.ops.recurrence.cells import CELLS, Cell, States
 from toolchain.ops.recurrence.direction import Direction, Value, joined
@@ -22,7 +22,7 @@ _BACKWARDS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 _CONSTANTS = {1: "weights", 2: "recurrent weights", 3: "biases", 4: "sequence lengths", 7: "peepholes"}
 
 
-def recurrence(steps: Steps) -> None:
+def recurrence(steps: DecompositionBuilder) -> None:
     """X [length, batch, inputs] to Y [length, directions, batch, units] and the last states, [directions, batch, units]."""
     steps.finest = True
     attributes, cell = steps.node.op.attributes, CELLS[steps.node.op.op_type]
@@ -43,7 +43,7 @@ def recurrence(steps: Steps) -> None:
     functions = _functions(steps, cell, len(backwards))
     outputs: list[list[str]] = []
     last: list[States] = []
-    bounds: list[Fixed | None] = []
+    bounds: list[FixedRange | None] = []
     for index, (backward, own) in enumerate(zip(backwards, functions)):
         weights, recurrent = given[1], given[2]
         assert weights is not None and recurrent is not None
@@ -60,7 +60,7 @@ def recurrence(steps: Steps) -> None:
     _join(steps, outputs, last, bounds[0] if len(set(bounds)) == 1 else None)
 
 
-def _check(steps: Steps, cell: Cell, directions: int) -> None:
+def _check(steps: DecompositionBuilder, cell: Cell, directions: int) -> None:
     """What the node says against itself; onnxruntime refuses that as well."""
     a = steps.node.op.attributes
     _, batch, inputs = steps.shape(steps.node.inputs[0])
@@ -82,7 +82,7 @@ def _check(steps: Steps, cell: Cell, directions: int) -> None:
         steps.refuse("; ".join(f"its {fault}" for fault in faults))
 
 
-def _constant(steps: Steps, index: int, what: str) -> Array | None:
+def _constant(steps: DecompositionBuilder, index: int, what: str) -> Array | None:
     """An input; None where it is absent."""
     name = _input(steps, index)
     value = steps.graph.constants.get(name)
@@ -91,11 +91,11 @@ def _constant(steps: Steps, index: int, what: str) -> Array | None:
     return value
 
 
-def _input(steps: Steps, index: int) -> str:
+def _input(steps: DecompositionBuilder, index: int) -> str:
     return steps.node.inputs[index] if index < len(steps.node.inputs) else ""
 
 
-def _functions(steps: Steps, cell: Cell, directions: int) -> list[tuple[Activation, ...]]:
+def _functions(steps: DecompositionBuilder, cell: Cell, directions: int) -> list[tuple[Activation, ...]]:
     a = steps.node.op.attributes
     names = tuple(a.get("activations") or cell.functions * directions)
     known = {name.lower() for name in KNOWN}
@@ -135,7 +135,7 @@ def _kept(of: Direction, t: int, index: int, new: Value, old: Value, inside: Arr
     return of.sum(f"{what} of all", t, of.times(f"{what} of others", t, new, inside, range), kept, range)
 
 
-def _initial(steps: Steps, state: int, direction: int, shape: tuple[int, int]) -> Value:
+def _initial(steps: DecompositionBuilder, state: int, direction: int, shape: tuple[int, int]) -> Value:
     """[batch, units]."""
     name = _input(steps, 5 + state)
     if not name:
@@ -150,7 +150,9 @@ def _initial(steps: Steps, state: int, direction: int, shape: tuple[int, int]) -
     return steps.make(what, "Reshape", name, shape)
 
 
-def _join(steps: Steps, outputs: Sequence[Sequence[str]], last: Sequence[States], bounds: Fixed | None) -> None:
+def _join(
+    steps: DecompositionBuilder, outputs: Sequence[Sequence[str]], last: Sequence[States], bounds: FixedRange | None
+) -> None:
     """bounds: of what the steps give."""
     length, batch, _ = steps.shape(steps.node.inputs[0])
     units = steps.node.op.attributes["hidden_size"]
@@ -165,7 +167,13 @@ def _join(steps: Steps, outputs: Sequence[Sequence[str]], last: Sequence[States]
 
 
 def _out(
-    steps: Steps, what: str, parts: Sequence[str], shape: tuple[int, ...], axis: int, output: int, bounds: Fixed | None
+    steps: DecompositionBuilder,
+    what: str,
+    parts: Sequence[str],
+    shape: tuple[int, ...],
+    axis: int,
+    output: int,
+    bounds: FixedRange | None,
 ) -> None:
     """Of all directions one behind the other."""
     if len(parts) == 1:

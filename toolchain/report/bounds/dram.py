@@ -8,17 +8,25 @@ from dataclasses import dataclass
 from math import ceil
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.units import SUMS
+from toolchain.hw.unit_map import SUMS
 from toolchain.machine import Space, parameter_bytes
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer, MoveOp, TiledOp
 from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.report.bounds.moments import Edge, Room, Stage, read_again_bytes
-from toolchain.report.bounds.reads import Needed, Read, needed_of, needed_together, reads_of, windows_of, with_parts
+from toolchain.report.bounds.reload_bound import ChipCapacity, Edge, FlowStage, min_reload_bytes
+from toolchain.report.bounds.required_reads import (
+    Read,
+    RequiredElements,
+    get_required_elements,
+    needed_together,
+    reads_of,
+    windows_of,
+    with_parts,
+)
 
 
 @dataclass(frozen=True)
-class LeastBytes:
+class MinTraffic:
     """Of each layer, in order. constants, inputs: that come at least once, with the first layer that needs them; outputs: that
     leave; again: that do not stay on the chip from one use to the next, at the moment of this layer."""
 
@@ -40,7 +48,7 @@ class LeastBytes:
         return self.read_bytes + self.write_bytes
 
 
-def room_of(chip: Chip, element_bytes: int) -> Room:
+def get_chip_capacity(chip: Chip, element_bytes: int) -> ChipCapacity:
     """All memories of the chip but those of sums, and the sums. element_bytes: most of an element."""
     held = {unit.roles[SUMS] for unit in chip.units if SUMS in unit.roles}
     size = sum(s.memory.size for code, s in enumerate(chip.spaces) if code != Space.DRAM and code not in held)
@@ -48,20 +56,20 @@ def room_of(chip: Chip, element_bytes: int) -> Room:
     widths = [mac.accumulators.sum_bytes for mac in arrays]
     apart = sum(mac.accumulators.entries for mac in arrays if mac.accumulators.memory is None)
     together = sum(chip.spaces[code].memory.size for code in held) // min(widths, default=1)
-    return Room(size, apart + together, element_bytes, min(widths) if held else math.inf)
+    return ChipCapacity(size, apart + together, element_bytes, min(widths) if held else math.inf)
 
 
-def least_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> LeastBytes:
+def min_traffic(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> MinTraffic:
     """layers: all of a region's nodes, in order; inputs, outputs: its ports."""
     if not layers:
-        return LeastBytes((), (), (), ())
+        return MinTraffic((), (), (), ())
     reads = [reads_of(layer) for layer in layers]
     needed, computed = _needed(layers, reads, outputs)
-    used = [_constants(layer, needed.get(layer.node.outputs[0], Needed())) for layer in layers]
+    used = [_constants(layer, needed.get(layer.node.outputs[0], RequiredElements())) for layer in layers]
     stages = _stages(layers, reads, needed, used)
     widest = max(layer.output.item_bytes for layer in layers)
-    again = read_again_bytes(stages, room_of(layers[0].chip, widest))
-    return LeastBytes(_once(used), _arriving(layers, inputs, computed), _leaving(layers, outputs), again)
+    again = min_reload_bytes(stages, get_chip_capacity(layers[0].chip, widest))
+    return MinTraffic(_once(used), _arriving(layers, inputs, computed), _leaving(layers, outputs), again)
 
 
 def held_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> int:
@@ -70,18 +78,18 @@ def held_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence
     if not layers:
         return 0
     needed, computed = _needed(layers, [reads_of(layer) for layer in layers], outputs)
-    used = [_constants(layer, needed.get(layer.node.outputs[0], Needed())) for layer in layers]
+    used = [_constants(layer, needed.get(layer.node.outputs[0], RequiredElements())) for layer in layers]
     return sum((*_once(used), *_arriving(layers, inputs, computed), *_leaving(layers, outputs)))
 
 
 def _needed(
     layers: Sequence[Layer], reads: Sequence[Mapping[str, Read]], outputs: Sequence[str]
-) -> tuple[dict[str, Needed], dict[str, Needed]]:
+) -> tuple[dict[str, RequiredElements], dict[str, RequiredElements]]:
     """Of each tensor, by what the layers do with it that must be done; and for what is computed alone: what only goes to outputs
     under other names or places may lie there already."""
     types = layers[0].types
-    found = {n: Needed(types[n].elements, True, True) for n in outputs}
-    computed: dict[str, Needed] = {}
+    found = {n: RequiredElements(types[n].elements, True, True) for n in outputs}
+    computed: dict[str, RequiredElements] = {}
     for layer, own in zip(reversed(layers), reversed(reads)):
         made = layer.node.outputs[0]
         for known in (found, computed):
@@ -90,8 +98,8 @@ def _needed(
         behind = computed if isinstance(layer.node.op, MoveOp) else found
         for name, read in own.items():
             for known, asked in ((found, found.get(made)), (computed, behind.get(made))):
-                more = needed_of(asked or Needed(), read, types[name].elements)
-                known[name] = needed_together(known.get(name, Needed()), more)
+                more = get_required_elements(asked or RequiredElements(), read, types[name].elements)
+                known[name] = needed_together(known.get(name, RequiredElements()), more)
     ports = [n for n in computed if n not in {layer.node.outputs[0] for layer in layers}]
     return found, computed | {n: with_parts(computed[n], types[n].shape) for n in ports}
 
@@ -105,7 +113,7 @@ class _Constant:
     pixel_bytes: int
 
 
-def _constants(layer: Layer, needed: Needed) -> tuple[_Constant, ...]:
+def _constants(layer: Layer, needed: RequiredElements) -> tuple[_Constant, ...]:
     """That come for what is needed of a layer's output."""
     if not needed.channels or not isinstance(layer.node.op, TiledOp):
         return ()
@@ -116,7 +124,7 @@ def _constants(layer: Layer, needed: Needed) -> tuple[_Constant, ...]:
     return tuple(_Constant(b.data(), b.size_bytes, 0) for b in blocks.values())
 
 
-def _convolution_constants(layer: Layer, op: IntegerConvolution, needed: Needed) -> tuple[_Constant, ...]:
+def _convolution_constants(layer: Layer, op: IntegerConvolution, needed: RequiredElements) -> tuple[_Constant, ...]:
     """Weights that meet more than padding, with what lies beside their groups; entries of the channels; a table."""
     axes = windows_of(layer)
     assert axes is not None
@@ -152,7 +160,7 @@ def _once(used: Sequence[Sequence[_Constant]]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _arriving(layers: Sequence[Layer], inputs: Sequence[str], needed: Mapping[str, Needed]) -> tuple[int, ...]:
+def _arriving(layers: Sequence[Layer], inputs: Sequence[str], needed: Mapping[str, RequiredElements]) -> tuple[int, ...]:
     left = {n: needed[n].elements * layers[0].types[n].item_bytes for n in inputs if n in needed}
     return tuple(sum(left.pop(n, 0) for n in dict.fromkeys(layer.activations)) for layer in layers)
 
@@ -184,19 +192,19 @@ def _leaving(layers: Sequence[Layer], outputs: Sequence[str]) -> tuple[int, ...]
 def _stages(
     layers: Sequence[Layer],
     reads: Sequence[Mapping[str, Read]],
-    needed: Mapping[str, Needed],
+    needed: Mapping[str, RequiredElements],
     used: Sequence[Sequence[_Constant]],
-) -> list[Stage]:
+) -> list[FlowStage]:
     maker = {layer.node.outputs[0]: index for index, layer in enumerate(layers)}
     shared = _shared(used)
-    found: list[Stage] = []
+    found: list[FlowStage] = []
     for layer, own, constants in zip(layers, reads, used):
         name = layer.node.outputs[0]
         edges = tuple(Edge(maker[n], r.even, r.mixes, r.keeps) for n, r in own.items() if n in maker)
         summed = isinstance(layer.node.op, IntegerConvolution | IntegerMatrixProduct)
         size = sum(c.pixel_bytes for c in constants if c.key not in shared)
-        whole = needed.get(name, Needed()).whole and isinstance(layer.node.op, TiledOp)
-        found.append(Stage(size, layer.output.size_bytes, edges, whole, layer.output.elements if summed else 0))
+        whole = needed.get(name, RequiredElements()).whole and isinstance(layer.node.op, TiledOp)
+        found.append(FlowStage(size, layer.output.size_bytes, edges, whole, layer.output.elements if summed else 0))
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
-from toolchain.report.bounds.reads import window_of
+from toolchain.report.bounds.required_reads import window_of
 
 _MOST = 9  # bands that are looked at
 

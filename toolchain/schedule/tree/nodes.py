@@ -33,7 +33,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Ring:
+class OperandBuffer:
     """Through which tiles of an operand pass: the input or constant of this number, in the order in which works name them."""
 
     role: Role
@@ -41,7 +41,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prefetch:
     """The next so many constants of a layer, in the order of their first use, each at a place of its own: they are fetched behind
     the loads of a layer, which may be the same."""
 
@@ -79,7 +79,7 @@ class Loop:
 class Alloc:
     """The body, while this lies in a memory ("": where units read it, of constants that are fetched ahead). slots: of a ring."""
 
-    buffer: Tensor | Ring | Ahead
+    buffer: Tensor | OperandBuffer | Prefetch
     memory: str
     body: Tree
     slots: int | Literal["all"] = 1
@@ -168,11 +168,11 @@ def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
     return body
 
 
-def turns_of(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
+def split_cascade(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
     """Of layers in turns, the loop around them and what they are; None of anything else. Around the loop over rows there may be
     one over blocks of channels or columns."""
     if isinstance(tree, Loop) and isinstance(tree.body, Loop) and tree.axis in BLOCKS:
-        found = turns_of(tree.body)
+        found = split_cascade(tree.body)
         return None if found is None else (tree, found[1])
     if not isinstance(tree, Loop) or not isinstance(tree.body, Seq):
         return None
@@ -184,5 +184,5 @@ def turns_of(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
 def layers_of(parts: tuple[Tree, ...]) -> Iterator[LayerTree]:
     """In order, those in turns too."""
     for part in parts:
-        turns, layer = turns_of(part), layer_of(part)
+        turns, layer = split_cascade(part), layer_of(part)
         yield from turns[1] if turns is not None else (() if layer is None else (layer,))

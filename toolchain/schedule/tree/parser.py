@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from quant.suggestion import suggestion
-from toolchain.bounds import SCHEDULE_BYTES
-from toolchain.errors import CompileError, counted
-from toolchain.files import read_limited
+from toolchain.atomic_files import read_limited
+from toolchain.errors import CompileError, format_count
+from toolchain.input_limits import SCHEDULE_BYTES
 from toolchain.schedule.tree.nodes import (
     ALL,
     BLOCKS,
     ROLES,
-    Ahead,
     Alloc,
     Call,
     LayerTree,
     Loop,
+    OperandBuffer,
+    Prefetch,
     RegionTree,
-    Ring,
     Role,
     Seq,
     Tensor,
@@ -168,14 +168,14 @@ class _Parser:
         if said.takes("slots"):
             slots = ALL if said.takes(ALL) else said.number("slots", 1)
         self._ended(said)
-        return Alloc(Ring(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
+        return Alloc(OperandBuffer(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
 
     def _fetch(self, said: Statement) -> Alloc:
         constants = said.number("how many of the constants", 1)
         said.expect("behind")
         behind = said.name("layer")
         self._ended(said)
-        return Alloc(Ahead(constants, behind), "", Seq(()), line=said.line)
+        return Alloc(Prefetch(constants, behind), "", Seq(()), line=said.line)
 
     def _call(self, layer: str, line: int, said: Statement) -> Call:
         """line: of the layer, at which faults of it are told."""
@@ -195,7 +195,9 @@ class _Parser:
     def _ended(self, said: Statement) -> None:
         said.end()
         if said.inside:
-            raise FaultyLine(f"{said.kind}: nothing stands in it, but {counted(len(said.inside), 'line')} further to the right")
+            raise FaultyLine(
+                f"{said.kind}: nothing stands in it, but {format_count(len(said.inside), 'line')} further to the right"
+            )
 
     def _each(self, statements: Sequence[Statement], kinds: dict[str, Callable[[Statement], Found]], rule: str) -> list[Found]:
         """What the statements say; faults of each are noted."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from quant.suggestion import suggestion
-from toolchain.bounds import NUMBER_CHARACTERS
+from toolchain.input_limits import NUMBER_CHARACTERS
 from toolchain.schedule.tree.text import PLAIN
 
 _TOKEN = re.compile(rf'\s+|#.*|(?P<name>"(?:[^"\\]|\\.)*")|(?P<word>{PLAIN.pattern})|(?P<comma>,)')

@@ -10,17 +10,17 @@ from typing import NamedTuple
 from toolchain.errors import shown
 from toolchain.schedule.tree.nodes import (
     ALL,
-    Ahead,
     Alloc,
     LayerTree,
     Loop,
+    OperandBuffer,
+    Prefetch,
     RegionTree,
-    Ring,
     Tensor,
     Tree,
     layer_of,
+    split_cascade,
     tensors_of,
-    turns_of,
 )
 
 PLAIN = re.compile(r"[A-Za-z0-9_.+-]+")  # names of a machine that need no quotes
@@ -45,7 +45,7 @@ def _written(line: _Line) -> str:
 
 def _region(region: RegionTree) -> Iterator[_Line]:
     words = [f"region {region.region}"]
-    words += [f"entry {quoted(region.entry)}"] if region.entry else []
+    words += [f"entry {quote_name(region.entry)}"] if region.entry else []
     words += [f"level {region.level}"] if region.level >= 0 else []
     words += [f"within {region.within}"] if region.within else []
     words += ["sample"] if region.sample else []
@@ -57,7 +57,7 @@ def _region(region: RegionTree) -> Iterator[_Line]:
 
 
 def _part(part: Tree) -> Iterator[_Line]:
-    turns, layer = turns_of(part), layer_of(part)
+    turns, layer = split_cascade(part), layer_of(part)
     if turns is not None:
         loop, layers = turns
         loops = [loop, loop.body] if isinstance(loop.body, Loop) else [loop]
@@ -71,7 +71,7 @@ def _part(part: Tree) -> Iterator[_Line]:
 
 
 def _layer(layer: LayerTree, depth: int) -> Iterator[_Line]:
-    yield _Line(depth, f"layer {quoted(layer.call.layer)}", layer.note)
+    yield _Line(depth, f"layer {quote_name(layer.call.layer)}", layer.note)
     yield from (_Line(depth + 1, _alloc(ring), ring.note) for ring in layer.rings)
     for inside, loop in enumerate(layer.loops):
         yield _Line(depth + 1 + inside, _loop(loop), loop.note)
@@ -81,14 +81,14 @@ def _layer(layer: LayerTree, depth: int) -> Iterator[_Line]:
 def _alloc(alloc: Alloc) -> str:
     if isinstance(alloc.buffer, Tensor):
         rows = f" rows {alloc.buffer.rows}" if alloc.buffer.rows else ""
-        return f"alloc {quoted(alloc.buffer.name)} in {_machine(alloc.memory)}{rows}"
-    if isinstance(alloc.buffer, Ahead):
-        return f"fetch {alloc.buffer.constants} behind {quoted(alloc.buffer.behind)}"
+        return f"alloc {quote_name(alloc.buffer.name)} in {_machine(alloc.memory)}{rows}"
+    if isinstance(alloc.buffer, Prefetch):
+        return f"fetch {alloc.buffer.constants} behind {quote_name(alloc.buffer.behind)}"
     slots = f" slots {alloc.slots}" if alloc.slots == ALL or alloc.slots != 1 else ""
     return f"ring {ring_name(alloc.buffer)} in {_machine(alloc.memory)}{slots}"
 
 
-def ring_name(ring: Ring) -> str:
+def ring_name(ring: OperandBuffer) -> str:
     """As a schedule names it: 'input 0', 'output'."""
     return "output" if ring.role == "output" else f"{ring.role} {ring.number}"
 
@@ -106,10 +106,10 @@ def _call(layer: LayerTree) -> str:
     return f"call{on}{flow}{f' mode {_machine(call.mode)}' if call.mode else ''}"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Names of users hold anything, also line ends and '#'."""
     return json.dumps(name, ensure_ascii=True)
 
 
 def _machine(name: str) -> str:
-    return name if PLAIN.fullmatch(name) else quoted(name)
+    return name if PLAIN.fullmatch(name) else quote_name(name)

@@ -15,22 +15,22 @@ from toolchain.schedule.tree.nodes import (
     ALL,
     ROWS,
     TENSOR_MEMORIES,
-    Ahead,
     Alloc,
     LayerTree,
     Loop,
+    OperandBuffer,
+    Prefetch,
     RegionTree,
-    Ring,
     Seq,
     Tensor,
     Tree,
     layer_of,
     layers_of,
     region_body,
+    split_cascade,
     tensors_of,
-    turns_of,
 )
-from toolchain.schedule.tree.text import quoted, ring_name
+from toolchain.schedule.tree.text import quote_name, ring_name
 
 
 def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
@@ -50,7 +50,7 @@ def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
 
     def changed(own: LayerTree) -> LayerTree:
         if axis not in own.steps:
-            raise CompileError(f"join: layer {quoted(layer)} has no loop over {axis}{_loops(own)}")
+            raise CompileError(f"join: layer {quote_name(layer)} has no loop over {axis}{_loops(own)}")
         return replace(own, loops=tuple(loop for loop in own.loops if loop.axis != axis))
 
     return _changed(tree, "join", layer, changed)
@@ -61,13 +61,13 @@ def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
 
     def changed(own: LayerTree) -> LayerTree:
         if sorted(axes) != sorted(own.steps):
-            raise CompileError(f"reorder: {', '.join(axes)} are not the loops of layer {quoted(layer)}{_loops(own)}")
+            raise CompileError(f"reorder: {', '.join(axes)} are not the loops of layer {quote_name(layer)}{_loops(own)}")
         return replace(own, loops=tuple(next(loop for loop in own.loops if loop.axis == axis) for axis in axes))
 
     return _changed(tree, "reorder", layer, changed)
 
 
-def slots(tree: RegionTree, layer: str, ring: Ring, count: int | Literal["all"], memory: str = "sram") -> RegionTree:
+def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Literal["all"], memory: str = "sram") -> RegionTree:
     """The ring has so many, in the memory where it lies; a ring of which nothing was said lies in `memory`."""
     if count != ALL:
         _require_count("slots", "count", int(count))
@@ -100,7 +100,7 @@ def move(tree: RegionTree, layer: str) -> RegionTree:
 
 def _moving(own: LayerTree, what: str, inline: bool) -> LayerTree:
     if own.rings or own.loops or own.call.units:
-        raise CompileError(f"{what}: layer {quoted(own.call.layer)} has rings, loops or units: it is computed, not moved")
+        raise CompileError(f"{what}: layer {quote_name(own.call.layer)} has rings, loops or units: it is computed, not moved")
     return replace(own, call=replace(own.call, inline=inline, note=""))
 
 
@@ -109,13 +109,15 @@ def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
     the next that is named, in order: earlier or later than they did. Others pass through its ring, all where none is named."""
     for constants, _ in ahead:
         _require_count("fetch", "constants", constants)
-    found = [Alloc(Ahead(constants, behind), "", Seq(())) for constants, behind in ahead]
+    found = [Alloc(Prefetch(constants, behind), "", Seq(())) for constants, behind in ahead]
     parts = tensors_of(tree.body)[1]
-    if turns_of(parts[_place(parts, "fetch", layer)]) is not None:
-        raise CompileError(f"fetch: layer {quoted(layer)} takes turns, in which it brings its constants itself; unfuse it first")
+    if split_cascade(parts[_place(parts, "fetch", layer)]) is not None:
+        raise CompileError(
+            f"fetch: layer {quote_name(layer)} takes turns, in which it brings its constants itself; unfuse it first"
+        )
 
     def changed(own: LayerTree) -> LayerTree:
-        return replace(own, rings=(*(r for r in own.rings if not isinstance(r.buffer, Ahead)), *found))
+        return replace(own, rings=(*(r for r in own.rings if not isinstance(r.buffer, Prefetch)), *found))
 
     return _changed(tree, "fetch", layer, changed)
 
@@ -128,11 +130,11 @@ def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
     tensors, parts = tensors_of(tree.body)
     begin, end = (_place(parts, "fuse", name) for name in (first, last))
     if begin >= end:
-        raise CompileError(f"fuse: layer {quoted(last)} does not stand behind {quoted(first)}")
+        raise CompileError(f"fuse: layer {quote_name(last)} does not stand behind {quote_name(first)}")
     for part in parts[begin : end + 1]:
-        turns = turns_of(part)
+        turns = split_cascade(part)
         if turns is not None:
-            raise CompileError(f"fuse: layer {quoted(turns[1][0].call.layer)} takes turns already; unfuse it first")
+            raise CompileError(f"fuse: layer {quote_name(turns[1][0].call.layer)} takes turns already; unfuse it first")
     fused = {own.call.layer for own in layers_of(parts[begin : end + 1])}
     brought = [_fetching(part, lambda layer, ahead: not fused & {layer, ahead.behind}) for part in parts]
     body = Loop(ROWS, step, Seq(tuple(brought[begin : end + 1])))
@@ -144,9 +146,9 @@ def unfuse(tree: RegionTree, layer: str) -> RegionTree:
     for `store` to place."""
     tensors, parts = tensors_of(tree.body)
     place = _place(parts, "unfuse", layer)
-    turns = turns_of(parts[place])
+    turns = split_cascade(parts[place])
     if turns is None:
-        raise CompileError(f"unfuse: layer {quoted(layer)} takes no turns with others")
+        raise CompileError(f"unfuse: layer {quote_name(layer)} takes no turns with others")
     alone = tuple(own.tree() for own in turns[1])
     return replace(tree, body=region_body(tensors, (*parts[:place], *alone, *parts[place + 1 :])), note="")
 
@@ -156,7 +158,7 @@ def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTr
     if memory not in TENSOR_MEMORIES:
         raise CompileError(f"store: {memory}: tensors lie in {' or '.join(TENSOR_MEMORIES)}{suggestion(memory, TENSOR_MEMORIES)}")
     if rows and memory != "sram":
-        raise CompileError(f"store: rows {rows} of {quoted(tensor)}: latest rows are kept in sram")
+        raise CompileError(f"store: rows {rows} of {quote_name(tensor)}: latest rows are kept in sram")
     tensors, parts = tensors_of(tree.body)
     placed = Alloc(Tensor(tensor, rows), memory, Seq(()))
     names = [alloc.buffer.name for alloc in tensors if isinstance(alloc.buffer, Tensor)]
@@ -169,18 +171,18 @@ def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
     _, parts = tensors_of(tree.body)
     kept = {_place(parts, "only", name) for name in layers}
     rows = tuple(a for a in tensors_of(tree.body)[0] if isinstance(a.buffer, Tensor) and a.buffer.rows)
-    turned = any(turns_of(parts[place]) is not None for place in kept)
+    turned = any(split_cascade(parts[place]) is not None for place in kept)
     named = {own.call.layer for own in layers_of(tuple(parts[p] for p in kept))}
     alone = tuple(_fetching(parts[p], lambda _, ahead: ahead.behind in named) for p in sorted(kept))
     return replace(tree, body=region_body(rows if turned else (), alone), note="")
 
 
-def _fetching(part: Tree, wanted: Callable[[str, Ahead], bool]) -> Tree:
+def _fetching(part: Tree, wanted: Callable[[str, Prefetch], bool]) -> Tree:
     """With those fetches alone that are wanted; the layer's other constants pass through its ring. Layers in turns have none."""
     own = layer_of(part)
     if own is None:
         return part
-    kept = (r for r in own.rings if not isinstance(r.buffer, Ahead) or wanted(own.call.layer, r.buffer))
+    kept = (r for r in own.rings if not isinstance(r.buffer, Prefetch) or wanted(own.call.layer, r.buffer))
     return replace(own, rings=tuple(kept)).tree()
 
 
@@ -188,7 +190,7 @@ def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTre
     """With another layer in its place."""
     tensors, parts = tensors_of(tree.body)
     place = _place(parts, what, layer)
-    turns, alone = turns_of(parts[place]), layer_of(parts[place])
+    turns, alone = split_cascade(parts[place]), layer_of(parts[place])
     made: Tree
     if turns is not None:
         loop, inside = turns
@@ -205,7 +207,7 @@ def _place(parts: tuple[Tree, ...], what: str, layer: str) -> int:
         if any(own.call.layer == layer for own in layers_of((part,))):
             return place
     known = [own.call.layer for own in layers_of(parts)]
-    raise CompileError(f"{what}: the schedule has no layer {quoted(layer)}{suggestion(layer, known)}")
+    raise CompileError(f"{what}: the schedule has no layer {quote_name(layer)}{suggestion(layer, known)}")
 
 
 def _loops(own: LayerTree) -> str:

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from toolchain.hw import Chip
 from toolchain.machine import Elementwise, ElementwiseKind, Softmax, Table, TableFunction
-from toolchain.vectors.bench import Bench
 from toolchain.vectors.case import Draw
-from toolchain.vectors.draws.sums import CLAMPS, clamps, edges, end_shifts, table
+from toolchain.vectors.case_builder import CaseBuilder
+from toolchain.vectors.draws.accumulator_draws import CLAMPS, clamps, edges, end_shifts, table
 
 Array = NDArray[Any]
 Triple = tuple[int, int, int]
 SUMS = (ElementwiseKind.ADD, ElementwiseKind.SUB)
 
 
-def _scales(bench: Bench, kind: ElementwiseKind, types: Triple) -> dict[str, int]:
+def _scales(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> dict[str, int]:
     """Scales of results that fill the codes."""
     a, b, out = (bench.type(t).bits for t in types)
     f: dict[str, tuple[int, int]] = {}
@@ -39,7 +39,7 @@ def _scales(bench: Bench, kind: ElementwiseKind, types: Triple) -> dict[str, int
 
 
 def _elementwise(
-    bench: Bench,
+    bench: CaseBuilder,
     kind: ElementwiseKind,
     a: Array | None = None,
     b: Array | None = None,
@@ -66,50 +66,50 @@ def _elementwise(
     bench.add(Elementwise, **(f | more))
 
 
-def plain(bench: Bench, kind: ElementwiseKind) -> None:
+def plain(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """Two feature maps of one shape."""
     _elementwise(bench, kind)
 
 
-def at_end(bench: Bench, kind: ElementwiseKind) -> None:
+def at_end(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """Operands on the last bytes of their memories."""
     _elementwise(bench, kind)
 
 
-def in_granules(bench: Bench, kind: ElementwiseKind) -> None:
+def in_granules(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """Feature maps in granules of channels, the last of which has two; what fills it changes nothing, and is written as 0."""
     _elementwise(bench, kind, shape=(2, 3, bench.granule + 2))
 
 
-def single(bench: Bench, kind: ElementwiseKind) -> None:
+def single(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """One element of each."""
     _elementwise(bench, kind, shape=(1, 1, 1))
 
 
-def broadcast(bench: Bench, kind: ElementwiseKind, along: tuple[bool, bool, bool]) -> None:
+def broadcast(bench: CaseBuilder, kind: ElementwiseKind, along: tuple[bool, bool, bool]) -> None:
     """The second operand has one element along some dimensions: strides of 0."""
     _elementwise(bench, kind, broadcast=along)
 
 
-def largest_strides(bench: Bench, kind: ElementwiseKind) -> None:
+def largest_strides(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """The largest strides, of sizes of 1."""
     single(bench, kind)
     bench.stretched()
 
 
-def long(bench: Bench, kind: ElementwiseKind) -> None:
+def long(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """Many channels; many columns; many rows."""
     for shape in ((1, 1, 3000), (1, 600, 1), (600, 1, 1)):
         _elementwise(bench, kind, shape=shape)
 
 
-def clamped(bench: Bench, kind: ElementwiseKind, name: str) -> None:
+def clamped(bench: CaseBuilder, kind: ElementwiseKind, name: str) -> None:
     """A clamp of a small range, and of one code."""
     low, high = clamps(bench, name)
     _elementwise(bench, kind, clamp_low=low, clamp_high=high)
 
 
-def in_place(bench: Bench, kind: ElementwiseKind) -> None:
+def in_place(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """The result lies where the first operand was."""
     _elementwise(bench, kind)
     last = bench.ops.pop()
@@ -118,7 +118,7 @@ def in_place(bench: Bench, kind: ElementwiseKind) -> None:
     bench.add(Elementwise, **f)
 
 
-def pairs(bench: Bench, kind: ElementwiseKind) -> None:
+def pairs(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """The codes around 0 and at the ends, each with each, at scales at which many results lie half way between two codes."""
     codes = bench.type(0)
     zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
@@ -132,7 +132,7 @@ def pairs(bench: Bench, kind: ElementwiseKind) -> None:
     _elementwise(bench, kind, np.ascontiguousarray(a), np.ascontiguousarray(b), shape, **zeros, **f, left_shift=left)
 
 
-def rounding(bench: Bench, kind: ElementwiseKind, shift: int) -> None:
+def rounding(bench: CaseBuilder, kind: ElementwiseKind, shift: int) -> None:
     """Codes on every edge of the rounding of one shift, both operands' and the output's scale the same."""
     codes = bench.type(0)
     zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
@@ -145,12 +145,12 @@ def rounding(bench: Bench, kind: ElementwiseKind, shift: int) -> None:
     _elementwise(bench, kind, a, b, (1, 1, len(some)), **zeros, **f, left_shift=0)
 
 
-def typed(bench: Bench, kind: ElementwiseKind, types: Triple) -> None:
+def typed(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> None:
     """Operands and output of other types, by their numbers."""
     _elementwise(bench, kind, types=types)
 
 
-def on_unit(bench: Bench, kind: ElementwiseKind, unit: int) -> None:
+def on_unit(bench: CaseBuilder, kind: ElementwiseKind, unit: int) -> None:
     """On another vector engine."""
     _elementwise(bench, kind, unit=unit)
 
@@ -174,7 +174,7 @@ def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
             yield f"{name}unit_{number}", partial(on_unit, kind=kind, unit=number)
 
 
-def looked_up(bench: Bench, number: int, function: TableFunction) -> None:
+def looked_up(bench: CaseBuilder, number: int, function: TableFunction) -> None:
     """Every code once, or of 16 bits the ends and middles of segments, in a random table."""
     codes, unit = bench.type(number), bench.unit(Table)
     step = 1 if codes.bits == 8 else 64
@@ -199,7 +199,7 @@ def _tables(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
             yield function.name.lower(), partial(looked_up, number=0, function=function)
 
 
-def soft(bench: Bench, number: int, columns: int, equal: bool) -> None:
+def soft(bench: CaseBuilder, number: int, columns: int, equal: bool) -> None:
     """Rows of a softmax; of equal codes every output is one part of the row's length."""
     codes, unit = bench.type(number), bench.unit(Softmax)
     values = bench.codes((3, 1, columns), number)

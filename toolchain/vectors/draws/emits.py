@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw import Chip
-from toolchain.hw.units import SUMS
+from toolchain.hw.unit_map import SUMS
 from toolchain.machine import Emit, EmitKind
-from toolchain.vectors.bench import Bench, NotHere
 from toolchain.vectors.case import Draw
-from toolchain.vectors.draws.sums import addend, edges, parameters, random_entries, rounding_entries, table
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
+from toolchain.vectors.draws.accumulator_draws import addend, edges, parameters, random_entries, rounding_entries, table
 
 
-def _emit(bench: Bench, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **more: Any) -> None:
+def _emit(bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **more: Any) -> None:
     """sums: [h, w, c]."""
     unit, codes = bench.unit(Emit), bench.type(number)
     if SUMS not in unit.roles:
-        raise NotHere("no memory of sums")
+        raise NotApplicable("no memory of sums")
     word = bench.chip.array.accumulators.sum_bytes
     f: dict[str, Any] = dict(zip(("height", "width", "channels"), sums.shape))
     f |= {"kind": kind, "sums_address": bench.block(unit.roles[SUMS], sums.astype(f"<i{word}").tobytes(), word)}
@@ -35,44 +35,44 @@ def _emit(bench: Bench, kind: EmitKind, sums: NDArray[Any], entries: Any = None,
     bench.add(Emit, **(f | more))
 
 
-def _random(bench: Bench) -> NDArray[Any]:
+def _random(bench: CaseBuilder) -> NDArray[Any]:
     return bench.rng.integers(-(1 << 18), 1 << 18, (3, 4, 5))
 
 
-def plain(bench: Bench, number: int) -> None:
+def plain(bench: CaseBuilder, number: int) -> None:
     """Sums of a convolution, each channel with its own parameters."""
     _emit(bench, EmitKind.CONVOLUTION, _random(bench), number=number)
 
 
-def at_end(bench: Bench) -> None:
+def at_end(bench: CaseBuilder) -> None:
     """Operands on the last bytes of their memories."""
     _emit(bench, EmitKind.CONVOLUTION, _random(bench))
 
 
-def in_granules(bench: Bench) -> None:
+def in_granules(bench: CaseBuilder) -> None:
     """Results in granules of channels, the last of which has two; what fills it is written as 0."""
     _emit(bench, EmitKind.CONVOLUTION, bench.rng.integers(-(1 << 18), 1 << 18, (2, 3, bench.granule + 2)))
 
 
-def rounding(bench: Bench) -> None:
+def rounding(bench: CaseBuilder) -> None:
     """Sums of 0 with biases on every edge of the rounding."""
     biases, scales = rounding_entries(bench)
     _emit(bench, EmitKind.CONVOLUTION, np.zeros((1, 1, len(biases)), np.int64), (biases, scales))
 
 
-def product(bench: Bench, shift: int) -> None:
+def product(bench: CaseBuilder, shift: int) -> None:
     """Sums of a matrix product on every edge of the rounding."""
     multiplier, right = bench.scale(shift)
     wanted = np.array(edges(shift, bench.chip.numerics.largest_sum))[None, None, :]
     _emit(bench, EmitKind.MATRIX_PRODUCT, wanted, multiplier=multiplier, shift=right)
 
 
-def behind(bench: Bench, table_too: bool, added: bool) -> None:
+def behind(bench: CaseBuilder, table_too: bool, added: bool) -> None:
     """Results pass through a table, have a feature map added, or both."""
     more: dict[str, Any] = {}
     for name, used in (("use_table", table_too), ("use_add", added)):
         if used and not Emit.need(name, bench.chip).high:
-            raise NotHere(f"no {name}")
+            raise NotApplicable(f"no {name}")
     if table_too:
         more |= {"use_table": 1, "table_address": table(bench, Emit, "tables", 0)}
     if added:

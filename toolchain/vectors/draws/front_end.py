@@ -7,31 +7,31 @@ from functools import partial
 from typing import Any
 
 from toolchain.hw import Chip
-from toolchain.machine import Again, Block, Call, Copy, LoadBase, Repeat, Return, SetBase, Space
-from toolchain.vectors.bench import Bench, NotHere
+from toolchain.machine import BlockBegin, BlockEnd, Call, Copy, LoadBase, Repeat, RepeatEnd, SetBase, Space
 from toolchain.vectors.case import Draw
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 
 RUN = 4  # bytes that each copy moves
 
 
-def _base(bench: Bench) -> int:
+def _base(bench: CaseBuilder) -> int:
     """The last base register."""
     if not bench.chip.control.bases:
-        raise NotHere("no base registers")
+        raise NotApplicable("no base registers")
     return bench.chip.control.bases
 
 
-def _bytes(bench: Bench, runs: int) -> tuple[int, int]:
+def _bytes(bench: CaseBuilder, runs: int) -> tuple[int, int]:
     """Addresses of so many runs in DRAM, and of room for them."""
     return bench.block(Space.DRAM, bench.rng.bytes(runs * RUN)), bench.room(Space.SRAM, runs * RUN)
 
 
-def _copy(bench: Bench, source: int, target: int, **bases: int) -> None:
+def _copy(bench: CaseBuilder, source: int, target: int, **bases: int) -> None:
     f: dict[str, Any] = {"source_space": Space.DRAM, "source_address": source, "destination_space": Space.SRAM}
     bench.add(Copy, **f, destination_address=target, inner_bytes=RUN, **bases)
 
 
-def based(bench: Bench) -> None:
+def based(bench: CaseBuilder) -> None:
     """Base registers, set from nothing, from one another and by less than 0, are added to both addresses of a copy."""
     base = _base(bench)
     source, target = _bytes(bench, 3)
@@ -42,7 +42,7 @@ def based(bench: Bench) -> None:
     _copy(bench, source, target + RUN, source_base=1, destination_base=1)
 
 
-def repeated(bench: Bench, count: int) -> None:
+def repeated(bench: CaseBuilder, count: int) -> None:
     """A body that moves a base register on."""
     base = _base(bench)
     source, target = _bytes(bench, count)
@@ -50,10 +50,10 @@ def repeated(bench: Bench, count: int) -> None:
     bench.add(Repeat, count=count)
     _copy(bench, source, target, source_base=base, destination_base=base)
     bench.add(SetBase, base=base, source=base, offset=RUN)
-    bench.add(Again)
+    bench.add(RepeatEnd)
 
 
-def nested(bench: Bench) -> None:
+def nested(bench: CaseBuilder) -> None:
     """Repeats as deep inside one another as the machine allows, at most three."""
     base, depth = _base(bench), min(3, bench.chip.control.repeat.depth if bench.chip.control.repeat else 1)
     source, target = _bytes(bench, 2**depth)
@@ -62,22 +62,22 @@ def nested(bench: Bench) -> None:
     _copy(bench, source, target, source_base=base, destination_base=base)
     bench.add(SetBase, base=base, source=base, offset=RUN)
     for _ in range(depth):
-        bench.add(Again)
+        bench.add(RepeatEnd)
 
 
-def called(bench: Bench, number: int) -> None:
+def called(bench: CaseBuilder, number: int) -> None:
     """A block runs where it is met, and at each call."""
     base = _base(bench)
     source, target = _bytes(bench, 3)
-    bench.add(Block, block=number)
+    bench.add(BlockBegin, block=number)
     _copy(bench, source, target, source_base=base, destination_base=base)
-    bench.add(Return)
+    bench.add(BlockEnd)
     for _ in range(2):
         bench.add(SetBase, base=base, source=base, offset=RUN)
         bench.add(Call, block=number)
 
 
-def read(bench: Bench, word_bytes: int, value: int) -> None:
+def read(bench: CaseBuilder, word_bytes: int, value: int) -> None:
     """A number in memory, times a size, is where a copy reads; what lies outside of 0 to the limit counts as the nearest."""
     base, limit = _base(bench), 5
     source, target = bench.block(Space.DRAM, bench.rng.bytes((limit + 1) * RUN)), bench.room(Space.SRAM, RUN)
@@ -108,4 +108,12 @@ def _bases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     yield "based", based
 
 
-CASES = {SetBase: _bases, Repeat: _repeats, Again: _repeats, Block: _calls, Call: _calls, Return: _calls, LoadBase: _reads}
+CASES = {
+    SetBase: _bases,
+    Repeat: _repeats,
+    RepeatEnd: _repeats,
+    BlockBegin: _calls,
+    Call: _calls,
+    BlockEnd: _calls,
+    LoadBase: _reads,
+}

@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw import Chip
-from toolchain.hw.units import SUMS
+from toolchain.hw.unit_map import SUMS
 from toolchain.machine import MatrixProduct, code_bytes
-from toolchain.vectors.bench import Bench, NotHere
 from toolchain.vectors.case import Draw
-from toolchain.vectors.draws.sums import CLAMPS, clamps, edges, end_shifts
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
+from toolchain.vectors.draws.accumulator_draws import CLAMPS, clamps, edges, end_shifts
 
 Array = NDArray[Any]
 Triple = tuple[int, int, int]
 
 
 def _product(
-    bench: Bench,
+    bench: CaseBuilder,
     rows: int = 4,
     inner: int = 7,
     columns: int = 5,
@@ -59,53 +59,53 @@ def _product(
     bench.add(MatrixProduct, **(f | more))
 
 
-def plain(bench: Bench) -> None:
+def plain(bench: CaseBuilder) -> None:
     """Both operands by rows."""
     _product(bench)
 
 
-def turned(bench: Bench) -> None:
+def turned(bench: CaseBuilder) -> None:
     """The second operand by columns."""
     _product(bench, turned=True)
 
 
-def at_end(bench: Bench) -> None:
+def at_end(bench: CaseBuilder) -> None:
     """Operands on the last bytes of their memories."""
     _product(bench, turned=True)
 
 
-def single(bench: Bench) -> None:
+def single(bench: CaseBuilder) -> None:
     """One element of each."""
     _product(bench, 1, 1, 1)
 
 
-def partial_folds(bench: Bench) -> None:
+def partial_folds(bench: CaseBuilder) -> None:
     """One more row, product and column than the array has rows, depth and columns."""
     array = bench.unit(MatrixProduct).array
     _product(bench, array.rows + 1, array.rows * array.depth + 1, array.columns + 1)
 
 
-def largest_strides(bench: Bench) -> None:
+def largest_strides(bench: CaseBuilder) -> None:
     """The largest strides, of sizes of 1."""
     single(bench)
     bench.stretched()
 
 
-def long(bench: Bench) -> None:
+def long(bench: CaseBuilder) -> None:
     """Many products a sum; many rows; many columns."""
     most = min(600, bench.chip.array.accumulators.entries // 2)
     for rows, inner, columns in ((2, 1500, 2), (most, 2, 1), (1, 2, most)):
         _product(bench, rows, inner, columns)
 
 
-def clamped(bench: Bench, name: str) -> None:
+def clamped(bench: CaseBuilder, name: str) -> None:
     """A clamp of a small range, and of one code."""
     _way_out(bench)
     low, high = clamps(bench, name)
     _product(bench, clamp_low=low, clamp_high=high)
 
 
-def accumulated(bench: Bench) -> None:
+def accumulated(bench: CaseBuilder) -> None:
     """Three operations: sums start, are added to, are added to and leave."""
     _way_out(bench)
     _product(bench, emit=0)
@@ -113,7 +113,7 @@ def accumulated(bench: Bench) -> None:
     _product(bench, inner=9, accumulate=1)
 
 
-def rounding(bench: Bench, shift: int) -> None:
+def rounding(bench: CaseBuilder, shift: int) -> None:
     """Products by 1: sums are codes, on every edge of the rounding."""
     _way_out(bench)
     codes = bench.type(0)
@@ -124,22 +124,22 @@ def rounding(bench: Bench, shift: int) -> None:
     _product(bench, wanted.size, 1, 2, a=a, b=b, shift=shift, **zeros)
 
 
-def typed(bench: Bench, types: Triple) -> None:
+def typed(bench: CaseBuilder, types: Triple) -> None:
     """Operands and output of other types, by their numbers."""
     _product(bench, types=types)
 
 
-def chosen(bench: Bench, more: dict[str, Any]) -> None:
+def chosen(bench: CaseBuilder, more: dict[str, Any]) -> None:
     """Another dataflow, or another array: the codes are the same, the time differs."""
     _product(bench, **more)
 
 
-def batched(bench: Bench, shared: bool) -> None:
+def batched(bench: CaseBuilder, shared: bool) -> None:
     """Several products in one operation; of each its own operands, or one second operand for all."""
     _way_out(bench)
     batches = min(3, MatrixProduct.need("batches", bench.chip).high)
     if batches == 1:
-        raise NotHere("limits.matrix_product.max_batches is 1")
+        raise NotApplicable("limits.matrix_product.max_batches is 1")
     unit, size = bench.unit(MatrixProduct), bench.type(0).size_bytes
     a = bench.feature_map(unit, "input", bench.codes((batches, 4, 7)))
     b = bench.feature_map(unit, "weights", bench.codes((1 if shared else batches, 7, 5)))
@@ -151,9 +151,9 @@ def batched(bench: Bench, shared: bool) -> None:
     bench.add(MatrixProduct, **f, multiplier=multiplier, shift=shift, emit=1)
 
 
-def _way_out(bench: Bench) -> None:
+def _way_out(bench: CaseBuilder) -> None:
     if SUMS in bench.unit(MatrixProduct).roles:
-        raise NotHere("sums leave by the operation emit")
+        raise NotApplicable("sums leave by the operation emit")
 
 
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:

@@ -10,14 +10,14 @@ from typing import Any
 from toolchain.hw import Chip
 from toolchain.machine import Copy, Fill, Space
 from toolchain.machine.operations.move import MOST_DIMENSIONS
-from toolchain.vectors.bench import Bench, NotHere
 from toolchain.vectors.case import Draw
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 
 COUNTS = (2, 3, 2, 3)  # of a move of all dimensions, the outermost first
 NAMES = ("_outer", "0", "1", "2")
 
 
-def _strided(bench: Bench, dimensions: int, run: int, step: int = 1) -> tuple[dict[str, int], list[int], int]:
+def _strided(bench: CaseBuilder, dimensions: int, run: int, step: int = 1) -> tuple[dict[str, int], list[int], int]:
     """Counts, strides that leave gaps, and the bytes from first to last."""
     counts = [1] * (MOST_DIMENSIONS - dimensions) + list(COUNTS[MOST_DIMENSIONS - dimensions :])
     strides, span = [0] * MOST_DIMENSIONS, run
@@ -27,12 +27,12 @@ def _strided(bench: Bench, dimensions: int, run: int, step: int = 1) -> tuple[di
     return {f"count{name}": n for name, n in zip(NAMES, counts)}, strides, span
 
 
-def _spaces(bench: Bench, channel: int, *spaces: int) -> None:
+def _spaces(bench: CaseBuilder, channel: int, *spaces: int) -> None:
     if not bench.unit(Copy, channel).reach.issuperset(spaces):
-        raise NotHere("the channel does not reach the memory")
+        raise NotApplicable("the channel does not reach the memory")
 
 
-def copied(bench: Bench, channel: int, source: int, target: int, dimensions: int, run: int) -> None:
+def copied(bench: CaseBuilder, channel: int, source: int, target: int, dimensions: int, run: int) -> None:
     """A copy; strides of both sides leave gaps, and differ."""
     _spaces(bench, channel, source, target)
     counts, strides, span = _strided(bench, dimensions, run)
@@ -45,7 +45,7 @@ def copied(bench: Bench, channel: int, source: int, target: int, dimensions: int
     bench.add(Copy, **f, destination_address=bench.room(target, wide))
 
 
-def repeated(bench: Bench) -> None:
+def repeated(bench: CaseBuilder) -> None:
     """A source stride of 0: one run, several times."""
     counts, strides, span = _strided(bench, 1, 5)
     f = {"source_space": Space.DRAM, "destination_space": Space.SRAM, "inner_bytes": 5, **counts}
@@ -53,7 +53,7 @@ def repeated(bench: Bench) -> None:
     bench.add(Copy, **f, destination_stride2=strides[3])
 
 
-def long(bench: Bench) -> None:
+def long(bench: CaseBuilder) -> None:
     """A long run; many runs, of one byte each."""
     f: dict[str, Any] = {"source_space": Space.DRAM, "destination_space": Space.SRAM}
     for run, counts in ((70_000, {}), (1, {"count2": 3000}), (1, {"count2": 2, "count1": 2000})):
@@ -64,7 +64,7 @@ def long(bench: Bench) -> None:
         bench.add(Copy, **f, **counts, **used, inner_bytes=run, source_address=source, destination_address=target)
 
 
-def largest_strides(bench: Bench) -> None:
+def largest_strides(bench: CaseBuilder) -> None:
     """The largest strides, of counts of 1: they move nothing."""
     f: dict[str, Any] = {"source_space": Space.DRAM, "destination_space": Space.SRAM, "inner_bytes": 4}
     for side in ("source", "destination"):
@@ -72,7 +72,7 @@ def largest_strides(bench: Bench) -> None:
     bench.add(Copy, **f, source_address=bench.block(0, bench.rng.bytes(4)), destination_address=bench.room(1, 4))
 
 
-def turned(bench: Bench, number: int) -> None:
+def turned(bench: CaseBuilder, number: int) -> None:
     """A copy that transposes."""
     size = bench.type(number).size_bytes
     rows, columns = 5, 7
@@ -102,7 +102,7 @@ def _copies(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
         yield f"turned_{number}", partial(turned, number=number)
 
 
-def filled(bench: Bench, channel: int, space: int, value: str, number: int) -> None:
+def filled(bench: CaseBuilder, channel: int, space: int, value: str, number: int) -> None:
     """A fill with the least or largest code, or one between."""
     _spaces(bench, channel, space)
     codes = bench.type(number)
@@ -113,7 +113,7 @@ def filled(bench: Bench, channel: int, space: int, value: str, number: int) -> N
     bench.add(Fill, **f, value=chosen, element_type=number, destination_address=bench.room(space, span))
 
 
-def many(bench: Bench) -> None:
+def many(bench: CaseBuilder) -> None:
     """A long run; many runs, of one code each."""
     size = bench.type(0).size_bytes
     for inner, count in ((40_000 // size, 1), (1, 3000)):
@@ -123,7 +123,7 @@ def many(bench: Bench) -> None:
         )
 
 
-def stretched(bench: Bench) -> None:
+def stretched(bench: CaseBuilder) -> None:
     """The largest strides, of counts of 1."""
     f: dict[str, Any] = {f"destination_stride{n}": Fill.need(f"destination_stride{n}", bench.chip).high for n in NAMES}
     f |= {"destination_space": Space.SRAM, "inner_elements": 1, "value": bench.type(0).high}

@@ -10,15 +10,15 @@ import numpy as np
 
 from toolchain.hw import Chip
 from toolchain.machine import Pool, PoolKind
-from toolchain.vectors.bench import Bench
 from toolchain.vectors.case import Draw
-from toolchain.vectors.draws.sums import CLAMPS, clamps, edges, end_shifts
+from toolchain.vectors.case_builder import CaseBuilder
+from toolchain.vectors.draws.accumulator_draws import CLAMPS, clamps, edges, end_shifts
 
 Pair = tuple[int, int]
 
 
 def _pool(
-    bench: Bench,
+    bench: CaseBuilder,
     kind: PoolKind,
     size: Pair = (5, 6),
     kernel: Pair = (3, 3),
@@ -50,37 +50,37 @@ def _pool(
     bench.add(Pool, **(f | more))
 
 
-def plain(bench: Bench, kind: PoolKind) -> None:
+def plain(bench: CaseBuilder, kind: PoolKind) -> None:
     """A 3x3 window with a padding of 1 around the input."""
     _pool(bench, kind)
 
 
-def at_end(bench: Bench, kind: PoolKind) -> None:
+def at_end(bench: CaseBuilder, kind: PoolKind) -> None:
     """Operands on the last bytes of their memories."""
     _pool(bench, kind)
 
 
-def in_granules(bench: Bench, kind: PoolKind) -> None:
+def in_granules(bench: CaseBuilder, kind: PoolKind) -> None:
     """Feature maps in granules of channels, the last of which has one; what fills it changes nothing, and is written as 0."""
     _pool(bench, kind, channels=bench.granule + 1)
 
 
-def single(bench: Bench, kind: PoolKind) -> None:
+def single(bench: CaseBuilder, kind: PoolKind) -> None:
     """The least of every size."""
     _pool(bench, kind, (1, 1), (1, 1), pad=(0, 0), output=(1, 1), channels=1)
 
 
-def largest_strides(bench: Bench, kind: PoolKind) -> None:
+def largest_strides(bench: CaseBuilder, kind: PoolKind) -> None:
     """The largest strides, of sizes of 1."""
     single(bench, kind)
     bench.stretched()
 
 
-def _highest(bench: Bench, name: str, most: int) -> int:
+def _highest(bench: CaseBuilder, name: str, most: int) -> int:
     return min(Pool.need(name, bench.chip).high, most)
 
 
-def tall(bench: Bench, kind: PoolKind) -> None:
+def tall(bench: CaseBuilder, kind: PoolKind) -> None:
     """The largest height of kernel, stride and padding (256 where the machine has no limit): windows lie mostly on padding."""
     kernel, stride = _highest(bench, "kernel_height", 256), _highest(bench, "stride_height", 16)
     pad, output = _highest(bench, "pad_top", kernel - 1), 1 + 260 // stride
@@ -88,7 +88,7 @@ def tall(bench: Bench, kind: PoolKind) -> None:
     _pool(bench, kind, (40, 1), (kernel, 1), (stride, 1), dilation, (pad, 0), (output, 1), channels=2)
 
 
-def wide(bench: Bench, kind: PoolKind) -> None:
+def wide(bench: CaseBuilder, kind: PoolKind) -> None:
     """The same of widths, and many channels."""
     kernel, stride = _highest(bench, "kernel_width", 256), _highest(bench, "stride_width", 16)
     pad, output = _highest(bench, "pad_left", kernel - 1), 1 + 260 // stride
@@ -97,46 +97,46 @@ def wide(bench: Bench, kind: PoolKind) -> None:
     _pool(bench, kind, (2, 2), (2, 2), pad=(0, 0), output=(1, 1), channels=700)
 
 
-def strided(bench: Bench, kind: PoolKind) -> None:
+def strided(bench: CaseBuilder, kind: PoolKind) -> None:
     """Strides, and dilations, of different height and width."""
     _pool(bench, kind, (7, 9), (2, 3), (2, 3), (3, 2), (1, 2), (3, 2))
 
 
-def padded(bench: Bench, kind: PoolKind) -> None:
+def padded(bench: CaseBuilder, kind: PoolKind) -> None:
     """Windows that lie on padding alone: of a max pool the least code, of an average pool a sum of 0."""
     _pool(bench, kind, (1, 2), (3, 3), pad=(2, 2), output=(4, 6))
 
 
-def passed_over(bench: Bench, kind: PoolKind) -> None:
+def passed_over(bench: CaseBuilder, kind: PoolKind) -> None:
     """The input has rows and columns that no window reaches, as many as its size can say."""
     more: dict[str, Any] = {name: Pool.need(name, bench.chip).high for name in ("input_height", "input_width")}
     _pool(bench, kind, (3, 4), (2, 2), pad=(0, 0), output=(2, 3), **more)
 
 
-def whole(bench: Bench, kind: PoolKind) -> None:
+def whole(bench: CaseBuilder, kind: PoolKind) -> None:
     """One window over all of a larger input."""
     limit = bench.chip.limits.pool.max_kernel or (16, 16)
     size = (min(12, limit[0]), min(11, limit[1]))
     _pool(bench, kind, size, size, pad=(0, 0), output=(1, 1), channels=5)
 
 
-def clamped(bench: Bench, kind: PoolKind, name: str) -> None:
+def clamped(bench: CaseBuilder, kind: PoolKind, name: str) -> None:
     """A clamp of a small range, and of one code."""
     low, high = clamps(bench, name)
     _pool(bench, kind, clamp_low=low, clamp_high=high)
 
 
-def typed(bench: Bench, kind: PoolKind, types: Pair) -> None:
+def typed(bench: CaseBuilder, kind: PoolKind, types: Pair) -> None:
     """Input and output of other types, by their numbers."""
     _pool(bench, kind, types=types)
 
 
-def on_unit(bench: Bench, kind: PoolKind, unit: int) -> None:
+def on_unit(bench: CaseBuilder, kind: PoolKind, unit: int) -> None:
     """On another vector engine."""
     _pool(bench, kind, unit=unit)
 
 
-def rounding(bench: Bench, kind: PoolKind, shift: int) -> None:
+def rounding(bench: CaseBuilder, kind: PoolKind, shift: int) -> None:
     """Sums of two codes on every edge of the rounding."""
     codes, span = bench.type(0), 256
     wanted = np.array([v for v in edges(max(shift, 0), 3 * span) if abs(v) < span // 2])

@@ -8,26 +8,26 @@ from typing import Any
 
 from toolchain.hw import Chip
 from toolchain.machine import Convolution, End, Fill, Signal, Space, Wait
-from toolchain.vectors.bench import Bench
 from toolchain.vectors.case import Draw
+from toolchain.vectors.case_builder import CaseBuilder
+from toolchain.vectors.draws.convolution_draws import window
 from toolchain.vectors.draws.weights import Window
-from toolchain.vectors.draws.windows import window
 
 ROUNDS = 3
 
 
-def _filled(bench: Bench, op: Any, value: int) -> None:
+def _filled(bench: CaseBuilder, op: Any, value: int) -> None:
     """A fill of the convolution's first input pixel, on the first channel."""
     space = bench.unit(Convolution).roles["input"]
     where: dict[str, Any] = {"destination_space": Space(space), "destination_address": op.input_address}
     bench.add(Fill, **where, inner_elements=op.input_channels, value=value)
 
 
-def _queues(bench: Bench) -> tuple[int, int]:
+def _queues(bench: CaseBuilder) -> tuple[int, int]:
     return bench.unit(Fill).queue, bench.unit(Convolution).queue
 
 
-def ordered(bench: Bench, semaphore: int) -> None:
+def ordered(bench: CaseBuilder, semaphore: int) -> None:
     """A fill, and a convolution that reads what it writes: a signal of the one, a wait of the other."""
     mover, array = _queues(bench)
     op = window(bench, Convolution, Window())
@@ -38,7 +38,7 @@ def ordered(bench: Bench, semaphore: int) -> None:
     bench.ops.append(op)
 
 
-def to_and_fro(bench: Bench) -> None:
+def to_and_fro(bench: CaseBuilder) -> None:
     """Three rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
     mover, array = _queues(bench)
     first, second = 0, bench.chip.sync.semaphores - 1
@@ -57,7 +57,7 @@ def to_and_fro(bench: Bench) -> None:
             bench.add(Signal, engine=array, semaphore=second)
 
 
-def counted(bench: Bench) -> None:
+def counted(bench: CaseBuilder) -> None:
     """As many signals as a semaphore can count, then as many waits."""
     mover, array = _queues(bench)
     op = window(bench, Convolution, Window())
@@ -70,13 +70,13 @@ def counted(bench: Bench) -> None:
     bench.ops.append(op)
 
 
-def nothing(bench: Bench) -> None:
+def nothing(bench: CaseBuilder) -> None:
     """A program that ends at once; the memories keep what they hold."""
     bench.block(Space.DRAM, bench.rng.bytes(4))
     bench.block(Space.SRAM, bench.rng.bytes(4))
 
 
-def drained(bench: Bench) -> None:
+def drained(bench: CaseBuilder) -> None:
     """The end stands behind operations that still run: it waits for all of them."""
     window(bench, Convolution, Window())
     address = bench.room(Space.SRAM, 16)

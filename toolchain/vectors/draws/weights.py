@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point import WeightGroups
-from toolchain.hw.units import Unit
+from toolchain.hw.unit_map import Unit
 from toolchain.ops.kit.grouped_weights import lay_groups
 from toolchain.ops.kit.requants import pack_dense, pack_weights
-from toolchain.vectors.bench import Bench, NotHere
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
@@ -44,7 +44,7 @@ class Window:
         return self.kernel[0] * self.kernel[1]
 
 
-def _random_weights(bench: Bench, number: int, shape: Pair) -> Array:
+def _random_weights(bench: CaseBuilder, number: int, shape: Pair) -> Array:
     """Every third one is the least or the largest."""
     codes = bench.chip.weight_types[number]
     values = bench.rng.integers(codes.low, codes.high, shape, np.int64, endpoint=True)
@@ -52,7 +52,7 @@ def _random_weights(bench: Bench, number: int, shape: Pair) -> Array:
     return np.select([ends == 0, ends == 1], [codes.low, codes.high], values).astype(np.int8)
 
 
-def dense(bench: Bench, unit: Unit, w: Window, weights: Array | None) -> int:
+def dense(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
     chip, inner = bench.chip, w.taps * w.inputs
     codes = chip.weight_types[w.weight_type]
     rows = _random_weights(bench, w.weight_type, (w.outputs, inner)) if weights is None else weights
@@ -60,7 +60,7 @@ def dense(bench: Bench, unit: Unit, w: Window, weights: Array | None) -> int:
         return bench.block(unit.roles["weights"], pack_dense(rows, codes, chip))
     keys, shape = unit.array.groups, (w.outputs, -(-inner // w.group))
     if keys is None:
-        raise NotHere("no weights in groups")
+        raise NotApplicable("no weights in groups")
     scales = bench.rng.integers(0, 1 << keys.scale_bits, shape).astype(np.int32)
     half = 1 << max(keys.minimum_bits - 1, 0)
     minima = bench.rng.integers(-half, half, shape).astype(np.int32) if keys.minimum_bits else None
@@ -69,6 +69,6 @@ def dense(bench: Bench, unit: Unit, w: Window, weights: Array | None) -> int:
     return bench.block(unit.roles["weights"], lay_groups(packed, WeightGroups(w.group, scales, minima), part_bytes, keys))
 
 
-def planes(bench: Bench, unit: Unit, w: Window, weights: Array | None) -> int:
+def planes(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
     rows = _random_weights(bench, w.weight_type, (w.taps, w.outputs)) if weights is None else weights
     return bench.block(unit.roles["weights"], pack_weights(rows, bench.chip.weight_types[w.weight_type]))

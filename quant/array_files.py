@@ -1,0 +1,156 @@
+"""Arrays in files: what an .npz or .npy says of itself, and its bytes, read no further than a bound.
+
+Sizes are known from the headers before anything is unpacked, and are held against the bytes that the file has.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from toolchain.errors import CompileError, format_count
+from toolchain.input_limits import ARRAY_BYTES, ARRAY_MEMBERS
+
+_MAX_RANK = 32  # numpy's own bound until 2.0
+_HEADER_BYTES = 10_012  # of format 2.0 with as many characters as numpy reads of a header
+_DEFLATE_RATIO = 1032  # by which DEFLATE makes a stream smaller at most: two bits stand for 258 bytes (zlib's technical notes)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """One array of a file, not yet read. held_bytes: so many of its elements the file can hold at most."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    held_bytes: int
+    _open: Callable[[], IO[bytes]]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def blank(self) -> np.ndarray:
+        """An array of this shape and type that takes no memory: zeros."""
+        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
+
+    def require_complete(self) -> None:
+        """Raises CompileError where the header claims more bytes than the file can hold, or elements that have none."""
+        if not self.dtype.itemsize:
+            raise CompileError(f"{self.path}: array {self.name!r} is {self.dtype.name} of 0 bytes; save numbers")
+        missing = self.size_bytes - self.held_bytes
+        if missing > 0:
+            raise CompileError(f"{self.path}: the file ends {format_count(missing, 'byte')} early; save it again")
+
+    @contextmanager
+    def stream(self) -> Iterator[Callable[[int], bytes]]:
+        """-> a function that gives so many of the next bytes of the elements. Raises CompileError: damaged, cut short."""
+        self.require_complete()
+        with _refusing(self.path), self._open() as file:
+
+            def take(size_bytes: int) -> bytes:
+                data = file.read(size_bytes)
+                if len(data) < size_bytes:
+                    missing = format_count(size_bytes - len(data), "byte")
+                    raise CompileError(f"{self.path}: the file ends {missing} early; save it again")
+                return data
+
+            yield take
+
+    def read(self, limit_bytes: int = ARRAY_BYTES) -> np.ndarray:
+        """All of it. Raises CompileError: damaged, cut short, of more bytes than the limit."""
+        if self.size_bytes > limit_bytes:
+            raise CompileError(
+                f"{self.path}: array {self.name!r} of shape {list(self.shape)} has {format_count(self.size_bytes, 'byte')}; "
+                f"{limit_bytes:,} are the most that are read"
+            )
+        with self.stream() as take:
+            flat = np.frombuffer(take(self.size_bytes), self.dtype)
+        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def stored_arrays(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
+    """By name. lone: an .npy will do as well, its array has the name of the file.
+
+    Raises CompileError where a header cannot be read."""
+    with _refusing(path), path.open("rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            if not lone:
+                raise CompileError(f"{path}: is one array without a name, an .npy; save it with numpy.savez(path, name=array)")
+            size_bytes = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            return {path.stem: _header(path, path.stem, file, size_bytes, lambda: path.open("rb"))}
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            if len(members) > ARRAY_MEMBERS:
+                raise ValueError(f"it holds {len(members):,} arrays, {ARRAY_MEMBERS:,} are the most")
+            arrays = {}
+            for member in members:
+                with archive.open(member) as opened:
+                    name, size_bytes = member.removesuffix(".npy"), _unpacked_bytes(path, archive.getinfo(member))
+                    arrays[name] = _header(path, name, opened, size_bytes, _opener(path, member))
+            return arrays
+
+
+def _unpacked_bytes(path: Path, member: zipfile.ZipInfo) -> int:
+    """The most that a member unpacks to: what the directory says, or less where so few packed bytes cannot hold that much."""
+    packed_bytes = min(member.compress_size, path.stat().st_size)
+    return min(member.file_size, packed_bytes * (1 if member.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO))
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Whatever a file makes numpy, zipfile and the decompressors raise, which have no base in common, is a CompileError."""
+    try:
+        yield
+    except (CompileError, FileNotFoundError, IsADirectoryError, PermissionError, MemoryError):
+        raise
+    except Exception as fault:
+        reason = str(fault).strip().partition("\n")[0] or type(fault).__name__
+        raise CompileError(f"{path}: damaged, or no array file of numpy: {reason}; save it again with numpy.savez") from None
+
+
+def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
+    return lambda: zipfile.ZipFile(path).open(member)
+
+
+def _header(path: Path, name: str, file: IO[bytes], size_bytes: int, open_again: Callable[[], IO[bytes]]) -> StoredArray:
+    """size_bytes: of the header and the elements together. Raises ValueError."""
+    start = io.BytesIO(file.read(_HEADER_BYTES))  # a header that claims gigabytes unpacks none of them
+    version = np.lib.format.read_magic(start)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"array {name!r} is of format {version[0]}.{version[1]}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, fortran, dtype = read(start)
+    except (LookupError, SyntaxError, TypeError, RecursionError) as fault:
+        raise ValueError(f"the header of array {name!r} cannot be read: {fault}") from None
+    if not all(type(d) is int for d in shape):  # True is an int to numpy
+        raise ValueError(f"array {name!r} has the shape {shape}")
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if len(shape) > _MAX_RANK:
+        raise ValueError(f"array {name!r} has {len(shape)} dimensions, {_MAX_RANK} are the most")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"array {name!r} has shape {list(shape)}")
+    if math.prod(max(1, d) for d in shape) * max(1, dtype.itemsize) > sys.maxsize:
+        raise ValueError(f"array {name!r} of shape {list(shape)} is larger than any memory")
+    offset = start.tell()
+
+    def elements() -> IO[bytes]:
+        stream = open_again()
+        stream.read(offset)
+        return stream
+
+    return StoredArray(path, name, shape, dtype, fortran, size_bytes - offset, elements)

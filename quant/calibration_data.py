@@ -1,0 +1,312 @@
+"""Calibration data: from files, images or a generator to samples {input name: array} of exactly the model's types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quant.array_files import StoredArray, stored_arrays
+from quant.fit_sample import UNNAMED, MissingArray, Sample, fit_array, fit_sample
+from quant.generator import generator_samples
+from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
+from quant.suggestion import suggestion
+from toolchain.errors import NO_FILE, CompileError, format_count
+from toolchain.ir.graph import TensorType
+
+Types = Mapping[str, TensorType]
+_WIDEST_BYTES = np.dtype(np.complex128).itemsize  # of one element
+
+
+@dataclass(frozen=True)
+class Samples:
+    """An iterable that starts afresh each time; `count` is None where only the end of the stream tells.
+
+    random: made up, so that what the model makes of them may say nothing of the model.
+    """
+
+    source: str
+    count: int | None
+    start: Callable[[], Iterator[Sample]]
+    random: bool = False
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self.start()
+
+
+def open_data(
+    path_or_spec: str | Path,
+    inputs: Types,
+    *,
+    limit: int | None = None,
+    preprocess: Preprocess | None = None,
+    loose: Collection[str] = (),
+) -> Samples:
+    """The first `limit` samples (None: all) of
+
+    - FILE.npz: arrays under the input names, or where there is one input one array without a name of its own (`arr_0`);
+      leading dimension is samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample
+      is held at a time.
+    - FILE.npy: as an .npz of one array without a name, for a model of one input.
+    - a directory of .npy (one sample each; for several inputs one directory each, named like the input), of .npz (one
+      sample each) or of images (.png, .jpg, .bmp; see quant.images.Preprocess, given here or by its preprocess.yaml).
+    - FILE.py:FUNCTION: a generator function that yields {input name: array}, or arrays where there is one input.
+
+    loose: inputs that may hold NaN and infinity. Raises CompileError: nothing there, wrong names, shapes or types; NotFinite at
+    the sample where one is found.
+    """
+    if limit is not None and limit < 1:
+        raise CompileError(f"calibration data: limit {limit} leaves no samples; give at least 1")
+    if not inputs:
+        raise CompileError("calibration data: the model has no inputs, so there is nothing to feed; build it without data")
+    samples = _open(str(path_or_spec), inputs, preprocess, loose)
+    if limit is None:
+        return samples
+    count = None if samples.count is None else min(samples.count, limit)
+    return Samples(samples.source, count, lambda: islice(samples.start(), limit), samples.random)
+
+
+def _open(spec: str, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
+    generator = _generator(spec)
+    if generator is not None:
+        return Samples(spec, None, lambda: generator_samples(*generator, inputs, loose))
+    path = Path(spec)
+    if not path.exists():
+        raise CompileError(f"{path}: {NO_FILE}; give an .npz, a directory of .npy or images, or file.py:function")
+    if path.is_dir():
+        return _open_directory(path, inputs, preprocess, loose)
+    if path.suffix in (".npz", ".npy"):
+        return _open_arrays(path, inputs, loose)
+    if path.suffix == ".py":
+        raise CompileError(f"{path}: which function yields the samples? Write {path}:FUNCTION")
+    raise CompileError(
+        f"{path}: {path.suffix or 'no'} suffix is no form of calibration data; "
+        "give an .npz, a directory of .npy or images, or file.py:function"
+    )
+
+
+HELD_FROM = 16  # so many are calibrated on first
+LEAST_HELD = 4  # where there are more, these come next: fewer say little of others
+_FEW = 128  # samples, of which a quarter is held out; of those behind them an eighth
+
+
+def split_calibration(samples: Samples) -> Samples:
+    """All but those that are held out to judge on: the 17th to the 20th, then every fourth, from the 129th on every eighth."""
+    count = samples.count
+    rest = None if count is None else count - _held_count(count)
+    return Samples(samples.source, rest, lambda: (s for i, s in enumerate(samples) if not _is_held(i)), samples.random)
+
+
+def split_holdout(samples: Samples) -> Samples:
+    """Those that `split_calibration` leaves out; none of 16 or fewer."""
+    count = None if samples.count is None else _held_count(samples.count)
+    return Samples(samples.source, count, lambda: (s for i, s in enumerate(samples) if _is_held(i)), samples.random)
+
+
+def _is_held(index: int) -> bool:
+    if index < HELD_FROM + LEAST_HELD:
+        return index >= HELD_FROM
+    return index % (4 if index < _FEW else 8) == 0
+
+
+def _held_count(count: int) -> int:
+    """Of so many samples, in closed form: `_is_held` over their indices."""
+    first = min(max(count - HELD_FROM, 0), LEAST_HELD)
+    quarters = _multiples(HELD_FROM + LEAST_HELD, min(count, _FEW), 4)
+    return first + quarters + _multiples(_FEW, count, 8)
+
+
+def _multiples(start: int, stop: int, of: int) -> int:
+    """How many indices from `start` up to `stop`, which is left out, are multiples of `of`."""
+    return max(-(-stop // of) - -(-start // of), 0)
+
+
+def data_files(path_or_spec: str | Path) -> list[Path]:
+    """The files that `open_data` may read of this."""
+    spec = str(path_or_spec)
+    generator = _generator(spec)
+    path = Path(spec) if generator is None else generator[0]
+    if not path.is_dir():
+        return [path]
+    found = [path / PREPROCESS_FILE, *path.iterdir(), *path.glob("*/*.npy")]
+    return [f for f in found if f.name == PREPROCESS_FILE or f.suffix.lower() in (".npy", ".npz", *IMAGE_SUFFIXES)]
+
+
+def _generator(spec: str) -> tuple[Path, str] | None:
+    """(file, function) of file.py:function."""
+    file, _, function = spec.rpartition(":")
+    return (Path(file), function) if file.endswith(".py") else None
+
+
+def repeated_data(samples: Samples, inputs: Types) -> Samples:
+    """The samples in other shapes of as many dimensions: along each their elements come again from the first on, or end earlier.
+
+    Raises CompileError while they are read: an input of another number of dimensions, or without elements.
+    """
+
+    def shaped(name: str, value: np.ndarray) -> np.ndarray:
+        shape = inputs[name].shape
+        if len(shape) != value.ndim or 0 in value.shape:
+            raise CompileError(f"input {name!r}: samples of shape {[*value.shape]} cannot be repeated to {[*shape]}")
+        return value[np.ix_(*(np.arange(wanted) % size for wanted, size in zip(shape, value.shape, strict=True)))]
+
+    def start() -> Iterator[Sample]:
+        return ({name: shaped(name, value) for name, value in sample.items()} for sample in samples)
+
+    return Samples(samples.source, samples.count, start, samples.random)
+
+
+def random_data(inputs: Types, samples: int = 8, seed: int = 0, magnitude: float = 1.0) -> Samples:
+    """Normal floats, bytes over their whole range, other integers 0 or 1, so that they index any table.
+
+    magnitude: the floats' standard deviation. Says nothing about accuracy: only for builds whose bits and cycles matter.
+    """
+
+    def start() -> Iterator[Sample]:
+        rng = np.random.default_rng(seed)
+        for _ in range(samples):
+            yield {name: _random(rng, t, magnitude) for name, t in inputs.items()}
+
+    return Samples(f"random inputs (seed {seed})", samples, start, random=True)
+
+
+def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.ndarray:
+    dtype = np.dtype(t.dtype)
+    if dtype.kind == "f":
+        return (magnitude * rng.standard_normal(t.shape)).astype(dtype)
+    if dtype.itemsize == 1 and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, t.shape, dtype, endpoint=True)
+    return rng.integers(0, 2, t.shape).astype(dtype)
+
+
+# --- arrays in .npz and .npy
+
+
+def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
+    arrays = stored_arrays(path)
+    if len(inputs) == 1 and (path.suffix == ".npy" or arrays.keys() == {UNNAMED}):
+        chosen = {next(iter(inputs)): next(iter(arrays.values()))}
+    else:
+        _require_named(path, arrays, inputs)
+        chosen = {name: arrays[name] for name in inputs}
+    counts = {name: _sample_count(path, name, array, inputs[name]) for name, array in chosen.items()}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
+        raise CompileError(f"{path}: the inputs have different numbers of samples ({listed}); give each as many")
+    count = next(iter(counts.values()))
+    if count == 0:
+        raise CompileError(f"{path}: holds 0 samples; calibration needs at least 1")
+    _require_held(path, count, chosen.values())
+
+    def start() -> Iterator[Sample]:
+        streams = {name: _stream(array, inputs[name], count) for name, array in chosen.items()}
+        for i in range(count):
+            where = f"{path}: sample {i}"
+            yield {name: fit_array(next(streams[name]), name, inputs[name], where, loose) for name in inputs}
+
+    return Samples(str(path), count, start)
+
+
+def _require_named(path: Path, arrays: Mapping[str, StoredArray], names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in arrays]
+    if not missing:
+        return
+    name, listed = missing[0], ", ".join(map(repr, sorted(arrays))) or "none"
+    way_out = f"save it as numpy.savez(path, **{{{name!r}: x}}){suggestion(name, arrays)}"
+    raise MissingArray(f"{path}: no array for input {name!r} (arrays: {listed}); {way_out}", missing)
+
+
+def _require_held(path: Path, count: int, arrays: Collection[StoredArray]) -> None:
+    """Raises CompileError where the file cannot hold so many samples, which cost time each, of no bytes too."""
+    for array in arrays:
+        array.require_complete()
+    size_bytes = path.stat().st_size
+    if count > size_bytes and not any(array.size_bytes for array in arrays):
+        raise CompileError(f"{path}: claims {count:,} samples of no bytes and has {format_count(size_bytes, 'byte')}; give fewer")
+
+
+def _sample_count(path: Path, name: str, array: StoredArray, t: TensorType) -> int:
+    if array.shape[1:] == t.shape and array.shape:
+        return array.shape[0]
+    if not t.shape or len(array.shape) != len(t.shape) or array.shape[1:] != t.shape[1:]:
+        wanted = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
+        raise CompileError(
+            f"{path}: array for input {name!r} has shape {list(array.shape)}; the input takes {list(t.shape)}, so it must be "
+            f"[{wanted}]: resize the samples, or bind other dimensions with --shape"
+        )
+    if array.shape[0] % t.shape[0]:
+        raise CompileError(
+            f"{path}: array for input {name!r} has {array.shape[0]} rows, no multiple of the batch {t.shape[0]}; "
+            "drop the odd rows, or bind another batch with --shape"
+        )
+    return array.shape[0] // t.shape[0]
+
+
+def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarray]:
+    if array.fortran:  # the samples lie interleaved
+        yield from array.read().reshape(count, *t.shape)
+        return
+    size_bytes = t.elements * array.dtype.itemsize
+    with array.stream() as take:
+        for _ in range(count):
+            yield np.frombuffer(take(size_bytes), array.dtype).reshape(t.shape)
+
+
+# --- directories
+
+
+def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
+    lone = len(inputs) == 1 and any(f.is_file() for f in path.iterdir())  # samples beside a directory of that name
+    if not lone and all((path / name).is_dir() for name in inputs):
+        return _open_input_directories(path, inputs, loose)
+    files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
+    images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES]
+    arrays = [f for f in files if f.suffix in (".npy", ".npz")]
+    if images and arrays:
+        raise CompileError(
+            f"{path}: holds {len(images)} images and {len(arrays)} arrays; keep one kind, nothing says which are the samples"
+        )
+    if images:
+        count, start = image_samples(path, images, inputs, preprocess)
+        return Samples(str(path), count, start)
+    if not arrays:
+        raise CompileError(
+            f"{path}: no .npy, .npz or images in this directory ({len(files)} other files); calibration needs samples"
+        )
+    if len({f.suffix for f in arrays}) > 1:
+        raise CompileError(f"{path}: holds both .npy and .npz; keep one kind, since nothing says which are the samples")
+    if arrays[0].suffix == ".npy" and len(inputs) > 1:
+        said = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
+        raise MissingArray(f"{said}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
+    return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs, loose) for f in arrays))
+
+
+def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
+    files = {name: sorted((path / name).glob("*.npy")) for name in inputs}
+    counts = {name: len(found) for name, found in files.items()}
+    if len(set(counts.values())) > 1 or not all(counts.values()):
+        listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
+        raise CompileError(f"{path}: .npy files per input: {listed}; give each input as many, and at least 1")
+
+    def start() -> Iterator[Sample]:
+        for row in zip(*files.values(), strict=True):
+            loaded = {name: _load(file, {name: inputs[name]}) for name, file in zip(files, row, strict=True)}
+            yield fit_sample(loaded, inputs, " + ".join(map(str, row)), loose)
+
+    return Samples(str(path), next(iter(counts.values())), start)
+
+
+def _file_sample(path: Path, inputs: Types, loose: Collection[str]) -> Sample:
+    return fit_sample(_load(path, inputs), inputs, str(path), loose)
+
+
+def _load(path: Path, inputs: Types) -> Any:
+    """The arrays of an .npz by name, or the one of an .npy, none larger than the widest sample of these inputs."""
+    limit_bytes = _WIDEST_BYTES * max(t.elements for t in inputs.values())
+    arrays = {name: array.read(limit_bytes) for name, array in stored_arrays(path).items()}
+    return arrays if path.suffix == ".npz" else next(iter(arrays.values()))

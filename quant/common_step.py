@@ -1,0 +1,96 @@
+"""The step of data that a converter or an image format made: a number that all of them are whole multiples of."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_ROUNDING = 2.0**-21  # of the largest magnitude: what arithmetic in float32 leaves of a multiple
+_MOST_STEPS = 2.0**16  # from 0 to the largest magnitude: finer steps are finer than any codes, and could be chance
+_BETWEEN = 8  # times as far two multiples may be from one: what both leave of a third adds up
+_LOOKED_AT = 4096  # values that a step is made of at once
+_ROUNDS = 64  # of finding a step and what is none of it; a step can be halved 16 times only
+
+
+class Sink(Protocol):
+    """What a tensor's values are shown to."""
+
+    def update(self, x: Array) -> None: ...
+
+
+Seen = TypeVar("Seen", bound=Sink)
+
+
+class InputSink(Generic[Seen]):
+    """What one of a network's inputs shows an observer, and the step of it."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        self._step = CommonStep()
+
+    def update(self, x: Array) -> None:
+        self.seen.update(x)
+        self._step.update(x)
+
+    @property
+    def step(self) -> float | None:
+        return self._step.step
+
+
+class CommonStep:
+    """The largest number that all values seen are whole multiples of, but for what float32 rounds: 1 / 32768 of 16-bit audio,
+    1 / 255 of an image. None where there is none of 1 / 65536 of the largest magnitude or more, and of zeros alone."""
+
+    CHUNK = 1 << 20  # values looked at together, to bound the memory that it takes
+
+    def __init__(self) -> None:
+        self._step = self._peak = 0.0
+        self._none = False
+
+    @property
+    def step(self) -> float | None:
+        return None if self._none or not self._step else float(np.float32(self._step))
+
+    def update(self, x: Array) -> None:
+        flat = x.ravel()
+        for start in range(0, flat.size, self.CHUNK):
+            if self._none:
+                return
+            self._take(np.abs(flat[start : start + self.CHUNK].astype(np.float64)))
+
+    def _take(self, x: Array) -> None:
+        """x: float64[n], none negative."""
+        self._peak = max(self._peak, float(x.max()))
+        others = x[x > self._rounding]
+        for _ in range(_ROUNDS):
+            if not others.size:
+                return
+            self._step = _common(self._step, np.sort(others[:_LOOKED_AT]), self._rounding)
+            if self._step * _MOST_STEPS < self._peak * (1 - _ROUNDING):
+                self._none = True
+                return
+            counts = np.rint(x / self._step)
+            self._step = float(counts @ x / (counts @ counts))
+            others = x[np.abs(x - counts * self._step) > self._rounding]
+        self._none = bool(others.size)  # too far from multiples for float32, too near for a finer step
+
+    @property
+    def _rounding(self) -> float:
+        return self._peak * _ROUNDING
+
+
+def _common(step: float, values: Array, rounding: float) -> float:
+    """The largest number that `step` (0: any) and `values` are multiples of, but for `rounding`. values: ascending, so that each
+    tells it more precisely than those before."""
+    for value in values.tolist():
+        rest, step = step or value, value
+        while rest > _BETWEEN * rounding:
+            step, rest = rest, abs(step - round(step / rest) * rest)
+        step = value / max(round(value / step), 1)
+        if step < rounding:
+            return 0.0
+    return step

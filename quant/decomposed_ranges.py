@@ -1,0 +1,45 @@
+"""A model some of whose operators were taken apart into steps, and what that changes in its calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+import numpy as np
+import onnx
+
+from quant.observe import Range
+from toolchain.ir.range_constraints import ClippedRange
+
+EntryT = TypeVar("EntryT")
+
+
+class Decomposition(Protocol):
+    """whole: the model before, in which a Softmax that reads a mask can still be seen; within: of tensors between steps."""
+
+    @property
+    def whole(self) -> onnx.ModelProto: ...
+    @property
+    def within(self) -> Mapping[str, ClippedRange]: ...
+
+
+def cut(name: str, x: np.ndarray, divided: Decomposition | None) -> np.ndarray:
+    """The values of a tensor that count, infinite ones too; NaN stays."""
+    bounds = None if divided is None else divided.within.get(name)
+    return x if bounds is None else np.clip(x, bounds.low, bounds.high, dtype=x.dtype)
+
+
+def get_range_owner(name: str, divided: Decomposition | None) -> str:
+    """The name that tensors share which have one range; else their own."""
+    bounds = None if divided is None else divided.within.get(name)
+    return name if bounds is None else bounds.as_one or name
+
+
+def clip_ranges(ranges: Mapping[str, EntryT], divided: Decomposition | None) -> dict[str, EntryT | Range]:
+    """The ranges within the bounds; one that has nothing there stays, and scales do."""
+    found: dict[str, EntryT | Range] = dict(ranges)
+    for name, bounds in divided.within.items() if divided is not None else ():
+        known = found.get(name)
+        if isinstance(known, Range) and known.low < bounds.high and known.high > bounds.low:
+            found[name] = known.within(bounds.low, bounds.high)
+    return found

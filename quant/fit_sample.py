@@ -1,0 +1,100 @@
+"""One sample: a mapping or a lone array, checked and cast to exactly the types of the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from quant.suggestion import suggestion
+from toolchain.errors import CompileError, format_count
+from toolchain.ir.graph import TensorType
+
+Sample = dict[str, np.ndarray]
+UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name
+
+
+class MissingArray(CompileError):
+    """inputs: those that the data hold nothing of."""
+
+    def __init__(self, message: str, inputs: Sequence[str]):
+        super().__init__(message)
+        self.inputs = tuple(inputs)
+
+
+class NotFinite(CompileError):
+    """A sample holds NaN or infinity in a tensor of the model, or makes them there. what: `NaN in 2 of 6 elements`."""
+
+    def __init__(self, message: str, tensor: str, kind: str, wrong: np.ndarray):
+        """kind: NaN or infinity. wrong: bool[...], the elements that are not finite."""
+        super().__init__(message)
+        self.tensor, self.what = tensor, f"{kind} in {int(wrong.sum()):,} of {format_count(wrong.size, 'element')}"
+
+
+def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str, loose: Collection[str] = ()) -> Sample:
+    """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
+    be left out. loose: inputs that may hold NaN and infinity.
+
+    Raises CompileError, starting with `where`: names, shapes, types, NaN or infinity.
+    """
+    if not isinstance(value, Mapping):
+        if len(inputs) != 1:
+            listed = ", ".join(map(repr, inputs))
+            said = f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names"
+            raise MissingArray(said, tuple(inputs))
+        value = {next(iter(inputs)): value}
+    if len(inputs) == 1 and value.keys() == {UNNAMED}:
+        value = {next(iter(inputs)): next(iter(value.values()))}
+    missing = [name for name in inputs if name not in value]
+    if missing:
+        listed = ", ".join(map(repr, value)) or "none"
+        near = suggestion(missing[0], map(str, value))
+        raise MissingArray(f"{where}: no array for input {missing[0]!r} (given: {listed}); add it{near}", missing)
+    return {name: fit_array(np.asarray(value[name]), name, t, where, loose) for name, t in inputs.items()}
+
+
+def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Collection[str] = ()) -> np.ndarray:
+    """-> t.dtype[t.shape], contiguous. Floats cast to floats, integers to integers that hold them, nothing else. loose: inputs
+    that may hold NaN and infinity. Raises CompileError, NotFinite."""
+    if (1, *array.shape) == t.shape:
+        array = array[None]
+    if array.shape != t.shape:
+        raise CompileError(
+            f"{where}: input {name!r} has shape {list(array.shape)}, the model takes {list(t.shape)}; "
+            "resize it, or bind other dimensions with --shape"
+        )
+    wanted = np.dtype(t.dtype)
+    cast = array if array.dtype == wanted else _cast(array, wanted, name, where)
+    wrong = ~np.isfinite(cast) if name not in loose else np.isinf(cast) & np.isfinite(array)
+    if wrong.any():
+        raise _not_finite(array, cast, wrong, f"{where}: input {name!r}", name)
+    return np.asarray(cast, order="C")  # ascontiguousarray would give an array without dimensions one
+
+
+def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: str, name: str) -> CompileError:
+    """wrong: bool[...], where `cast` may not be what it is. Says what its first element was in `array`."""
+    at = [int(i) for i in np.argwhere(wrong)[0]]
+    value, way_out = array[tuple(at)], "calibration needs finite data, remove the sample"
+    if np.isfinite(value):
+        return CompileError(f"{thing} holds {value:g} at {at}, which overflows {cast.dtype.name}; {way_out}")
+    kind = "NaN" if np.isnan(value) else "infinity"
+    return NotFinite(f"{thing} holds {kind} at {at}; {way_out}", name, kind, wrong)
+
+
+def _cast(array: np.ndarray, wanted: np.dtype[Any], name: str, where: str) -> np.ndarray:
+    if array.dtype.kind == "f" and wanted.kind == "f":
+        with np.errstate(over="ignore"):
+            return array.astype(wanted)
+    if array.dtype.kind in "iu" and wanted.kind in "iu":
+        info = np.iinfo(wanted)
+        if not array.size or (int(array.min()) >= info.min and int(array.max()) <= info.max):
+            return array.astype(wanted)
+        raise CompileError(
+            f"{where}: input {name!r} holds {int(array.min())} to {int(array.max())}, "
+            f"outside the {info.min} to {info.max} of the model's {wanted.name}; mend the data"
+        )
+    raise CompileError(
+        f"{where}: input {name!r} is {array.dtype.name}, the model takes {wanted.name}; "
+        f"save it with .astype({wanted.name!r}), scaled as the model was trained"
+    )

@@ -1,0 +1,45 @@
+"""Which weights share a scale, and what a machine has of scales for groups of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
+
+LEAST_GROUP, LARGEST_GROUP, GROUP_STEP = 16, 256, 16
+
+
+@dataclass(frozen=True)
+class WeightScaling:
+    """Which weights of a tensor share a scale: all of them (axis None), those of one index of `axis`, or of these so many
+    neighbours along the reduction (group; 0: all)."""
+
+    axis: int | None = 0
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class GroupForm:
+    """What a machine has of groups of weights. sizes: weights of a group; scale_bits: of a group's scale, a whole number that is
+    not negative; minimum_bits: of its minimum, a whole number with a sign; 0: it has none."""
+
+    sizes: tuple[int, ...]
+    scale_bits: int = 8
+    minimum_bits: int = 0
+
+    def __post_init__(self) -> None:
+        bad = [n for n in self.sizes if not LEAST_GROUP <= n <= LARGEST_GROUP or n % GROUP_STEP]
+        if bad or not self.sizes:
+            raise FixedPointError(f"groups: sizes={self.sizes}; multiples of {GROUP_STEP}, {LEAST_GROUP} to {LARGEST_GROUP}")
+        if not 1 <= self.scale_bits <= 16 or not (self.minimum_bits == 0 or 2 <= self.minimum_bits <= 16):
+            bits = f"scale_bits={self.scale_bits}, minimum_bits={self.minimum_bits}"
+            raise FixedPointError(f"groups: {bits}; must be 1..16, and 0 or 2..16")
+
+    @property
+    def largest_scale(self) -> int:
+        return (1 << self.scale_bits) - 1
+
+    @property
+    def largest_minimum(self) -> int:
+        """0 where there are none."""
+        return (1 << self.minimum_bits) // 2 - 1 if self.minimum_bits else 0

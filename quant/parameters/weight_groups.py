@@ -1,0 +1,113 @@
+"""Scales and minima of groups of weights: real = channel's scale x (m_g code + n_g), see
+`quant.fixed_point.sums.grouped_sums`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.scale import ScaleForm
+from quant.fixed_point.core.weight_scaling import GroupForm
+from quant.fixed_point.sums.grouped_sums import WeightGroups, group_count, spread
+from quant.parameters.weight_codes import weight_code_range
+from quant.parameters.weight_scales import SMALLEST_CHANNEL, weight_scales
+from toolchain.ir.file_quantization import FileWeightGroups
+
+Array = NDArray[Any]
+_WHOLE = 2.0**-16  # of a scale: as near to a whole zero point as float32 says one
+
+
+class RealGroups(NamedTuple):
+    """What groups mean: float64[o, g], not negative, and float64[o, g] or None."""
+
+    scales: Array
+    minima: Array | None
+
+
+def form_of(numerics: Numerics) -> GroupForm:
+    """What the machine has of groups. Raises ValueError where it has none."""
+    if numerics.groups is None:
+        raise ValueError("a machine without groups of weights")
+    return numerics.groups
+
+
+def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> RealGroups:
+    """Of weights float64[o, k]: a scale that covers the group, or loses least (`method`), from its least to its largest weight
+    where the machine has minima, else symmetric."""
+    count, first_last = group_count(rows.shape[1], size), weight_code_range(numerics.weight)
+    missing = ((0, 0), (0, count * size - rows.shape[1]))
+    if not form_of(numerics).minimum_bits:
+        each = np.pad(rows, missing).reshape(-1, size)
+        free = Numerics(numerics.activation, numerics.weight, scale=ScaleForm())  # a group's scale is any whole number
+        return RealGroups(np.where(each.any(1), weight_scales(each, free, method), 0.0).reshape(-1, count), None)
+    each = np.pad(rows, missing, mode="edge").reshape(len(rows), count, size)
+    low, high, (first, last) = each.min(2), each.max(2), first_last
+    scales = (high - low) / (last - first)
+    return RealGroups(scales, low - first * scales)
+
+
+def channel_scales(real: RealGroups, numerics: Numerics) -> Array:
+    """float64[o], or [1] where channels share one: the least at which scales and minima of all groups are whole numbers of their
+    bits; a channel of zeros takes the largest of the others."""
+    form = form_of(numerics)
+    needed = real.scales.max(1, initial=0.0) / form.largest_scale
+    if real.minima is not None and real.minima.any():
+        needed = np.maximum(needed, np.abs(real.minima).max(1) / form.largest_minimum)
+    if not numerics.weights_per_channel:
+        needed = needed.max(keepdims=True)
+    if numerics.scale.kind == "pow2":
+        needed = np.where(needed > 0, np.exp2(np.ceil(np.log2(np.where(needed > 0, needed, 1.0)))), 0.0)
+    largest = float(needed.max(initial=0.0)) or 2.0**-7
+    return np.where(needed > 0, np.maximum(needed, largest * SMALLEST_CHANNEL), largest)
+
+
+def round_groups(real: RealGroups, scales: Array, size: int, form: GroupForm) -> WeightGroups:
+    """At these scales of channels, rounded to nearest. A scale above zero stays so: its codes then still say something."""
+    step = scales.reshape(-1, 1)
+    m = np.clip(np.rint(real.scales / step), np.where(real.scales > 0, 1, 0), form.largest_scale).astype(np.int32)
+    if real.minima is None or not form.minimum_bits:
+        return WeightGroups(size, m)
+    largest = form.largest_minimum
+    return WeightGroups(size, m, np.clip(np.rint(real.minima / step), -largest, largest).astype(np.int32))
+
+
+def real_groups(groups: WeightGroups, scales: Array) -> RealGroups:
+    """The inverse, but for rounding."""
+    step = scales.reshape(-1, 1)
+    return RealGroups(groups.scales * step, None if groups.minima is None else groups.minima * step)
+
+
+def group_codes(w: Array, groups: WeightGroups, scales: Array, limits: tuple[int, int]) -> Array:
+    """int8 in the shape of w[o, ...]: the nearest that groups and scales of channels hold."""
+    rows = np.asarray(w, np.float64).reshape(len(w), -1)
+    steps, count = rows / scales.reshape(-1, 1), rows.shape[1]
+    if groups.minima is not None:
+        steps = steps - spread(groups.minima, groups.size, count)
+    m = spread(groups.scales, groups.size, count)
+    codes = np.divide(steps, m, out=np.zeros_like(steps), where=m > 0)
+    return np.clip(np.rint(codes), *limits).astype(np.int8).reshape(w.shape)
+
+
+def fitting_codes(given: FileWeightGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
+    """The same weights in the machine's codes: those of another range (0 to 15 of 4 bits) move by one number, and their minima
+    with them; where whole zero points do the same, codes move by these and there are no minima. None where the machine has no
+    such groups, or its codes hold no such range."""
+    form, (first, last) = numerics.groups, numerics.weight.limits
+    if form is None or given.size not in form.sizes:
+        return None
+    scales = np.asarray(given.scales, np.float64)
+    minima = np.zeros_like(scales) if given.minima is None else np.asarray(given.minima, np.float64)
+    points = np.rint(np.divide(-minima, scales, out=np.zeros_like(minima), where=scales != 0))
+    whole = np.abs(minima + points * scales) <= _WHOLE * np.abs(scales)
+    low, high = int(given.codes.min(initial=0)), int(given.codes.max(initial=0))
+    moved = high - last if high > last else min(low - first, 0)
+    for each, found in ((points, None), (np.full_like(points, moved), minima + moved * scales)):
+        codes = given.codes - spread(each, given.size, given.codes.shape[1])
+        codes = np.where(spread(scales, given.size, codes.shape[1]) < 0, -codes, codes)
+        fits = codes.min(initial=0) >= first and codes.max(initial=0) <= last
+        if fits and (whole.all() if found is None else form.minimum_bits or not found.any()):
+            return codes.astype(np.int8), RealGroups(np.abs(scales), found)
+    return None

@@ -1,0 +1,120 @@
+"""A float network cut into pieces that run one behind the other, so that few of its tensors are in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from toolchain.ir.float_submodel import FloatSubmodel
+
+UNKNOWN_BYTES = 16 << 20  # what a tensor without a static shape is taken for
+
+
+@dataclass(frozen=True)
+class PiecewiseModel:
+    """A float network in pieces whose nodes make at most `held_bytes` each, one node at least. Every tensor has its type in
+    the model, or is float32."""
+
+    proto: onnx.ModelProto
+    held_bytes: int
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        constants = {i.name for i in self.proto.graph.initializer}
+        return tuple(i.name for i in self.proto.graph.input if i.name not in constants)
+
+    def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
+        nodes = _needed(self.proto.graph, names)
+        pieces = list(_cut(nodes, tensor_bytes(self.proto), self.held_bytes))
+        reads = [{name for node in piece for name in _read(node)} for piece in pieces]
+        typed = {v.name: v for v in _typed(self.proto)}
+        weights = {i.name: i for i in self.proto.graph.initializer}
+        for at, piece in enumerate(pieces):
+            made = [name for node in piece for name in node.output if name]
+            later = set(names).union(*reads[at + 1 :])
+            outputs = [name for name in made if name in later]
+            inputs = sorted(reads[at].difference(made, weights))
+            read_weights = [weights[n] for n in sorted(reads[at] & weights.keys())]
+            yield FloatSubmodel(self._piece(piece, inputs, outputs, typed, read_weights), tuple(inputs), tuple(outputs))
+
+    def _piece(
+        self,
+        nodes: Iterable[onnx.NodeProto],
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        typed: Mapping[str, onnx.ValueInfoProto],
+        weights: Iterable[onnx.TensorProto],
+    ) -> bytes:
+        def value(name: str) -> onnx.ValueInfoProto:
+            untyped = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            return typed.get(name, untyped)
+
+        graph = onnx.GraphProto(name=self.proto.graph.name)
+        graph.node.extend(nodes)
+        graph.input.extend(map(value, inputs))
+        graph.output.extend(map(value, outputs))
+        graph.initializer.extend(weights)
+        ir, opsets = self.proto.ir_version, self.proto.opset_import
+        return onnx.ModelProto(
+            ir_version=ir, opset_import=opsets, graph=graph, functions=self.proto.functions
+        ).SerializeToString()
+
+
+def tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
+    """The size of each tensor that a node makes, as far as shapes are known."""
+    typed = {v.name: v for v in _typed(model)}
+    made = [output for node in model.graph.node for output in node.output if output]
+    if any(name not in typed for name in made):
+        inferred = onnx.shape_inference.infer_shapes(model)
+        typed |= {v.name: v for v in inferred.graph.value_info}
+    return {name: _value_bytes(typed.get(name)) for name in made}
+
+
+def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
+    if value is None or not value.type.tensor_type.HasField("shape"):
+        return UNKNOWN_BYTES
+    size = 4
+    for d in value.type.tensor_type.shape.dim:
+        if not d.HasField("dim_value"):
+            return UNKNOWN_BYTES
+        size *= d.dim_value
+    return size
+
+
+def _typed(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from (*model.graph.value_info, *model.graph.input, *model.graph.output)
+
+
+def _needed(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto]:
+    """The nodes that these tensors are made by, in their order."""
+    wanted, found = set(names), list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            found.append(node)
+            wanted.update(_read(node))
+    return found[::-1]
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """The tensors that a node reads, those that only its bodies read too; names of bodies' own among them do no harm."""
+    yield from (name for name in node.input if name)
+    bodies = [g for a in node.attribute for g in (a.g, *a.graphs) if g.node or g.output]
+    for body in bodies:
+        own = {name for inner in body.node for name in inner.output} | {i.name for i in (*body.input, *body.initializer)}
+        inner = {name for node in body.node for name in _read(node)} | {o.name for o in body.output}
+        yield from sorted(inner - own)
+
+
+def _cut(nodes: Sequence[onnx.NodeProto], sizes: Mapping[str, int], held_bytes: int) -> Iterator[list[onnx.NodeProto]]:
+    piece, room = list[onnx.NodeProto](), held_bytes
+    for node in nodes:
+        size = sum(sizes[name] for name in node.output if name)
+        if piece and size > room:
+            yield piece
+            piece, room = [], held_bytes
+        piece.append(node)
+        room -= size
+    if piece:
+        yield piece

@@ -1,0 +1,199 @@
+"""Second-order rounding: each weight's code in turn, its error taken up by the weights that are still free.
+
+Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ);
+Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs
+no inverse: with H = R R^T, R upper triangular, the error e H e^T is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2,
+and each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes (Chen et al., "The Geometry of LLM
+Quantization", 2025). It may be kept in several ways at once, each code next to nearest in some of them, of which the best go on:
+the K-best search of Guo and Nilsson, "Algorithm and Implementation of the K-Best Sphere Decoding" (2006). Coordinate descent may
+follow: the same error, made less by one code at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+SIZES = (0.8, 0.9, 1.1, 1.2)  # of scales, tried beside them as they are
+FINER_SIZES = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)  # the same where weights take few codes
+POWERS = (0.5, 2.0)  # the same where they are powers of two
+FEW = 64  # inputs of an output, whose weights cannot make up for each other much: there scales are worth a search
+WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
+WAYS = 16  # to choose a row's codes, kept at once
+_WORK = 1 << 26  # products of all ways with what they ask of weights to come: fewer ways where inputs are many, which gain less
+_BLOCK = 16
+_HELD = 1 << 22  # weights of all ways at once: 32 MiB
+_NOTHING = 1e150  # a step that no weight makes half of
+
+
+def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int, *, ways: int = 1, sweeps: int = 0) -> Array:
+    """Codes in [first, last] whose error (w - codes scales) is small as the layer's output sees it: e H e^T for each row.
+
+    ways: to choose a row's codes, kept at once; fewer where weights are many. sweeps: so many times at most each code is then set
+    to the best beside all others, until none changes.
+    w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k],
+    `damped`.
+    -> float64[g, o, k]. No row is worse than the nearest codes by that measure.
+    """
+    k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)
+    parts = range(0, k, WIDEST)
+    if len(parts) == 1:
+        return _rounded(w, scales, hessian, first, last, ways, sweeps)
+    scales = np.broadcast_to(scales, w.shape)
+    cuts = [slice(i, i + WIDEST) for i in parts]
+    return np.concatenate([_rounded(w[:, :, c], scales[:, :, c], hessian[:, c, c], first, last, ways, sweeps) for c in cuts], 2)
+
+
+def _rounded(w: Array, scales: Array, hessian: Array, first: int, last: int, ways: int, sweeps: int) -> Array:
+    scales = np.broadcast_to(scales, w.shape)
+    nearest = np.clip(np.rint(w / scales), first, last)
+    found = refine_codes(w, scales, hessian, _in_order(w, scales, hessian, first, last, ways), first, last, sweeps)
+    worse = output_error(w - found * scales, hessian) > output_error(w - nearest * scales, hessian)
+    return np.where(worse[:, :, None], nearest, found)
+
+
+def best_sizes(
+    w: Array,
+    scales: Array,
+    least: Array,
+    hessian: Array,
+    first: int,
+    last: int,
+    *,
+    sizes: Array,
+    shared: bool,
+    sweeps: int = 0,
+) -> Array:
+    """float64[g, o]: how many times as large scales had better be, by the error of the codes that `round_weights` finds at each
+    of some sizes. sizes: float64[n, g, o], the first as they are; shared: one for all rows.
+
+    least: float64[g, o, k], what code 0 stands for, which grows as scales do; all else as in `round_weights`.
+    """
+    errors = []
+    for size in sizes[:, :, :, None]:
+        wanted, each = w - least * size, scales * size
+        codes = round_weights(wanted, each, hessian, first, last, sweeps=sweeps)
+        errors.append(output_error(wanted - codes * each, hessian))
+    found = np.stack(errors)
+    if shared:
+        return sizes[int(found.sum((1, 2)).argmin())]
+    return np.take_along_axis(sizes, found.argmin(0)[None], 0)[0]
+
+
+def fit_group_scales(w: Array, made: Array, hessian: Array, size: int) -> Array:
+    """float64[g, o, parts]: how many times as large the scales of each `size` neighbours had better be, their codes as they are:
+    least squares of `output_error`, in all parts of a row at once. 1 where codes say nothing.
+
+    w: float64[g, o, k]; made: the same, what codes and scales make of it.
+    """
+    groups, outputs, k = w.shape
+    count = -(-k // size)
+
+    def by_part(x: Array) -> Array:
+        return np.pad(x, ((0, 0), (0, 0), (0, count * size - k))).reshape(groups, outputs, count, size).sum(3)
+
+    normal = np.empty((groups, outputs, count, count))
+    for part, start in enumerate(range(0, k, size)):
+        those = slice(start, start + size)
+        normal[:, :, part] = by_part(np.matmul(made[:, :, those], hessian[:, those]) * made)
+    at, silent = np.arange(count), by_part(np.abs(made)) == 0
+    normal[:, :, at, at] += silent
+    return np.linalg.solve(normal, np.where(silent, 1.0, by_part(made * np.matmul(w, hessian)))[..., None])[..., 0]
+
+
+def output_error(e: Array, hessian: Array) -> Array:
+    """e: float64[g, o, k], errors of weights -> float64[g, o]: the squared error of each output, summed over the rows seen."""
+    return np.einsum("gok,gok->go", np.matmul(e, hessian), e)
+
+
+def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int, ways: int) -> Array:
+    order = np.argsort(-np.einsum("gii->gi", hessian), axis=1, kind="stable")
+    last_first, each = order[:, ::-1], np.arange(len(order))[:, None, None]
+    upper = np.linalg.cholesky(hessian[each, last_first[:, :, None], last_first[:, None, :]])[:, ::-1, ::-1]  # H = R R^T
+    w, scales = (np.take_along_axis(v, order[:, None, :], 2) for v in (w, scales))
+    groups, outputs, k = w.shape
+    ways = max(1, min(ways, _WORK // (groups * outputs * k * k)))
+    step = max(1, _HELD // (groups * k * ways))
+    parts = [slice(i, i + step) for i in range(0, outputs, step)]
+    codes = np.concatenate([_best_way(w[:, p], scales[:, p], upper, first, last, ways) for p in parts], 1)
+    found = np.empty_like(codes)
+    np.put_along_axis(found, order[:, None, :], codes, 2)
+    return found
+
+
+def _best_way(w: Array, scales: Array, upper: Array, first: int, last: int, ways: int) -> Array:
+    """Codes in the order of w: float64[g, o, k]. upper: float64[g, k, k], R."""
+    groups, outputs, k = w.shape
+    cost, codes = np.zeros((groups, outputs, 1)), np.zeros((groups, outputs, 1, 0))
+    carried = np.zeros((groups, outputs, 1, k))  # what the errors so far ask of the weights that are still free
+    for start in range(0, k, _BLOCK):
+        end = min(start + _BLOCK, k)
+        block = _Block(cost, carried[..., : end - start])
+        for at in range(start, end):
+            block.choose(at - start, w[:, :, at], scales[:, :, at], upper[:, start:end, at], first, last, ways)
+        cost, codes = block.cost, np.concatenate([block.going_on(codes), block.codes], 3)
+        asked = np.matmul(block.errors.reshape(groups, -1, end - start), upper[:, start:end, end:])
+        carried = block.going_on(carried[..., end - start :]) + asked.reshape(*cost.shape, k - end)
+    return codes[:, :, 0]
+
+
+class _Block:
+    """Some weights in their order: the ways to choose their codes that are kept, the best first.
+
+    cost: float64[g, o, n], of each way, with all weights before; codes, errors: float64[g, o, n, width].
+    """
+
+    def __init__(self, cost: Array, carried: Array) -> None:
+        """carried: float64[g, o, n, width], by the ways that there are."""
+        self.cost, self._carried = cost, carried
+        self.codes, self.errors = np.zeros_like(carried), np.zeros_like(carried)
+        self._began = np.broadcast_to(np.arange(cost.shape[2]), cost.shape)  # the way before the block that each goes on from
+
+    def going_on(self, before: Array) -> Array:
+        """before: [g, o, n, m], by the ways before the block -> by those that are kept."""
+        return before if before.shape[2] == 1 == self.cost.shape[2] else np.take_along_axis(before, self._began[..., None], 2)
+
+    def choose(self, j: int, w: Array, scales: Array, upper: Array, first: int, last: int, ways: int) -> None:
+        """The code of weight j, the nearest and in some ways the next. w, scales: float64[g, o]; upper: float64[g, width]."""
+        w, scales, own = w[..., None], scales[..., None], upper[:, j, None, None]
+        asked = np.matmul(self.errors[..., :j].reshape(len(w), self.cost[0].size, j), upper[:, :j, None]).reshape(self.cost.shape)
+        wanted = (w + (np.take_along_axis(self._carried[..., j], self._began, 2) + asked) / own) / scales
+        codes = np.clip(np.rint(wanted), first, last)
+        if ways > 1:
+            beyond = np.where(scales < _NOTHING, np.where(wanted > codes, 1, -1), 0)
+            following = np.clip(codes + beyond, first, last)
+            both = np.stack([codes, following], 3)
+            cost = self.cost[..., None] + ((wanted[..., None] - both) * (scales * own)[..., None]) ** 2
+            cost[..., 1][following == codes] = np.inf
+            cost, codes = cost.reshape(*w.shape[:2], -1), both.reshape(*w.shape[:2], -1)
+            kept = np.argsort(cost, 2, kind="stable")[..., :ways]
+            self.cost, codes, parents = np.take_along_axis(cost, kept, 2), np.take_along_axis(codes, kept, 2), kept // 2
+            self._began = np.take_along_axis(self._began, parents, 2)
+            self.codes, self.errors = (np.take_along_axis(v, parents[..., None], 2) for v in (self.codes, self.errors))
+        self.codes[..., j] = codes
+        self.errors[..., j] = w - codes * scales
+
+
+def refine_codes(w: Array, scales: Array, hessian: Array, codes: Array, first: int, last: int, sweeps: int) -> Array:
+    """Each of the codes in turn set to the best beside the others as they are; no row gets worse. Coordinate descent, as in
+    Behdin et al., "QuantEase" (2023)."""
+    if not sweeps:
+        return codes
+    codes, scales = codes.copy(), np.where(scales > 0, scales, _NOTHING)
+    pull = np.matmul(w - codes * scales, hessian)  # half the slope of the error
+    steep = np.einsum("gii->gi", hessian)[:, None, :] * scales
+    for _ in range(sweeps):
+        before = codes.copy()
+        for j in range(w.shape[2]):
+            best = np.clip(np.rint(codes[:, :, j] + pull[:, :, j] / steep[:, :, j]), first, last)
+            at = np.nonzero(best != codes[:, :, j])
+            moved = (best - codes[:, :, j])[at] * scales[:, :, j][at]
+            pull[at] -= moved[:, None] * hessian[at[0], j]
+            codes[:, :, j] = best
+        if np.array_equal(codes, before):
+            break
+    return codes

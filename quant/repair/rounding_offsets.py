@@ -1,0 +1,79 @@
+"""Zero points by which a machine that rounds sums and means down, or toward zero, rounds them to nearest on average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quant.fixed_point.core.rounding import Rounding
+from quant.repair.choices import Offset
+
+_REACH = 64  # codes to either side of the middle that are tried
+_NEAR = 0.02  # of a step of the output: nearer costs larger offsets and gains nothing
+_WORTH = 0.25  # what is left of the half step must be less, or nothing is gained for sure
+
+
+def sum_offset(
+    rounding: Rounding,
+    steps: Sequence[float],
+    zero_points: Sequence[int],
+    output_zero_point: int,
+    low: int,
+    codes: tuple[int, int],
+) -> Offset | None:
+    """Of y = a + b: its code less its zero point is rounding(sum over operands of step (code - zero point)). None: no gain.
+
+    steps: an operand's scale over the output's, negative where it is taken off, 0 for one that may not be moved. low: the least
+    code that y's clamp lets through. codes: least and largest zero point.
+    Rounding down loses half a step on average: the operands' zero points move by so many codes that the sum grows by that. Toward
+    zero, the sum first moves to where no code that survives the clamp is negative, and the output's zero point moves back as far.
+    """
+    lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
+    wanted, size = lift + 0.5, sum(abs(s) for s in steps)
+    if not size:
+        return None
+    tried = [_codes(wanted * np.sign(s) / size if s else 0.0, s, z, codes) for s, z in zip(steps, zero_points, strict=True)]
+    first, second = np.meshgrid(*tried, indexing="ij")
+    left = np.abs(first * steps[0] + second * steps[1] - wanted)
+    far = np.abs(first - np.median(tried[0])) + np.abs(second - np.median(tried[1]))
+    at = np.unravel_index(np.lexsort((far.ravel(), np.maximum(left, _NEAR).ravel()))[0], left.shape)
+    if left[at] > _WORTH:
+        return None
+    return Offset((-int(first[at]), -int(second[at])), -lift)
+
+
+def mean_offset(
+    rounding: Rounding,
+    step: float,
+    zero_point: int,
+    output_zero_point: int,
+    low: int,
+    codes: tuple[int, int],
+    made: tuple[int, int],
+) -> Offset | None:
+    """Of y, a mean of x or x at another scale: its code less its zero point is rounding(step (mean of codes - zero point)). None:
+    no gain.
+
+    The zero point of x moves by so many codes that y grows by half a step and whole ones, which that of y takes back. codes,
+    made: least and largest zero point of x, and of y; all else as in `sum_offset`.
+    """
+    lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
+    grown = np.arange(zero_point - codes[1], zero_point - codes[0] + 1)
+    whole = np.rint(grown * step - 0.5)
+    left = np.abs(grown * step - 0.5 - whole)
+    possible = (rounding is Rounding.FLOOR) | (whole >= lift)
+    possible &= (output_zero_point - whole >= made[0]) & (output_zero_point - whole <= made[1]) & (left <= _WORTH)
+    if not possible.any():
+        return None
+    at = np.lexsort((np.abs(grown), np.maximum(left, _NEAR), ~possible))[0]
+    return Offset((-int(grown[at]),), -int(whole[at]))
+
+
+def _codes(middle: float, step: float, zero_point: int, codes: tuple[int, int]) -> np.ndarray:
+    """By how many codes an operand may grow: its zero point less them is still a code."""
+    if not step:
+        return np.zeros(1, np.int64)
+    least, most = zero_point - codes[1], zero_point - codes[0]
+    centre = min(max(round(middle), least), most)
+    return np.arange(max(centre - _REACH, least), min(centre + _REACH, most) + 1)

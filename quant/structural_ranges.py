@@ -1,0 +1,169 @@
+"""What the model's structure knows about ranges that data cannot show: scores never seen, masks, joined tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from quant.decomposed_ranges import Decomposition, clip_ranges
+from quant.fixed_point.core.numerics import Numerics
+from quant.masks import bound_masks
+from quant.observe import Range
+from quant.parameters import activation_quant
+from quant.producer_links import Links
+from toolchain.errors import format_count
+
+SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
+SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values
+_TRUTHS = frozenset(("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"))
+FEW_STEPS = 32  # fewer codes than this: a part of a Concat has lost three of eight bits
+_NAMED = 4  # with a line of their own
+
+
+@dataclass(frozen=True)
+class AdjustedRanges:
+    """`notes`: a sentence for each range that was changed, and why; `unseen`: what they call the tensors of which the data showed
+    no range."""
+
+    ranges: dict[str, Range]
+    notes: tuple[str, ...]
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SharedScalePart:
+    """An operand of a Concat on the common scale: how many of the machine's codes its own range spans there."""
+
+    concat: str
+    operand: str
+    range: Range
+    joined: Range
+    steps: float
+    steps_alone: float
+
+    @property
+    def poor(self) -> bool:
+        return self.steps < FEW_STEPS <= self.steps_alone
+
+    def __str__(self) -> str:
+        own = f"[{self.range.low:.4g}, {self.range.high:.4g}]"
+        joined = f"[{self.joined.low:.4g}, {self.joined.high:.4g}]"
+        return (
+            f"{self.concat}: {self.operand} in {own} gets {self.steps:.3g} codes of the joined range {joined}, "
+            f"alone it would get {self.steps_alone:.3g}"
+        )
+
+
+def adjust_ranges(
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    divided: Decomposition | None = None,
+    called: Callable[[str], str] = str,
+    always_zero: Callable[[Sequence[str]], Collection[str]] = lambda names: (),
+) -> AdjustedRanges:
+    """The ranges as the model's structure demands them; tensors without a range are passed over. divided: of a model with steps
+    in the place of operators: what these were says which tensors are masks and scores; called: what notes call a tensor;
+    always_zero: those of some tensors that are zero whatever the inputs are, of which no better data would show a range.
+
+    Masks: where a Softmax reads scores plus a mask, both end where a masked position is surely gone (quant.masks).
+    Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
+    SCORE_LOGIT even if the data held nothing to detect.
+    Concat: the joined range holds the range of every operand.
+    Truth: what is cast from a comparison reaches 0 and 1.
+    Silence: a tensor that was zero throughout says nothing of a scale; it takes the range of what it was made from.
+    Between steps: nothing beyond the bounds of `divided`.
+    """
+    whole = model if divided is None else divided.whole
+    graph = Links(whole.graph)
+    found, notes = bound_masks(whole, ranges, called)
+    _open_scores(graph, found, notes, called)
+    for node in graph.nodes:
+        if node.op_type == "Concat" and node.output[0] in found:
+            for operand in node.input:
+                if operand in found:
+                    found[node.output[0]] = found[node.output[0]].union(found[operand])
+    _open_truths(graph, found)
+    silent = _open_silence(Links(model.graph), found, called)
+    still = always_zero(list(silent)) if silent else ()
+    unseen = [name for name in silent if name not in still]
+    return AdjustedRanges(clip_ranges(found, divided), (*notes, *(silent[n] for n in unseen)), tuple(called(n) for n in unseen))
+
+
+def find_shared_scale_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[SharedScalePart]:
+    """Every operand of every Concat that has ranges, in graph order."""
+    first, last = numerics.activation.limits
+    found: list[SharedScalePart] = []
+    for node in model.graph.node:
+        if node.op_type != "Concat" or node.output[0] not in ranges:
+            continue
+        joined = ranges[node.output[0]]
+        scale = activation_quant(joined, numerics).scale
+        for operand in dict.fromkeys(node.input):
+            if operand not in ranges:
+                continue
+            own = ranges[operand]
+            alone = min(own.span / activation_quant(own, numerics).scale, last - first) + 1
+            found.append(SharedScalePart(node.name or node.output[0], operand, own, joined, own.span / scale + 1, alone))
+    return found
+
+
+def poor_warnings(parts: Sequence[SharedScalePart]) -> list[str]:
+    """Of those that the joined range leaves too few codes, worst first: a line for a few, and how many more there are."""
+    ranked = sorted((p for p in parts if p.poor), key=lambda p: p.steps)
+    said, more = [str(p) for p in ranked[:_NAMED]], len(ranked) - _NAMED
+    return [*said, f"{format_count(more, 'more operand')} of Concats with fewer than {FEW_STEPS} codes"] if more > 0 else said
+
+
+def _constants(graph: onnx.GraphProto) -> frozenset[str]:
+    return frozenset(i.name for i in graph.initializer) | {n.output[0] for n in graph.node if n.op_type == "Constant"}
+
+
+def _open_scores(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
+    constants = _constants(graph.graph)
+    for node in graph.nodes:
+        if node.op_type not in ("Sigmoid", "Softmax") or not graph.outputs_reached(node.output[0], constants):
+            continue
+        for name in graph.unchanged_from(node.output[0]) & found.keys():
+            found[name] = found[name].union(Range(0.0, 1.0))
+        logits = found.get(node.input[0])
+        # scores of things that are rarely there: mostly negative, and the data held no clear case of one
+        if node.op_type == "Sigmoid" and logits and logits.high < SCORE_LOGIT and logits.low < -max(logits.high, 0.0):
+            found[node.input[0]] = Range(logits.low, SCORE_LOGIT)
+            notes.append(
+                f"{called(node.input[0])}: the data's largest logit is {logits.high:.3g}, so no score passes "
+                f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}. "
+                "Calibrate with data that holds positives"
+            )
+
+
+def _open_truths(graph: Links, found: dict[str, Range]) -> None:
+    """What is made of true and false holds 0 and 1, though it was never true."""
+    for node in graph.nodes:
+        made_of = graph.producer(node.input[0]) if node.op_type == "Cast" else None
+        if made_of is not None and made_of.op_type in _TRUTHS and node.output[0] in found:
+            found[node.output[0]] = found[node.output[0]].union(Range(0.0, 1.0))
+
+
+def _open_silence(graph: Links, found: dict[str, Range], called: Callable[[str], str]) -> dict[str, str]:
+    """By tensor that was silent, a note of the range that it took."""
+    silent: dict[str, str] = {}
+    heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
+    for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
+        found[name] = heard[name] = Range(-1.0, 1.0)
+        silent[name] = (
+            f"{called(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data"
+        )
+    for node in graph.nodes:
+        before = next((heard[i] for i in node.input if i in heard), None)
+        for name in node.output:
+            if name in heard or before is None:
+                continue
+            heard[name] = before  # also through tensors that need no range of their own
+            if name in found:
+                found[name] = before
+                silent[name] = (
+                    f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]"
+                )
+    return silent

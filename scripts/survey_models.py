@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""How much of networks runs on a machine: regions, islands, what stays on the host and why, each built and run once.
+
+    python scripts/survey_models.py zoo/models zoo/networks --hw transformer64 edge16 \\
+        --shape 'silero*:input=1,576' --value 'silero*:sr=16000' --json survey.json
+
+A folder stands for its *.onnx. PATTERN of --shape and --value is of file names without `.onnx`; what a network has no input for
+is passed over. A network counts as whole where no node with float operands is the host's: a front end of whole numbers alone, as
+a token look-up, may stay there, and is told. Exit code 1 where a network is refused or its bits differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from toolchain.api import BuildOptions, build
+from toolchain.atomic_files import write_atomically
+from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.option_values import input_shapes
+from toolchain.codegen import Container, HostSubgraph, Region
+from toolchain.errors import ToolchainError
+from toolchain.isa import load_machine
+from toolchain.runtime import Session, random_feeds, verify
+from toolchain.schedule.options import LEVELS
+
+MOST_TOLD = 4  # reasons of a network
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Of one network on one machine. verdict: "equal", or what went wrong; islands: but for front ends of whole numbers, which
+    `fronts` counts; hosted: reasons by the operators that they keep on the host."""
+
+    network: str
+    machine: str
+    verdict: str
+    cycles: int = 0
+    regions: int = 0
+    islands: int = 0
+    fronts: int = 0
+    nodes: int = 0
+    host_macs: float = 0.0
+    hosted: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        return self.verdict == "equal" and not self.islands
+
+    def row(self) -> str:
+        said = "whole" if self.whole else "cut" if self.verdict == "equal" else self.verdict
+        counts = f"{self.regions:3d} regions {self.islands:3d} islands {self.fronts:2d} fronts {self.nodes:3d} nodes on host"
+        if not self.regions:
+            return f"{self.network:32s} {self.machine:14s} {said}"
+        return f"{self.network:32s} {self.machine:14s} {said:6s} {self.cycles:>12,} cycles {counts} {self.host_macs:6.1%} MACs"
+
+
+def survey_model(path: Path, options: BuildOptions, machine: str) -> Survey:
+    try:
+        built = build(str(path), options)
+    except ToolchainError as fault:
+        return Survey(path.stem, machine, f"refused: {str(fault).splitlines()[0]}")
+    feeds = random_feeds(built.container.inputs, seed=1)
+    _, difference = verify(Session(built.data), Session(built.data, backend="reference"), feeds)
+    islands = [s for s in built.container.segments if isinstance(s, HostSubgraph)]
+    fronts = [island for island in islands if _is_front(island, built.container)]
+    at_front = {node for island in fronts for node in island.nodes}
+    reasons = {f"{n['op']} {n['node']}": n["reason"] for n in built.figures["fallbacks"] if n["node"] not in at_front}
+    return Survey(
+        path.stem,
+        machine,
+        "equal" if difference is None else f"DIFFERS: {difference}",
+        built.figures["cycles"],
+        sum(isinstance(s, Region) for s in built.container.segments),
+        len(islands) - len(fronts),
+        len(fronts),
+        built.figures["host"]["nodes"],
+        built.figures["host"]["mac_share"],
+        reasons,
+    )
+
+
+def _is_front(island: HostSubgraph, container: Container) -> bool:
+    """Whether it is given whole numbers of the model's inputs alone."""
+    given = {t.name: np.dtype(t.dtype) for t in container.inputs}
+    return all(name in given and given[name].kind in "iub" for name in island.inputs)
+
+
+def _of(pairs: list[tuple[str, str]], path: Path) -> list[str]:
+    """What is said of a network, of inputs that it has."""
+    names = {i.name for i in onnx.load(path, load_external_data=False).graph.input}
+    return [text for pattern, text in pairs if fnmatchcase(path.stem, pattern) and text.rpartition("=")[0] in names]
+
+
+def options_of(path: Path, given: argparse.Namespace, machine: str) -> BuildOptions:
+    values = dict(text.rsplit("=", 1) for text in _of(given.value, path))
+    return BuildOptions(
+        machine,
+        shapes=input_shapes(_of(given.shape, path)),
+        values={name: tuple(numbers.split(",")) for name, numbers in values.items()},
+        level=given.level,
+    )
+
+
+def _scoped(text: str) -> tuple[str, str]:
+    pattern, colon, rest = text.partition(":")
+    if not colon or "=" not in rest:
+        raise argparse.ArgumentTypeError(f"{text}: must be PATTERN:NAME=NUMBERS")
+    return pattern, rest
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="+", type=Path, metavar="MODEL.onnx|FOLDER")
+    parser.add_argument("--hw", nargs="+", default=["transformer64"], help="machines; default transformer64")
+    parser.add_argument("--shape", action="append", type=_scoped, default=[], metavar="PATTERN:NAME=D0,D1")
+    parser.add_argument("--value", action="append", type=_scoped, default=[], metavar="PATTERN:NAME=V0,V1")
+    parser.add_argument("-O", dest="level", type=int, choices=range(len(LEVELS)), default=1)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def run(given: argparse.Namespace) -> int:
+    paths = [found for path in given.networks for found in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
+    for machine in given.hw:
+        load_machine(machine)
+    require_writable({"--json": given.json}, {"a network": [str(p) for p in paths], **machine_inputs(*given.hw)})
+    found: list[Survey] = []
+    for machine in given.hw:
+        for path in paths:
+            found.append(survey_model(path, options_of(path, given, machine), machine))
+            print(found[-1].row(), flush=True)
+            for reason, nodes in _by_reason(found[-1])[:MOST_TOLD]:
+                print(
+                    f"    {', '.join(nodes[:3])}{f' and {len(nodes) - 3} more' if len(nodes) > 3 else ''}: {reason}", flush=True
+                )
+        print(summary(machine, [s for s in found if s.machine == machine]), flush=True)
+    if given.json is not None:
+        whole: list[dict[str, Any]] = [{**vars(s), "whole": s.whole} for s in found]
+        write_atomically(given.json, (json.dumps(whole, indent=1) + "\n").encode())
+    return int(any(s.verdict != "equal" for s in found))
+
+
+def _by_reason(survey: Survey) -> list[tuple[str, list[str]]]:
+    counts = Counter(survey.hosted.values())
+    return [(reason, [n for n, r in survey.hosted.items() if r == reason]) for reason, _ in counts.most_common()]
+
+
+def summary(machine: str, found: list[Survey]) -> str:
+    whole, islands = sum(s.whole for s in found), sum(s.islands for s in found)
+    share, fronts = f"{whole} of {len(found)} whole ({whole / len(found):.0%})", sum(s.fronts for s in found)
+    return f"{machine}: {share}, {islands} islands ({islands / len(found):.2f} a network), {fronts} fronts of whole numbers"
+
+
+def main() -> int:
+    given = arguments()
+    with report_errors():
+        return run(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Refuses a program that breaks a rule of the machine: every fault is a ProgramError that names the operations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+from simulator.accumulators import AccumulatorState
+from simulator.dead_stores import DeadStore, DeadStoreMarks
+from simulator.dram_ranges import DramRange, ReadOnlyGuard, get_initial_ranges, overwrite_text, unwritten
+from simulator.hazards import Hazards, WrittenBytes
+from simulator.program_order import RunOrder, describe
+from toolchain.errors import ProgramError
+from toolchain.hw.chip import Chip
+from toolchain.hw.unit_map import SUMS
+from toolchain.machine import (
+    Access,
+    InstructionStream,
+    MachineOp,
+    Signal,
+    Space,
+    Wait,
+    accesses,
+    find_unsupported,
+    may_be_unsupported,
+    op_number,
+    overlap,
+    overlaps_itself,
+    range_text,
+)
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+PROGRESS_EVERY = 512
+
+
+def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
+    """Each semaphore has one signalling and one waiting engine."""
+    signalled: dict[int, list[int]] = {}
+    waited: dict[int, list[int]] = {}
+    for index, op in enumerate(ops):
+        if isinstance(op, Signal):
+            _one_engine(signalled.setdefault(op.semaphore, []), index, "signalled", ops, order)
+        elif isinstance(op, Wait):
+            _one_engine(waited.setdefault(op.semaphore, []), index, "waited for", ops, order)
+
+
+def check_counts(ops: Sequence[MachineOp], order: RunOrder) -> None:
+    """Each semaphore ends at zero: the next run starts from it. After everything else, for a dropped Wait is a race first."""
+    signalled: dict[int, list[int]] = {}
+    for index, op in enumerate(ops):
+        if isinstance(op, Signal):
+            signalled.setdefault(op.semaphore, []).append(index)
+    waits = Counter(op.semaphore for op in ops if isinstance(op, Wait))
+    for semaphore, indexes in sorted(signalled.items()):
+        waited = waits[semaphore]
+        if len(indexes) > waited:
+            raise ProgramError(
+                f"{describe(indexes[-1], ops, order.chip)}: the semaphore is signalled {len(indexes)} times and "
+                f"waited for {waited} times; it must end at 0, the next run starts from it"
+            )
+
+
+def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[MachineOp], order: RunOrder) -> None:
+    if indexes and order.engine[indexes[0]] != order.engine[index]:
+        raise ProgramError(
+            f"{describe(index, ops, order.chip)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
+            f"({op_number(ops, indexes[0])}), so which Wait takes which Signal depends on timing; use a semaphore for each "
+            f"pair of engines"
+        )
+    indexes.append(index)
+
+
+def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access], sizes: Sequence[int], chip: Chip) -> None:
+    """Accesses inside their memory; what an operation writes neither overlaps itself nor what the operation reads.
+
+    In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
+    """
+    for access in found:
+        if access.address < 0 or (access.strides and min(access.strides) < 0):
+            raise ProgramError(
+                f"{describe(index, ops, chip)}: address {access.address} with strides {access.strides}; none may be negative"
+            )
+        size = sizes[access.space]
+        if access.end > size:
+            raise ProgramError(
+                f"{describe(index, ops, chip)} {'writes' if access.write else 'reads'} {range_text(access)}, "
+                f"outside {Space(access.space).name.lower()} of {size:#x} bytes{_loaded(index, ops)}"
+            )
+    if not found or not found[-1].write:
+        return
+    write = found[-1]
+    own = write if write.exact else accesses(ops[index], chip)[-1]
+    if overlaps_itself(own):
+        raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)}: its elements overlap one another")
+    for read in found[:-1]:
+        if read.space != write.space or read.end <= write.address or write.end <= read.address:
+            continue
+        in_place = read.in_step and read.block == write.block
+        if not in_place and overlap(read, write):
+            raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)} over {range_text(read)}, which it reads")
+
+
+def _loaded(index: int, ops: Sequence[MachineOp]) -> str:
+    """Of an operation whose address is read from memory by which others: its range is all that it can be."""
+    numbers = ops.indirect.get(index, {}) if isinstance(ops, InstructionStream) else {}
+    loads = sorted({n.load: n.limit for found in numbers.values() for n in found}.items())
+    said = " and ".join(f"{op_number(ops, load)} ({ops[load].NAME}) reads, 0 to {limit}," for load, limit in loads)
+    return f", with the number that {said} at its largest or smallest" if loads else ""
+
+
+def check_program(
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    order: RunOrder,
+    touched: Sequence[Sequence[Access]],
+    dram_bytes: int,
+    written: Sequence[tuple[int, int]],
+    parts: Sequence[DramRange] = (),
+    held: Collection[str] = (),
+    progress: Progress | None = None,
+) -> tuple[DeadStore, ...]:
+    """Every rule. touched: `accesses` of each operation; written: dram ranges that hold data and may be overwritten; held: names
+    of other memories that hold data at the start.
+
+    Returns what nothing reads. Raises ProgramError with the first rule that is broken.
+    """
+    check_semaphores(ops, order)
+    sizes = [dram_bytes, *(s.memory.size for s in chip.spaces[1:])]
+    checks = _Checks(chip, ops, order, touched, sizes, written, parts, held)
+    for done, index in enumerate(order.legal):
+        checks.step(index)
+        if progress and not done % PROGRESS_EVERY:
+            progress("check", done, len(order.legal))
+    check_counts(ops, order)
+    for fault in unwritten(parts, checks.memories[Space.DRAM].map):
+        raise ProgramError(fault)
+    return checks.unread.finished()
+
+
+class _Checks:
+    """The rules of each operation, in an order that can run."""
+
+    def __init__(
+        self,
+        chip: Chip,
+        ops: Sequence[MachineOp],
+        order: RunOrder,
+        touched: Sequence[Sequence[Access]],
+        sizes: Sequence[int],
+        written: Sequence[tuple[int, int]],
+        parts: Sequence[DramRange],
+        held: Collection[str],
+    ):
+        self.chip, self.ops, self.order, self.touched, self.sizes = chip, ops, order, touched, sizes
+        self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
+        begun = [[(0, s.memory.size)] if s.name in held else [] for s in chip.spaces[1:]]
+        others = (WrittenBytes(size, ranges) for size, ranges in zip(sizes[1:], begun))
+        self.memories = (WrittenBytes(sizes[Space.DRAM], [*written, *get_initial_ranges(parts)]), *others)
+        self.kept, self.unread = (
+            ReadOnlyGuard(parts),
+            DeadStoreMarks(ops, touched, sizes, parts, chip.layout.parameters.alignment_bytes),
+        )
+        working = [i for i, op in enumerate(ops) if not isinstance(op, Signal | Wait)]
+        self.suspects = dict(zip(working, may_be_unsupported([ops[i] for i in working], chip).tolist()))
+        self.accumulators = {u.queue: AccumulatorState() for u in chip.of_kind("mac_array") if SUMS not in u.roles}
+
+    def step(self, index: int) -> None:
+        op = self.ops[index]
+        self.hazards.begin(index)
+        if isinstance(op, Signal | Wait):
+            self.hazards.synchronise(index)
+            return
+        broken = find_unsupported(op, self.chip) if self.suspects[index] else next(op.broken(self.chip), None)
+        fault = broken or self._accumulators(index, op)
+        if fault:
+            raise ProgramError(f"{self._name(index)}: {fault}")
+        found = self.touched[index]
+        check_addresses(index, self.ops, found, self.sizes, self.chip)
+        for access in found:
+            self.hazards.touch(index, access, access.address, access.end)
+            if access.write:
+                self._write(index, access)
+            else:
+                self._read(index, access)
+        if op.STALLS:
+            self.hazards.stall(index)
+
+    def _write(self, index: int, access: Access) -> None:
+        part = self.kept.overwritten(access)
+        if part is not None:
+            raise ProgramError(f"{self._name(index)} {overwrite_text(access, part)}")
+        if access.exact:  # of a box nobody knows which bytes are written
+            self.memories[access.space].write(access, access.address, access.end)
+            self.unread.write(index, access)
+
+    def _read(self, index: int, access: Access) -> None:
+        gap = self.memories[access.space].missing(access, access.address, access.end)
+        if gap is None:
+            self.unread.read(access)
+            return
+        fault = f"{self._name(index)} reads {range_text(access)}, but byte {gap:#x} was never written{_loaded(index, self.ops)}"
+        byte = Access(access.space, gap, (), (), 1, False)
+        for other, found in enumerate(self.touched[:index]):
+            if any(a.write and a.space == byte.space and overlap(a, byte) for a in found):
+                fault += f"; {self._name(other)} writes it and is not ordered before: it needs a Signal behind it, this a Wait"
+                break
+        raise ProgramError(fault)
+
+    def _accumulators(self, index: int, op: MachineOp) -> str | None:
+        """Why an array that keeps its sums to itself cannot add to them."""
+        held = self.accumulators.get(self.order.engine[index])
+        return None if held is None else held.broken(op)
+
+    def _name(self, index: int) -> str:
+        return describe(index, self.ops, self.order.chip)

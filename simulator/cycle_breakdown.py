@@ -1,0 +1,272 @@
+"""Where the cycles of each unit went: every one is useful, or lost for one cause.
+
+Computed from the times of a run and the parts of its operations' demands; nothing here changes a time. A cycle in which a unit
+waits for a semaphore has the cause of what the signalling unit did in that cycle: the memory that kept that one, the unit that it
+waited for in its turn, the front end; or, where that one computed or moved, `signal` of that unit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator.program_order import NO_ENGINE, issue_cycles
+from simulator.simulation import Simulation
+from simulator.timeline import Timeline
+from toolchain.hw.chip import Chip
+from toolchain.machine.timing_model import COMPUTED, STALLED, Record
+
+
+class StallCause(StrEnum):
+    """What a cycle of a unit went to. MEMORY: latency or bandwidth of a memory; SIGNAL: another unit computes or moves what is
+    waited for; QUEUE: the front end stands at a full queue; DISPATCH: it reads instructions, or the unit issues one; NOTHING:
+    before the first operation of the unit and after its last; REQUESTS: a channel starts requests and addresses runs."""
+
+    USEFUL = "useful"
+    FILL_DRAIN = "fill_drain"
+    PARTIAL_FOLDS = "partial_folds"
+    OUTPUT_PATH = "output_path"
+    EDGES = "edges"
+    REQUESTS = "requests"
+    MEMORY = "memory"
+    SIGNAL = "signal"
+    QUEUE = "queue"
+    DISPATCH = "dispatch"
+    NOTHING = "nothing"
+
+
+class StallReason(NamedTuple):
+    """of: the memory or the unit, of causes that name one."""
+
+    cause: StallCause
+    of: str = ""
+
+
+COMPUTING = (
+    StallCause.FILL_DRAIN,
+    StallCause.USEFUL,
+    StallCause.PARTIAL_FOLDS,
+    StallCause.EDGES,
+    StallCause.REQUESTS,
+    StallCause.OUTPUT_PATH,
+)
+_PLAIN = (*COMPUTING, StallCause.QUEUE, StallCause.DISPATCH, StallCause.NOTHING)
+_REQUESTS = COMPUTING.index(StallCause.REQUESTS)
+_QUEUE, _DISPATCH, _NOTHING = range(len(COMPUTING), len(_PLAIN))
+_MEMORY = len(_PLAIN)  # of code 0; units follow the memories
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The cycles 0 .. of a unit in parts that touch. first: int64[n]; reason: int16[n], index into `Attribution.reasons`; op:
+    int64[n], in the flow: the operation that takes these cycles, or for which the unit is idle (-1: none)."""
+
+    first: np.ndarray
+    reason: np.ndarray
+    op: np.ndarray
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """units: by name, in the order of `chip.units`."""
+
+    cycles: int
+    reasons: tuple[StallReason, ...]
+    units: dict[str, Spans]
+
+    def totals(self, ends: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+        """int64[window, reason] of each unit; a window ends at each of `ends`, which rise up to `cycles` (None: one of all)."""
+        borders = np.array([self.cycles] if ends is None else ends, np.int64)
+        return {name: self._counted(spans, borders) for name, spans in self.units.items()}
+
+    def _counted(self, spans: Spans, ends: np.ndarray) -> np.ndarray:
+        edges = np.unique(np.concatenate((spans.first, ends, [0, self.cycles])))
+        at, lengths = edges[:-1], np.diff(edges)
+        reason = spans.reason[np.searchsorted(spans.first, at, "right") - 1]
+        window = np.searchsorted(ends, at, "right")
+        found = np.zeros((len(ends), len(self.reasons)), np.int64)
+        np.add.at(found, (window, reason), lengths)
+        return found
+
+
+def attribute_cycles(chip: Chip, run: Simulation, shares: np.ndarray | None = None) -> Attribution | None:
+    """shares: float64[op], of each operation's products those that the network asks for; the others, by zeros, are partial folds
+    (None: it asks for all). Returns None of times that were measured elsewhere or not at all: what held operations is not known.
+    """
+    if run.times is None or run.times.record is None or run.times.begun is None or run.times.asked is None:
+        return None
+    units = _Units(chip, run, run.times, run.times.record, run.times.begun, run.times.asked, shares)
+    return Attribution(run.cycles, reasons(chip), dict(zip(run.engines, units.spans())))
+
+
+def reasons(chip: Chip) -> tuple[StallReason, ...]:
+    """All that there are on a machine."""
+    memories = (StallReason(StallCause.MEMORY, space.name) for space in chip.spaces)
+    return (*map(StallReason, _PLAIN), *memories, *(StallReason(StallCause.SIGNAL, unit.name) for unit in chip.units))
+
+
+@dataclass(frozen=True)
+class _Track:
+    """The spans of a unit so far, as columns."""
+
+    first: list[int]
+    reason: list[int]
+    op: list[int]
+
+    def add(self, first: int, reason: int, op: int) -> None:
+        self.first.append(first)
+        self.reason.append(reason)
+        self.op.append(op)
+
+    def until(self, first: int, end: int, reason: int, op: int) -> int:
+        """As `add`, up to `end` where that is later. -> the cycle that the next span begins with."""
+        if end <= first:
+            return first
+        self.add(first, reason, op)
+        return end
+
+    def go_on(self, first: int, reason: int, op: int) -> None:
+        """As `add`, or the last span goes on."""
+        if not self.first or (self.reason[-1], self.op[-1]) != (reason, op):
+            self.add(first, reason, op)
+
+
+class _Units:
+    """Gives every operation its spans, in an order in which the program can run: what a Wait waits for has its own by then."""
+
+    def __init__(
+        self,
+        chip: Chip,
+        run: Simulation,
+        times: Timeline,
+        record: Record,
+        begun: np.ndarray,
+        asked: np.ndarray,
+        shares: np.ndarray | None,
+    ):
+        self._run, self._signal = run, _MEMORY + len(chip.spaces)
+        self._tracks = [_Track([], [], []) for _ in chip.units]
+        self._free = [0] * len(chip.units)
+        self._start, self._end = times.start.tolist(), times.end.tolist()
+        engine = np.array(run.order.engine[: len(record.read)], np.int64)
+        self._issued = (begun + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
+        self._asked = asked.tolist()
+        self._latency, self._slowest = run.wanted.latency_cycles.tolist(), _slowest_memories(chip, run)
+        self._request = [unit.dma.request_cycles if unit.kind == "dma" else 0 for unit in chip.units]
+        fill, partial, output, edge, request = run.wanted.lost
+        full = run.wanted.compute_cycles - run.wanted.lost.sum(axis=0)
+        useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
+        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, request, output))))
+        self._ended_by = [] if times.ended_by is None else times.ended_by.tolist()
+        self._read, self._dispatched = ([ceil(cycle) for cycle in column] for column in (record.read, record.dispatched))
+        self._held_by = record.held_by.tolist()
+        self._stalls = _stalls(run)
+
+    def spans(self) -> Iterator[Spans]:
+        for op in self._run.order.legal:
+            self._operation(op, self._run.order.engine[op])
+        firsts = {}
+        for op, queue in enumerate(self._run.order.engine):
+            if queue != NO_ENGINE:
+                firsts.setdefault(queue, self._start[op])
+        for queue, track in enumerate(self._tracks):
+            yield _closed(track, firsts.get(queue, self._run.cycles), self._free[queue], self._run.cycles)
+
+    def _operation(self, op: int, queue: int) -> None:
+        track, at = self._tracks[queue], self._free[queue]
+        self._idle(track, at, op)
+        at = track.until(self._start[op], self._issued[op], _DISPATCH, op)
+        signal = self._run.order.taken.get(op)
+        if signal is not None and self._end[signal] > at:
+            self._other(track, at, self._end[signal], op, self._run.order.engine[signal])
+            at = self._end[signal]
+        asked = self._asked[op]
+        at = track.until(at, asked + min(self._request[queue], self._latency[op]), _REQUESTS, op)
+        at = track.until(at, asked + self._latency[op], _MEMORY + self._slowest[op], op)
+        if self._end[op] > at:
+            for reason, cycles in enumerate(self._parts[op]):
+                at = track.until(at, at + cycles, reason, op)
+        if self._ended_by[op] != COMPUTED:
+            at = track.until(at, self._end[op], _MEMORY + self._ended_by[op] // 2, op)
+        self._free[queue] = at
+
+    def _idle(self, track: _Track, free: int, op: int) -> None:
+        """The cycles in which the unit had nothing: what the front end did then."""
+        found: list[tuple[int, int, int]] = []  # first, last, operation with which the front end was held up, -1: it read
+        front, last = op, self._start[op]
+        while last > free:
+            for since, held in ((self._read[front], front), (self._dispatched[front - 1] if front else 0, -1)):
+                if max(since, free) < last:
+                    found.append((max(since, free), last, held))
+                    last = max(since, free)
+            front -= 1
+        for first, last, held in reversed(found):
+            if held < 0:
+                track.go_on(first, _DISPATCH, op)
+            elif self._held_by[held] == STALLED:
+                self._other(track, first, last, op, self._run.order.engine[self._stalls[held]])
+            else:
+                track.go_on(first, _QUEUE, op)
+
+    def _other(self, track: _Track, first: int, last: int, op: int, queue: int) -> None:
+        """The cycles first .. last - 1, in which the unit waits for another: what that one did then."""
+        other = self._tracks[queue]
+        for i in range(bisect_right(other.first, first) - 1, bisect_right(other.first, last - 1)):
+            reason = other.reason[i]
+            track.go_on(max(first, other.first[i]), self._signal + queue if reason < len(COMPUTING) else reason, op)
+
+
+def _closed(track: _Track, begun: int, ended: int, cycles: int) -> Spans:
+    """With nothing to do before the first operation begins and after the last has ended."""
+    if begun == ended:  # operations that took no time
+        begun = cycles
+    inside = bisect_right(track.first, begun)
+    first, reason, op = track.first[inside:], track.reason[inside:], track.op[inside:]
+    if begun < cycles:
+        first, reason, op = [begun, *first], [track.reason[inside - 1], *reason], [track.op[inside - 1], *op]
+    if begun:
+        first, reason, op = [0, *first], [_NOTHING, *reason], [-1, *op]
+    if begun < cycles and ended < cycles:
+        first, reason, op = [*first, ended], [*reason, _NOTHING], [*op, -1]
+    return Spans(np.array(first, np.int64), np.array(reason, np.int16), np.array(op, np.int64))
+
+
+def _slowest_memories(chip: Chip, run: Simulation) -> list[int]:
+    """The memory whose latency an operation waits for most, of those that it reads or writes."""
+    wanted = run.wanted
+    read = np.array([space.memory.latency_cycles for space in chip.spaces], np.int64)[:, None]
+    written = np.array([space.memory.write_latency_cycles for space in chip.spaces], np.int64)[:, None]
+    waited = np.where(wanted.read_bytes > 0, read, 0) + np.where(wanted.write_bytes > 0, written, 0)
+    return waited.argmax(axis=0).tolist()
+
+
+def _stalls(run: Simulation) -> list[int]:
+    """For each operation the last one before it behind which the front end stood still; -1: none."""
+    found, last = [], -1
+    for index, op in enumerate(run.flow):
+        found.append(last)
+        if op.STALLS:
+            last = index
+    return found
+
+
+def by_reason(chip: Chip, counted: Iterable[int]) -> dict[str, Any]:
+    """As `by_cause`. counted: cycles of each of `reasons`."""
+    return by_cause((reason, int(cycles)) for reason, cycles in zip(reasons(chip), counted))
+
+
+def by_cause(spent: Iterable[tuple[StallReason, int]]) -> dict[str, Any]:
+    """Cycles by cause, those of memories and units by their names; what is 0 is left out."""
+    found: dict[str, Any] = {}
+    for reason, cycles in spent:
+        if cycles and reason.of:
+            found.setdefault(reason.cause.value, {})[reason.of] = cycles
+        elif cycles:
+            found[reason.cause.value] = cycles
+    return found

@@ -1,0 +1,144 @@
+"""Bytes that an operation writes and nothing reads before they are overwritten or the program ends; constants never read.
+
+No rule of the machine forbids them, but an operation that was dropped, or reads too little or elsewhere, leaves them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simulator.dram_ranges import DramRange, DramRangeKind
+from toolchain.errors import format_count
+from toolchain.machine import Access, Emit, MachineOp, Space, WeightedWindowOp, byte_view, rebase_access
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DeadStore:
+    """index: the operation that wrote the bytes, -1 for constants. ranges: [first, last), of one memory."""
+
+    index: int
+    space: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(last - first for first, last in self.ranges)
+
+    @property
+    def text(self) -> str:
+        """`16 bytes of sram[0x100..0x180)`."""
+        span = f"{Space(self.space).name.lower()}[{self.ranges[0][0]:#x}..{self.ranges[-1][1]:#x})"
+        return f"{format_count(self.bytes, 'byte')} of {span}"
+
+
+class DeadStoreMarks:
+    """A mark for each byte of the memories, set where it was written, or is a constant, and was not read since."""
+
+    def __init__(
+        self,
+        ops: Sequence[MachineOp],
+        touched: Sequence[Sequence[Access]],
+        sizes: Sequence[int],
+        parts: Sequence[DramRange],
+        step: int,
+    ):
+        """step: alignment of parameters behind weights, in bytes."""
+        self._ops, self._touched, self._parts, self._step = ops, touched, parts, step
+        self._raw = [bytearray(size) for size in sizes]
+        self._marks = [np.frombuffer(raw, np.uint8) for raw in self._raw]
+        self._writes: list[list[Access]] = [[] for _ in sizes]
+        self._writers = [array("q") for _ in sizes]  # the operation of each
+        self._found: dict[tuple[int, int], list[Range]] = {}
+        for part in self._of(DramRangeKind.CONSTANT):
+            self._marks[Space.DRAM][part.first : part.last] = 1
+
+    def read(self, access: Access) -> None:
+        low, high = access.address, access.end
+        if self._raw[access.space].find(1, low, high) < 0:
+            return
+        if access.counts:
+            byte_view(self._marks[access.space], access)[...] = 0
+        else:
+            self._marks[access.space][low:high] = 0
+
+    def write(self, index: int, access: Access) -> None:
+        low, high = access.address, access.end
+        marks = self._marks[access.space]
+        # it does not overlap itself, so that with as many bytes as its span it has no holes
+        view = marks[low:high] if access.bytes == high - low else byte_view(marks, access)
+        if self._raw[access.space].find(1, low, high) >= 0 and view.any():
+            lost = np.zeros(high - low, np.bool_)
+            byte_view(lost, rebase_access(access, low))[...] = byte_view(marks, access)
+            self._blame(access.space, low, lost)
+        view[...] = 1
+        self._writes[access.space].append(access)
+        self._writers[access.space].append(index)
+
+    def finished(self) -> tuple[DeadStore, ...]:
+        """After the last operation: everything found, in the order of operations, constants first."""
+        dram = self._marks[Space.DRAM]
+        for part in (*self._of(DramRangeKind.OUTPUT), *self._of(DramRangeKind.STATE)):
+            dram[part.first : part.last] = 0
+        for part in self._of(DramRangeKind.CONSTANT):
+            if self._raw[Space.DRAM].find(1, part.first, part.last) >= 0:
+                self._add(-1, Space.DRAM, part.first, dram[part.first : part.last] != 0)
+                dram[part.first : part.last] = 0
+        for space, raw in enumerate(self._raw):
+            first = raw.find(1)
+            if first >= 0:
+                self._blame(space, first, self._marks[space][first : raw.rfind(1) + 1] != 0)
+        found = {key: self._without_tails(key[1], ranges) for key, ranges in self._found.items()}
+        return tuple(DeadStore(index, space, ranges) for (index, space), ranges in sorted(found.items()) if ranges)
+
+    def _of(self, kind: DramRangeKind) -> list[DramRange]:
+        return [p for p in self._parts if p.kind is kind]
+
+    def _blame(self, space: int, base: int, lost: np.ndarray) -> None:
+        """lost: bool for the bytes from `base` on. Each goes to the last operation that wrote it."""
+        lost, end, left = lost.copy(), base + lost.size, int(lost.sum())
+        for index, access in zip(reversed(self._writers[space]), reversed(self._writes[space])):
+            low, high = max(base, access.address), min(end, access.end)
+            if low >= high or not lost[low - base : high - base].any():
+                continue
+            whole = np.zeros(access.end - access.address, np.bool_)
+            byte_view(whole, rebase_access(access, access.address))[...] = True
+            part = lost[low - base : high - base]
+            own = whole[low - access.address : high - access.address] & part
+            if own.any():
+                self._add(index, space, low, own)
+                part &= ~own
+                left -= int(own.sum())
+                if not left:
+                    return
+
+    def _add(self, index: int, space: int, base: int, lost: np.ndarray) -> None:
+        edges = np.flatnonzero(np.diff(lost.astype(np.int8), prepend=0, append=0)) + base
+        self._found.setdefault((index, space), []).extend(zip(edges[::2].tolist(), edges[1::2].tolist()))
+
+    def _without_tails(self, space: int, ranges: list[Range]) -> tuple[Range, ...]:
+        """What lies between weights and the parameters behind them, which are aligned, is loaded with both and never read."""
+        return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
+
+    def _in_tail(self, first: int, last: int) -> bool:
+        ends, begins = self._tails
+        nearest = bisect_right(ends, first)
+        return any(last <= begins[i] for i in range(bisect_right(ends, first - self._step), nearest))
+
+    @cached_property
+    def _tails(self) -> tuple[list[int], list[int]]:
+        """Where weights end, in order, and where parameters begin behind each, less than their alignment."""
+        arrays = [(op, found) for op, found in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
+        known = {op.parameter_address for op, _ in arrays if op.emit}
+        begins = sorted(known | {op.parameter_address for op in self._ops if isinstance(op, Emit)})
+        ends = {a.end for op, found in arrays for a in found if not a.write and a.address == op.weight_address}
+        last = ((end, bisect_left(begins, end + self._step) - 1) for end in sorted(ends))
+        gaps = [(end, begins[i]) for end, i in last if i >= 0 and begins[i] > end]
+        return [end for end, _ in gaps], [begin for _, begin in gaps]

@@ -1,0 +1,87 @@
+"""What instructions and constant blocks say, as parameters of `quant.fixed_point`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point import ConvWeights, Requant
+from quant.fixed_point.core.codes import CodeType
+from simulator.unpack_weight_groups import unpack_weight_groups
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import grouped_arrays
+from toolchain.machine import out_of_tiles, read_parameters
+
+Array = NDArray[Any]
+_INT32_LOW, _INT32_HIGH = -(1 << 31), (1 << 31) - 1
+
+
+class ConstantDecoder:
+    """Of one machine. Requantizations and weights of equal parameters are made once (they are values)."""
+
+    def __init__(self, chip: Chip):
+        self._chip, self._numerics = chip, chip.numerics
+        self._groups = next(iter(grouped_arrays(chip.engines).values()), None)
+        self.requant = lru_cache(maxsize=1024)(self._requant)
+        self.channel_requant = lru_cache(maxsize=256)(self._channel_requant)
+        self.weights = lru_cache(maxsize=16)(self._weights)
+
+    def _requant(self, key: str, multiplier: int, shift: int, zero_point: int, low: int, high: int) -> Requant:
+        """One scale for all channels. key: of `numerics.per_op`."""
+        return self._numerics.requant(key, multiplier, shift, zero_point=zero_point, low=low, high=high)
+
+    def inner_requant(self, key: str, multiplier: int, shift: int) -> Requant:
+        """To int32, inside an operation: no zero point, no clamp."""
+        return self.requant(key, multiplier, shift, 0, _INT32_LOW, _INT32_HIGH)
+
+    def _channel_requant(self, block: bytes, zero_point: int, low: int, high: int) -> tuple[Array, Requant]:
+        """A parameter block -> (bias int64[c], Requant of a convolution)."""
+        bias, multiplier, shift = read_parameters(block, self._chip)
+        if (multiplier == multiplier[0]).all():
+            multiplier = multiplier[:1]
+        if (shift == shift[0]).all():
+            shift = shift[:1]
+        requant = self._numerics.requant("convolution", multiplier, shift, zero_point=zero_point, low=low, high=high)
+        return bias, requant
+
+    def _weights(
+        self, block: bytes, codes: CodeType, outputs: int, height: int, width: int, inputs: int, group: int
+    ) -> ConvWeights:
+        """Dense weights of a type, order o, ky, kx, i, each output channel on a byte of its own, or in the layout's tiles. With
+        what groups make of them."""
+        count, tile = height * width * inputs, self._chip.layout.weight_tile
+        if tile is not None:
+            tiles = np.frombuffer(block, np.uint8).reshape(-(-outputs // tile[1]) * -(-count // tile[0]), -1)
+            values = out_of_tiles(_unpacked(tiles, codes, tile[0] * tile[1]), outputs, count, tile)
+            return ConvWeights(values.reshape(outputs, height, width, inputs))
+        rows = np.frombuffer(block, np.uint8).reshape(outputs, -1)
+        if group and self._groups is not None:
+            part_bytes = group // 2 if codes is CodeType.INT4 else group
+            packed, groups = unpack_weight_groups(rows, group, part_bytes, -(-count // group), self._groups)
+            values = groups.applied(_unpacked(packed, codes, count))
+        else:
+            values = _unpacked(rows, codes, count)
+        return ConvWeights(values.reshape(outputs, height, width, inputs))
+
+    def depthwise_weights(self, raw: Array, codes: CodeType, height: int, width: int, channels: int) -> ConvWeights:
+        """raw: uint8, order ky, kx, c; int4: each ky, kx row starts on a byte."""
+        values = _unpacked(raw.reshape(height * width, -1), codes, channels)
+        planes = values.reshape(height, width, channels).transpose(2, 0, 1)[..., None]
+        return ConvWeights(planes, groups=channels)
+
+
+def _unpacked(rows: Array, codes: CodeType, count: int) -> Array:
+    """uint8[rows, bytes] -> int8[rows, count], the weights in each row."""
+    return unpack_int4(rows, count) if codes is CodeType.INT4 else rows.view(np.int8)
+
+
+def unpack_int4(packed: Array, count: int) -> Array:
+    """uint8[rows, ceil(count / 2)] -> int8[rows, count]; low nibble first."""
+    signed = packed.view(np.int8)
+    values = np.empty((packed.shape[0], packed.shape[1], 2), np.int8)
+    values[..., 0] = (signed << 4) >> 4
+    values[..., 1] = signed >> 4
+    return values.reshape(packed.shape[0], -1)[:, :count]

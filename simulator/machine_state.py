@@ -1,0 +1,39 @@
+"""What a machine holds while a program runs: memories of bytes and the accumulators of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.hw.chip import Chip
+
+Array = NDArray[Any]
+
+
+class MachineState:
+    """memory: uint8 arrays by the codes of `chip.spaces`. accumulators: what the last operation of each array left, by its
+    number; absent where it left none, or where they are a memory. held: what other memories than the DRAM begin with, by name;
+    else they begin with zeros."""
+
+    def __init__(self, chip: Chip, dram: Array, held: Mapping[str, Array] | None = None):
+        begin = held or {}
+        others = (begin[s.name].copy() if s.name in begin else np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:])
+        self.memory = (dram, *others)
+        self.accumulators: dict[int, Array] = {}
+        self.number = 0  # that the front end has read last, within its limit
+        self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators
+
+    def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: np.dtype) -> Array:
+        """A view of codes in a memory; strides in bytes; kind: as of `memory_type`."""
+        return np.ndarray(shape, kind, self.memory[space], address, strides)
+
+    def sums(self, space: int, address: int, shape: tuple[int, ...]) -> Array:
+        """A view of sums without gaps in a memory of accumulators."""
+        return np.ndarray(shape, self.sum, self.memory[space], address)
+
+    def bytes_of(self, space: int, address: int, size_bytes: int) -> Array:
+        """A view of uint8[size_bytes] of a memory."""
+        return self.memory[space][address : address + size_bytes]

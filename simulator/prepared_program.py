@@ -1,0 +1,255 @@
+"""A program made ready to run: its rules checked and its times found once, for they do not depend on values; then its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quant.fixed_point import FixedPointError
+from simulator.check_program import PROGRESS_EVERY, Progress, check_program
+from simulator.dead_stores import DeadStore
+from simulator.dram_ranges import DramRange
+from simulator.execute import execute
+from simulator.machine_state import MachineState
+from simulator.program_order import NO_ENGINE, RunOrder, describe, program_order
+from simulator.semantics.context import Context
+from simulator.simulation import Simulation
+from simulator.timeline import UNKNOWN_BOUND, Timeline, bound_names, timeline
+from toolchain.errors import ProgramError
+from toolchain.hw.chip import Chip
+from toolchain.machine import (
+    Access,
+    Demands,
+    InstructionStream,
+    MachineOp,
+    Signal,
+    Wait,
+    accesses_at,
+    demands,
+    dispatch_program,
+    resolve_addresses,
+)
+
+Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of the operation that ran, bytes of each memory
+
+
+@dataclass(frozen=True)
+class PreparedProgram:
+    """A program with all that is known of it without values. dram_bytes: of the images that it runs on; peak_bytes: by memory;
+    checked: its rules were. The other fields are those of its `Simulation`s."""
+
+    chip: Chip
+    dram_bytes: int
+    flow: InstructionStream
+    order: RunOrder
+    wanted: Demands
+    peak_bytes: Mapping[str, int]
+    times: Timeline | None
+    unread: tuple[DeadStore, ...] = ()
+    checked: bool = False
+
+    def run(
+        self,
+        dram: np.ndarray,
+        *,
+        held: Mapping[str, np.ndarray] | None = None,
+        in_place: bool = False,
+        until: int | None = None,
+        observe: Observe | None = None,
+        progress: Progress | None = None,
+    ) -> Simulation:
+        """Compute values, in any number of threads; arguments and faults as of `simulate`.
+
+        in_place: `dram` becomes the memory of the run, and is changed.
+        """
+        _require_image(self.chip, dram)
+        if dram.size != self.dram_bytes:
+            raise ProgramError(f"dram image has {dram.size} bytes, the program was prepared for {self.dram_bytes}")
+        legal = self.order.legal if until is None else _prefix(self.flow, self.order, until)
+        return self.result(
+            _values(self, legal, MachineState(self.chip, dram if in_place else dram.copy(), held), observe, progress)
+        )
+
+    def result(self, memory: Mapping[str, np.ndarray]) -> Simulation:
+        """memory: afterwards, by name."""
+        times, nothing = self.times, np.zeros(0, np.int64)
+        return Simulation(
+            memory=memory,
+            engines=self.order.names,
+            engine=np.array(self.order.engine, np.int8),
+            cycles=times.cycles if times else 0,
+            start=times.start if times else nothing,
+            end=times.end if times else nothing,
+            bound_by=tuple(times.bounds[b] for b in times.bound) if times else (),
+            op_macs=self.wanted.macs,
+            traffic={space.name: self.wanted.traffic(i) for i, space in enumerate(self.chip.spaces)},
+            peak_bytes=dict(self.peak_bytes),
+            busy_cycles=times.busy_cycles if times else {},
+            flow=self.flow,
+            unread=self.unread,
+            wanted=self.wanted,
+            order=self.order,
+            times=times,
+        )
+
+
+def prepare_program(
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    words: Sequence[int] | None,
+    dram_bytes: int,
+    written: Sequence[tuple[int, int]],
+    *,
+    word_bytes: int = 0,
+    timing: bool = True,
+    check: bool = True,
+    parts: Sequence[DramRange] = (),
+    held: Collection[str] = (),
+    progress: Progress | None = None,
+) -> PreparedProgram:
+    """Arguments and faults as of `simulate`, but of DRAM its size, and of what memories hold at the start their names."""
+    if words is not None and len(words) != len(ops):
+        raise ProgramError(f"{len(words)} instruction lengths for {len(ops)} operations; give one each")
+    flow = dispatch_program(chip, ops, words)
+    order = program_order(chip, flow)
+    touched = _accesses(chip, flow, order)
+    unread = check_program(chip, flow, order, touched, dram_bytes, written, parts, held, progress) if check else ()
+    wanted = demands(flow, chip)
+    times = timeline(chip, flow, order, wanted, touched, flow.words, word_bytes) if timing else None
+    return PreparedProgram(chip, dram_bytes, flow, order, wanted, _peaks(chip, touched), times, unread, check)
+
+
+def simulate(
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    words: Sequence[int] | None,
+    dram: np.ndarray,
+    written: Sequence[tuple[int, int]],
+    *,
+    word_bytes: int = 0,
+    values: bool = True,
+    timing: bool = True,
+    check: bool = True,
+    parts: Sequence[DramRange] = (),
+    held: Mapping[str, np.ndarray] | None = None,
+    until: int | None = None,
+    observe: Observe | None = None,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Runs the program `ops` on the machine, repeats and calls included; `dram` is not changed.
+
+    words: instruction words of each operation (None: one each); word_bytes: of one, 0: reading them loads no memory. dram: uint8,
+    the whole address space that the program may use. written: the ranges [first, last) of it that hold data and may be
+    overwritten; parts: its constants and inputs, which hold data too and may not, and its outputs. held: by name what other
+    memories hold at the start, uint8 of the whole memory (None: nothing; a program that reads them must have written there).
+    until: values are computed as if the program ended behind this operation; rules and times are the whole program's. observe:
+    called behind each operation, in the order in which values are computed. progress: called as (stage, done, total).
+    Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
+    arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
+    """
+    _require_image(chip, dram)
+    ready = prepare_program(
+        chip,
+        ops,
+        words,
+        dram.size,
+        written,
+        word_bytes=word_bytes,
+        timing=timing,
+        check=check,
+        parts=parts,
+        held=held or (),
+        progress=progress,
+    )
+    if not values:
+        return ready.result({"dram": dram})
+    return ready.run(dram, held=held, until=until, observe=observe, progress=progress)
+
+
+def _require_image(chip: Chip, dram: np.ndarray) -> None:
+    if dram.dtype != np.uint8 or dram.ndim != 1 or dram.size > chip.dram.size:
+        raise ProgramError(
+            f"dram image is {dram.dtype}{list(dram.shape)}; must be uint8 of at most {chip.dram.size} bytes (memories.dram.size)"
+        )
+
+
+def wrap_measured_run(
+    chip: Chip, ops: Sequence[MachineOp], memory: Mapping[str, np.ndarray], start: np.ndarray, end: np.ndarray
+) -> Simulation:
+    """What a run was whose times somebody else has taken: int64 cycles of each operation. What bounds them is not known."""
+    flow = dispatch_program(chip, ops)
+    order = program_order(chip, flow)
+    lasted = [0] * len(order.names)
+    for i, queue in enumerate(order.engine):
+        if queue != NO_ENGINE and not isinstance(flow[i], Signal | Wait):
+            lasted[queue] += int(end[i] - start[i])
+    times = Timeline(
+        start,
+        end,
+        np.full(len(flow), UNKNOWN_BOUND, np.int8),
+        int(end.max(initial=0)),
+        dict(zip(order.names, lasted)),
+        bound_names(chip),
+    )
+    peaks = _peaks(chip, _accesses(chip, flow, order))
+    return PreparedProgram(chip, chip.dram.size, flow, order, demands(flow, chip), peaks, times).result(memory)
+
+
+def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
+    """The operations up to `until`, in an order that can run. Raises ProgramError: there is no such operation, or one of them
+    waits for a later one."""
+    if not 0 <= until < len(ops):
+        raise ProgramError(f"op {until}: there is none; the program has operations 0 to {len(ops) - 1}")
+    late = {wait: signal for wait, signal in order.taken.items() if wait <= until < signal}
+    if late:
+        wait, signal = min(late.items())
+        last = until
+        while ahead := [s for w, s in order.taken.items() if w <= last < s]:
+            last = max(ahead)
+        raise ProgramError(
+            f"{describe(wait, ops, order.chip)} waits for {describe(signal, ops, order.chip)}: the program "
+            f"cannot stop behind op {until}; stop behind op {last} or later"
+        )
+    return [i for i in order.legal if i <= until]
+
+
+def _accesses(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> list[tuple[Access, ...]]:
+    found = []
+    for index in range(len(ops)):
+        try:
+            found.append(accesses_at(ops, index, chip))
+        except ValueError as fault:  # an address space that is none
+            raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
+    return found
+
+
+def _values(
+    ready: PreparedProgram, legal: Sequence[int], state: MachineState, observe: Observe | None, progress: Progress | None
+) -> dict[str, np.ndarray]:
+    """Of the operations `legal`, in an order that can run: a program without hazards gives the same values in any of them."""
+    chip, flow, context = ready.chip, ready.flow, Context(ready.chip, state)
+    # numpy refuses views outside a memory; in a checked program that would be our fault
+    faults = (FixedPointError,) if ready.checked else (FixedPointError, ValueError, TypeError)
+    numbers: dict[int, int] = {}
+    for done, index in enumerate(legal):
+        op = resolve_addresses(flow, index, numbers)
+        try:
+            execute(op, context)
+        except faults as fault:
+            raise ProgramError(f"{describe(index, flow, chip)}: {fault}") from fault
+        if op.STALLS:
+            numbers[index] = context.state.number
+        if observe:
+            observe(index, context.state.memory)
+        if progress and not done % PROGRESS_EVERY:
+            progress("run", done, len(legal))
+    return dict(zip((space.name for space in chip.spaces), context.state.memory))
+
+
+def _peaks(chip: Chip, touched: Sequence[Sequence[Access]]) -> dict[str, int]:
+    peaks = [0] * len(chip.spaces)
+    for access in (a for found in touched for a in found if a.bytes):
+        peaks[access.space] = max(peaks[access.space], access.end)
+    return dict(zip((space.name for space in chip.spaces), peaks))

@@ -1,0 +1,177 @@
+"""What the values of operations are computed with: a machine's numerics, and views of its memories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point import Requant, add, conv2d, requantize
+from quant.fixed_point.pointwise.tables import lookup8, lookup16
+from quant.fixed_point.sums.conv import finish_sums
+from simulator.decode_constants import ConstantDecoder
+from simulator.machine_state import MachineState
+from toolchain.hw.chip import Chip
+from toolchain.hw.unit_map import SUMS
+from toolchain.machine import (
+    Convolution,
+    Depthwise,
+    Emit,
+    MachineOp,
+    MatrixProduct,
+    Pool,
+    WeightedWindowOp,
+    WindowOp,
+    granule_of,
+    in_granules,
+    memory_type,
+    out_of_granules,
+    parameter_bytes,
+    table_bytes,
+)
+
+Array = NDArray[Any]
+Pads = tuple[int, int, int, int]
+
+
+class Context:
+    """One machine while a program runs: its bytes are `state`; `decoded` is what operations and constants say."""
+
+    def __init__(self, chip: Chip, state: MachineState):
+        self.chip, self.state, self.numerics = chip, state, chip.numerics
+        self.decoded = ConstantDecoder(chip)
+        self._kinds = tuple(memory_type(codes.dtype) for codes in chip.code_types)
+
+    def space(self, op: MachineOp, role: str) -> int:
+        """Code of the memory in which the operation's operands of this role lie."""
+        return op.unit_in(self.chip).roles[role]
+
+    def kind(self, number: int) -> np.dtype:
+        """How codes of the type of that number lie in memory."""
+        return self._kinds[number]
+
+    def feature_map(
+        self,
+        op: MachineOp,
+        role: str,
+        address: int,
+        shape: tuple[int, ...],
+        outer: tuple[int, ...],
+        number: int,
+        surface_stride: int = 0,
+    ) -> Array:
+        """Codes of the type of that number; outer: strides of all dimensions but the last, in bytes. A view where the last one
+        has no gaps, a copy where it is cut into granules, surface_stride bytes apart."""
+        kind, space = self._kinds[number], self.space(op, role)
+        if not surface_stride:
+            return self.state.feature_map(space, address, shape, (*outer, kind.itemsize), kind)
+        return out_of_granules(self._granules(space, address, shape, outer, kind, surface_stride), shape[-1])
+
+    def _granules(
+        self, space: int, address: int, shape: tuple[int, ...], outer: tuple[int, ...], kind: np.dtype, surface_stride: int
+    ) -> Array:
+        """A view [..., granules, channels of one] of codes that have a shape."""
+        granule = granule_of(self.chip)
+        held = (*shape[:-1], -(-shape[-1] // granule), granule)
+        return self.state.feature_map(space, address, held, (*outer, surface_stride, kind.itemsize), kind)
+
+    def bytes_of(self, op: MachineOp, role: str, address: int, size_bytes: int) -> Array:
+        """A view of uint8[size_bytes]."""
+        return self.state.bytes_of(self.space(op, role), address, size_bytes)
+
+    def looked_up(self, x: Array, op: MachineOp, role: str, address: int, number: int) -> Array:
+        """By the table at `address`, for codes of the type of that number; role: of the memory that it lies in."""
+        entries = self.bytes_of(op, role, address, table_bytes(number, self.chip)).view(self._kinds[number])
+        return lookup8(x, entries) if x.dtype.itemsize == 1 else lookup16(x, entries, self.numerics.interpolation)
+
+    def write(self, op: Any, values: Array, number: int) -> None:
+        """values: [h, w, c], to where the operation writes, as codes of the type of that number."""
+        outer, surface, address = (op.output_row_stride, op.output_column_stride), op.output_surface_stride, op.output_address
+        if not surface:
+            self.feature_map(op, "output", address, values.shape, outer, number)[...] = values
+            return
+        filled = in_granules(values, granule_of(self.chip))
+        self._granules(self.space(op, "output"), address, values.shape, outer, self._kinds[number], surface)[...] = filled
+
+    def window_input(self, op: WindowOp, channels: int, padding: int) -> tuple[Array, Pads]:
+        """The part of the input that windows reach, [1, h, w, c], and the padding around it."""
+        number = op.code_types()[0]
+        full_height = (op.output_height - 1) * op.stride_height + (op.kernel_height - 1) * op.dilation_height + 1
+        full_width = (op.output_width - 1) * op.stride_width + (op.kernel_width - 1) * op.dilation_width + 1
+        rows = min(op.input_height, max(0, full_height - op.pad_top))
+        columns = min(op.input_width, max(0, full_width - op.pad_left))
+        if rows == 0 or columns == 0:
+            return np.full((1, full_height, full_width, channels), padding, self.kind(number)), (0, 0, 0, 0)
+        outer = (0, op.input_row_stride, op.input_column_stride)
+        shape, surface = (1, rows, columns, channels), op.surfaces()[0]
+        x = self.feature_map(op, "input", op.input_address, shape, outer, number, surface)
+        return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
+
+    def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
+        """int32 or int64[oh, ow, oc]: sums without bias, wrapped to the accumulators' width."""
+        x, pads = self.window_input(op, channels, op.input_zero_point)
+        return conv2d(
+            x,
+            weights,
+            strides=(op.stride_height, op.stride_width),
+            dilations=(op.dilation_height, op.dilation_width),
+            pads=pads,
+            x_zero_point=op.input_zero_point,
+            accumulator_bits=self.numerics.accumulator_bits,
+        )[0]
+
+    def accumulated(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
+        """Through the accumulators, which keep the sums unless the operation emits."""
+        if SUMS in op.unit_in(self.chip).roles:
+            held = self.state.sums(self.space(op, SUMS), op.sums_address, sums.shape)
+            held[...] = finish_sums(sums + held, None, self.numerics.accumulator_bits) if op.accumulate else sums
+            return held
+        held = self.state.accumulators.pop(op.unit, None)
+        if op.accumulate and held is not None:
+            sums = finish_sums(sums + held, None, self.numerics.accumulator_bits)
+        if not op.emit:
+            self.state.accumulators[op.unit] = sums
+        return sums
+
+    def emitted(self, op: Convolution | Depthwise, sums: Array, channels: int) -> Array | None:
+        """None where the accumulators keep the sums, else the outputs after the table."""
+        sums = self.accumulated(op, sums)
+        if not op.emit:
+            return None
+        number = op.output_type
+        q = self.channels_requantized(op, "parameters", sums, channels)
+        return self.looked_up(q, op, "parameters", op.table_address, number) if op.use_table else q
+
+    def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
+        """With the bias and scale of each channel, which lie where the unit has operands of this role. Changes `sums`."""
+        block = self.bytes_of(op, role, op.parameter_address, parameter_bytes(channels, self.chip)).tobytes()
+        bias, requant = self.decoded.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
+        return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.kind(op.output_type))
+
+    def with_addend(self, op: Convolution | Emit, q: Array) -> Array:
+        """The residual sum of q and what lies at the addend's address."""
+        key, inner = "add", self.decoded.inner_requant
+        outer = (op.addend_row_stride, op.addend_column_stride)
+        return add(
+            q,
+            self.feature_map(op, "input", op.addend_address, q.shape, outer, op.addend_type, op.addend_surface_stride),
+            inner(key, op.add_input_multiplier, op.add_input_shift),
+            inner(key, op.add_addend_multiplier, op.add_addend_shift),
+            self.decoded.requant(
+                key,
+                op.add_output_multiplier,
+                op.add_output_shift,
+                op.add_output_zero_point,
+                op.add_clamp_low,
+                op.add_clamp_high,
+            ),
+            a_zero_point=op.add_input_zero_point,
+            b_zero_point=op.add_addend_zero_point,
+            left_shift=op.add_left_shift,
+            dtype=self.kind(op.output_type),
+        )
+
+    def output_requant(self, key: str, op: MatrixProduct | Pool | Emit) -> Requant:
+        """key: of `numerics.per_op`."""
+        return self.decoded.requant(key, op.multiplier, op.shift, op.output_zero_point, op.clamp_low, op.clamp_high)

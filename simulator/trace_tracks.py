@@ -1,0 +1,100 @@
+"""What a trace shows beside the operations: why a unit is idle, which signal let a wait go, what the ports of memories give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator.cycle_breakdown import COMPUTING, Attribution, StallCause, StallReason, by_cause
+from simulator.simulation import Simulation
+from toolchain.hw.chip import Chip
+from toolchain.machine import Signal, Wait
+
+
+class Gap(NamedTuple):
+    """Cycles first .. last - 1 in which a unit waits. op: in the flow, for which it does (-1: for none). told: the cause."""
+
+    queue: int
+    first: int
+    last: int
+    op: int
+    title: str
+    told: dict[str, str]
+
+
+class Moment(NamedTuple):
+    """A cycle of a unit's queue."""
+
+    queue: int
+    cycle: int
+
+
+def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
+    """Between the operations, and inside the waits."""
+    for queue, spans in enumerate(causes.units.values()):
+        lasts = np.append(spans.first[1:], causes.cycles)
+        for first, last, code, op in zip(spans.first.tolist(), lasts.tolist(), spans.reason.tolist(), spans.op.tolist()):
+            reason = causes.reasons[code]
+            if op < 0 or first < run.start[op] or (isinstance(run.flow[op], Wait) and reason.cause not in COMPUTING):
+                told = {"cause": reason.cause.value, **({"of": reason.of} if reason.of else {})}
+                yield Gap(queue, first, last, op, _title(reason), told)
+
+
+def sum_stalls_by_operation(run: Simulation, causes: Attribution) -> dict[int, dict[str, Any]]:
+    """Cycles by cause of each operation, from its start to its end."""
+    found: dict[int, dict[StallReason, int]] = {}
+    for spans in causes.units.values():
+        lasts = np.append(spans.first[1:], causes.cycles)
+        for first, last, code, op in zip(spans.first.tolist(), lasts.tolist(), spans.reason.tolist(), spans.op.tolist()):
+            if op >= 0 and first >= run.start[op]:
+                mine, reason = found.setdefault(op, {}), causes.reasons[code]
+                mine[reason] = mine.get(reason, 0) + last - first
+    return {op: by_cause(mine.items()) for op, mine in found.items()}
+
+
+def _title(reason: StallReason) -> str:
+    if reason.cause is StallCause.SIGNAL:
+        return f"signal of {reason.of}"
+    return reason.of or reason.cause.value.replace("nothing", "nothing to do")
+
+
+def make_signal_arrows(run: Simulation) -> Iterator[tuple[Moment, Moment]]:
+    """From each signal to the wait that takes it, where the wait took time. A signal that took none is drawn at the last cycle of
+    what its unit did before."""
+    before: dict[int, int] = {}  # by queue, the end of what took time last
+    ends: dict[int, int] = {}
+    for op, queue in enumerate(run.order.engine):
+        if isinstance(run.flow[op], Signal):
+            ends[op] = before.get(queue, 0)
+        if run.end[op] > run.start[op]:
+            before[queue] = int(run.end[op])
+    for wait, signal in sorted(run.order.taken.items()):
+        took = run.end[signal] > run.start[signal]
+        since = int(run.start[signal]) if took else ends[signal] - 1
+        if since >= 0 and run.end[wait] > run.start[wait]:
+            yield Moment(run.order.engine[signal], since), Moment(run.order.engine[wait], int(run.end[wait]) - 1)
+
+
+def port_rates(chip: Chip, run: Simulation) -> Iterator[tuple[str, int, float]]:
+    """(port, cycle, bytes a cycle from there on), bytes as charged. None of times that were measured elsewhere."""
+    if run.times is None or run.times.record is None:
+        return
+    served = np.array(run.times.record.served, np.int64).reshape(-1, 4)
+    for port in sorted(set(served[:, 1].tolist())):
+        space = chip.spaces[port // 2]
+        read, written = run.wanted.read_burst_bytes[port // 2], run.wanted.write_burst_bytes[port // 2]
+        moved = read + written if space.memory.shared_ports else written if port % 2 else read
+        name = space.name if space.memory.shared_ports else f"{space.name} {'write' if port % 2 else 'read'}"
+        free, rate = -1, 0.0
+        mine = served[served[:, 1] == port]
+        cycles = np.bincount(mine[:, 0], mine[:, 3] - mine[:, 2], len(moved))
+        for op, first, last in mine[np.argsort(mine[:, 2], kind="stable")][:, [0, 2, 3]].tolist():
+            before, rate = rate if free == first else 0.0, int(moved[op]) / int(cycles[op])
+            if 0 <= free < first:
+                yield name, free, 0.0
+            if rate != before:
+                yield name, first, rate
+            free = last
+        yield name, free, 0.0

@@ -1,0 +1,43 @@
+"""Weights in groups as they lie in memory: what is codes, what scales, what minima."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point import WeightGroups
+from toolchain.hw.engines import WeightGroups as GroupKeys
+
+Array = NDArray[Any]
+
+
+def unpack_weight_groups(rows: Array, size: int, part_bytes: int, count: int, keys: GroupKeys) -> tuple[Array, WeightGroups]:
+    """rows: uint8[o, bytes], by `keys.layout`; size: weights of a group, part_bytes: of its codes, count: groups of a row.
+
+    Codes uint8[o, bytes] without what is beside them, and that."""
+    outputs, (scale, minimum) = len(rows), (keys.scale_bytes, keys.minimum_bytes)
+    row_bytes = rows.shape[1] - count * keys.entry_bytes
+    if keys.layout == "blocks":
+        whole = np.zeros((outputs, count * (keys.entry_bytes + part_bytes)), np.uint8)
+        whole[:, : rows.shape[1]] = rows
+        parts = whole.reshape(outputs, count, -1)
+        scales, minima, codes = np.split(parts, [scale, keys.entry_bytes], 2)
+        return codes.reshape(outputs, -1)[:, :row_bytes], _groups(size, scales, minima)
+    ends = np.cumsum([row_bytes, count * scale])
+    if keys.layout == "rows":
+        codes, scales, minima = np.split(rows, ends, 1)
+    else:
+        codes, scales, minima = (part.reshape(outputs, -1) for part in np.split(rows.reshape(-1), outputs * ends))
+    return codes, _groups(size, scales.reshape(outputs, count, scale), minima.reshape(outputs, count, minimum))
+
+
+def _groups(size: int, scales: Array, minima: Array) -> WeightGroups:
+    """scales, minima: uint8[o, g, bytes]."""
+    return WeightGroups(size, _numbers(scales, "u"), _numbers(minima, "i") if minima.shape[2] else None)
+
+
+def _numbers(parts: Array, kind: str) -> Array:
+    """uint8[o, g, bytes] -> int32[o, g], little-endian."""
+    return np.ascontiguousarray(parts).view(f"<{kind}{parts.shape[2]}")[..., 0].astype(np.int32)

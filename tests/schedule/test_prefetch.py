@@ -1,0 +1,186 @@
+"""Constants that are fetched while layers before theirs run: cycles, bytes, and that what is expected is what is simulated."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, seed, settings
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.compare_exact import require_exact
+from tests.machine_variants import with_keys
+from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
+from tests.record_plans import noted_plans
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.isa import Machine, load_machine
+from toolchain.schedule import prefetch
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region_planner import RegionPlanner
+from toolchain.schedule.tree.text import print_schedule
+from toolchain.sram_sweep import with_sram_size
+
+CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"
+CASES = int(os.environ.get("RANDOM_CASES", "10"))
+
+
+def _early_work_and_late_weights() -> onnx.ModelProto:
+    """Wide maps and few weights first, small maps and many weights behind."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    shapes = [(16, 8, 3, 1), (32, 16, 3, 1), (16, 32, 3, 2), (64, 16, 3, 2), (64, 64, 3, 1), (128, 64, 3, 1)]
+    for i, (outputs, inputs, kernel, stride) in enumerate(shapes):
+        values = rng.normal(0, (inputs * kernel * kernel) ** -0.5, (outputs, inputs, kernel, kernel)).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, f"w{i}"))
+        pads = [kernel // 2] * 4
+        nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], f"conv{i}", pads=pads, strides=[stride, stride]))
+        nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"], f"relu{i}"))
+    x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 8, 64, 64])
+    y = helper.make_tensor_value_info(f"x{len(shapes)}", TensorProto.FLOAT, [1, 128, 16, 16])
+    graph = helper.make_graph(nodes, "late", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _slow_dram(name: str) -> Machine:
+    """Weights come at two bytes a cycle."""
+    base = load_machine(name)
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["dram"] |= {"read_bytes_per_cycle": 2.0, "write_bytes_per_cycle": 2.0}
+    return with_keys(base, memories=memories)
+
+
+def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPlan]:
+    """The build compares its program with the integer reference, bit for bit."""
+    onnx.save(_early_work_and_late_weights(), folder / "model.onnx")
+    with noted_plans() as plans:
+        figures = build(folder / "model.onnx", BuildOptions(machine)).figures
+    return figures, plans[-1]
+
+
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
+def test_late_weights_come_while_early_layers_run(name: str, tmp_path: Path) -> None:
+    machine = _slow_dram(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RegionPlanner, "ahead", lambda _, plan: plan)
+        before, _ = _built(machine, tmp_path)
+    figures, plan = _built(machine, tmp_path)
+    assert figures["cycles"] < 0.97 * before["cycles"]
+    assert figures["dram_read_bytes"] < 1.02 * before["dram_read_bytes"]
+    assert plan.cycles == pytest.approx(figures["cycles"], rel=0.03)
+    fetched = {index for parts in plan.fetched.values() for index, _ in parts}
+    assert fetched and all(since <= min(i for i, _ in parts) for since, parts in plan.fetched.items())
+
+
+def _many_weights_behind_much_work() -> onnx.ModelProto:
+    """Two convolutions of a map, and a product of its mean with more weights than a small memory holds."""
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (16, 8, 3, 3), "w1": (16, 16, 3, 3), "w2": (4096, 16, 1, 1)}
+    weights = [numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], "conv0", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "w1"], ["b"], "conv1", pads=[1] * 4),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"], "mean"),
+        helper.make_node("Conv", ["c", "w2"], ["y"], "late"),
+    ]
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 64, 64])]
+    ends.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4096, 1, 1]))
+    graph = helper.make_graph(nodes, "late", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> None:
+    """The others pass through their ring; what is dumped and given back is the same file."""
+    base = _slow_dram("transformer64")
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["weights"]["size"] = 48 * 1024
+    machine, path = with_keys(base, memories=memories), tmp_path / "model.onnx"
+    onnx.save(_many_weights_behind_much_work(), path)
+    with noted_plans() as plans:
+        built = build(path, BuildOptions(machine))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch.PrefetchSearch, "_cut_short", False)
+        assert built.figures["cycles"] < 0.95 * build(path, BuildOptions(machine)).figures["cycles"]
+    (late,) = (p.plan for p in plans[-1].layers if p.layer.node.name == "late" and p.plan is not None)
+    assert any(slot.of_constants for slot in late.slots)
+    assert {machine.chip.spaces[part.space].name for part in late.ahead} == {"weights"}
+    assert plans[-1].cycles == pytest.approx(built.figures["cycles"], rel=0.03)
+    (tmp_path / "net.sched").write_text(print_schedule(built.schedule))
+    assert build(path, BuildOptions(machine, schedule=str(tmp_path / "net.sched"))).data == built.data
+
+
+def test_nothing_is_fetched_ahead_where_nothing_waits(tmp_path: Path) -> None:
+    base = load_machine("edge16")
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["dram"] |= {"read_bytes_per_cycle": 4096.0, "write_bytes_per_cycle": 4096.0, "latency_cycles": 0}
+    _, plan = _built(with_keys(base, memories=memories), tmp_path)
+    assert not plan.fetched
+
+
+def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, gained, amid = (
+        prefetch.PrefetchSearch.best,
+        list[bool](),
+        list[bool](),
+    )  # amid: untried, though alone the layers wait for enough
+
+    def checked(self: prefetch.PrefetchSearch) -> RegionPlan:
+        plan = found(self)
+        least = 0.01 * self._plan.cycles
+        gains = list(self._most_gains())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prefetch.PrefetchSearch, "_most_gains", lambda _: [math.inf])
+            tried = found(self)
+        if min(gains) < least:
+            assert plan is self._plan and tried is self._plan
+            amid.append(gains[0] >= least)
+        gained.append(tried is not self._plan)
+        assert self._plan.cycles - tried.cycles <= min(gains)
+        return plan
+
+    monkeypatch.setattr(prefetch.PrefetchSearch, "best", checked)
+    for name, sram_bytes in [("edge16", 65_536), ("ethos_u55_256", 65_536), ("nvdla_small", 65_536), ("ws8_pow2", 32_768)]:
+        build(CLASSIFIER, BuildOptions(with_sram_size(load_machine(name), sram_bytes), level=2))
+    assert any(gained) and any(amid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
+def test_random_networks_with_constants_fetched_ahead(most: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """most: constants that one layer fetches for others, so that these fetch what is left themselves."""
+    counts: Counter[str] = Counter()
+    check = _equal if "RANDOM_CASES" in os.environ else seed(0)(_equal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch, "_LEAST_GAIN", -1e9)
+        patch.setattr(prefetch.PrefetchSearch, "_idle_cycles", lambda *_: most)
+        patch.setattr(prefetch.PrefetchSearch, "_block_cycles", lambda *_: 0.7)
+        check(tmp_path_factory.mktemp("ahead"), counts)
+    print(dict(counts))
+    assert counts["fetching"] > 0.15 * counts["programs"]
+    assert counts["own"] or most > 1
+
+
+@settings(DRAWN, max_examples=CASES)
+@given(model=networks(), machine=machines())
+def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
+    path = folder / "random.onnx"
+    onnx.save(model.proto, path)
+    with noted_plans() as plans:
+        try:
+            built = build(path, BuildOptions(machine.machine))
+        except CompileError as fault:
+            assert "smallest tile needs" in str(fault), fault
+            return
+    assert not built.figures["warnings"], built.figures["warnings"]
+    counts["programs"] += 1
+    counts["fetching"] += any(plan.fetched for plan in plans)
+    counts["own"] += any(index == since for plan in plans for since, parts in plan.fetched.items() for index, _ in parts)
+    require_exact(built)

@@ -1,0 +1,136 @@
+"""Which rules and operators a build went through: seen by standing beside them, never claimed by a case."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from toolchain.frontend import canonicalize, upgrade
+from toolchain.ir.graph import Graph, OnnxOp
+from toolchain.ops.kit import registry
+from toolchain.ops.kit.operator import NpuOp, operator_of
+from toolchain.ops.scalar_functions import ONNX_UNARY, PRIMITIVES
+from toolchain.ops.unary import Unary
+from toolchain.passes import compose, select
+
+Seen = set[tuple[str, str]]  # what it is, its name
+REFUSALS = {("upgrade", "GroupNormalization")}  # a rule that only refuses
+# Of machines with keys of their own: held to the file's float by tests/quantized/test_blocks.py. Of layers that
+# onnxruntime has not: held to those that it has by test_recurrence.py. Of states, which are several runs: tests/test_rings.py.
+ELSEWHERE = {
+    ("optional part", "Convolution.weight_groups"),
+    ("integer operator", "TakeRows"),
+    *(("upgrade", op) for op in ("GRU", "LSTM", "RNN")),
+}
+
+
+def everything() -> Seen:
+    """All that the registries hold."""
+    found: Seen = {("upgrade", op) for op in upgrade.RULES}
+    found |= {("rewrite", _rule_name(op, rule)) for op, rules in canonicalize.RULES.items() for rule in rules}
+    found |= {("select", op) for op in registry.RULES}
+    found |= {("function", op) for op in ONNX_UNARY} | {("primitive", name) for name in PRIMITIVES}
+    found |= {("float operator", name) for name in float_operators()}
+    for name, kind in registry.INTEGER_OPERATORS.items():
+        found |= {("integer operator", name)} | {("optional part", f"{name}.{p}") for p in _optional(kind)}
+    return found - REFUSALS - ELSEWHERE
+
+
+def float_operators() -> list[str]:
+    own = [c for m in registry._MODULES for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
+    return sorted(c.__name__ for c in own if dataclasses.is_dataclass(c) and hasattr(c, "quantize"))
+
+
+def _optional(kind: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(kind) if "| None" in str(f.type)]
+
+
+def _rule_name(op: str, rule: Callable[..., Any]) -> str:
+    return f"{op}: {rule.__module__.rpartition('.')[2]}.{rule.__name__}"
+
+
+@contextmanager
+def recorded() -> Iterator[Seen]:
+    """What the frontend and the selection do in this block; add `operators` of what was built."""
+    seen: Seen = set()
+    with ExitStack() as stack:
+        rewrites = {op: tuple(_rewrite(op, rule, seen) for rule in rules) for op, rules in canonicalize.RULES.items()}
+        stack.enter_context(patch.object(canonicalize, "RULES", rewrites))
+        stack.enter_context(patch.object(upgrade, "RULES", {op: _upgrade(op, r, seen) for op, r in upgrade.RULES.items()}))
+        functions = {op: _noted(("function", op), make, seen) for op, make in ONNX_UNARY.items()}
+        stack.enter_context(patch.object(compose, "ONNX_UNARY", functions))
+        selections = {op: dataclasses.replace(r, select=_selection(op, r.select, seen)) for op, r in registry.RULES.items()}
+        stack.enter_context(patch.object(select, "RULES", selections))
+        yield seen
+
+
+def _noted(what: tuple[str, str], make: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+    def made(*arguments: Any) -> Any:
+        seen.add(what)
+        return make(*arguments)
+
+    return made
+
+
+def _rewrite(op: str, rule: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+    def applied(*arguments: Any) -> Any:
+        found = rule(*arguments)
+        if found is not None:
+            seen.add(("rewrite", _rule_name(op, rule)))
+        return found
+
+    return applied
+
+
+def _upgrade(op: str, rule: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+    def applied(old: Any) -> Any:
+        made = rule(old)
+        if made.nodes != [old.node]:
+            seen.add(("upgrade", op))
+        return made
+
+    return applied
+
+
+def _selection(op: str, rule: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+    def applied(scope: Any) -> Any:
+        rule(scope)  # a refusal is an exception
+        whole = dataclasses.replace(scope.graph, types=scope.types, constants=scope.constants)
+        if all(n.op.unsupported(n, whole, scope.chip) is None for n in scope.nodes):
+            seen.add(("select", op))
+
+    return applied
+
+
+def operators(selected: Graph, integer: Graph) -> Seen:
+    """The chip's operators of both forms, the optional parts that are there, the functions inside."""
+    found: Seen = set()
+    for node in selected.nodes:
+        if isinstance(node.op, OnnxOp):
+            continue
+        found.add(("float operator", type(node.op).__name__))
+        if isinstance(node.op, Unary):
+            found |= {("primitive", name) for name in _primitives(node.op.function)}
+    for node in integer.nodes:
+        if isinstance(node.op, OnnxOp):
+            continue
+        kind = operator_of(node, NpuOp).NAME
+        found.add(("integer operator", kind))
+        found |= {("optional part", f"{kind}.{p}") for p in _optional(type(node.op)) if getattr(node.op, p) is not None}
+    return found
+
+
+def _primitives(function: Any) -> Iterator[str]:
+    if isinstance(function, tuple) and function[0] != "x":
+        yield function[0]
+        for argument in function[1:]:
+            yield from _primitives(argument)
+
+
+def missing(seen: Mapping[str, Seen]) -> list[str]:
+    """What no case went through, as sentences."""
+    every = set().union(*seen.values())
+    return [f"{what} {name}" for what, name in sorted(everything() - every)]

@@ -1,0 +1,161 @@
+"""The measure of whether the normal form computes what the file computes: rounding is none of its business, a fault is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from quant.fixed_point.core.rounding import Rounding
+from tests.semantics.case import Case
+from tests.semantics.chip_tensors import held_codes
+from tests.semantics.judge import changed_outputs, codes_db, in_float, judged, sqnr_db
+from tests.semantics.machines import int8_machine, int16_machine
+from tests.semantics.rounding_oracle import nearest
+from tests.semantics.sqnr_floors import LEAST_DB, right_on_8, right_on_16
+from toolchain.frontend import linear_rules
+from toolchain.runtime import Session
+
+# Its deviations are what rounding leaves of the mean of three equal numbers; the eps under the root makes them larger.
+NORM_OF_EQUALS = Case(
+    "norm_of_equals",
+    "x 5,1,6,1; w 3",
+    """shape = Constant<value_ints=[5,1,6,3]>() last = Constant<value_ints=[3]>() r = Expand(x, shape)
+    m = ReduceMean<keepdims=1>(r, last) d = Sub(r, m) q = Mul(d, d) v = ReduceMean<keepdims=1>(q, last)
+    e = Constant<value_float=0.001>() a = Add(v, e) s = Sqrt(a) n = Div(d, s) y = Mul(n, w)""",
+)
+# The same on the chip: the mean of seven equal numbers, whose range is an ulp from theirs.
+LEFT_OF_EQUALS = Case(
+    "left_of_equals", "x 6,4,8,1", "t = Sum(x,x,x,x,x,x,x) n = Constant<value_float=7.0>() m = Div(t, n) y = Sub(x, m)"
+)
+SCALED = Case("scaled", "x 1,3,8,8; w 4,3,3,3; wb 4; k 1,4,1,1", "a = Conv(x, w, wb) y = Mul(a, k)")
+# What the chip holds under another name than the file: without the batch in front, behind a Pad of nothing, as the mean of a sum.
+NARROWED = Case("narrowed", "x 2,3,8,8; k 1,1,1,1,1", "a = Add(k, x) y = Tanh(a) z = Sigmoid(a)", "y z")
+PADDED_BY_NOTHING = Case(
+    "padded_by_nothing",
+    "x 2,3,8,8; w 4,3,3,3",
+    """a = Conv(x, w) y = Relu(a) p = Constant<value_ints=[0,0,0,0,0,0,0,0]>() v = Constant<value_float=0.5>()
+    z = Pad(a, p, v)""",
+    "y z",
+)
+SUMMED = Case(
+    "summed",
+    "x 6,4,6,6",
+    """n = Constant<value_ints=[0]>() l = Constant<value_float=-0.1>() h = Constant<value_float=0.5>()
+    a = ReduceSum<keepdims=1>(x, n) y = Clip(a, l, h)""",
+)
+# h is all of 0..1, a twice all of +-127/256: each odd code of h is a half there. Upward they cancel in y, toward zero they add.
+HALVES = Case(
+    "halves",
+    "x 4,3,8,1; w 1,2",
+    "h = HardSigmoid(x) a = MatMul(h, w) v = Constant<value_floats=[1.0,-1.0]>() y = MatMul(a, v)",
+    ranges={"x": (-4.0, 4.0)},
+)
+
+
+def changed(case: Case, folder: Path) -> list[tuple[str, float]]:
+    onnx.save(case.proto, folder / "model.onnx")
+    return changed_outputs(folder / "model.onnx", case.samples, in_float(case.proto, case.samples))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_as_bad_as_can_be(value: float) -> None:
+    assert sqnr_db(np.ones(2, np.float32), np.array([1, value], np.float32)) == -np.inf
+
+
+def test_rounding_changes_nothing(tmp_path: Path) -> None:
+    assert not changed(NORM_OF_EQUALS, tmp_path)
+
+
+@pytest.mark.parametrize("case", [NORM_OF_EQUALS, LEFT_OF_EQUALS], ids=lambda c: c.name)
+def test_of_what_float_leaves_of_equal_numbers_no_decibels_are_asked(case: Case, tmp_path: Path) -> None:
+    (on_16,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    (on_8,) = judged(case.proto, int8_machine(), case.samples, tmp_path).outputs
+    assert on_16.sqnr_db < LEAST_DB and on_8.sqnr_db < LEAST_DB
+    assert right_on_16(on_16) and right_on_8(on_8, ()), (on_16, on_8)
+
+
+@pytest.mark.parametrize("case", [NORM_OF_EQUALS, LEFT_OF_EQUALS], ids=lambda c: c.name)
+def test_what_is_larger_than_float_leaves_of_equal_numbers_is_a_fault(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sound,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    run, wrong = Session.run, 20 * sound.float_error
+    assert 0 < wrong < 1e-3
+    monkeypatch.setattr(Session, "run", lambda self, names, feeds: [y + np.float32(wrong) for y in run(self, names, feeds)])
+    (faulty,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    assert not right_on_16(faulty), faulty
+
+
+def test_no_code_of_16_bits_is_within_float(tmp_path: Path) -> None:
+    for case in (SCALED, NARROWED, PADDED_BY_NOTHING, SUMMED):
+        for output in judged(case.proto, int16_machine(), case.samples, tmp_path).outputs:
+            step = output.error / output.error_codes
+            assert not output.within_float and 10 * output.float_error < step, output
+
+
+def test_a_factor_that_misses_the_bias_changes_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not changed(SCALED, tmp_path)
+    sound = linear_rules.fold_into_weights
+
+    def faulty(n, weighted, row, scope):
+        found = sound(n, weighted, row, scope)
+        return (*found[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(found) == 3 else found
+
+    monkeypatch.setattr(linear_rules, "fold_into_weights", faulty)
+    ((name, error), *_) = changed(SCALED, tmp_path)
+    assert name == "y" and error > 1e-2
+
+
+def test_a_code_of_one_number_is_within_the_rounding_of_few_and_a_code_of_all_is_not() -> None:
+    expected, step = np.linspace(-1, 1, 48), 2 / 255
+    one, all_of_them = expected.copy(), expected + step
+    one[7] += step
+    most = codes_db(expected, (step, 0))
+    assert sqnr_db(expected, one) > most > sqnr_db(expected, all_of_them) + 10
+    assert codes_db(expected, None) == math.inf
+
+
+@pytest.mark.parametrize("case", [NARROWED, PADDED_BY_NOTHING, SUMMED], ids=lambda c: c.name)
+def test_the_rounded_file_rounds_what_the_chip_holds_under_another_name(case: Case, tmp_path: Path) -> None:
+    for output in judged(case.proto, int8_machine(), case.samples, tmp_path).outputs:
+        assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.1), output
+
+
+def test_a_tensor_is_held_where_its_numbers_are_and_nowhere_else() -> None:
+    runs = [{"held": np.random.default_rng(i).uniform(-1, 2, (3, 4)).astype(np.float32)} for i in range(2)]
+
+    def others(run):
+        x = run["held"]
+        alike = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6), "sum": x * 3}
+        return alike | {"negative": -x, "clipped": np.maximum(x, -0.99), "half": x[:2], "whole": x.astype(np.int32)}
+
+    codes = {"held": (0.5, 3), "inner": (0.25, 1)}
+    normal = [run | {"inner": run["held"] + 1} for run in runs]
+    same = dict.fromkeys(("turned", "flat", "float"), (0.5, 3))
+    assert held_codes([others(r) for r in runs], normal, codes) == codes | same | {"sum": (pytest.approx(1.5), 3)}
+    own = [{"inner": r["held"], "zero": 0 * r["held"]} for r in runs]
+    assert held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})["inner"] == (0.25, 1)
+    assert "zero" not in held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})
+
+
+def test_numbers_that_part_in_one_sample_are_not_the_same() -> None:
+    x = np.arange(6.0)
+    assert not held_codes([{"a": x}, {"a": x + 0.1}], [{"b": x}, {"b": x}], {"b": (1.0, 0)}).keys() - {"b"}
+
+
+def test_halves_go_where_the_machine_says_or_either_way() -> None:
+    x = np.array([-1.5, -0.5, 0.5, 1.5, 2.5, 0.49, -0.49, 1.51])
+    found = [way(x).tolist() for way in nearest(Rounding.SINGLE_HALF_UP)]
+    up, toward, away = [-1, 0, 1, 2, 3, 0, 0, 2], [-1, 0, 0, 1, 2, 0, 0, 2], [-2, -1, 1, 2, 3, 0, 0, 2]
+    assert found == [up, toward, away]
+    assert [way(x).tolist() for way in nearest(Rounding.DOUBLE_ROUND)] == [away, toward]
+    assert nearest(Rounding.FLOOR)[0](x).tolist() == [-2, 0, 0, 2, 2, 0, 0, 2]
+
+
+def test_halves_that_add_up_cost_the_rounded_file_what_they_cost_the_chip(tmp_path: Path) -> None:
+    (output,) = judged(HALVES.proto, int8_machine(), HALVES.samples, tmp_path).outputs
+    assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.5), output

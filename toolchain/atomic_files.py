@@ -1,0 +1,116 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from toolchain.errors import format_count
+from toolchain.input_limits import STREAM_BYTES
+
+_CHUNK_BYTES = 1 << 20
+
+
+def read_limited(path: str | Path, limit_bytes: int) -> bytes:
+    """The file's bytes. A pipe or a device is read no further than the limit. Raises OSError naming the file, also where it is
+    longer than that."""
+    with naming(path), open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            limit_bytes = min(limit_bytes, STREAM_BYTES)
+        if status.st_size > limit_bytes:
+            raise _too_long(limit_bytes)
+        parts, size_bytes = [], 0
+        while part := file.read(max(_CHUNK_BYTES, status.st_size - size_bytes)):
+            size_bytes += len(part)
+            if size_bytes > limit_bytes:
+                raise _too_long(limit_bytes)
+            parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_long(limit_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"holds more than {format_count(limit_bytes, 'byte')}, which are the most for such a file")
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Writes beside, then renames: a reader never sees half a file, and a failure leaves the old one."""
+    write_files({path: data})
+
+
+def write_files(files: Mapping[str | Path, bytes], folders: Iterable[Path] = ()) -> None:
+    """Write all files or none: each beside its target first, and renamed, in their order, when every one is complete.
+
+    So the last one is new only where all others are. folders: are made where they are not there, and removed again where it
+    fails. What is there and no plain file (a pipe, /dev/stdout) is written to directly, before the first is renamed. Raises
+    OSError naming the target.
+    """
+    streams = [path for path in files if is_stream(path)]
+    made: list[Path] = []
+    staged: list[tuple[str, str | Path]] = []
+    try:
+        for folder in folders:
+            with naming(folder):
+                made += _make_folders(folder)
+        for path, data in files.items():
+            if path not in streams:
+                with naming(path):
+                    staged.append((_write_beside(os.path.realpath(path), data), path))
+        for path in streams:
+            with naming(path):
+                Path(path).write_bytes(files[path])
+        for temporary, path in staged:
+            with naming(path):
+                os.replace(temporary, os.path.realpath(path))
+    except BaseException:
+        _remove(staged, made)
+        raise
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return those that were not there, the outermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()][::-1]
+    for path in missing:
+        path.mkdir(exist_ok=True)
+    return missing
+
+
+def _remove(staged: Iterable[tuple[str, str | Path]], folders: Iterable[Path]) -> None:
+    for temporary, _ in staged:
+        Path(temporary).unlink(missing_ok=True)
+    for folder in reversed([*folders]):
+        with suppress(OSError):  # something was renamed into it
+            folder.rmdir()
+
+
+def is_stream(path: str | Path) -> bool:
+    """A pipe or a device such as /dev/stdout: written to, never replaced. Directories are counted in."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """An OSError inside names this file: of a full disk the system says no name, of a temporary file one that nobody gave."""
+    try:
+        yield
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, str(path)) from None
+
+
+def _write_beside(target: str, data: bytes) -> str:
+    """The temporary file that now holds `data`, with the rights that a new file would have."""
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return temporary

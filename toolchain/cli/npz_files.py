@@ -1,0 +1,69 @@
+"""Arrays in and out of .npz files for the commands."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from quant.array_files import StoredArray, stored_arrays
+from toolchain.codegen import IoType
+from toolchain.errors import NO_FILE, CompileError
+from toolchain.runtime import check_feeds, random_feeds
+from toolchain.runtime.feeds import NOT_BOUND
+
+
+def read_feeds(
+    path: Path | None,
+    inputs: Sequence[IoType],
+    states: Sequence[IoType] = (),
+    bound: Mapping[str, np.ndarray] = NOT_BOUND,
+    loose: Collection[str] = (),
+) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, checked against the inputs, the states, which need not be there, and what inputs are bound to;
+    without a path one random sample, and no state. loose: inputs that may hold NaN and infinity. Raises CompileError."""
+    if path is None:
+        return random_feeds(inputs)
+    stored = npz_arrays(path, "--input takes an .npz with an array for each input")
+    free = {name: array for name, array in stored.items() if name not in bound}
+    _check(path, inputs, states, bound, loose, {name: array.blank() for name, array in free.items()})
+    feeds = {name: array.read() for name, array in stored.items()}
+    _check(path, inputs, states, bound, loose, feeds)
+    return feeds
+
+
+def _check(
+    path: Path,
+    inputs: Sequence[IoType],
+    states: Sequence[IoType],
+    bound: Mapping[str, np.ndarray],
+    loose: Collection[str],
+    feeds: Mapping[str, np.ndarray],
+) -> None:
+    try:
+        check_feeds(inputs, feeds, states, bound, loose)
+    except CompileError as fault:
+        raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
+
+
+def npz_arrays(path: Path, wanted: str) -> dict[str, StoredArray]:
+    """The arrays of an .npz, not yet read. wanted: which option takes what, for where there is no file. Raises CompileError."""
+    if not path.exists():
+        raise CompileError(f"{path}: {NO_FILE}; {wanted}")
+    if path.is_dir():
+        raise CompileError(f"{path}: is a directory; {wanted}")
+    return stored_arrays(path, lone=False)
+
+
+def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """An .npz with these arrays; the same arrays give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, value in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+    return buffer.getvalue()

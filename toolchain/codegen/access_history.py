@@ -1,0 +1,105 @@
+"""Which earlier operations an operation must come behind: the latest of each engine that touched a byte of its own.
+
+A table of the last writer and reader of each few bytes of memory tells quickly that there is none. It takes an access for
+all that lies between its first and its last byte, so what it names is looked for among the accesses themselves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+from toolchain.machine import Access, Residues, Space, overlap, residues
+
+_DRAM_GRANULE_BYTES, _GRANULE_BYTES = 64, 16  # of dram; of the memories on the chip
+_COLUMNS = 4  # of an access: first byte, end, run, pitch
+_FEW = 8  # accesses that are compared one by one before all the others are sifted
+
+
+class AccessHistory:
+    """What the engines have read and written so far, an event an operation; later events have greater numbers."""
+
+    def __init__(self, sizes_bytes: Sequence[int], engines: int):
+        """sizes_bytes: of each memory; of dram only what is written at all, for what lies behind that is never in conflict."""
+        self._memories = [
+            (_Touched(size, granule, engines), _Touched(size, granule, engines))
+            for size, granule in zip(sizes_bytes, (_DRAM_GRANULE_BYTES, *[_GRANULE_BYTES] * (len(sizes_bytes) - 1)))
+        ]
+        self._constants_from = sizes_bytes[Space.DRAM]
+
+    def latest(self, touched: Sequence[Access], known: Sequence[int]) -> list[int]:
+        """The latest event of each engine that conflicts, or that engine's entry of `known` where that is no earlier."""
+        found = list(known)
+        for access in touched:
+            if self._constant(access):
+                continue
+            reads, writes = self._memories[access.space]
+            writes.latest(access, found)
+            if access.write:
+                reads.latest(access, found)
+        return found
+
+    def record(self, touched: Sequence[Access], engine: int, event: int) -> None:
+        """touched: by `event` of the engine."""
+        for access in touched:
+            if not self._constant(access):
+                self._memories[access.space][access.write].record(access, engine, event)
+
+    def _constant(self, access: Access) -> bool:
+        return access.space == Space.DRAM and access.address >= self._constants_from
+
+
+class _Touched:
+    """Reads, or writes, of one memory."""
+
+    def __init__(self, size_bytes: int, granule: int, engines: int):
+        self._granule = granule
+        self._last = np.full((engines, size_bytes // granule + 2), -1, np.int32)
+        self._made = [_Made() for _ in range(engines)]
+
+    def record(self, access: Access, engine: int, event: int) -> None:
+        self._last[engine, self._span(access)] = event
+        self._made[engine].add(access, event)
+
+    def latest(self, access: Access, found: list[int]) -> None:
+        """Raises `found`, one an engine, to the latest events that touch a byte of the access."""
+        for engine, bound in enumerate(np.maximum.reduce(self._last[:, self._span(access)], 1).tolist()):
+            if bound > found[engine]:
+                found[engine] = self._made[engine].latest(access, found[engine], bound)
+
+    def _span(self, access: Access) -> slice:
+        return slice(access.address // self._granule, (access.end - 1) // self._granule + 1)
+
+
+class _Made:
+    """Accesses of one engine, in order."""
+
+    def __init__(self) -> None:
+        self._events: list[int] = []
+        self._accesses: list[Access] = []
+        self._columns = np.empty((_COLUMNS, 0), np.int64)  # of the first of them
+
+    def add(self, access: Access, event: int) -> None:
+        self._events.append(event)
+        self._accesses.append(access)
+
+    def latest(self, access: Access, above: int, bound: int) -> int:
+        """The latest event in (above, bound] that touches a byte of the access; `above` where none does."""
+        first, last = bisect_right(self._events, above), bisect_right(self._events, bound)
+        few = max(first, last - _FEW)
+        found = next((i for i in range(last - 1, few - 1, -1) if overlap(access, self._accesses[i])), None)
+        if found is None and first < few:
+            found = next((i for i in self._near(access, first, few) if overlap(access, self._accesses[i])), None)
+        return above if found is None else self._events[found]
+
+    def _near(self, access: Access, first: int, last: int) -> list[int]:
+        """Those in [first, last) that may touch a byte of the access, the latest first."""
+        known = self._columns.shape[1]
+        if known < last:
+            more = [(a.address, a.end, r.run, r.pitch) for a in self._accesses[known:] for r in [residues(a)]]
+            self._columns = np.concatenate([self._columns, np.array(more, np.int64).T], 1)
+        low, high, run, pitch = self._columns[:, first:last]
+        apart = Residues(low, run, pitch).apart(residues(access))
+        return (np.flatnonzero((low < access.end) & (high > access.address) & ~apart)[::-1] + first).tolist()

@@ -1,0 +1,201 @@
+"""The constant bytes of a compiled file: each block is stored once, whoever needs it.
+
+A region's constants are whole blocks, at one address or at several. An array of the integer graph is made of pieces of blocks:
+weights mostly lie in the blocks that programs read already, in the same order, with each tile's parameters behind them. What is
+found nowhere goes into one block of its own, the last. A further entry of the file has the same weights in other tiles: its
+constants are pieces of the blocks before it and a block for what these lack, its arrays mostly those that are stored already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.codegen.chunk_dedup import ChunkIndex
+from toolchain.machine import memory_type
+from toolchain.ops.kit.requants import pack_weights
+
+Pieces = list[list[int]]  # block, first byte and bytes of each
+_NARROW = "int4"  # of arrays, two a byte; no type of numpy's
+_KEY_BYTES = 32  # by which a block is found that an array may go on in
+_LEAST_SHARED_BYTES = 256  # a shorter piece costs as much to name as to store
+_CHOICES = 8  # blocks of the same first bytes that are compared
+_MOST_TOO_FAR = 64  # bytes by which what follows in a block may happen to be what follows in the array
+
+
+def _halves(pairs: np.ndarray, count: int) -> np.ndarray:
+    """int8[pairs] -> int8[count] of 4 bits each, the low half of a byte first."""
+    return np.stack((np.left_shift(pairs, 4) >> 4, pairs >> 4), axis=-1).reshape(-1)[:count]
+
+
+class BlockWriter:
+    """Give it the constants of all entries before the first array, and say where the next entry begins, in both."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, int] = {}
+        self._held_bytes = 0
+        self._rest = bytearray()
+        self._starting: dict[bytes, list[bytes]] | None = None
+        self._earlier: Sequence[bytes] = ()  # blocks of the entries before this one
+        self._index: ChunkIndex | None = None  # of these, once it is needed
+        self._pieced: dict[bytes, Pieces] = {}  # constants of this entry
+        self._pieced_bytes = 0
+        self._arrays: dict[bytes, list[Pieces]] = {}  # by digest; no two have a byte in common
+        self._reusable: dict[bytes, list[Pieces]] = {}  # of the entries before this one
+
+    def next_entry(self) -> None:
+        """What comes now belongs to another entry."""
+        self._earlier, self._index = (*self._blocks,), None
+        self._pieced, self._pieced_bytes = {}, 0
+        self._reusable = {digest: list(known) for digest, known in self._arrays.items()}
+
+    def block(self, data: bytes) -> int:
+        """The number of the block with these bytes."""
+        if data not in self._blocks:
+            self._blocks[data] = len(self._blocks)
+            self._held_bytes += len(data)
+        return self._blocks[data]
+
+    def constant(self, data: bytes) -> int | Pieces:
+        """The block with these bytes; of a further entry perhaps pieces of blocks that are, one after the other, these bytes."""
+        if data in self._blocks or not self._earlier:
+            return self.block(data)
+        if data not in self._pieced:
+            pieces = self._cut(data)
+            if not pieces:
+                return self.block(data)
+            self._pieced[data] = pieces
+        return self._pieced[data]
+
+    def array(self, value: np.ndarray, narrow: bool = False) -> list[Any]:
+        """[type, shape, pieces]: each piece is [block, first byte, bytes]. narrow: codes of 4 bits, which are stored as programs
+        have them, two a byte, so that they can be pieces of what these load."""
+        little = np.ascontiguousarray(value).astype(memory_type(value.dtype), copy=False)
+        raw = np.frombuffer(pack_weights(little.reshape(1, -1), CodeType.INT4), np.uint8) if narrow else _bytes(little)
+        digest = hashlib.sha256(raw.data).digest()
+        reusable = self._reusable.get(digest)
+        if reusable:
+            pieces = reusable.pop()
+        else:
+            pieces = self._shared(raw) or [self._stored(raw)]
+            self._arrays.setdefault(digest, []).append(pieces)
+        return [_NARROW if narrow else value.dtype.name, list(value.shape), pieces]
+
+    def blocks(self) -> list[bytes]:
+        return [*self._blocks, bytes(self._rest)]
+
+    def _stored(self, raw: np.ndarray) -> list[int]:
+        start = len(self._rest)
+        self._rest += raw.tobytes()
+        return [len(self._blocks), start, raw.size]
+
+    def _cut(self, data: bytes) -> Pieces:
+        """Pieces of earlier blocks, and of a new one with what lies between them; none where there are none such."""
+        self._index = self._index or ChunkIndex(self._earlier)
+        found = list(self._index.pieces(data))
+        ends = [0, *(p.at + p.size for p in found)]
+        between = [data[end : p.at] for end, p in zip(ends, found)] + [data[ends[-1] :]]
+        new, first = b"".join(between), 0
+        held_bytes = self._held_bytes + (0 if new in self._blocks else len(new))
+        if not found or self._pieced_bytes + len(data) > held_bytes:  # no file unpacks to more than it holds
+            return []
+        self._pieced_bytes += len(data)
+        pieces: Pieces = []
+        for gap, piece in zip(between, [*found, None]):
+            if gap:
+                pieces.append([self.block(new), first, len(gap)])
+                first += len(gap)
+            if piece is not None:
+                pieces.append([piece.block, piece.first, piece.size])
+        return pieces
+
+    def _shared(self, raw: np.ndarray) -> list[list[int]]:
+        """The pieces of programs' blocks that the array begins with, and what is left of it; none where there are none such."""
+        pieces: list[list[int]] = []
+        at = 0
+        while at < raw.size:
+            found = self._next(raw, at, _MOST_TOO_FAR if pieces else 0)
+            if found is None:
+                break
+            back, block, same = found
+            if back:
+                pieces[-1][2] -= back
+            pieces.append([self._blocks[block], 0, same])
+            at += same - back
+        return [*pieces, self._stored(raw[at:])] if pieces and at < raw.size else pieces
+
+    def _next(self, raw: np.ndarray, at: int, most_back: int) -> tuple[int, bytes, int] | None:
+        """(bytes to take back of the piece before, the block that goes on from there, how far it is the same)."""
+        for back in range(most_back + 1):
+            here = raw[at - back :]
+            choices = self._unused().get(here[:_KEY_BYTES].tobytes(), [])
+            same, block = max(((_same(here, b), b) for b in choices[:_CHOICES]), key=lambda found: found[0], default=(0, b""))
+            if same >= _LEAST_SHARED_BYTES:
+                choices.remove(block)  # each belongs to one array, so that no file unpacks to more than it holds
+                return back, block, same
+        return None
+
+    def _unused(self) -> dict[bytes, list[bytes]]:
+        """The blocks of programs that no array has pieces of, by their first bytes."""
+        if self._starting is None:
+            self._starting = {}
+            for block in self._blocks:
+                self._starting.setdefault(block[:_KEY_BYTES], []).append(block)
+        return self._starting
+
+
+def _bytes(value: np.ndarray) -> np.ndarray:
+    return value.reshape(-1).view(np.uint8)
+
+
+def _same(raw: np.ndarray, block: bytes) -> int:
+    """How many bytes both begin with."""
+    size = min(raw.size, len(block))
+    differs = raw[:size] != np.frombuffer(block, np.uint8, size)
+    first = int(differs.argmax()) if size else 0
+    return first if size and differs[first] else size
+
+
+class BlockReader:
+    """The blocks of a file. All arrays together have no more bytes than they: no file unpacks to more than it holds, or twice
+    that, of codes of 4 bits."""
+
+    def __init__(self, blocks: Sequence[bytes]):
+        self._blocks = blocks
+        self._size_bytes = self._left = sum(map(len, blocks))
+        self._constants: dict[tuple[tuple[int, int, int], ...], bytes] = {}
+
+    def constant(self, said: int | tuple[tuple[int, int, int], ...]) -> bytes:
+        """The inverse of `BlockWriter.constant`."""
+        if isinstance(said, int):
+            return self._blocks[said]
+        if said not in self._constants:
+            self._constants[said] = b"".join(self._piece(*piece) for piece in said)
+        return self._constants[said]
+
+    def array(self, said: Any) -> np.ndarray:
+        """The inverse of `BlockWriter.array`. Raises ValueError."""
+        dtype, shape, pieces = said
+        narrow = dtype == _NARROW
+        kind, count = np.dtype(np.int8 if narrow else dtype), math.prod(shape)
+        size_bytes, wanted = sum(size for _, _, size in pieces), -(-count // 2) if narrow else count * kind.itemsize
+        if kind.kind not in "biuf" or (kind.name != dtype and not narrow) or min(shape, default=0) < 0 or wanted != size_bytes:
+            raise ValueError(f"array of {dtype!r:.20} {shape!r:.40} in {size_bytes!r:.20} bytes")
+        parts = [self._piece(*piece) for piece in pieces]
+        self._left -= size_bytes
+        if self._left < 0:
+            raise ValueError(f"its arrays have more bytes together than the {self._size_bytes} of the blocks")
+        raw = parts[0] if len(parts) == 1 else b"".join(parts)
+        if narrow:
+            return _halves(np.frombuffer(raw, np.int8), count).reshape(shape)
+        return np.frombuffer(raw, memory_type(kind)).astype(kind).reshape(shape)
+
+    def _piece(self, block: int, start: int, size: int) -> memoryview:
+        if not 0 <= block < len(self._blocks) or min(start, size) < 0 or start + size > len(self._blocks[block]):
+            raise ValueError(f"a piece of {size} bytes at {start} of block {block}, which does not have them")
+        return memoryview(self._blocks[block])[start : start + size]

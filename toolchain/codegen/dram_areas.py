@@ -1,0 +1,146 @@
+"""The areas of a program's DRAM: ports, what is kept between layers, constants; and the base registers by which it reaches them.
+
+A machine whose host sets base registers (`control.host_bases`) has programs whose DRAM addresses are offsets into areas, so
+that each area lies wherever its register says. Where registers are fewer than areas, neighbours become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from toolchain.codegen.batch_loop import AddressStep, BatchLoop
+from toolchain.codegen.lower import PlacedOp, Row, conflict
+from toolchain.codegen.model import AreaContent, DramArea
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.machine import Copy, Fill, LoadBase, MachineOp, Space, accesses
+
+
+@dataclass(frozen=True)
+class DramPiece:
+    """What lies in the bytes [first, last); pieces follow each other."""
+
+    holds: tuple[AreaContent, ...]
+    first: int
+    last: int
+
+    @property
+    def is_port(self) -> bool:
+        return any(h.tensor for h in self.holds)
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.is_port and all(h.kind == "constants" for h in self.holds)
+
+
+def make_dram_areas(
+    pieces: Sequence[DramPiece],
+    chip: Chip,
+    stepping: Sequence[AddressStep] = (),
+    count: int | None = None,
+    placed: Sequence[PlacedOp] = (),
+) -> tuple[tuple[DramArea, ...], BatchLoop | None]:
+    """The areas, as many as there are registers for, and how the program runs `count` times (None: once) with those of
+    `stepping` going on. placed: its operations, of which rows have registers of their own. Raises CompileError where the machine
+    cannot repeat so often, or has too few base registers."""
+    control, repeat = chip.control, chip.control.repeat
+    for groups in _groupings(pieces):
+        areas = tuple(_area(group, number) for number, group in enumerate(groups, 1))
+        if control.host_bases == 0:
+            areas = tuple(replace(area, base_register=0) for area in areas)
+        elif len(areas) > control.host_bases:
+            continue
+        used = max((area.base_register for area in areas), default=0)
+        steps = sorted({(register_of(areas, s.first), s.step_bytes) for s in stepping})
+        rows = len(find_row_accesses(placed, areas))
+        if count is None and used + rows <= control.bases:
+            return areas, None
+        if count is None:
+            continue
+        if used + len(steps) <= control.bases and repeat is not None and count <= repeat.max_count:
+            return areas, BatchLoop(count, tuple((*step, number) for number, step in enumerate(steps, used + 1)))
+    if count is None:
+        needed = len(find_row_accesses(placed, ())) + min(1, control.host_bases)
+        raise CompileError(f"{chip.name}: rows at computed places take {needed} base registers; control.bases is {control.bases}")
+    steps = len({s.step_bytes for s in stepping}) + min(1, control.host_bases)
+    raise CompileError(f"{chip.name}: a repeat of {count} with {steps} base registers is more than its control has")
+
+
+def _groupings(pieces: Sequence[DramPiece]) -> Iterator[list[list[DramPiece]]]:
+    """Each piece by itself; all ports together; all but constants together; everything together."""
+    ports = [p for p in pieces if p.is_port]
+    others = [p for p in pieces if not p.is_port]
+    constants = [p for p in pieces if p.is_constant]
+    mutable = [p for p in pieces if not p.is_constant]
+    for groups in ([[p] for p in pieces], [ports, *([p] for p in others)], [mutable, constants], [[*pieces]]):
+        yield [group for group in groups if group]
+
+
+def _area(pieces: Sequence[DramPiece], register: int) -> DramArea:
+    first, last = pieces[0].first, pieces[-1].last
+    return DramArea(tuple(h for piece in pieces for h in piece.holds), first, last - first, register)
+
+
+def register_of(areas: Iterable[DramArea], address: int) -> int:
+    area = area_at(areas, address)
+    return area.base_register if area is not None else 0
+
+
+def area_at(areas: Iterable[DramArea], address: int) -> DramArea | None:
+    return next((a for a in areas if a.base <= address < a.end), None)
+
+
+def find_row_accesses(placed: Sequence[PlacedOp], areas: Sequence[DramArea]) -> dict[tuple[Row, int], int]:
+    """The rows that operations read or write, each with the base register of the area where they lie; and the first that
+    does."""
+    found: dict[tuple[Row, int], int] = {}
+    for index, p in enumerate(placed):
+        if p.row is not None and isinstance(p.op, Copy):
+            reached = p.op.destination_address if p.op.destination_base else p.op.source_address
+            found.setdefault((p.row, register_of(areas, reached)), index)
+    return found
+
+
+def use_base_registers(
+    placed: Sequence[PlacedOp], areas: Sequence[DramArea], repeat: BatchLoop | None, stepping: Sequence[AddressStep], chip: Chip
+) -> list[PlacedOp]:
+    """Moves name the base register of what they reach in DRAM, and where in its area that lies; their accesses stay those of the
+    first sample with every area at its place. The registers of rows are read as soon as their numbers are there."""
+    rows = find_row_accesses(placed, areas)
+    named = dict(zip(rows, range(max((area.base_register for area in areas), default=0) + 1, chip.control.bases + 1)))
+    numbers = {} if repeat is None else {(source, step): number for source, step, number in repeat.steps}
+
+    def reached(space: Space, address: int) -> tuple[int, int]:
+        """(base register, address from there)."""
+        area = area_at(areas, address) if space == Space.DRAM else None
+        if area is None:
+            return 0, address
+        step = next((s.step_bytes for s in stepping if s.first <= address < s.last), None)
+        offset = address - area.base if area.base_register else address
+        return (area.base_register if step is None else numbers[area.base_register, step]), offset
+
+    def moved(op: MachineOp, row: Row | None) -> MachineOp:
+        if not isinstance(op, Copy | Fill):
+            return op
+        base, address = reached(op.destination_space, op.destination_address)
+        changed = {"destination_base": base, "destination_address": address}
+        if isinstance(op, Copy):
+            changed["source_base"], changed["source_address"] = reached(op.source_space, op.source_address)
+            if row is not None:
+                end = "destination_base" if op.destination_base else "source_base"
+                changed[end] = named[row, changed[end]]
+        return replace(op, **changed) if changed["destination_base"] or changed.get("source_base") else op
+
+    def read(row: Row, source: int, layer: int) -> PlacedOp:
+        base, address = reached(row.space, row.address)
+        found = LoadBase(0, named[row, source], source, 0, row.scale, row.limit, row.space, row.address, row.word_bytes)
+        return PlacedOp(replace(found, address=address, address_base=base), layer, accesses(found, chip))
+
+    loads: dict[int, list[PlacedOp]] = {}
+    for (row, source), first in rows.items():
+        load = read(row, source, placed[first].layer)
+        made = (i for i in range(first - 1, -1, -1) if any(conflict(a, b) for a in placed[i].accesses for b in load.accesses))
+        loads.setdefault(next(made, -1), []).append(load)
+    done = [replace(p, op=moved(p.op, p.row)) for p in placed]
+    return [*loads.get(-1, ()), *(q for i, p in enumerate(done) for q in (p, *loads.get(i, ())))]

@@ -1,0 +1,81 @@
+"""States of a program: what a run leaves of one is written to where the run read it, once nothing reads it there any more.
+
+While a region is lowered the new value lies at an address of no memory, so that the operations in their final order show whether
+each byte of the old value is read before it is written over. Where one is not, the value is made elsewhere and copied at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from toolchain.codegen.lower import PlacedOp, conflict
+from toolchain.errors import InternalError
+from toolchain.hw.chip import Chip
+from toolchain.machine import Access, Copy, Fill, MachineOp, Space, accesses
+
+ELSEWHERE = 1 << 44  # beyond the DRAM of any machine, and a multiple of every alignment
+
+
+@dataclass(frozen=True)
+class StatePlace:
+    """Of one state. made: its tensor of the chip; elsewhere: where its bytes are while the region is lowered; address: where they
+    belong."""
+
+    made: str
+    elsewhere: int
+    address: int
+    size_bytes: int
+
+
+class StillRead(Exception):
+    """made: states whose next value would be written over bytes that are read later."""
+
+    def __init__(self, made: Sequence[str]):
+        super().__init__(", ".join(made))
+        self.made = tuple(made)
+
+
+def write_states_in_place(placed: Sequence[PlacedOp], states: Sequence[StatePlace], chip: Chip) -> Sequence[PlacedOp]:
+    """The operations with every state where it belongs. Raises StillRead."""
+    failing = [state.made for state in states if _still_read(placed, state)]
+    if failing:
+        raise StillRead(failing)
+    return [_moved(p, states, chip) for p in placed] if states else placed
+
+
+def _still_read(placed: Sequence[PlacedOp], state: StatePlace) -> bool:
+    """Whether an operation reads bytes of the old value that it or one before it writes."""
+    shift = state.address - state.elsewhere
+    reads: list[tuple[int, Access]] = []
+    writes: list[tuple[int, Access]] = []
+    for index, access in ((i, a) for i, p in enumerate(placed) for a in p.accesses if a.space == Space.DRAM):
+        if access.write and _meets(access, state.elsewhere, state.size_bytes):
+            writes.append((index, replace(access, address=access.address + shift)))
+        elif not access.write and _meets(access, state.address, state.size_bytes):
+            reads.append((index, access))
+    first = writes[0][0] if writes else len(placed)
+    late = [(i, read) for i, read in reads if i >= first]
+    return any(conflict(write, read) for i, read in late for j, write in writes if j <= i)
+
+
+def _meets(access: Access, first: int, size_bytes: int) -> bool:
+    return access.address < first + size_bytes and first < access.end
+
+
+def _moved(placed: PlacedOp, states: Iterable[StatePlace], chip: Chip) -> PlacedOp:
+    if all(a.space != Space.DRAM or a.end <= ELSEWHERE for a in placed.accesses):
+        return placed
+    op = placed.op
+    if not isinstance(op, Copy | Fill):
+        raise InternalError(f"{op.NAME} reaches a state in DRAM, which only moves do")
+
+    def place(space: Space, address: int) -> int:
+        state = next((s for s in states if s.elsewhere <= address < s.elsewhere + s.size_bytes), None)
+        return address if state is None or space != Space.DRAM else address + state.address - state.elsewhere
+
+    changed = {"destination_address": place(op.destination_space, op.destination_address)}
+    if isinstance(op, Copy):
+        changed["source_address"] = place(op.source_space, op.source_address)
+    moved: MachineOp = replace(op, **changed)
+    return replace(placed, op=moved, accesses=accesses(moved, chip))

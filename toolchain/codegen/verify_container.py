@@ -1,0 +1,91 @@
+"""Whether what a compiled file says of its regions and of its integer graph goes together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from toolchain.codegen.model import HostSubgraph, Region, State
+from toolchain.errors import ProgramError
+from toolchain.ir.graph import Graph
+from toolchain.isa import Machine
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
+
+
+def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
+    """Raises ProgramError with the first fault."""
+    _check_graph(segments, graph)
+    _check_operators(graph, machine)
+    _check_results(segments, graph, machine)
+
+
+def _check_graph(segments: Sequence[Region | HostSubgraph], graph: Graph) -> None:
+    """The integer graph computes every port of the regions from what came before it."""
+    made = set(graph.constants)
+    nodes = {n.name for n in graph.nodes}
+    for region in segments:
+        if not isinstance(region, Region):
+            continue
+        made.update(region.read)
+        held = set(region.nodes)
+        missing = next((n for n in region.nodes if n not in nodes), None)
+        if missing is not None:
+            raise ProgramError(f"graph: has no node {missing!r}, which a region holds")
+        for node in (n for n in graph.nodes if n.name in held):
+            undefined = next((n for n in node.inputs if n and n not in made), None)
+            if undefined is not None:
+                raise ProgramError(f"graph: node {node.name!r} reads {undefined!r} before it is made")
+            made.update(node.outputs)
+        for port in region.outputs:
+            if port.tensor not in made:
+                raise ProgramError(f"graph: no node makes the port {port.model!r}")
+        for state in region.states:
+            _check_state(state, graph, made)
+
+
+def _check_state(state: State, graph: Graph, made: Collection[str]) -> None:
+    """What a run leaves of it is what the next one reads."""
+    name = state.port.model
+    if state.made not in made or state.made not in graph.types:
+        raise ProgramError(f"graph: no node makes the state {name!r}")
+    read, left = (graph.types.get(n) for n in (state.port.tensor, state.made))
+    if read is not None and read != left:
+        raise ProgramError(f"graph: the state {name!r} is left in another type than it is read in")
+
+
+def _check_operators(graph: Graph, machine: Machine) -> None:
+    """What the report asks of the operators follows from tensors of the right kinds."""
+    for node in graph.nodes:
+        missing = next((n for n in (*node.inputs, *node.outputs) if n and n not in graph.types), None)
+        if missing is not None:
+            raise ProgramError(f"graph: node {node.name!r} names {missing!r}, which has no type")
+        if isinstance(node.op, IntegerConvolution):
+            try:
+                node.op.macs(Layer(node, graph.types, graph.constants, machine.chip))
+            except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
+                reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
+                raise ProgramError(f"graph: node {node.name!r} does not fit its tensors: {reason}") from None
+
+
+def _check_results(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
+    """Each layer's tensor is the one that its node makes, and lies inside its memory."""
+    made = {n.name: n.outputs[0] for n in graph.nodes}
+    for region in (s for s in segments if isinstance(s, Region)):
+        sizes = {s.name: s.memory.size for s in machine.chip.spaces} | {"dram": region.dram_bytes}
+        for layer, result in ((i.name, i.result) for i in region.layers if i.result is not None):
+            if made.get(layer) != result.tensor:
+                raise ProgramError(f"layer {layer!r}: its result {result.tensor!r} is not what its node makes")
+            kind = graph.types[result.tensor]
+            if len(result.strides) != len(kind.shape):
+                raise ProgramError(f"layer {layer!r}: {len(result.strides)} strides for {len(kind.shape)} dimensions")
+            if result.granule and len(kind.shape) != 4:
+                raise ProgramError(f"layer {layer!r}: its result is in granules with {len(kind.shape)} dimensions")
+            try:
+                shape, strides = result.held(kind)
+            except ValueError as fault:
+                raise ProgramError(f"layer {layer!r}: {fault}") from None
+            reach = sum((n - 1) * stride for n, stride in zip(shape, strides))
+            if result.address + reach + np.dtype(kind.dtype).itemsize > sizes[result.space]:
+                raise ProgramError(f"layer {layer!r}: its result at {result.address:#x} reaches outside {result.space}")

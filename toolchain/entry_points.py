@@ -1,0 +1,63 @@
+"""Several sets of input shapes in one file: what is said of each, and of what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from toolchain.errors import CompileError, InternalError, ProgramError, format_count
+
+
+@contextmanager
+def entry_in_errors(entry: str | None) -> Iterator[None]:
+    """A fault inside says of which entry; None: there is only one. A program is built inside, not read: its faults are ours."""
+    try:
+        yield
+    except CompileError as fault:
+        raise fault if entry is None else CompileError(f"entry {entry}: {fault}") from None
+    except InternalError as fault:
+        raise fault if entry is None else InternalError(f"entry {entry}: {fault}") from None
+    except ProgramError as fault:
+        raise InternalError(f"{'' if entry is None else f'entry {entry}: '}what was built is broken: {fault}") from fault
+
+
+def label_sentences(entry: str, sentences: Sequence[str]) -> list[str]:
+    return [f"entry {entry}: {sentence}" for sentence in sentences]
+
+
+def dump_of(entry: str, dump: Callable[[str, Callable[[], str]], None]) -> Callable[[str, Callable[[], str]], None]:
+    """The text of every stage says of which entry it is."""
+    return lambda stage, text: dump(stage, lambda: f"entry {entry}\n{text()}")
+
+
+def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """alone: bytes that a file of each entry has; figures: of each. Keys are those of the JSON file."""
+    first = next(iter(figures.values()))
+    return {
+        "name": first["name"],
+        "machine": first["machine"],
+        "entries": dict(figures),
+        "file_bytes": file_bytes,
+        "alone_bytes": dict(alone),
+        "shared_bytes": sum(alone.values()) - file_bytes,
+    }
+
+
+def describe_states(entries: Sequence[str], shared: Sequence[str], own: Sequence[str]) -> list[str]:
+    """shared: states that are one for all entries; own: others."""
+    whole = f"entries {', '.join(entries)}: {format_count(len(shared), 'state')} in common, as the last run leaves them"
+    alone = [f"state {name}: each entry has its own, of another shape, type or scale" for name in own]
+    return [whole, *alone] if shared else alone
+
+
+def sharing_text(figures: Mapping[str, Any], given_by: str | None) -> str:
+    """given_by: the parameters file that says how all are quantized, None: the first is calibrated."""
+    alone = figures["alone_bytes"]
+    by = f"as {given_by} says" if given_by is not None else f"by the calibration of entry {next(iter(alone))}"
+    sizes = ", ".join(f"{name} {size:,}" for name, size in alone.items())
+    total, file_bytes = sum(alone.values()), figures["file_bytes"]
+    return (
+        f"{len(alone)} entries, all quantized {by}: {file_bytes:,} bytes, {100 * file_bytes / total:.0f} % of the {total:,} that "
+        f"a file each has ({sizes}); {figures['shared_bytes']:,} bytes are shared"
+    )

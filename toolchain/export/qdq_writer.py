@@ -1,0 +1,83 @@
+"""An ONNX graph of codes and real numbers that is written node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, Quant, TensorType
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CodedTensor:
+    """Of a model tensor: what its codes are, and whether the chip makes them (or only reads them)."""
+
+    quant: Quant
+    dtype: str
+    made: bool
+
+
+@dataclass
+class Writer:
+    """The nodes written so far, and what they add to the types and constants of `source`. Where its tensors are found:
+    `dequantized`: as real numbers, `codes`: as codes, with their zero point."""
+
+    source: OnnxGraph
+    coded: Mapping[str, CodedTensor]
+    nodes: list[OnnxNode] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    dequantized: dict[str, str] = field(default_factory=dict)
+    codes: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def rounded(self, name: str, source: str, target: str) -> None:
+        """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""
+        coded = self.coded[name]
+        parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
+        codes, shape = self.fresh(f"{name}/codes"), self.source.types[name].shape
+        self.types[codes] = TensorType(shape, coded.dtype)
+        self.types[target] = self.source.types[name]
+        self.nodes.append(Node(f"{name}/quantize", OnnxOp("QuantizeLinear"), (source, *parameters), (codes,)))
+        self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear"), (codes, *parameters), (target,)))
+        self.dequantized[name], self.codes[name] = target, (codes, parameters[1])
+
+    def _parameters(self, name: str, scale: Any, zero_point: Any, dtype: str) -> tuple[str, str]:
+        return (
+            self.constant(f"{name}/scale", np.asarray(scale, np.float32)),
+            self.constant(f"{name}/zero_point", np.asarray(zero_point, dtype)),
+        )
+
+    def fresh(self, name: str) -> str:
+        """A name that no tensor has, of the model or written."""
+        while name in self.source.types or name in self.types:
+            name += "'"
+        return name
+
+    def constant(self, name: str, value: Array) -> str:
+        name = self.fresh(name)
+        self.constants[name] = value
+        self.types[name] = TensorType(value.shape, str(value.dtype))
+        return name
+
+    def stored(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
+        """A constant as codes that are dequantized."""
+        name = self.fresh(name)
+        stored = self.constant(f"{name}/codes", codes)
+        parameters = self._parameters(name, scale, zero_point, str(codes.dtype))
+        self.types[name] = TensorType(codes.shape, "float32")
+        attributes = {} if axis is None else {"axis": axis}
+        self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear", attributes), (stored, *parameters), (name,)))
+        return name
+
+    def made(self, name: str, op_type: str, inputs: tuple[str, ...], kind: TensorType, **attributes: Any) -> str:
+        """One tensor more, by a node of its name."""
+        name = self.fresh(name)
+        self.types[name] = kind
+        self.nodes.append(Node(name, OnnxOp(op_type, attributes), inputs, (name,)))
+        return name

@@ -1,0 +1,141 @@
+"""ConvTranspose as the chip has it: one convolution for all phases of its stride, whose output is interleaved and cut to size.
+
+Its weights have a scale for each channel of each phase, which a ConvTranspose of others has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fresh_name, step_name
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import NCHW
+from toolchain.ops.space_to_depth import Phases, both_phases
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PhasedModel:
+    """graph: of the model, with convolutions and moves in the place of each ConvTranspose that is one convolution on the chip;
+    held: of tensors that only this graph has, the chip's tensor whose codes they have."""
+
+    graph: OnnxGraph
+    held: Mapping[str, str]
+
+
+def split_phases(graph: OnnxGraph, chosen: Graph, integer: Graph) -> PhasedModel:
+    """chosen: the chip's operators in float, clamps fused; integer: the same, nothing fused behind layers."""
+    layers = {n.name: n for n in integer.nodes if isinstance(n.op, IntegerConvolution)}
+    products = [n for n in chosen.nodes if isinstance(n.op, Convolution) and n.name in layers]
+    by_source = {source: n for n in products for source in n.sources}
+    steps, nodes = _Steps(graph, chosen), list[OnnxNode]()
+    for node in graph.nodes:
+        known = (by_source.get(s) for s in (node.sources or (node.name,)))
+        product = next((n for n in known if n is not None), None) if node.op.op_type == "ConvTranspose" else None
+        if product is None:
+            nodes.append(node)
+        else:
+            nodes += steps.of(node, product, layers[product.name].outputs[0])
+    return PhasedModel(graph.with_nodes(nodes, steps.types, steps.constants), steps.held)
+
+
+@dataclass
+class _Steps:
+    """The nodes that stand for one ConvTranspose after another, and what they add."""
+
+    graph: OnnxGraph
+    chosen: Graph
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+
+    def of(self, node: OnnxNode, product: Node, made: str) -> list[OnnxNode]:
+        """product: the convolution for it; made: the chip's tensor of its codes, where a clamp behind the moves may be fused."""
+        (x, weights), y, a = node.inputs[:2], node.outputs[0], node.op.attributes
+        size, out = self.graph.types[x].shape, self.graph.types[y].shape
+        rows, columns = both_phases(a, self.graph.types[weights].shape, size, out)
+        kernel = np.ascontiguousarray(self.chosen.constants[product.inputs[1]].transpose(NCHW))
+        chain = _Chain(self, node, made)
+        before, after = (rows.before, columns.before), (rows.after, columns.after)
+        if min(*before, *after) < 0:
+            first, last = ([max(-p, 0) for p in ends] for ends in (before, after))
+            kept = (*size[:2], *(n - f - z for n, f, z in zip(size[2:], first, last, strict=True)))
+            x = chain.cut("kept", x, first, kept)
+            self.held[x] = product.inputs[0]
+        attributes = {
+            "kernel_shape": kernel.shape[2:],
+            "strides": (1, 1),
+            "dilations": (1, 1),
+            "pads": tuple(max(p, 0) for p in (*before, *after)),
+            "group": int(a["group"]),
+        }
+        inputs = [x, self.constant(f"{node.name}/phases", kernel)]
+        if len(product.inputs) > 2 and product.inputs[2]:
+            inputs.append(self.constant(f"{node.name}/biases", self.chosen.constants[product.inputs[2]]))
+        shape = (out[0], kernel.shape[0], rows.count, columns.count)
+        made_here = chain.step(product.name, OnnxOp("Conv", attributes), tuple(inputs), shape)
+        chain.interleaved(made_here, int(a["group"]), rows, columns, out)
+        return chain.ended(y)
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        name = self.fresh(name)
+        self.constants[name], self.types[name] = value, TensorType(value.shape, str(value.dtype))
+        return name
+
+    def fresh(self, name: str) -> str:
+        return fresh_name(name, self.graph.types, self.types)
+
+
+@dataclass
+class _Chain:
+    """Nodes one behind the other in the place of `node`; made: as in `_Steps.of`."""
+
+    steps: _Steps
+    node: OnnxNode
+    made: str
+    nodes: list[OnnxNode] = field(default_factory=list)
+
+    def step(self, name: str, op: OnnxOp, inputs: tuple[str, ...], shape: Shape) -> str:
+        output = self.steps.fresh(f"{self.node.outputs[0]}/{op.op_type}")
+        self.steps.types[output] = TensorType(shape, "float32")
+        self.steps.held[output] = self.made
+        self.nodes.append(Node(name, op, inputs, (output,), self.node.sources or (self.node.name,)))
+        return output
+
+    def _moved(self, what: str, op: OnnxOp, x: str, shape: Shape, parameters: Mapping[str, Sequence[int]]) -> str:
+        name = step_name(self.node.name, what)
+        given = (self.steps.constant(f"{name}/{key}", np.array(value)) for key, value in parameters.items())
+        return self.step(name, op, (x, *given), shape)
+
+    def cut(self, what: str, x: str, first: Sequence[int], shape: Shape) -> str:
+        """Rows and columns from `first` on."""
+        ends = [f + n for f, n in zip(first, shape[2:], strict=True)]
+        return self._moved(what, OnnxOp("Slice"), x, shape, {"starts": first, "ends": ends, "axes": (2, 3)})
+
+    def _viewed(self, what: str, x: str, shape: Shape) -> str:
+        return self._moved(what, OnnxOp("Reshape"), x, shape, {"shape": shape})
+
+    def interleaved(self, x: str, groups: int, rows: Phases, columns: Phases, out: Shape) -> None:
+        """x: [n, groups (row phase) (column phase) o/g, groups of rows, groups of columns]."""
+        n, channels, h, w = self.steps.types[x].shape
+        r, c = rows.stride, columns.stride
+        whole = (n, out[1], h * r, w * c)
+        if r * c > 1:
+            inner = channels // (groups * r * c)
+            x = self._viewed("view", x, (n, groups, r, c, inner, h, w))
+            interleaving = OnnxOp("Transpose", {"perm": (0, 1, 4, 5, 2, 6, 3)})
+            x = self._moved("moved", interleaving, x, (n, groups, inner, h, r, w, c), {})
+            x = self._viewed("uncut", x, whole)
+        if whole != out:
+            self.cut("cut", x, [rows.cut, columns.cut], out)
+
+    def ended(self, name: str) -> list[OnnxNode]:
+        """The last node makes the model's tensor `name`."""
+        last = self.nodes[-1]
+        self.steps.held[name] = self.steps.held.pop(last.outputs[0])
+        return [*self.nodes[:-1], Node(last.name, last.op, last.inputs, (name,), last.sources)]

@@ -1,0 +1,127 @@
+"""The graph's inputs with every dimension bound: by the model, by `--shape`, or a lone batch dimension by 1."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import onnx
+
+from toolchain.errors import CompileError
+from toolchain.frontend.convert import array_dtype, dtype_name
+from toolchain.frontend.errors import refuse
+from toolchain.input_limits import TENSOR_ELEMENTS
+from toolchain.ir.graph import TensorType
+
+Dim = int | str  # a name, or "?" for a dimension without one
+
+
+@dataclass(frozen=True)
+class BoundInputs:
+    """assumed: the inputs whose first dimension nobody said."""
+
+    types: Mapping[str, TensorType]
+    notes: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
+
+    def without(self, names: Collection[str]) -> BoundInputs:
+        """Where these inputs are constants."""
+        return replace(self, types={n: t for n, t in self.types.items() if n not in names})
+
+
+def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
+    """`shapes`: input name -> the whole shape. A name shared by dimensions binds them all. CompileError otherwise."""
+    initializers = {i.name for i in graph.initializer}
+    inputs = [i for i in graph.input if i.name not in initializers]
+    declared = {i.name: declared_shape(i) for i in inputs}
+    dtypes = {i.name: input_dtype(i) for i in inputs}
+    zeros = {i.name: zero_axes(i) for i in inputs}
+    values: dict[str, int] = {}
+    for name, shape in shapes.items():
+        check_option(name, tuple(shape), declared, zeros.get(name, ()))
+        for dim, value in zip(declared[name] or (), shape):
+            if isinstance(dim, str) and dim != "?" and values.setdefault(dim, value) != value:
+                raise refuse(option(name, shape), f'dimension "{dim}" is {values[dim]} elsewhere and {value} here')
+    types: dict[str, TensorType] = {}
+    notes: list[str] = []
+    assumed: list[str] = []
+    for name, dims in declared.items():
+        shape = tuple(shapes[name]) if name in shapes else bind_dims(name, dims, values, notes, assumed)
+        if prod(shape) > TENSOR_ELEMENTS:
+            raise refuse(f'input "{name}"', f"has the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most")
+        types[name] = TensorType(shape, dtypes[name])
+    return BoundInputs(types, tuple(notes), tuple(assumed))
+
+
+def declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
+    """None when the model gives no rank. Sizes of 0 or less are exporters' way of saying dynamic."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type").replace("_", " ")
+        raise refuse(f'input "{info.name}"', f"is a {kind}; only tensors can be inputs")
+    if not info.type.tensor_type.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in info.type.tensor_type.shape.dim)
+
+
+def input_dtype(info: onnx.ValueInfoProto) -> str:
+    try:
+        return array_dtype(dtype_name(info.type.tensor_type.elem_type))
+    except CompileError as fault:
+        raise refuse(f'input "{info.name}"', str(fault)) from fault
+
+
+def option(name: str, shape: Sequence[int]) -> str:
+    return f"--shape {name}={','.join(map(str, shape))}"
+
+
+def zero_axes(info: onnx.ValueInfoProto) -> frozenset[int]:
+    """The axes to which the model itself gives the size 0: exporters mean a dynamic one, unless --shape says 0 too."""
+    dims = info.type.tensor_type.shape.dim
+    return frozenset(axis for axis, d in enumerate(dims) if d.HasField("dim_value") and d.dim_value == 0)
+
+
+def check_option(
+    name: str, shape: tuple[int, ...], declared: Mapping[str, tuple[Dim, ...] | None], empty: Collection[int] = ()
+) -> None:
+    """empty: axes that may have the size 0."""
+    if name not in declared:
+        raise refuse(option(name, shape), f'the model has no input "{name}"', f"its inputs are {', '.join(declared) or 'none'}")
+    if any(d < 0 or (d == 0 and axis not in empty) for axis, d in enumerate(shape)):
+        raise refuse(option(name, shape), "every dimension must be 1 or more")
+    dims = declared[name]
+    if dims is None:
+        return
+    if len(dims) != len(shape):
+        raise refuse(option(name, shape), f"has rank {len(shape)}, the input has rank {len(dims)}: {show(dims)}")
+    for axis, (dim, value) in enumerate(zip(dims, shape)):
+        if isinstance(dim, int) and dim != value:
+            raise refuse(option(name, shape), f"dimension {axis} is {dim} in the model, it cannot become {value}: {show(dims)}")
+
+
+def bind_dims(
+    name: str, dims: tuple[Dim, ...] | None, values: dict[str, int], notes: list[str], assumed: list[str]
+) -> tuple[int, ...]:
+    if dims is None:
+        raise refuse(f'input "{name}"', "the model gives it no shape", f"bind it: --shape {name}=1,3,224,224")
+    bound: list[Dim] = [values.get(d, d) if isinstance(d, str) else d for d in dims]
+    open_axes = [axis for axis, d in enumerate(bound) if isinstance(d, str)]
+    if open_axes == [0]:
+        notes.append(f'input "{name}": dimension 0 ({bound[0]}) is dynamic and not bound; taken as 1')
+        assumed.append(name)
+        if bound[0] != "?":
+            values[str(bound[0])] = 1
+        bound[0] = 1
+    elif open_axes:
+        axis = next(a for a in open_axes if a > 0)
+        example = ",".join("N" if d == "?" else "1" if a == 0 and isinstance(d, str) else str(d) for a, d in enumerate(bound))
+        raise refuse(
+            f'input "{name}"',
+            f'dimension {axis} ("{bound[axis]}") is dynamic: {show(dims)}',
+            f"bind it: --shape {name}={example}",
+        )
+    return tuple(int(d) for d in bound)
+
+
+def show(dims: Sequence[Dim]) -> str:
+    return f"[{', '.join(map(str, dims))}]"

@@ -1,0 +1,125 @@
+"""The normal form: every rule, to the fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend import (
+    arithmetic_rules,
+    decompose_reductions,
+    decompose_rules,
+    linear_rules,
+    match_activations,
+    match_norms,
+    match_softmax,
+    matmul_rules,
+    reduction_rules,
+    reshape_sinking_rules,
+    shape_rules,
+    slice_rules,
+    where_rules,
+    window_rules,
+)
+from toolchain.frontend.errors import unusable
+from toolchain.frontend.infer import RANDOM
+from toolchain.frontend.rewrite import Rule, eliminate_dead_code, rewrite
+from toolchain.frontend.source_names import map_source_names
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
+
+
+def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]:
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
+
+
+TABLES = (
+    shape_rules,
+    slice_rules,
+    window_rules,
+    linear_rules,
+    arithmetic_rules,
+    where_rules,
+    match_activations,
+    match_norms,
+    match_softmax,
+    reduction_rules,
+    decompose_reductions,
+    decompose_rules,
+    matmul_rules,
+    reshape_sinking_rules,
+)
+RULES = merged(*(module.RULES for module in TABLES))
+LATE = merged(RULES, decompose_reductions.LATE)  # once norms that are written out are found
+FACTORS = frozenset(
+    ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
+)
+SMALL = 4096  # elements; constants up to this size are compared by value
+
+
+def canonicalize(graph: OnnxGraph, opset: int, own: Collection[str]) -> tuple[OnnxGraph, dict[str, str]]:
+    """own: the file's tensors. Gives its names too, of what is another shape of them here (`map_source_names`)."""
+    moved: dict[tuple[str, str], None] = {}
+    graph = eliminate_dead_code(graph)
+    check_factors(graph)
+    graph = rewrite(graph, RULES, opset, moved)
+    graph = rewrite(eliminate_common_subexpressions(graph), LATE, opset, moved)
+    graph = with_constant_outputs(graph)
+    return graph, map_source_names(graph, moved, own)
+
+
+def check_factors(graph: OnnxGraph) -> None:
+    """Inf may be added, compared with, chosen (a mask, a bound): as a factor it gives NaN. Raises CompileError."""
+    for node in graph.nodes:
+        for name in node.inputs[:2] if node.op.op_type in FACTORS and not node.op.domain else ():
+            value = graph.constants.get(name)
+            if value is not None and value.dtype.kind == "f" and value.size > 1 and np.isinf(value).any():
+                raise unusable(name, value, np.isinf(value), "Inf")
+
+
+def eliminate_common_subexpressions(graph: OnnxGraph) -> OnnxGraph:
+    """Of nodes that compute the same from the same, the first stays for all."""
+    first: dict[tuple[Any, ...], OnnxNode] = {}
+    same: dict[str, str] = {}
+    kept: list[OnnxNode] = []
+    for old in graph.nodes:
+        node = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs))
+        inputs = tuple(identity(n, graph) for n in node.inputs)
+        key = (node.op.op_type, node.op.domain, inputs, attributes_key(node))
+        twin = first.get(key)
+        if twin is None or len(node.outputs) != 1 or node.outputs[0] in graph.outputs or node.op.op_type in RANDOM:
+            first.setdefault(key, node)
+            kept.append(node)
+            continue
+        same[node.outputs[0]] = twin.outputs[0]
+    return eliminate_dead_code(replace(graph, nodes=tuple(kept)))
+
+
+def attributes_key(node: OnnxNode) -> str:
+    """Equal for equal attributes; that of a node with tensors in them is its own."""
+    values = node.op.attributes.values()
+    return node.name if any(isinstance(v, np.ndarray) for v in values) else repr(sorted(node.op.attributes.items()))
+
+
+def identity(name: str, graph: OnnxGraph) -> str | bytes:
+    value = graph.constants.get(name)
+    if value is None or value.size > SMALL:
+        return name
+    return f"{value.dtype} {value.shape} ".encode() + value.tobytes()
+
+
+def with_constant_outputs(graph: OnnxGraph) -> OnnxGraph:
+    """An output that is a constant gets a node that makes it."""
+    constant = [name for name in graph.outputs if name in graph.constants]
+    if not constant:
+        return graph
+    values = {f"{name}/value": graph.constants[name] for name in constant}
+    types = {f"{name}/value": graph.types[name] for name in constant}
+    nodes = [Node(f"{name}/constant", OnnxOp("Identity"), (f"{name}/value",), (name,)) for name in constant]
+    kept = {n: v for n, v in graph.constants.items() if n not in constant}
+    moved = {name: f"{name}/value" for name in constant}
+    users = [replace(n, inputs=tuple(moved.get(i, i) for i in n.inputs)) for n in graph.nodes]
+    return replace(graph, constants=kept).with_nodes([*users, *nodes], types, values)

@@ -1,0 +1,49 @@
+"""What the host may be asked to run: the models inside compiled files hold what the frontend puts there, and nothing else."""
+
+from __future__ import annotations
+
+from math import prod
+
+import onnx
+from onnx import external_data_helper, shape_inference
+
+from toolchain.errors import CompileError
+from toolchain.frontend.read_onnx import check_operators, check_opset, opset_of, tensors_of
+from toolchain.input_limits import TENSOR_ELEMENTS
+
+
+def find_host_model_fault(model: bytes) -> str | None:
+    """Why an island of a file from elsewhere is not run: it would read files, loop, or make tensors beyond the bounds."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(model)
+    except Exception:  # protobuf's DecodeError; its class differs between protobuf's backends
+        return "is no ONNX model"
+    if proto.functions or proto.graph.sparse_initializer or proto.training_info:
+        return "holds functions, sparse weights or training, which no island has"
+    branching = next((n for n in proto.graph.node if any(a.HasField("g") or a.graphs for a in n.attribute)), None)
+    if branching is not None:
+        return f"node {branching.name} ({branching.op_type}) holds graphs of its own, which no node of an island has"
+    outside = next((t for t in tensors_of(proto.graph) if external_data_helper.uses_external_data(t)), None)
+    if outside is not None:
+        return f"weight {outside.name} lies in another file; islands hold their weights"
+    try:
+        check_opset(proto, "its model")
+        check_operators(proto.graph, opset_of(proto))
+    except CompileError as fault:
+        return str(fault).partition("\n")[0]
+    return _size_fault(proto)
+
+
+def _size_fault(proto: onnx.ModelProto) -> str | None:
+    """By the shapes that follow from the inputs', whatever the file declares."""
+    del proto.graph.value_info[:]
+    try:
+        graph = shape_inference.infer_shapes(proto, data_prop=True).graph
+    except Exception as fault:
+        return str(fault).partition("\n")[0]
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if prod(shape) > TENSOR_ELEMENTS:
+            return f"tensor {value.name} has shape {shape}; {TENSOR_ELEMENTS:,} elements are the most"
+    return None

@@ -1,0 +1,305 @@
+"""What a node says that cannot be so, and that onnx's own type inference lets pass: one sentence with the value and its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from toolchain.frontend.errors import NodeFault, all_of, refuse_node
+from toolchain.ir.graph import OnnxNode, TensorType
+
+Shape = tuple[int, ...]
+Faults = Iterator[NodeFault]
+SAME = ("SAME_UPPER", "SAME_LOWER")
+DISAGREE = "the specification and onnxruntime do not agree what that is"
+# Onnx's inference takes any number but 0 for true, onnxruntime 1 alone.
+_FLAGS = ("keepdims", "noop_with_empty_axes", "allowzero", "select_last_index", "count_include_pad", "transA", "transB")
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """A node with what is known of its inputs."""
+
+    node: OnnxNode
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, np.ndarray]
+
+    def has(self, index: int) -> bool:
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def shape(self, index: int) -> Shape:
+        return self.types[self.node.inputs[index]].shape
+
+    def value(self, index: int) -> np.ndarray | None:
+        return self.constants.get(self.node.inputs[index]) if self.has(index) else None
+
+    def ints(self, key: str, default: Sequence[int]) -> Shape:
+        return tuple(self.node.op.attributes.get(key) or default)
+
+    def number(self, key: str, default: int) -> int:
+        return int(self.node.op.attributes.get(key, default))
+
+    def refuse(self, reason: str, way_out: str = "") -> NodeFault:
+        return refuse_node(self.node, reason, way_out)
+
+
+def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
+    """node: number and types of its inputs are right. Raises one CompileError with all that is wrong."""
+    rule = RULES.get(node.op.op_type) if not node.op.domain else None
+    facts = NodeFacts(node, types, constants)
+    faults = [*_flags(facts), *(() if rule is None else rule(facts))]
+    if faults:
+        raise all_of(faults)
+
+
+def _flags(said: NodeFacts) -> Faults:
+    """Yield a fault for each flag that is neither 0 nor 1."""
+    for key in () if said.node.op.domain else _FLAGS:
+        value = said.number(key, 0)
+        if value not in (0, 1):
+            yield said.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
+
+
+def conv(said: NodeFacts) -> Faults:
+    x, w, group = said.shape(0), said.shape(1), said.number("group", 1)
+    if len(x) != len(w) or len(x) < 3:
+        return  # onnx says it
+    yield from _kernel_of(said, w[2:])
+    if x[1] != w[1] * group or w[0] % group:
+        weights = f"weights {list(w)} with group={group} take {w[1] * group}"
+        yield said.refuse(f"its input has {x[1]} channels; its {weights}, and their {w[0]} outputs must divide by the group")
+    yield from _bias(said, w[0])
+    yield from _padding_once(said, len(w) - 2)
+    yield from _window_fits(said, w[2:], ceil=False)
+
+
+def conv_transpose(said: NodeFacts) -> Faults:
+    x, w, group = said.shape(0), said.shape(1), said.number("group", 1)
+    if len(x) != len(w) or len(x) < 3:
+        return
+    yield from _kernel_of(said, w[2:])
+    if x[1] != w[0] or w[0] % group:
+        yield said.refuse(f"its input has {x[1]} channels; its weights {list(w)} take {w[0]}, which group={group} must divide")
+    yield from _bias(said, w[1] * group)
+    yield from _padding_once(said, len(w) - 2)
+    yield from _spread_size(said, x[2:], w[2:])
+
+
+def _spread_size(said: NodeFacts, size: Shape, kernel: Shape) -> Faults:
+    """What a ConvTranspose makes is some elements, and no more than its window and stride reach."""
+    rank, auto, wanted = len(kernel), said.node.op.attributes.get("auto_pad", "NOTSET"), said.ints("output_shape", ())
+    strides, dilations, extra = (said.ints(k, (d,) * rank) for k, d in (("strides", 1), ("dilations", 1), ("output_padding", 0)))
+    pads = said.ints("pads", (0,) * 2 * rank)
+    if not all(len(v) == rank for v in (strides, dilations, extra, wanted or kernel)) or len(pads) != 2 * rank:
+        return
+    whole = [s * (n - 1) + (k - 1) * d + 1 for n, s, k, d in zip(size, strides, kernel, dilations)]
+    if any(out > n + s - 1 for out, n, s in zip(wanted, whole, strides)):
+        most = _by([n + s - 1 for n, s in zip(whole, strides)])
+        yield said.refuse(f"output_shape={list(wanted)} is beyond the {most} that its window and strides reach")
+    if not wanted and auto in SAME and any(n + e < i * s for n, e, i, s in zip(whole, extra, size, strides)):
+        reason = f"auto_pad={auto} with strides={list(strides)} beyond its window: {DISAGREE}"
+        yield said.refuse(reason, "give the size as output_shape=[...], or the padding as pads=[...]")
+    made = [n + e - a - b for n, e, a, b in zip(whole, extra, pads, pads[rank:])]
+    if not wanted and min(made) < 1:
+        yield said.refuse(f"pads={list(pads)} leave nothing of the {_by([n + e for n, e in zip(whole, extra)])} that it makes")
+
+
+def pool(said: NodeFacts) -> Faults:
+    kernel = said.ints("kernel_shape", ())
+    if len(kernel) != len(said.shape(0)) - 2:
+        return
+    rank = len(kernel)
+    yield from _padding_once(said, rank)
+    dilations, pads, mode = said.ints("dilations", (1,) * rank), said.ints("pads", (0,) * 2 * rank), said.node.op.attributes
+    auto = str(mode.get("auto_pad", "NOTSET"))
+    if auto in SAME and any(k > 1 and d > 1 for k, d in zip(kernel, dilations)):
+        reason = f"auto_pad={auto} with dilations={list(dilations)}: {DISAGREE}"
+        yield said.refuse(reason, "give the padding as pads=[...], without auto_pad")
+    strides, size = said.ints("strides", (1,) * rank), said.shape(0)[2:]
+    if auto in SAME and any((n - 1) // s * s + k < n for n, s, k in zip(size, strides, kernel)):
+        reason = f"auto_pad={auto} with strides={list(strides)} beyond its window: {DISAGREE}"
+        yield said.refuse(reason, "give the padding as pads=[...], without auto_pad")
+    if len(pads) == 2 * rank and any(p >= k for p, k in zip(pads, (*kernel, *kernel))):
+        reason = f"pads={list(pads)} must be smaller than kernel_shape={list(kernel)}, as onnxruntime has it"
+        yield said.refuse(reason, "pad the input by a Pad before it")
+    yield from _window_fits(said, kernel, ceil=bool(mode.get("ceil_mode", 0)))
+
+
+def _kernel_of(said: NodeFacts, weights: Shape) -> Faults:
+    kernel = said.ints("kernel_shape", weights)
+    if kernel != weights:
+        yield said.refuse(f'kernel_shape={list(kernel)}, but its weights "{said.node.inputs[1]}" are {list(weights)} wide')
+
+
+def _bias(said: NodeFacts, outputs: int) -> Faults:
+    if said.has(2) and said.shape(2) != (outputs,):
+        yield said.refuse(f'its bias "{said.node.inputs[2]}" is {list(said.shape(2))}; it has {outputs} output channels')
+
+
+def _padding_once(said: NodeFacts, rank: int) -> Faults:
+    auto, pads = said.node.op.attributes.get("auto_pad", "NOTSET"), said.ints("pads", (0,) * 2 * rank)
+    if auto != "NOTSET" and any(pads):
+        reason = f"auto_pad={auto} and pads={list(pads)} contradict each other"
+        yield said.refuse(reason, "leave one of them out: only auto_pad=NOTSET goes with pads")
+
+
+def _window_fits(said: NodeFacts, kernel: Shape, ceil: bool) -> Faults:
+    """Rounding up, a last window may begin in the input and end behind it."""
+    rank, size = len(kernel), said.shape(0)[2:]
+    dilations, pads = said.ints("dilations", (1,) * rank), said.ints("pads", (0,) * 2 * rank)
+    if said.node.op.attributes.get("auto_pad", "NOTSET") in SAME or len(dilations) != rank or len(pads) != 2 * rank:
+        return
+    strides = said.ints("strides", (1,) * rank)
+    wide = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    padded = [n + a + b for n, a, b in zip(size, pads, pads[rank:])]
+    if any(n and w - (s - 1 if ceil else 0) > p for n, w, s, p in zip(size, wide, strides, padded)):
+        yield said.refuse(f"its window of {_by(wide)} is larger than its input of {_by(padded)}, padding counted")
+
+
+def _by(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def prelu(said: NodeFacts) -> Faults:
+    x, slope = said.shape(0), said.shape(1)
+    if len(slope) > len(x) or any(s not in (1, d) for s, d in zip(slope[::-1], x[::-1])):
+        reason = f'its slope "{said.node.inputs[1]}" {list(slope)} does not broadcast to its input {list(x)}'
+        yield said.refuse(reason, "give the slope as many dimensions as the input at most, each 1 or the input's")
+
+
+def gather(said: NodeFacts) -> Faults:
+    """Gather, GatherElements, ScatterElements."""
+    rank, axis = len(said.shape(0)), said.number("axis", 0)
+    yield from _axis(said, axis, rank)
+    if -rank <= axis < rank:
+        yield from _indices(said, said.value(1), said.shape(0)[axis])
+
+
+def gather_nd(said: NodeFacts) -> Faults:
+    """GatherND, ScatterND: the last dimension of the indices counts through those of the data, behind the batch's."""
+    indices, batch = said.value(1), said.number("batch_dims", 0)
+    if indices is None or not indices.size:
+        return
+    if not indices.ndim:
+        yield said.refuse(f'its indices "{said.node.inputs[1]}" are a scalar; at least one dimension is needed')
+        return
+    for at, size in zip(range(indices.shape[-1]), said.shape(0)[batch:]):
+        yield from _indices(said, indices[..., at], size)
+
+
+def _indices(said: NodeFacts, indices: np.ndarray | None, size: int) -> Faults:
+    if indices is None or not indices.size:
+        return
+    wrong = indices[(indices < -size) | (indices >= size)]
+    if wrong.size:
+        allowed = f"{-size} to {size - 1}" if size else "none"
+        yield said.refuse(f'its indices "{said.node.inputs[1]}" hold {wrong[0]}; the dimension has {size} elements: {allowed}')
+
+
+def hardmax(said: NodeFacts) -> Faults:
+    yield from _axis(said, said.number("axis", -1), len(said.shape(0)))
+
+
+def _axis(said: NodeFacts, axis: int, rank: int) -> Faults:
+    if not -rank <= axis < rank:
+        allowed = f"{-rank} to {rank - 1}" if rank else "none"
+        yield said.refuse(f"axis {axis} is outside rank {rank}: {allowed}")
+
+
+def cum_sum(said: NodeFacts) -> Faults:
+    axis = said.value(1)
+    if axis is not None and axis.size == 1:
+        yield from _axis(said, int(axis.reshape(-1)[0]), len(said.shape(0)))
+
+
+def transpose(said: NodeFacts) -> Faults:
+    rank = len(said.shape(0))
+    perm = said.ints("perm", range(rank)[::-1])
+    if sorted(perm) != list(range(rank)):
+        yield said.refuse(f"perm={list(perm)} is no order of the {rank} dimensions of its input")
+
+
+def reshape(said: NodeFacts) -> Faults:
+    x, target = said.shape(0), said.value(1)
+    if target is None:
+        return
+    zero_copies = not said.number("allowzero", 0)
+    sizes = [x[i] if d == 0 and zero_copies and i < len(x) else d for i, d in enumerate(target.reshape(-1).tolist())]
+    if sizes.count(-1) == 0 and prod(sizes) != prod(x):
+        yield said.refuse(f"{list(x)} has {prod(x)} elements, the shape {target.tolist()} {prod(sizes)}")
+
+
+def split(said: NodeFacts) -> Faults:
+    rank, axis, outputs = len(said.shape(0)), said.number("axis", 0), len(said.node.outputs)
+    yield from _axis(said, axis, rank)
+    named = said.number("num_outputs", outputs)
+    if named != outputs:
+        yield said.refuse(f"num_outputs={named}, but it has {outputs} outputs")
+
+
+def pad(said: NodeFacts) -> Faults:
+    """Reflection takes elements that are there."""
+    x, pads = said.shape(0), said.value(1)
+    if said.node.op.attributes.get("mode") != "reflect" or pads is None or said.has(3) or pads.size != 2 * len(x):
+        return
+    for axis, size in enumerate(x):
+        most = max(int(pads[axis]), int(pads[axis + len(x)]))
+        if most >= max(size, 1):
+            yield said.refuse(f"pads={pads.tolist()}: dimension {axis} of {size} has {max(size - 1, 0)} to reflect, not {most}")
+
+
+def clip(said: NodeFacts) -> Faults:
+    for index in (1, 2):
+        if said.has(index) and said.shape(index) not in ((), (1,)):  # onnxruntime takes [1] too, and exporters write it
+            yield said.refuse(f'its limit "{said.node.inputs[index]}" is {list(said.shape(index))}; it must be one number, []')
+
+
+def layer_norm(said: NodeFacts) -> Faults:
+    x = said.shape(0)
+    axis = said.number("axis", -1)
+    yield from _axis(said, axis, len(x))
+    for index in (1, 2):
+        if not said.has(index):
+            continue
+        own = said.shape(index)
+        if len(own) > len(x) or any(a not in (1, b) for a, b in zip(own[::-1], x[::-1])):
+            yield said.refuse(f'"{said.node.inputs[index]}" {list(own)} does not broadcast to its input {list(x)}')
+
+
+def instance_norm(said: NodeFacts) -> Faults:
+    channels = said.shape(0)[1:2]
+    for index in (1, 2):
+        if said.shape(index) != channels:
+            name, own, x = said.node.inputs[index], list(said.shape(index)), list(said.shape(0))
+            yield said.refuse(f'"{name}" is {own}; its input {x} takes {list(channels)}')
+
+
+def recurrent(said: NodeFacts) -> Faults:
+    """onnxruntime asks for it, though ONNX has it as optional."""
+    if said.node.op.attributes.get("hidden_size") is None and len(said.shape(2)) == 3:
+        units = said.shape(2)[2]
+        reason = f'has no hidden_size; its recurrent weights "{said.node.inputs[2]}" are for {units} units'
+        yield said.refuse(reason, f"write hidden_size={units} into the node")
+
+
+RULES: Mapping[str, Callable[[NodeFacts], Faults]] = {
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), pool),
+    "PRelu": prelu,
+    **dict.fromkeys(("Gather", "GatherElements", "ScatterElements"), gather),
+    **dict.fromkeys(("GatherND", "ScatterND"), gather_nd),
+    "Hardmax": hardmax,
+    "CumSum": cum_sum,
+    "Transpose": transpose,
+    "Reshape": reshape,
+    "Split": split,
+    "Pad": pad,
+    "Clip": clip,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), layer_norm),
+    "InstanceNormalization": instance_norm,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
+}

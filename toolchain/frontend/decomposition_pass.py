@@ -1,0 +1,52 @@
+"""Nodes of a model in normal form taken apart into steps, which are ONNX nodes too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from toolchain.errors import InternalError
+from toolchain.frontend.convert import type_of
+from toolchain.frontend.import_graph import defaults
+from toolchain.frontend.infer import infer
+from toolchain.frontend.model import NormalModel
+from toolchain.frontend.rewrite import eliminate_dead_code
+from toolchain.ir.graph import OnnxNode
+from toolchain.ir.range_constraints import Inner
+
+
+def apply_decompositions(
+    model: NormalModel,
+    steps: Mapping[str, Sequence[OnnxNode]],
+    constants: Mapping[str, np.ndarray],
+    inner: Mapping[str, Inner],
+    finest: frozenset[str] = frozenset(),
+    repeated: Mapping[str, str] = MappingProxyType({}),
+    first: frozenset[str] = frozenset(),
+    made_of: Mapping[str, str] = MappingProxyType({}),
+    steps_error: float = 0.0,
+) -> NormalModel:
+    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, repeated,
+    first, made_of, steps_error: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
+    if not steps:
+        return model
+    types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
+    known, nodes = {**model.graph.constants, **constants}, list[OnnxNode]()
+    for node in model.graph.nodes:
+        for step in steps.get(node.name, ()):
+            step = replace(step, op=replace(step.op, attributes={**defaults(step, model.opset), **step.op.attributes}))
+            nodes.append(step)
+            for name, made in infer(step, types, known, model.opset).items():
+                if name in model.types and model.types[name] != made:
+                    raise InternalError(f"node {node.name}: its steps make {name} of {made}, not of {model.types[name]}")
+                types[name] = made
+        nodes += () if node.name in steps else (node,)
+    graph = model.graph.with_nodes(nodes, types, constants)
+    divided = replace(
+        model, graph=eliminate_dead_code(graph), undivided=model, inner=inner, finest=finest, first=first, made_of=made_of
+    )
+    names = {**model.own, **repeated}
+    return replace(divided, repeated={**model.repeated, **repeated}, own=names, steps_error=steps_error)

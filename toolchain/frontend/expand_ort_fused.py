@@ -1,0 +1,161 @@
+"""What onnxruntime makes one operator of, as its optimizer writes it into a file: the operators that it was.
+
+Source: onnxruntime docs/ContribOperators.md, com.microsoft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.expansion_builder import ExpansionBuilder
+from toolchain.frontend.group_query_attention import group_query_attention
+from toolchain.frontend.multi_head import attention, multi_head_attention, rotary_embedding
+
+PLAIN = "export the model before onnxruntime optimizes it"
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+
+
+def _number(w: ExpansionBuilder, suffix: str, value: Any) -> str:
+    """Of the type of the first input."""
+    return w.constant(suffix, np.asarray(value, w.types[w.node.inputs[0]].dtype))
+
+
+def _ends(w: ExpansionBuilder, kind: str, inputs: list[str], **attributes: Any) -> str:
+    """The node that the operator is named after, which makes its output."""
+    return w.add("", kind, inputs, w.node.outputs[0], attributes)
+
+
+def _gelu(approximate: str) -> Callable[[ExpansionBuilder], None]:
+    """Of the input and, where there is one, its bias."""
+
+    def rule(w: ExpansionBuilder) -> None:
+        x = w.node.inputs[0]
+        x = w.add("bias", "Add", [x, w.input(1)]) if w.input(1) else x
+        _ends(w, "Gelu", [x], approximate=approximate)
+
+    return rule
+
+
+def _quick_gelu(w: ExpansionBuilder) -> None:
+    """x sigmoid(alpha x): with alpha = 1 a SiLU."""
+    x, alpha = w.node.inputs[0], w.attribute("alpha", 1.702)
+    gate = x if alpha == 1 else w.add("scaled", "Mul", [x, _number(w, "alpha", alpha)])
+    _ends(w, "Mul", [x, w.add("gate", "Sigmoid", [gate])])
+
+
+def _skip_norm(w: ExpansionBuilder) -> None:
+    """input, skip, gamma, beta, bias: a norm of their sum, which is the fourth output."""
+    _only(w, 3, "its mean or deviation is used")
+    x = _summed(w, 4)
+    inputs = [x, w.node.inputs[2], *([w.input(3)] if w.input(3) else [])]
+    _ends(w, "LayerNormalization", inputs, axis=-1, epsilon=w.attribute("epsilon", 1e-12))
+
+
+def _skip_rms(w: ExpansionBuilder) -> None:
+    """input, skip, gamma, bias."""
+    _only(w, 3, "its mean or deviation is used")
+    _rms(w, _summed(w, 3), w.node.inputs[2], w.attribute("epsilon", 1e-5))
+
+
+def _simplified(w: ExpansionBuilder) -> None:
+    """x, scale: in the domain of ONNX, which has none of that name."""
+    _only(w, 2, "its deviation is used")
+    if w.attribute("axis", -1) % len(w.types[w.node.inputs[0]].shape) != len(w.types[w.node.inputs[0]].shape) - 1:
+        raise refuse_node(w.node, "normalises more than the last dimension", PLAIN)
+    _rms(w, w.node.inputs[0], w.node.inputs[1], w.attribute("epsilon", 1e-5))
+
+
+def _summed(w: ExpansionBuilder, bias: int) -> str:
+    """bias: the number of that input."""
+    total = w.node.outputs[3] if len(w.node.outputs) > 3 else ""
+    x = w.add("sum", "Add", w.node.inputs[:2], "" if w.input(bias) else total)
+    return w.add("bias", "Add", [x, w.input(bias)], total) if w.input(bias) else x
+
+
+def _only(w: ExpansionBuilder, first: int, fault: str) -> None:
+    if any(w.node.outputs[1:first]):
+        raise refuse_node(w.node, fault, "export the model for inference (eval mode)")
+
+
+def _rms(w: ExpansionBuilder, x: str, scale: str, epsilon: float) -> None:
+    """x / sqrt(mean(x^2) + epsilon) * scale, over the last dimension."""
+    mean = w.add("mean", "ReduceMean", [w.add("square", "Mul", [x, x]), w.constant("axes", np.asarray([-1], np.int64))])
+    root = w.add("root", "Sqrt", [w.add("epsilon", "Add", [mean, _number(w, "least", epsilon)])])
+    _ends(w, "Mul", [w.add("quotient", "Div", [x, root]), scale])
+
+
+def _product(w: ExpansionBuilder) -> None:
+    """alpha A' B', each transposed in its last two dimensions where it says so."""
+    if w.attribute("transBatchA", 0) or w.attribute("transBatchB", 0):
+        raise refuse_node(
+            w.node, "takes its matrices across batches (transBatchA, transBatchB)", "export it without optimization"
+        )
+    operands = []
+    for index, key in enumerate(("transA", "transB")):
+        name = w.node.inputs[index]
+        rank = len(w.types[name].shape)
+        if w.attribute(key, 0) and rank > 1:
+            name = w.add(key, "Transpose", [name], "", {"perm": (*range(rank - 2), rank - 1, rank - 2)})
+        operands.append(name)
+    alpha = w.attribute("alpha", 1.0)
+    if alpha == 1:
+        _ends(w, "MatMul", operands)
+    else:
+        made = w.add("", "MatMul", operands)
+        w.add("scale", "Mul", [made, _number(w, "alpha", alpha)], w.node.outputs[0])
+
+
+def _convolution(w: ExpansionBuilder) -> None:
+    """X, W, B, and what is added: then its activation."""
+    kept = {k: v for k, v in w.node.op.attributes.items() if k in _WINDOW}
+    inputs = [n for n in w.node.inputs[:3] if n]
+    kind, last = w.attribute("activation", ""), w.node.outputs[0]
+    y = w.add("", "Conv", inputs, "" if kind or w.input(3) else last, kept)
+    if w.input(3):
+        y = w.add("sum", "Add", [y, w.input(3)], "" if kind else last)
+    if kind:
+        _activation(w, y, kind, w.attribute("activation_params", ()))
+
+
+def _gemm(w: ExpansionBuilder) -> None:
+    kept = {k: v for k, v in w.node.op.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
+    kind = w.attribute("activation", "")
+    y = w.add("", "Gemm", [n for n in w.node.inputs if n], "" if kind else w.node.outputs[0], kept)
+    if kind:
+        names = ("alpha", "beta", "gamma")
+        _activation(
+            w, y, kind, [w.attribute(f"activation_{n}", None) for n in names if f"activation_{n}" in w.node.op.attributes]
+        )
+
+
+def _activation(w: ExpansionBuilder, x: str, kind: str, numbers: Any) -> None:
+    """numbers: of its attributes, in the order that onnxruntime has them."""
+    named = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Elu": ("alpha",)}
+    inputs, attributes = [x], dict(zip(named.get(kind, ()), numbers))
+    if kind == "Clip":
+        inputs += [_number(w, name, value) for name, value in zip(("min", "max"), numbers)]
+    elif kind not in ("Relu", "Tanh", "Sigmoid", *named):
+        raise refuse_node(w.node, f"has the activation {kind}", PLAIN)
+    w.add("activation", kind, inputs, w.node.outputs[0], attributes)
+
+
+FUSED: Mapping[str, Callable[[ExpansionBuilder], None]] = {
+    "Attention": attention,
+    "BiasGelu": _gelu("none"),
+    "FastGelu": _gelu("tanh"),
+    "FusedConv": _convolution,
+    "FusedGemm": _gemm,
+    "FusedMatMul": _product,
+    "Gelu": _gelu("none"),
+    "GroupQueryAttention": group_query_attention,
+    "MultiHeadAttention": multi_head_attention,
+    "QuickGelu": _quick_gelu,
+    "RotaryEmbedding": rotary_embedding,
+    "SimplifiedLayerNormalization": _simplified,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_rms,
+}

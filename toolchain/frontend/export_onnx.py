@@ -1,0 +1,89 @@
+"""A Graph of ONNX operators back to a ModelProto, whole or a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from toolchain.errors import CompileError
+from toolchain.frontend.convert import elem_type, node_to_proto, value_info
+from toolchain.frontend.infer import model_of
+from toolchain.frontend.read_onnx import NORMAL_OPSET
+from toolchain.ir.float_submodel import FloatSubmodel
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
+
+APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the model
+
+
+def to_part(graph: OnnxGraph, opset: int) -> FloatSubmodel:
+    """For onnxruntime, with the weights where they lie."""
+    apart = {n: v for n, v in graph.constants.items() if v.dtype == np.float32 and v.size > APART_ELEMENTS}
+    proto = to_proto(graph, opset, apart)
+    return FloatSubmodel(proto.SerializeToString(), graph.inputs, graph.outputs, weights=apart)
+
+
+def to_proto(graph: OnnxGraph, opset: int, apart: Collection[str] = ()) -> onnx.ModelProto:
+    """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values."""
+    named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
+    constants = [n for n in dict.fromkeys([*named, *graph.outputs]) if n in graph.constants]
+    inner = [n for node in graph.nodes for n in node.outputs if n and n not in graph.outputs]
+    made = helper.make_graph(
+        [node_to_proto(node) for node in graph.nodes],
+        graph.name,
+        [value_info(n, graph.types) for n in graph.inputs],
+        [value_info(n, graph.types) for n in graph.outputs],
+        [placeholder(n, graph.types[n]) if n in apart else numpy_helper.from_array(graph.constants[n], n) for n in constants],
+        value_info=[value_info(n, graph.types) for n in inner],
+    )
+    return model_of(made, opset)
+
+
+def least_opset(graph: OnnxGraph, newest: int) -> int:
+    """The first from NORMAL_OPSET on that has all of its operators, in whose words they are in every later one: runtimes lag
+    behind the newest QuantizeLinear. newest: in which it is written."""
+    used = {(n.op.op_type, frozenset(n.op.attributes)) for n in graph.nodes if not n.op.domain}
+    return next((v for v in range(NORMAL_OPSET, newest) if all(_has(v, *op) for op in used)), newest)
+
+
+def _has(opset: int, op_type: str, attributes: frozenset[str]) -> bool:
+    try:
+        return attributes <= onnx.defs.get_schema(op_type, opset).attributes.keys()
+    except onnx.defs.SchemaError:
+        return False
+
+
+def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
+    """An initializer whose values lie elsewhere."""
+    made = onnx.TensorProto(name=name, data_type=elem_type(t.dtype), dims=t.shape, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", "elsewhere"), ("offset", 0), ("length", t.size_bytes)):
+        made.external_data.add(key=key, value=str(value))
+    return made
+
+
+def subgraph(graph: OnnxGraph, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
+    """The nodes between these tensors. CompileError when an output needs an input of the graph that is not given."""
+    wanted, needed = set(outputs) - set(inputs), []
+    unknown = [n for n in (*inputs, *outputs) if n not in graph.types]
+    if unknown:
+        raise CompileError(f'the model has no tensor "{unknown[0]}"')
+    for node in reversed(graph.nodes):
+        if not wanted.intersection(node.outputs):
+            continue
+        needed.append(node)
+        wanted.update(n for n in node.inputs if n and n not in inputs)
+    missing = [n for n in graph.inputs if n in wanted and n not in inputs]
+    if missing:
+        raise CompileError(f'cannot cut the model at {", ".join(inputs)}: "{missing[0]}" is needed too')
+    return cut(graph, list(reversed(needed)), inputs, outputs)
+
+
+def cut(graph: OnnxGraph, nodes: list[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
+    """Of a node that makes one of `inputs` and something else, what it makes of the first has another name: it is given."""
+    own = {name: fresh_name(f"{name}/made", graph.types) for node in nodes for name in node.outputs if name in inputs}
+    kept = [replace(node, outputs=tuple(own.get(n, n) for n in node.outputs)) for node in nodes]
+    types = {**graph.types, **{other: graph.types[name] for name, other in own.items()}}
+    return Graph(graph.name, (), tuple(inputs), tuple(outputs), types, graph.constants).with_nodes(kept)

@@ -1,0 +1,161 @@
+"""com.microsoft's GroupQueryAttention, as onnxruntime-genai writes decoders: RotaryEmbedding, TensorScatter and Attention.
+
+Source: onnxruntime docs/ContribOperators.md. Rows of a cache that no token has reached are unspecified there; here they are what
+they were in the past, so that a cache may lie in one place from run to run.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from onnx import TensorProto
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.expansion_builder import MASKED, ExpansionBuilder
+
+_QUERY, _KEY, _VALUE, _PAST, _LENGTHS, _TOTAL, _COS, _PLACES, _BIAS, _GIVEN = 0, 1, 2, 3, 5, 6, 7, 9, 10, 16
+_REFUSED = {
+    11: "has sinks (head_sink)",
+    12: "keeps its cache in codes (k_scale)",
+    13: "keeps its cache in codes (v_scale)",
+    14: "normalizes its queries (q_norm_weight)",
+    15: "normalizes its keys (k_norm_weight)",
+}
+
+
+def group_query_attention(w: ExpansionBuilder) -> None:
+    """query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos, sin, position_ids, bias, and far behind
+    query_seqlens."""
+    _check(w)
+    heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
+    query, key, value = _apart(w, heads, groups)
+    length = w.types[w.node.inputs[_QUERY]].shape[1]
+    first = _is_first(w, length)
+    past = w.constant("none", np.zeros(w.types[w.node.inputs[_QUERY]].shape[0], np.int64)) if first else _past_length(w, length)
+    places = w.add("places", "Add", [_column(w, past, "past, as column"), w.constant("chunk", np.arange(length)[None])])
+    if w.attribute("do_rotary", 0):
+        query, key = (_turned(w, x, places, name) for x, name in ((query, "query"), (key, "key")))
+    keys, values = (_kept(w, x, past, i, first) for i, x in enumerate((key, value)))
+    numbers = {"scale": w.attribute("scale", 0.0), "softcap": w.attribute("softcap", 0.0)}
+    attributes = {name: number for name, number in numbers.items() if number}
+    seen = w.add("", "Attention", [query, keys, values, _mask(w, places, _places_of(w, length))], "", attributes)
+    w.joined(seen, w.node.outputs[0])
+
+
+def _check(w: ExpansionBuilder) -> None:
+    heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
+    faults = [reason for index, reason in _REFUSED.items() if w.input(index)]
+    faults += ["is of windows that it moves itself (sliding_window_cache)"] if w.attribute("sliding_window_cache", 0) else []
+    faults += ["has sinks (smooth_softmax)"] if w.attribute("smooth_softmax", 0) > 0 else []
+    faults += ["gives its scores out"] if any(w.node.outputs[3:]) else []
+    if heads < 1 or groups < 1 or heads % groups:
+        faults.append(f"has num_heads={heads}, kv_num_heads={groups}; the first must be a multiple of the second")
+    if any(not w.input(i) for i in (_LENGTHS, _TOTAL)):
+        faults.append("lacks seqlens_k or total_sequence_length")
+    if bool(w.input(_KEY)) != bool(w.input(_VALUE)) or bool(w.input(_PAST)) != bool(w.input(_PAST + 1)):
+        faults.append("has keys without values, or values without keys")
+    if w.attribute("do_rotary", 0) and not (w.input(_COS) and w.input(_COS + 1)):
+        faults.append("turns by its places (do_rotary) and has no cos_cache or sin_cache")
+    if faults:
+        raise refuse_node(w.node, "; ".join(faults), "export it written out, with standard operators")
+    w.shape(_QUERY, 3)
+    for index, rank in ((_KEY, 3), (_VALUE, 3), (_PAST, 4), (_PAST + 1, 4), (_COS, 2), (_COS + 1, 2)):
+        _ = w.shape(index, rank) if w.input(index) else ()
+
+
+def _apart(w: ExpansionBuilder, heads: int, groups: int) -> list[str]:
+    """Query, key and value as [batch, heads, length, depth]."""
+    counts, names = (heads, groups, groups), list(w.node.inputs[:3])
+    if not w.input(_KEY):
+        whole = w.types[names[0]].shape[2]
+        depth = whole // (heads + 2 * groups)
+        ends = np.cumsum([0, *(n * depth for n in counts)])
+        names = [w.cut(f"part {i}", names[0], a, b, 2) for i, (a, b) in enumerate(pairwise(ends))]
+    return [w.heads(what, name, count) for name, count, what in zip(names, counts, ("query", "key", "value"))]
+
+
+def _past(w: ExpansionBuilder) -> int:
+    """Places of the cache that is given; 0: none is."""
+    return w.types[w.input(_PAST)].shape[2] if w.input(_PAST) else 0
+
+
+def _total(w: ExpansionBuilder) -> int | None:
+    """None: it is known only when it runs."""
+    value = w.known.get(w.input(_TOTAL))
+    return None if value is None else int(value.reshape(-1)[0])
+
+
+def _is_first(w: ExpansionBuilder, length: int) -> bool:
+    """Whether the chunk is the beginning, which onnxruntime knows by equal lengths."""
+    return not _past(w) or (not w.input(_GIVEN) and _total(w) == length)
+
+
+def _places_of(w: ExpansionBuilder, length: int) -> int:
+    """Of the cache behind the node."""
+    return max(_past(w), _total(w) or 0, length)
+
+
+def _past_length(w: ExpansionBuilder, length: int) -> str:
+    """int64[batch]: tokens of the cache before this chunk."""
+    one = w.constant("one", np.ones(1, np.int64))
+    last = w.add("lengths", "Reshape", [w.node.inputs[_LENGTHS], w.constant("row", np.array([-1], np.int64))])
+    lengths = w.add("total", "Add", [w.add("last", "Cast", [last], "", {"to": TensorProto.INT64}), one])
+    given = w.constant("length", np.full(1, length, np.int64))
+    if w.input(_GIVEN):
+        given = w.add("given", "Cast", [w.input(_GIVEN)], "", {"to": TensorProto.INT64})
+    before = w.add("before", "Sub", [lengths, given])
+    return w.add("past", "Max", [before, w.constant("least place", np.zeros(1, np.int64))])  # rows are more than tokens
+
+
+def _column(w: ExpansionBuilder, x: str, what: str) -> str:
+    return w.add(what, "Reshape", [x, w.constant(f"{what}/shape", np.array([-1, 1], np.int64))])
+
+
+def _turned(w: ExpansionBuilder, x: str, places: str, what: str) -> str:
+    cos, sin = w.node.inputs[_COS : _COS + 2]
+    depth = 2 * w.types[cos].shape[1]  # a part of each head's, where it is less
+    attributes = {"interleaved": w.attribute("rotary_interleaved", 0), "rotary_embedding_dim": depth}
+    return w.add(f"{what}/turned", "RotaryEmbedding", [x, cos, sin, w.input(_PLACES) or places], "", attributes)
+
+
+def _kept(w: ExpansionBuilder, new: str, past: str, index: int, first: bool) -> str:
+    """The cache behind the node: the past with these rows. index: 0 of keys, 1 of values."""
+    what, length = ("key", "value")[index], w.types[w.node.inputs[_QUERY]].shape[1]
+    output = w.node.outputs[1 + index] if len(w.node.outputs) > 1 + index else ""
+    name, places = w.input(_PAST + index), _past(w)
+    if not places or (first and places <= length):
+        return w.add(f"{what}/present", "Identity", [new], output)
+    if first:
+        return w.add(f"{what}/present", "Concat", [new, w.cut(f"{what}/rest", name, length, places, 2)], output, {"axis": 2})
+    more = _places_of(w, length) - places
+    if more:
+        kind = w.types[name]
+        room = np.zeros((*kind.shape[:2], more, kind.shape[3]), kind.dtype)
+        name = w.add(f"{what}/room", "Concat", [name, w.constant(f"{what}/zeros", room)], "", {"axis": 2})
+    return w.add(f"{what}/present", "TensorScatter", [name, new, past], output, {"axis": 2})
+
+
+def _mask(w: ExpansionBuilder, places: str, count: int) -> str:
+    """bool[batch, 1, length, count] of what a token sees, [length, count] of one sample, or what is added to its scores."""
+    samples = w.types[w.node.inputs[_QUERY]].shape[0]
+    here = w.add("places of rows", "Reshape", [places, w.constant("mask/rows", _leading(samples, -1, 1))])
+    there = w.constant("mask/places", np.arange(count))
+    last = here
+    if not w.attribute("causal", 1):
+        lengths = w.add("mask/lengths", "Cast", [w.node.inputs[_LENGTHS]], "", {"to": TensorProto.INT64})
+        last = w.add("mask/last", "Reshape", [lengths, w.constant("mask/row", _leading(samples, 1, 1))])
+    seen = w.add("seen", "LessOrEqual", [there, last])
+    window = w.attribute("local_window_size", -1)
+    if window > 0:
+        oldest = w.add("oldest", "Sub", [here, w.constant("window", np.array(window, np.int64))])
+        seen = w.add("near", "And", [seen, w.add("not too old", "Greater", [there, oldest])])
+    if not w.input(_BIAS):
+        return seen
+    least = w.constant("least", np.array(MASKED, w.types[w.input(_BIAS)].dtype))
+    return w.add("bias", "Where", [seen, w.input(_BIAS), least])
+
+
+def _leading(samples: int, *shape: int) -> np.ndarray:
+    """The shape of so many samples' masks, all heads alike; of one a matrix, which is no feature map of the chip."""
+    return np.array(shape if samples == 1 else (samples, 1, *shape), np.int64)

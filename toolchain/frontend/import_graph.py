@@ -1,0 +1,334 @@
+"""A ModelProto to a Graph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from toolchain.errors import CompileError
+from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
+from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
+from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
+from toolchain.frontend.expand_contrib import expand_node
+from toolchain.frontend.function_bodies import body, has_body
+from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
+from toolchain.frontend.match_row_updates import RowUpdateState, match_row_update
+from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, opset_with
+from toolchain.frontend.subgraphs import list_captured_names
+from toolchain.frontend.unroll_control_flow import CONTROL_FLOW, UnrollContext
+from toolchain.frontend.upgrade import upgrade
+from toolchain.input_limits import FOLDED_BYTES, ONNX_NODES
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, distinctly_named
+
+
+@dataclass
+class ImportState:
+    """What is known so far on the way through the nodes: a builder, gone when the graph is made."""
+
+    opset: int
+    types: dict[str, TensorType]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    nodes: list[OnnxNode] = field(default_factory=list)
+    names: dict[str, int] = field(default_factory=dict)
+    folded_bytes: int = 0
+    faults: list[NodeFault] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
+    sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
+    repeated: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
+
+    @property
+    def normal_opset(self) -> int:
+        return max(self.opset, NORMAL_OPSET)
+
+
+@dataclass(frozen=True)
+class ImportedGraph:
+    """repeated: tensors that a step of a Loop or a Scan makes, with the name of what they are at all its steps."""
+
+    graph: OnnxGraph
+    repeated: Mapping[str, str]
+
+
+def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> ImportedGraph:
+    """CompileError on type errors, cycles, undefined tensors, data-dependent shapes and weights that are not finite."""
+    walk = ImportState(opset_of(proto), dict(inputs))
+    visit_graph(proto.graph, walk)
+    if walk.faults:
+        raise all_of(walk.faults)
+    for output in proto.graph.output:
+        check_output(output, walk)
+    outputs = tuple(o.name for o in proto.graph.output)
+    name = proto.graph.name or "model"
+    graph = Graph(name, distinctly_named(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
+    return ImportedGraph(graph, walk.repeated)
+
+
+def check_output(output: onnx.ValueInfoProto, walk: ImportState) -> None:
+    thing = f'output "{output.name}"'
+    if output.name not in walk.types:
+        raise refuse(thing, "no node makes it")
+    declared_type = output.type.tensor_type.elem_type if output.type.HasField("tensor_type") else 0
+    try:
+        made = array_dtype(walk.types[output.name].dtype)
+        declared = dtype_name(declared_type) if declared_type else made
+    except CompileError as fault:
+        raise refuse(thing, str(fault)) from fault
+    if declared != made:
+        raise refuse(thing, f"is declared {declared}, but the nodes make it {made}")
+
+
+def visit_graph(graph: onnx.GraphProto, walk: ImportState) -> None:
+    used = names_used(graph)
+    for tensor in graph.initializer:
+        if tensor.name in used:
+            add_constant(tensor.name, array_from_proto(tensor, f"weight {tensor.name}"), walk)
+    nodes, cuts = sorted_nodes(graph, walk.types.keys() | walk.lost, walk.names), dict[str, tuple[OnnxNode, NodeFault]]()
+    readers = Counter(name for node in graph.node for name in (*node.input, *list_captured_names(node)))
+    readers.update(output.name for output in graph.output)
+    for node in nodes:
+        node = replace(node, sources=walk.sources or node.sources)
+        if not walk.lost.isdisjoint(node.inputs):
+            if not is_row_update(node, cuts, readers, walk):
+                walk.lost.update(node.outputs)
+            continue
+        try:
+            visit(node, walk)
+        except NodeFault as fault:
+            walk.faults.append(fault)
+            walk.lost.update(node.outputs)
+            cuts.update((name, (node, fault)) for name in node.outputs if node.op.op_type == "Slice")
+
+
+def is_row_update(
+    node: OnnxNode, cuts: Mapping[str, tuple[OnnxNode, NodeFault]], readers: Counter[str], walk: ImportState
+) -> bool:
+    """Whether the node puts rows between what is cut, of which it makes nothing that depends on values: then it stands there, and
+    the slices that it alone reads have no faults. cuts: with their faults; readers: of each tensor."""
+    known = RowUpdateState(walk.types, walk.constants, walk.nodes, {name: cut for name, (cut, _) in cuts.items()})
+    written = match_row_update(node, known) if all(readers[n] == 1 for n in node.inputs if n in cuts) else None
+    if written is None:
+        return False
+    for name in (n for n in node.inputs if n in cuts):
+        walk.faults.remove(cuts[name][1])
+        walk.lost.discard(name)
+    for name, value in written.constants.items():
+        add_constant(name, value, walk)
+    for new in written.nodes:
+        add_node(complete(new, walk), walk)
+    return True
+
+
+def names_used(graph: onnx.GraphProto) -> set[str]:
+    used = {o.name for o in graph.output}
+    for node in graph.node:
+        used.update(node.input)
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                used |= names_used(subgraph)
+    return used
+
+
+def add_constant(name: str, value: np.ndarray, walk: ImportState) -> None:
+    if value.dtype.kind in "OSU":
+        raise refuse(f"weight {name}", "tensors of strings are not supported")
+    if value.dtype.kind == "f" and np.isnan(value).any():
+        raise unusable(name, value, np.isnan(value), "NaN")
+    walk.constants[name] = value
+    walk.types[name] = type_of(value)
+
+
+def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: dict[str, int]) -> list[OnnxNode]:
+    """In the file's order where that is topological; else the earliest order that is. Names made unique."""
+    waiting = [(node_from_proto(p, unique_name(p, i, names)), list_captured_names(p)) for i, p in enumerate(graph.node)]
+    made = {n for node, _ in waiting for n in node.outputs if n}
+    check_definitions(waiting, known, made)
+    rounds = count_sweeps(waiting)
+    left = [w for w, when in zip(waiting, rounds) if when is None]
+    if left:
+        raise cycle_fault(left)
+    return [waiting[i][0] for _, i in sorted((when, i) for i, when in enumerate(rounds) if when is not None)]
+
+
+def count_sweeps(nodes: list[tuple[OnnxNode, set[str]]]) -> list[int | None]:
+    """How often the list is gone through, taking what can be computed, before each node can be; None: never."""
+    producer = {n: i for i, (node, _) in enumerate(nodes) for n in node.outputs if n}
+    needs = [{producer[n] for n in (*node.inputs, *outer) if n in producer} for node, outer in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for i, needed in enumerate(needs):
+        for j in needed:
+            readers[j].append(i)
+    missing = [len(needed) for needed in needs]
+    rounds: list[int | None] = [None] * len(nodes)
+    ready = [i for i, count in enumerate(missing) if not count]
+    earliest = [0] * len(nodes)
+    while ready:
+        j = ready.pop()
+        rounds[j] = earliest[j]
+        for i in readers[j]:
+            earliest[i] = max(earliest[i], earliest[j] + (j > i))
+            missing[i] -= 1
+            if not missing[i]:
+                ready.append(i)
+    return rounds
+
+
+def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str:
+    """names: those given so far, with the suffix to try next where another node asks for the same."""
+    base = proto.name or f"{proto.op_type}_{index}"
+    name, suffix = base, names.get(base, 2)
+    while name in names:
+        name, suffix = f"{base}_{suffix}", suffix + 1
+    names[base] = suffix
+    names.setdefault(name, 2)
+    return name
+
+
+def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], known: set[str], made: set[str]) -> None:
+    seen = set(known)
+    for node, outer in nodes:
+        for name in (*node.inputs, *sorted(outer)):
+            if name and name not in known and name not in made:
+                raise refuse_node(node, f'its input "{name}" is defined nowhere')
+        for name in node.outputs:
+            if name and name in seen:
+                raise refuse_node(node, f'its output "{name}" is defined twice')
+            seen.add(name)
+
+
+def cycle_fault(left: list[tuple[OnnxNode, set[str]]]) -> CompileError:
+    producer = {n: node for node, _ in left for n in node.outputs if n}
+    outer = {node.name: names for node, names in left}
+    path: dict[str, int] = {}
+    node = left[0][0]
+    while node.name not in path:
+        path[node.name] = len(path)
+        node = next(producer[n] for n in (*node.inputs, *sorted(outer[node.name])) if n in producer)
+    loop = [*list(path)[path[node.name] :], node.name]
+    return refuse("the graph", f"has a cycle: {' <- '.join(loop)}")
+
+
+def visit(node: OnnxNode, walk: ImportState) -> None:
+    """Adds the node in today's spelling, or its values when every input is constant."""
+    op_type = node.op.op_type
+    if op_type in CONTROL_FLOW and not node.op.domain:
+        check_complete(node, schema_of(node, walk.opset))
+        flow = UnrollContext(walk.opset, walk.types, walk.constants, walk.lost, walk.repeated, within(walk), adding(walk))
+        CONTROL_FLOW[op_type](node, flow)
+        return
+    if op_type == "Constant":
+        add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)
+        return
+    if has_body(node):
+        check_complete(node, schema_of(node, walk.opset))
+        add_body(node, walk)
+        return
+    if (node.op.domain, op_type) in WRITTEN_OUT:
+        upgraded = expand_node(node, walk.types, walk.constants)
+    else:
+        check_complete(node, schema_of(node, walk.opset))
+        upgraded = upgrade(node, walk.opset, walk.types)
+    for name, value in upgraded.constants.items():
+        walk.constants[name] = value
+        walk.types[name] = type_of(value)
+    for new in upgraded.nodes:
+        if has_body(new):
+            add_body(complete(new, walk), walk)
+        else:
+            add_node(complete(new, walk), walk)
+
+
+def add_body(node: OnnxNode, walk: ImportState) -> None:
+    """What ONNX defines the node by, which is spelled as in the opset that has it."""
+    walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
+    own, walk.opset = walk.opset, opset_with([node.op.op_type], walk.opset)
+    try:
+        for inner in body(node, walk.types, walk.opset):
+            visit(inner, walk)
+    finally:
+        walk.opset = own
+
+
+def within(walk: ImportState) -> Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]:
+    """Goes through the nodes of a graph that a node of control flow holds. CompileError: more than a model may have."""
+
+    def visit_inner(node: OnnxNode, graph: onnx.GraphProto, sources: tuple[str, ...]) -> None:
+        before, walk.sources = walk.sources, walk.sources or sources
+        visit_graph(graph, walk)
+        walk.sources = before
+        if len(walk.nodes) > ONNX_NODES:
+            raise refuse_node(node, f"written out it has more than {ONNX_NODES:,} nodes, the most that a model may have")
+
+    return visit_inner
+
+
+def adding(walk: ImportState) -> Callable[[OnnxNode], None]:
+    return lambda node: add_node(complete(node, walk), walk)
+
+
+def add_node(node: OnnxNode, walk: ImportState) -> None:
+    if node.op.op_type in ("Shape", "Size"):
+        values = shape_value(node, walk)
+    elif foldable(node, walk.constants):
+        count_folded(node, infer(node, walk.types, walk.constants, walk.normal_opset), walk)
+        values = evaluate(node, walk.constants, walk.normal_opset)
+    else:
+        walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
+        walk.nodes.append(node)
+        return
+    for name, value in values.items():
+        walk.constants[name] = value
+        walk.types[name] = type_of(value)
+
+
+def count_folded(node: OnnxNode, found: Mapping[str, TensorType], walk: ImportState) -> None:
+    """Before they are computed: values may be larger than the constants they come from, by so much in the whole model."""
+    made = sum(t.elements * numpy_dtype(t.dtype).itemsize for t in found.values())
+    walk.folded_bytes += max(0, made - sum(walk.constants[n].nbytes for n in set(node.inputs) if n))
+    if walk.folded_bytes > FOLDED_BYTES:
+        reason = f"makes {made:,} bytes of constants; {FOLDED_BYTES:,} more than the file holds are the most"
+        raise refuse(f"node {node.name} ({node.op.op_type})", reason, "make it an input of the model")
+
+
+def shape_value(node: OnnxNode, walk: ImportState) -> dict[str, np.ndarray]:
+    shape = walk.types[node.inputs[0]].shape
+    if node.op.op_type == "Size":
+        return {node.outputs[0]: np.asarray(int(np.prod(shape)), np.int64)}
+    start, end = node.op.attributes.get("start", 0), node.op.attributes.get("end")
+    return {node.outputs[0]: np.asarray(shape[start:end], np.int64)}
+
+
+def complete(node: OnnxNode, walk: ImportState) -> OnnxNode:
+    """Defaults written out, trailing absent inputs dropped, one axis non-negative."""
+    attributes = {**defaults(node, walk.normal_opset), **node.op.attributes}
+    axis, rank = attributes.get("axis"), rank_for_axis(node, walk)
+    if isinstance(axis, int) and -rank <= axis < 0:
+        attributes["axis"] = axis + rank
+    inputs = list(node.inputs)
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    return replace(node, op=replace(node.op, attributes=attributes), inputs=tuple(inputs))
+
+
+def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
+    """The attributes that its operator has a default of."""
+    found: dict[str, Any] = {}
+    for name, attribute in schema_of(node, opset).attributes.items():
+        if attribute.default_value.type:
+            value = onnx.helper.get_attribute_value(attribute.default_value)
+            found[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
+    return found
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def rank_for_axis(node: OnnxNode, walk: ImportState) -> int:
+    if not node.inputs or node.inputs[0] not in walk.types:
+        return 0
+    return len(walk.types[node.inputs[0]].shape) + (node.op.op_type == "OneHot")

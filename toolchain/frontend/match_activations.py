@@ -1,0 +1,98 @@
+"""Rules that find one function written as several operators: HardSigmoid, HardSwish, Gelu."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isclose, sqrt
+
+import numpy as np
+
+from toolchain.frontend.arithmetic_rules import clip_limits, scalar
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, node
+from toolchain.ir.graph import OnnxNode
+
+SIXTH = 1 / 6
+
+
+def close(a: float | None, b: float) -> bool:
+    return a is not None and isclose(a, b, rel_tol=1e-5)
+
+
+def match_clipped_sum(name: str, scope: Rewriter) -> tuple[OnnxNode, OnnxNode, float, float] | None:
+    """clip(x + b, 0, k), read once: its Clip, its Add, b, k."""
+    clip = scope.only_user(name, ("Clip",))
+    add = scope.only_user(clip.inputs[0], ("Add",)) if clip is not None else None
+    if clip is None or add is None:
+        return None
+    limits, b = clip_limits(clip, scope), scalar(add.inputs[1], scope)
+    if limits is None or limits[0] != 0 or not limits[1] or b is None or scope.shape(add.inputs[0]) != scope.shape(name):
+        return None
+    return clip, add, b, limits[1]
+
+
+def hard_sigmoid(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """clip(x + b, 0, k) * (1 / k) = HardSigmoid with alpha 1 / k and beta b / k."""
+    found, factor = match_clipped_sum(n.inputs[0], scope), scalar(n.inputs[1], scope)
+    if found is None or not close(factor, 1 / found[3]):
+        return None
+    clip, add, b, k = found
+    sources = (*add.sources, *clip.sources, *n.sources)
+    return Rewrite((node(n.name, "HardSigmoid", add.inputs[:1], n.outputs[0], sources, alpha=1 / k, beta=b / k),))
+
+
+def hard_swish(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """x * clip(x + 3, 0, 6) = 6 HardSwish(x); x * HardSigmoid(x) with alpha 1/6 and beta 1/2 = HardSwish(x)."""
+    for x, other in (n.inputs, n.inputs[::-1]):
+        gate = scope.only_user(other, ("HardSigmoid",))
+        if gate is not None and gate.inputs[0] == x:
+            if close(gate.op.attributes["alpha"], SIXTH) and close(gate.op.attributes["beta"], 0.5):
+                return Rewrite((node(n.name, "HardSwish", (x,), n.outputs[0], (*gate.sources, *n.sources)),))
+            return None
+        found = match_clipped_sum(other, scope)
+        if found is None or found[1].inputs[0] != x or not close(found[2], 3) or not close(found[3], 6):
+            continue
+        sources = (*found[1].sources, *found[0].sources, *n.sources)
+        return Rewrite(build_scaled_function(n, "HardSwish", x, 6.0, sources, scope))
+    return None
+
+
+def build_scaled_function(
+    n: OnnxNode, op_type: str, x: str, factor: float, sources: Sequence[str], scope: Rewriter
+) -> tuple[OnnxNode, ...]:
+    """factor f(x); the factor then merges with the constant that follows."""
+    attributes = {"approximate": "none"} if op_type == "Gelu" else {}
+    y = scope.tensor(f"{n.outputs[0]}/unscaled")
+    constant = scope.constant(f"{n.name}/factor", np.asarray(factor, scope.types[x].dtype))
+    return (
+        node(n.name, op_type, (x,), y, sources, **attributes),
+        node(f"{n.name}/scale", "Mul", (y, constant), n.outputs[0], n.sources),
+    )
+
+
+def gelu(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """(x / 2) * (1 + erf(x / sqrt 2)) = Gelu(x); without the half, twice that."""
+    for left, other in (n.inputs, n.inputs[::-1]):
+        found = one_plus_erf(other, scope)
+        if found is None:
+            continue
+        x, inside = found
+        sources = (*inside, *n.sources)
+        half = scope.only_user(left, ("Mul",))
+        if left == x:
+            return Rewrite(build_scaled_function(n, "Gelu", x, 2.0, sources, scope))
+        if half is not None and half.inputs[0] == x and close(scalar(half.inputs[1], scope), 0.5):
+            return Rewrite((node(n.name, "Gelu", (x,), n.outputs[0], (*half.sources, *sources), approximate="none"),))
+    return None
+
+
+def one_plus_erf(name: str, scope: Rewriter) -> tuple[str, tuple[str, ...]] | None:
+    """x and the sources of 1 + erf(x / sqrt 2), each step read once."""
+    add = scope.only_user(name, ("Add",))
+    erf = scope.only_user(add.inputs[0], ("Erf",)) if add is not None and close(scalar(add.inputs[1], scope), 1) else None
+    mul = scope.only_user(erf.inputs[0], ("Mul",)) if erf is not None else None
+    if add is None or erf is None or mul is None or not close(scalar(mul.inputs[1], scope), sqrt(0.5)):
+        return None
+    return mul.inputs[0], (*mul.sources, *erf.sources, *add.sources)
+
+
+RULES: Mapping[str, Sequence[Rule]] = {"Mul": (hard_sigmoid, hard_swish, gelu)}

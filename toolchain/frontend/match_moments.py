@@ -1,0 +1,191 @@
+"""Means, variances and roots of variances as models spell them: the parts of a normalisation that is written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isclose, prod
+
+from toolchain.frontend.arithmetic_rules import scalar
+from toolchain.frontend.rewrite import Rewriter, operand
+from toolchain.ir.graph import OnnxNode
+
+Sources = tuple[str, ...]
+Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]  # x, shape, axes, centred, sources
+
+
+@dataclass(frozen=True)
+class VarianceRoot:
+    """sqrt(spread of x over axes + epsilon), or one over it. The spread is x's variance where centred, else its mean square, of x
+    as a tensor of `shape`."""
+
+    x: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    centred: bool
+    epsilon: float
+    inverse: bool
+    sources: Sources
+
+
+def strip_unit_reshapes(name: str, scope: Rewriter) -> tuple[str, Sources]:
+    """What `name` is but for Reshapes that only add or drop dimensions of one."""
+    sources: Sources = ()
+    while (n := scope.producer(name, "Reshape")) is not None:
+        kept, given = ([d for d in scope.shape(t) if d != 1] for t in (name, n.inputs[0]))
+        if kept != given:
+            break
+        name, sources = n.inputs[0], (*n.sources, *sources)
+    return name, sources
+
+
+def strip_reshapes(name: str, scope: Rewriter) -> tuple[str, Sources]:
+    """What `name` is but for Reshapes of any kind."""
+    sources: Sources = ()
+    while (n := scope.producer(name, "Reshape")) is not None:
+        name, sources = n.inputs[0], (*n.sources, *sources)
+    return name, sources
+
+
+def is_same_tensor(a: str, b: str, scope: Rewriter) -> bool:
+    """Whether two tensors are one, Reshapes there and back between them or not."""
+    return scope.shape(a) == scope.shape(b) and strip_reshapes(a, scope)[0] == strip_reshapes(b, scope)[0]
+
+
+def producer(name: str, op_type: str, scope: Rewriter) -> tuple[OnnxNode, Sources] | None:
+    """The operator that makes `name` but for such Reshapes, and the sources of all."""
+    bare, passed = strip_unit_reshapes(name, scope)
+    n = scope.producer(bare, op_type)
+    return None if n is None else (n, (*n.sources, *passed))
+
+
+def differences(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, Sources]]:
+    """(a, b, sources) for each way to read `n` as a - b."""
+    if n.op.op_type == "Sub":
+        yield n.inputs[0], n.inputs[1], n.sources
+        return
+    for a, b in (n.inputs, n.inputs[::-1]):
+        negative = scope.producer(b, "Neg") or scope.producer(b, "Mul")
+        if negative is not None and (negative.op.op_type == "Neg" or scalar(negative.inputs[1], scope) == -1):
+            yield a, negative.inputs[0], (*n.sources, *negative.sources)
+
+
+def mean_of(name: str, scope: Rewriter) -> tuple[str, tuple[int, ...], Sources] | None:
+    """(x, axes, sources) where `name` is the mean of x over axes; a sum over their number is one."""
+    found, passed = producer(name, "ReduceMean", scope), ()
+    if found is None:
+        factor = producer(name, "Mul", scope)  # count * (1 / count), as sums come out of the normal form
+        one = scalar(factor[0].inputs[1], scope) if factor is not None else None
+        if factor is None or one is None or not isclose(one, 1, rel_tol=1e-5):
+            return None
+        found, passed = producer(factor[0].inputs[0], "ReduceMean", scope), factor[1]
+    if found is None:
+        return None
+    axes = scope.constants.get(operand(found[0], 1))
+    return None if axes is None else (found[0].inputs[0], tuple(axes.tolist()), (*found[1], *passed))
+
+
+def is_mean(name: str, root: VarianceRoot, scope: Rewriter) -> Sources | None:
+    """The sources of `name` where it is the mean that belongs to `root`, shaped to stand beside x."""
+    found = mean_of(name, scope)
+    if (
+        found is None
+        or not is_same_tensor(found[0], root.x, scope)
+        or found[1] != root.axes
+        or not broadcasts_along_axes(name, root, scope)
+    ):
+        return None
+    return found[2]
+
+
+def broadcasts_along_axes(name: str, root: VarianceRoot, scope: Rewriter) -> bool:
+    """Whether `name` broadcasts against x along the axes, and only there."""
+    kept = tuple(1 if axis in root.axes else d for axis, d in enumerate(root.shape))
+    shape = scope.shape(name)
+    return (1,) * (len(kept) - len(shape)) + shape == kept
+
+
+def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
+    """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of spread + epsilon; beside x. A variance is
+    a mean square as well: the variance comes first."""
+    shifted, rooted, inverse, sources = name, False, False, list[str]()
+    for _ in range(2):
+        if not rooted and (found := producer(shifted, "Sqrt", scope)):
+            rooted = True
+        elif not inverse and (found := producer(shifted, "Reciprocal", scope)):
+            inverse = True
+        elif not (rooted or inverse) and (found := producer(shifted, "Pow", scope)) and scalar(found[0].inputs[1], scope) == -0.5:
+            rooted = inverse = True
+        elif not inverse and (found := producer(shifted, "Div", scope)) and scalar(found[0].inputs[0], scope) == 1:
+            inverse = True
+        else:
+            break
+        shifted = found[0].inputs[1 if found[0].op.op_type == "Div" else 0]
+        sources[:0] = found[1]
+    added = producer(shifted, "Add", scope) if rooted else None
+    epsilon = scalar(added[0].inputs[1], scope) if added is not None else None
+    if added is None or epsilon is None or epsilon <= 0:
+        return
+    for x, shape, axes, centred, inner in spreads_of(added[0].inputs[0], scope):
+        root = VarianceRoot(x, shape, axes, centred, epsilon, inverse, (*inner, *added[1], *sources))
+        if broadcasts_along_axes(name, root, scope):
+            yield root
+
+
+def spreads_of(name: str, scope: Rewriter) -> Iterator[Spread]:
+    """mean((x - mean)^2), mean(x^2) - mean^2, mean(x^2), also kept from below zero."""
+    positive = producer(name, "Relu", scope)
+    if positive is not None:
+        for found in spreads_of(positive[0].inputs[0], scope):
+            yield (*found[:4], (*found[4], *positive[1]))
+    for way in (_of_squared_differences, _of_moments, _of_squares):
+        spread = way(name, scope)
+        if spread is not None:
+            yield spread
+
+
+def _of_squared_differences(name: str, scope: Rewriter) -> Spread | None:
+    outer = mean_of(name, scope)
+    squared = square_of(outer[0], scope) if outer is not None else None
+    less = producer(squared[0], "Sub", scope) or producer(squared[0], "Add", scope) if squared is not None else None
+    if outer is None or squared is None or less is None:
+        return None
+    for x, mean, sources in differences(less[0], scope):
+        inner = is_mean(mean, VarianceRoot(x, scope.shape(x), outer[1], True, 0.0, False, ()), scope)
+        if inner is not None and scope.shape(outer[0]) == scope.shape(x):
+            return x, scope.shape(x), outer[1], True, (*inner, *sources, *less[1], *squared[1], *outer[2])
+    return None
+
+
+def _of_moments(name: str, scope: Rewriter) -> Spread | None:
+    found = producer(name, "Sub", scope) or producer(name, "Add", scope)
+    for second, first, sources in differences(found[0], scope) if found is not None else ():
+        of_squares, of_mean = mean_of(second, scope), square_of(first, scope)
+        product, passed = strip_reshapes(of_squares[0], scope) if of_squares is not None else ("", ())
+        squared = square_of(product, scope)
+        mean = mean_of(of_mean[0], scope) if of_mean is not None else None
+        if of_squares is None or of_mean is None or squared is None or mean is None or found is None:
+            continue
+        # between tensors of one size nothing is broadcast
+        alike = prod(scope.shape(second)) == prod(scope.shape(first)) == prod(scope.shape(name))
+        one = strip_reshapes(mean[0], scope)[0] == strip_reshapes(squared[0], scope)[0] and scope.shape(mean[0]) == scope.shape(
+            of_squares[0]
+        )
+        if alike and one and mean[1] == of_squares[1]:
+            steps = (*mean[2], *of_mean[1], *squared[1], *passed, *of_squares[2], *sources, *found[1])
+            return mean[0], scope.shape(mean[0]), mean[1], True, steps
+    return None
+
+
+def _of_squares(name: str, scope: Rewriter) -> Spread | None:
+    outer = mean_of(name, scope)
+    product, passed = strip_reshapes(outer[0], scope) if outer is not None else ("", ())
+    squared = square_of(product, scope)
+    if outer is None or squared is None:
+        return None
+    return squared[0], scope.shape(outer[0]), outer[1], False, (*squared[1], *passed, *outer[2])
+
+
+def square_of(name: str, scope: Rewriter) -> tuple[str, Sources] | None:
+    n = producer(name, "Mul", scope)
+    return (n[0].inputs[0], n[1]) if n is not None and n[0].inputs[0] == n[0].inputs[1] else None

@@ -1,0 +1,149 @@
+"""What takes, or mixes, the elements of one dimension as no copy does: a product with a constant matrix, of 0 and 1 where they
+are only taken, which integers do exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from toolchain.frontend.infer import evaluate
+from toolchain.frontend.node_chain import NodeChain
+from toolchain.frontend.reduction_rules import is_repeat
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, operand
+from toolchain.frontend.slice_rules import rising_runs
+from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, OnnxNode
+
+
+def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.ndarray) -> str:
+    """matrix: [after, before] of a dimension. The last is multiplied by from the right, the one before it from the left; others
+    are turned to be the last."""
+    matrix = matrix.astype(chain.scope.types[chain.n.inputs[0]].dtype)
+    if axis == rank - 1:
+        return chain.make("MatMul", x, np.ascontiguousarray(matrix.T))
+    if axis == rank - 2:
+        return chain.make("MatMul", matrix, x)
+    perm = [*range(axis), *range(axis + 1, rank), axis]
+    made = chain.make("MatMul", chain.make("Transpose", x, perm=tuple(perm)), np.ascontiguousarray(matrix.T))
+    return chain.make("Transpose", made, perm=tuple(int(i) for i in np.argsort(perm)))
+
+
+def make_selection_matrix(indices: Sequence[int], size: int) -> np.ndarray:
+    """[len(indices), size]: the elements with these numbers."""
+    return np.eye(size)[np.asarray(indices, np.int64)]
+
+
+def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
+    return chain.make("Slice", x, (start,), (end,), (axis,), (1,))
+
+
+def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Padding by the edge, by reflection or by what is at the other end, of any length: axis by axis a Concat of what is before,
+    the whole, and what is behind."""
+    mode, pads, x = n.op.attributes["mode"], scope.constants.get(n.inputs[1]), n.inputs[0]
+    if mode not in ("edge", "reflect", "wrap") or pads is None or operand(n, 3) or not scope.is_float(x):
+        return None
+    shape = list(scope.shape(x))
+    rank, least = len(shape), 1 if mode == "reflect" else 0
+    wide = [(a, int(pads[a]), int(pads[a + rank])) for a in range(rank) if pads[a] or pads[a + rank]]
+    if not wide or any(min(b, e) < 0 or max(b, e) > shape[a] - least or max(b, e) ** 2 > MAX_MATRIX for a, b, e in wide):
+        return None
+    chain = NodeChain(n, scope)
+    for a, before, after in wide:
+        d = shape[a]
+        ends = {
+            "edge": ((0, 1), (d - 1, d)),
+            "reflect": ((1, 1 + before), (d - 1 - after, d - 1)),
+            "wrap": ((d - before, d), (0, after)),
+        }[mode]
+        parts = [x]
+        for count, (start, end), place in zip((before, after), ends, (0, 2)):
+            if not count:
+                continue
+            part = cut(chain, x, a, start, end)
+            if mode == "edge":
+                part = chain.make("Expand", part, (*shape[:a], count, *shape[a + 1 :]))
+            elif mode == "reflect":
+                part = multiply_axis(chain, part, a, rank, make_selection_matrix(range(count)[::-1], count))
+            parts.insert(place, part)
+        x, shape[a] = chain.make("Concat", *parts, axis=a), d + before + after
+    return chain.done()
+
+
+def reverse_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """A Slice by negative steps, in the form of `slicing`, of more elements than copies are made for."""
+    starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
+    if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
+        return None
+    x, shape = n.inputs[0], scope.shape(n.inputs[0])
+    cuts = list(zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist()))
+    wanted = {a: range(s, max(e, -1), d) for a, s, e, d in cuts if d < 0}
+    small = all(0 < len(r) * shape[a] <= MAX_MATRIX for a, r in wanted.items())
+    if not small or all(len(r) <= MAX_PARTS for r in wanted.values()):
+        return None
+    chain = NodeChain(n, scope)
+    ahead = [c for c in cuts if c[3] > 0]
+    if ahead:
+        x = chain.make("Slice", x, *(tuple(c[i] for c in ahead) for i in (1, 2, 0, 3)))
+    for a, indices in wanted.items():
+        x = multiply_axis(chain, x, a, len(shape), make_selection_matrix(indices, shape[a]))
+    return chain.done()
+
+
+def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """By constant indices in more runs than copies are made for."""
+    indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
+    if indices is None or not indices.size or x in scope.constants or not scope.is_float(x):
+        return None
+    shape = scope.shape(x)
+    wanted = [int(i) % shape[axis] for i in indices.reshape(-1)]
+    if len(wanted) * shape[axis] > MAX_MATRIX or len(rising_runs(wanted)) <= MAX_PARTS:
+        return None
+    chain = NodeChain(n, scope)
+    made = multiply_axis(chain, x, axis, len(shape), make_selection_matrix(wanted, shape[axis]))
+    chain.make("Reshape", made, scope.shape(n.outputs[0]))
+    return chain.done()
+
+
+def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """By factors that are not whole, or otherwise than by repeating or between two neighbours: axis by axis, each by the matrix
+    that onnxruntime makes of a unit matrix."""
+    a, x = n.op.attributes, n.inputs[0]
+    before, after = scope.shape(x), scope.shape(n.outputs[0])
+    _, _, scales, sizes = (*n.inputs, "", "", "")[:4]
+    given, wanted = (found if found is not None and found.size else None for found in map(scope.constants.get, (scales, sizes)))
+    if a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in before or not scope.is_float(x):
+        return None
+    if a["coordinate_transformation_mode"] == "tf_crop_and_resize" or (given is None and wanted is None):
+        return None
+    changed = [i for i in range(len(before)) if before[i] != after[i] or (given is not None and given[i] != 1)]
+    whole = all(after[i] % before[i] == 0 and (given is None or given[i] == after[i] // before[i]) for i in changed)
+    plain = {"nearest": whole and all(is_repeat(before[i], after[i] // before[i], a) for i in changed), "linear": whole}
+    if plain.get(a["mode"], False) and not a["antialias"]:
+        return None
+    if not changed or any(before[i] * after[i] > MAX_MATRIX for i in changed):
+        return None
+    chain = NodeChain(n, scope)
+    for i in sorted(changed, key=lambda i: after[i] / before[i]):  # what makes it smaller first
+        x = multiply_axis(
+            chain, x, i, len(before), _matrix(n, before[i], after[i], None if given is None else float(given[i]), scope)
+        )
+    return chain.done()
+
+
+def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, scope: Rewriter) -> np.ndarray:
+    """[after, before], float64."""
+    names = ("x", "", "by") if scale is not None else ("x", "", "", "by")
+    by = np.asarray([1, scale], np.float32) if scale is not None else np.asarray([before, after], np.int64)
+    node = replace(n, inputs=names, outputs=("y",))
+    found = evaluate(node, {"x": np.eye(before, dtype=np.float32), "by": by}, scope.opset)["y"]
+    return found.T.astype(np.float64)
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "Gather": (gather,),
+    "Pad": (pad,),
+    "Resize": (resize,),
+    "Slice": (reverse_slice,),
+}

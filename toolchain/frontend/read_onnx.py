@@ -1,0 +1,291 @@
+"""A file to a ModelProto whose operators, opset and data are known to be usable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import external_data_helper
+
+from toolchain.atomic_files import read_limited
+from toolchain.errors import first_line, system_cause
+from toolchain.frontend.errors import NodeFault, refuse
+from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
+from toolchain.inference import InferenceError, open_model, session_options
+from toolchain.input_limits import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
+
+OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
+NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
+DOMAINS = ("", "ai.onnx.ml")
+EARLY = {
+    "LayerNormalization": 17
+}  # operators that onnxruntime reads, and its optimizer writes, at any opset -> the first of ONNX
+LATER = {
+    **EARLY,
+    "RMSNormalization": 23,
+    "RotaryEmbedding": 23,
+    "Attention": 23,
+    "TensorScatter": 24,
+}  # operators of the normal form that a model's opset may lack -> the first that has them
+
+
+def read_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
+    """The model with its external data loaded, and whether local functions were written out in it.
+
+    CompileError when the file, its weights, the opset or an operator is unusable.
+    """
+    proto = parse(Path(path))
+    check_opset(proto, path)
+    check_size(proto, path)
+    inlined = bool(proto.functions)
+    if inlined:
+        proto = inline_functions(proto, path)
+    check_operators(proto.graph, opset_of(proto))
+    load_external_data(proto, Path(path))
+    return proto, inlined
+
+
+def model_files(path: Path) -> list[Path]:
+    """The model's file, then those of its external data, there or not. CompileError when it is no ONNX model."""
+    proto = parse(path)
+    external = (t for t in tensors_of(proto.graph) if external_data_helper.uses_external_data(t))
+    return [path, *dict.fromkeys(data_file(t, path.resolve().parent) for t in external)]
+
+
+def parse(path: Path) -> onnx.ModelProto:
+    if path.is_dir():
+        raise refuse(str(path), "is a directory, not an ONNX file")
+    try:
+        data = read_limited(path, ONNX_BYTES)
+    except OSError as fault:
+        raise refuse(str(path), system_cause(fault)) from fault
+    if not data:
+        raise refuse(str(path), "the file is empty")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as fault:  # protobuf's DecodeError; its class differs between protobuf's backends
+        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again") from fault
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
+    if not is_text(proto.graph):
+        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
+    if not proto.graph.node:
+        raise refuse(str(path), "the graph has no nodes")
+    if not proto.graph.output:
+        raise refuse(str(path), "the graph has no outputs")
+    return proto
+
+
+def is_text(graph: onnx.GraphProto) -> bool:
+    """Whether every name is UTF-8; protobuf hands out others as bytes."""
+    names: list[object] = [graph.name, *(i.name for i in (*graph.initializer, *graph.input, *graph.output))]
+    names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+        if not all(is_text(g) for a in node.attribute for g in [a.g, *a.graphs]):
+            return False
+    return all(isinstance(name, str) for name in names)
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), NORMAL_OPSET)
+
+
+def check_opset(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    opset = opset_of(proto)
+    if opset < OLDEST_OPSET:
+        way_out = f"export with opset {NORMAL_OPSET}, or convert with onnx.version_converter"
+        raise refuse(str(path), f"opset {opset} is older than {OLDEST_OPSET}, the oldest that is read", way_out)
+    newest = newest_opset() if opset > NORMAL_OPSET else NORMAL_OPSET
+    if opset > newest:
+        reason = f"opset {opset} is newer than {newest}, the newest that the installed onnx and onnxruntime read"
+        raise refuse(str(path), reason, f"export with opset {newest} or older, or upgrade both")
+
+
+@cache
+def newest_opset() -> int:
+    """The newest opset that both onnx and onnxruntime read; asked of onnxruntime with a model of one node."""
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "probe", [x], [y])
+    for opset in range(onnx.defs.onnx_opset_version(), NORMAL_OPSET, -1):
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+        try:
+            open_model(model.SerializeToString(), session_options(optimized=False))
+        except InferenceError:
+            continue
+        return opset
+    return NORMAL_OPSET
+
+
+def has_operator(op_type: str) -> bool:
+    """Whether the installed onnx and onnxruntime both read this one of LATER."""
+    return newest_opset() >= LATER[op_type]
+
+
+def opset_with(op_types: Iterable[str], opset: int) -> int:
+    """The oldest opset, `opset` or newer, that has these operators of the normal form."""
+    return max(opset, *(LATER.get(t, 0) for t in op_types))
+
+
+def check_size(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    """The nodes are counted with functions written out, before they are: a few lines of functions can mean any number."""
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto], within: tuple[tuple[str, str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            if key in within:
+                raise refuse(str(path), f'its function "{node.op_type}" contains itself')
+            if key in functions and key not in counts:
+                counts[key] = count(functions[key].node, (*within, key))
+            total += counts.get(key, 1)
+            total += sum(count(g.node, within) for a in node.attribute for g in [a.g, *a.graphs])
+        return total
+
+    if len(functions) > ONNX_FUNCTIONS:
+        raise refuse(str(path), f"has {len(functions):,} functions, {ONNX_FUNCTIONS:,} are the most")
+    nodes = count(proto.graph.node, ())
+    if nodes > ONNX_NODES:
+        raise refuse(str(path), f"has {nodes:,} nodes with its functions written out, {ONNX_NODES:,} are the most")
+
+
+def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The model's own functions written out in place."""
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except Exception as fault:
+        raise refuse(str(path), f"its local functions cannot be inlined: {first_line(fault)}") from fault
+
+
+REFUSED = {  # of other domains: why, and the way out
+    ("com.microsoft", "DynamicQuantizeLSTM"): (
+        "is onnxruntime's LSTM on codes whose ranges each run finds",
+        'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): in float it is quantized here',
+    ),
+    ("com.microsoft", "QAttention"): (
+        "is onnxruntime's attention on codes",
+        'quantize without it (op_types_to_quantize without "Attention"): in float it is quantized here',
+    ),
+    ("com.microsoft", "MatMulBnb4"): (
+        "has weights in NF4 or FP4, codes that no machine multiplies by",
+        "quantize to MatMulNBits, or give its weights in float: they are quantized here",
+    ),
+}
+
+
+FOREIGN = frozenset(domain for domain, _ in WRITTEN_OUT)  # domains of which operators are read
+
+
+def check_operators(graph: onnx.GraphProto, opset: int) -> None:
+    """CompileError with every node that no build can take, each way out once."""
+    faults = [*operator_faults(graph, opset)]
+    if faults:
+        raise NodeFault(faults)
+
+
+def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with each node, and the way out or ""."""
+    for index, node in enumerate(graph.node):
+        thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        known = domain in DOMAINS and onnx.defs.has(node.op_type, domain)
+        if (domain, node.op_type) in WRITTEN_OUT and not known:
+            pass  # its schema is onnxruntime's; what it lacks is said where it is written out
+        elif domain not in DOMAINS:
+            way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
+            unknown = f'is no operator of "{domain}" that is read' if domain in FOREIGN else f'domain "{domain}" is not known'
+            reason, way_out = REFUSED.get((domain, node.op_type), (unknown, way_out))
+            yield f"{thing}: {reason}", way_out
+        elif not known:
+            yield f"{thing}: is not an ONNX operator", ""
+        elif domain == "" and not onnx.defs.has(node.op_type, max(opset, EARLY.get(node.op_type, 0)), domain):
+            yield f"{thing}: is not an operator of opset {opset}, which the model declares", ""
+        else:
+            version = max(opset, EARLY.get(node.op_type, 0)) if domain == "" else onnx.defs.onnx_ml_opset_version()
+            yield from attribute_faults(node, thing, version, domain)
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                yield from operator_faults(subgraph, opset)
+
+
+def attribute_faults(node: onnx.NodeProto, thing: str, opset: int, domain: str) -> Iterator[tuple[str, str]]:
+    """Each attribute is of the kind that the operator takes: what reads them relies on it."""
+    known = onnx.defs.get_schema(node.op_type, opset, domain).attributes
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            continue
+        wanted: Any = known[attribute.name].type  # an enum, whatever its stub says
+        if attribute.type != wanted.value:
+            kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
+            yield f'{thing}: its attribute "{attribute.name}" is {kind}, {node.op_type} takes {wanted.name}', ""
+
+
+def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that may hold external data: initializers and tensor attributes, in subgraphs too."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            for subgraph in [attribute.g, *attribute.graphs]:
+                yield from tensors_of(subgraph)
+
+
+def data_location(tensor: onnx.TensorProto) -> str:
+    """The file of a tensor's external data, relative to the model's folder."""
+    return {e.key: e.value for e in tensor.external_data}.get("location", "")
+
+
+def data_file(tensor: onnx.TensorProto, base: Path) -> Path:
+    """The file of a tensor's external data, there or not. CompileError where it is not in the model's folder."""
+    location = data_location(tensor)
+    file = None if "\0" in location else (base / location).resolve()
+    if not location or file is None or not file.is_relative_to(base):
+        raise refuse(f"weight {tensor.name}", f'its external data "{location}" is outside the folder of the model')
+    return file
+
+
+def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Reads external weights in place from files beside the model; a missing or short file is refused by name."""
+    if proto.graph.sparse_initializer:
+        name = proto.graph.sparse_initializer[0].values.name
+        raise refuse(f"weight {name}", "sparse initializers are not supported", "export dense weights")
+    base = path.resolve().parent
+    for tensor in tensors_of(proto.graph):
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        location = data_location(tensor)
+        if not data_file(tensor, base).is_file():
+            way_out = "copy it beside the model, or export with the weights inside"
+            raise refuse(f"weight {tensor.name}", f'its external data file "{location}" is missing in {base}', way_out)
+        try:
+            external_data_helper.load_external_data_for_tensor(tensor, str(base))
+        except Exception as fault:
+            raise refuse(f"weight {tensor.name}", f'external data "{location}": {first_line(fault)}') from fault
+        check_length(tensor, location)
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def check_length(tensor: onnx.TensorProto, location: str) -> None:
+    from toolchain.frontend.convert import dtype_name, numpy_dtype
+
+    dtype = numpy_dtype(dtype_name(tensor.data_type))
+    if dtype.name[-1:] == "4" or (dtype.name[-1:] == "2" and dtype.itemsize == 1):
+        return  # packed types: two or four elements in a byte
+    needed = dtype.itemsize
+    for d in tensor.dims:
+        needed *= d
+    if len(tensor.raw_data) != needed:
+        reason = f'external data "{location}" has {len(tensor.raw_data)} bytes for it, {needed} are needed'
+        raise refuse(f"weight {tensor.name}", reason, "copy the file again; it may be cut short")

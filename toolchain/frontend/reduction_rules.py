@@ -1,0 +1,111 @@
+"""Rules of Reduce* and Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, node, operand, reshape
+from toolchain.ir.graph import OnnxNode, OnnxOp
+
+REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+OTHER_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
+
+
+def reduce(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Axes written out, rising, non-negative; dimensions kept, and dropped by a Reshape."""
+    x, shape, a = n.inputs[0], scope.shape(n.inputs[0]), n.op.attributes
+    given = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
+    if given is None or not shape:
+        return None
+    if not given.size and a["noop_with_empty_axes"]:
+        return Rewrite(same=x) if n.op.op_type in REDUCTIONS else None
+    axes = sorted({int(v) % len(shape) for v in given.reshape(-1)}) or list(range(len(shape)))
+    if n.op.op_type in REDUCTIONS:
+        axes = [v for v in axes if shape[v] != 1]
+    if not axes:
+        return Rewrite((reshape(n, "", x, scope.shape(n.outputs[0]), n.outputs[0], scope),))
+    if a["keepdims"] and operand(n, 1) and given.tolist() == axes:
+        return None
+    inputs = (x, scope.ints(f"{n.name}/axes", axes))
+    op = OnnxOp(n.op.op_type, {"keepdims": 1, "noop_with_empty_axes": 0})
+    kept = tuple(1 if v in axes else d for v, d in enumerate(shape))
+    if scope.shape(n.outputs[0]) == kept:
+        return Rewrite((replace(n, op=op, inputs=inputs),))
+    y = scope.tensor(f"{n.outputs[0]}/kept")
+    return Rewrite(
+        (replace(n, op=op, inputs=inputs, outputs=(y,)), reshape(n, "reshape", y, scope.shape(n.outputs[0]), n.outputs[0], scope))
+    )
+
+
+def decompose_reduce_sum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """A sum of real numbers is their mean, which the chip has, times their number."""
+    axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
+    x, y = n.inputs[0], n.outputs[0]
+    if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(x):
+        return None
+    shape = scope.shape(x)
+    count = scope.constant(f"{n.name}/count", np.asarray(prod(shape[a] for a in axes.tolist()), scope.types[x].dtype))
+    mean = scope.tensor(f"{y}/mean")
+    return Rewrite(
+        (
+            replace(n, op=OnnxOp("ReduceMean", n.op.attributes), outputs=(mean,)),
+            node(f"{n.name}/count", "Mul", (mean, count), y, n.sources),
+        )
+    )
+
+
+def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Scales instead of sizes where they are whole numbers; one spelling for nearest upsampling by whole factors."""
+    a, x = n.op.attributes, n.inputs[0]
+    before, after = scope.shape(x), scope.shape(n.outputs[0])
+    _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
+    if roi or a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in before:
+        return None
+    given = scope.constants.get(scales)
+    if before == after and (sizes or (given is not None and (given == 1).all())):
+        return Rewrite(same=x)
+    factors = [o // i for i, o in zip(before, after)]
+    if any(o % i for i, o in zip(before, after)) or (given is not None and given.tolist() != factors):
+        return None
+    plain = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", "mode": "nearest"}
+    repeats = a["mode"] == "nearest" and all(is_repeat(i, f, a) for i, f in zip(before, factors))
+    attributes = {**a, **plain} if repeats else dict(a)
+    if given is not None and attributes == dict(a):
+        return None
+    inputs = (x, "", scope.constant(f"{n.name}/scales", np.asarray(factors, np.float32)))
+    return Rewrite((replace(n, op=OnnxOp("Resize", attributes), inputs=inputs),))
+
+
+def is_repeat(size: int, factor: int, a: Mapping[str, object]) -> bool:
+    """Whether nearest resizing of an axis by `factor` is y[i] = x[i // factor]. Modes as in ONNX Resize-19."""
+    if factor == 1:
+        return True
+    i = np.arange(size * factor, dtype=np.float64)
+    mode = a["coordinate_transformation_mode"]
+    if mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
+        x = (i + 0.5) / factor - 0.5
+    elif mode == "asymmetric":
+        x = i / factor
+    elif mode == "align_corners":
+        x = i * (size - 1) / (size * factor - 1)
+    else:
+        return False
+    x = np.round(x, 6)  # a coordinate meant to be whole is whole
+    rounded = {
+        "floor": np.floor(x),
+        "ceil": np.ceil(x),
+        "round_prefer_floor": np.ceil(x - 0.5),
+        "round_prefer_ceil": np.floor(x + 0.5),
+    }[str(a["nearest_mode"])]
+    return bool((np.clip(rounded, 0, size - 1) == i // factor).all())
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    **dict.fromkeys((*REDUCTIONS, *OTHER_REDUCTIONS), (reduce,)),
+    "ReduceSum": (reduce, decompose_reduce_sum),
+    "Resize": (resize,),
+}

@@ -1,0 +1,80 @@
+"""Blocks that come one behind the other and are alike, as those of a transformer: which of their tensors stand for each other.
+
+Nodes are compared in the order of the graph by operator, attributes, types and small constants, not by weights. Of a run of nodes
+that comes again, each node's operands and results are one with those of its like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from toolchain.frontend.model import NormalModel
+from toolchain.ir.graph import OnnxGraph, OnnxNode
+
+_LEAST_NODES = 4  # of a run
+
+
+class RepeatedRun(NamedTuple):
+    """`length` nodes from `first` on, each alike with the one `period` behind it."""
+
+    length: int
+    period: int
+    first: int
+
+
+def tie_block_ranges(model: NormalModel) -> NormalModel:
+    """The model whose tensors of blocks that are alike have one range each."""
+    graph = model.graph
+    known: dict[Hashable, int] = {}
+    ids = np.array([known.setdefault(_said(node, graph), len(known)) for node in graph.nodes], np.int64)
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    for at, earlier in _twins(ids).items():
+        node, other = graph.nodes[earlier], graph.nodes[at]
+        for name, twin in zip((*node.inputs, *node.outputs), (*other.inputs, *other.outputs), strict=True):
+            if name and name not in graph.constants and twin not in graph.constants:
+                parent[root(twin)] = root(name)
+    return replace(model, alike={name: root(name) for name in parent if root(name) != name})
+
+
+def _said(node: OnnxNode, graph: OnnxGraph) -> Hashable:
+    """Equal for nodes that may be one program: weights differ, what is said in instructions does not."""
+
+    def operand(name: str) -> Hashable:
+        value = graph.constants.get(name)
+        if value is None:
+            return graph.types.get(name)
+        told = value.size == 1 or value.dtype.kind in "iub"
+        return str(value.dtype), value.shape, value.tobytes() if told else b""
+
+    attributes = tuple(sorted((key, repr(value)) for key, value in node.op.attributes.items()))
+    outputs = tuple(graph.types.get(name) for name in node.outputs)
+    return node.op.domain, node.op.op_type, attributes, tuple(map(operand, node.inputs)), outputs
+
+
+def _twins(ids: np.ndarray) -> dict[int, int]:
+    """By node, the earlier one that it is like: of the longest run of nodes that come again so which holds it. What stands
+    between the nodes of a block, as what the first one makes for all, cuts its run in two."""
+    runs = [run for period in range(1, len(ids)) for run in _runs(ids[:-period] == ids[period:], period)]
+    found: dict[int, int] = {}
+    for length, period, first in sorted(runs, key=lambda r: (-r.length, r.period, r.first)):
+        for node in range(first, first + length):
+            found.setdefault(node + period, node)
+    return found
+
+
+def _runs(equal: np.ndarray, period: int) -> Iterator[RepeatedRun]:
+    """Of so many neighbours that it is no chance."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
+    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist()):
+        if last - first >= _LEAST_NODES:
+            yield RepeatedRun(last - first, period, first)

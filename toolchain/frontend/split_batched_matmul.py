@@ -1,0 +1,60 @@
+"""A MatMul by a constant of several matrices, whose scales one product has no place for: a product for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from toolchain.frontend.dequantize_state import DequantizeState
+from toolchain.frontend.quantized_constants import QuantizedConstant
+from toolchain.frontend.rewrite import operand
+from toolchain.ir.graph import MAX_PARTS, Node, OnnxNode, OnnxOp, fresh_name
+
+
+def split_batched_matmul(node: OnnxNode, walk: DequantizeState) -> tuple[OnnxNode, ...]:
+    """The nodes in its place, a Concat last; none where it stays as it is. A constant of several matrices is an activation to the
+    chip, of one scale: those that have one each are taken apart, and those that have one for each column, which a matrix on the
+    right may have by itself."""
+    index = next((i for i in (1, 0) if operand(node, i) in walk.held), None)
+    held = None if index is None else walk.held[node.inputs[index]]
+    if index is None or not isinstance(held, QuantizedConstant):
+        return ()
+    cut, rank = _cut(held, on_the_right=index == 1), len(walk.types[node.inputs[1 - index]].shape)
+    if cut is None or rank < 2 or held.codes.shape[cut] > MAX_PARTS:
+        return ()
+    return tuple(_parts(node, index, held, cut, walk))
+
+
+def _cut(held: QuantizedConstant, *, on_the_right: bool) -> int | None:
+    """The dimension along which the constant is cut."""
+    several = [axis for axis, size in enumerate(held.codes.shape[:-2]) if size > 1]
+    if held.scale.size == 1 or not several:
+        return None
+    if held.axis in several:
+        return held.axis
+    by_column = on_the_right and held.axis == held.codes.ndim - 1
+    return several[0] if by_column and len(several) == 1 else None
+
+
+def _parts(node: OnnxNode, index: int, held: QuantizedConstant, cut: int, walk: DequantizeState) -> Iterator[OnnxNode]:
+    """index: of the constant among the operands."""
+    constant, other, y = node.inputs[index], node.inputs[1 - index], node.outputs[0]
+    shape, back = walk.types[other].shape, held.codes.ndim - cut  # counted from the end
+    each = back <= len(shape) and shape[-back] > 1  # else all read the same
+    names, outputs = {n.name for n in walk.graph.nodes}, list[str]()
+    for i in range(held.codes.shape[cut]):
+        mine = walk.constant(f"{constant}/{i}", np.take(walk.constants[constant], [i], cut))
+        scale = held.scale[i : i + 1] if held.axis == cut else held.scale
+        walk.held[mine] = replace(held, codes=np.take(held.codes, [i], cut), scale=scale)
+        read = other
+        if each:
+            read = walk.fresh(f"{other}/{i}")
+            bounds = [walk.constant(f"{read}/bound", np.array([v], np.int64)) for v in (i, i + 1, len(shape) - back, 1)]
+            yield Node(f"{node.name}/slice_{i}", OnnxOp("Slice"), (other, *bounds), (read,), node.sources)
+        outputs.append(walk.fresh(f"{y}/{i}"))
+        name = fresh_name(f"{node.name}/{i}", names)
+        yield replace(node, name=name, inputs=(read, mine) if index else (mine, read), outputs=(outputs[-1],))
+    axis = max(held.codes.ndim, len(shape)) - back
+    yield Node(f"{node.name}/parts", OnnxOp("Concat", {"axis": axis}), tuple(outputs), (y,), node.sources)

@@ -1,0 +1,75 @@
+"""Graphs that nodes hold: their names, and copies of them under other names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from toolchain.frontend.infer import RANDOM
+
+
+def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+
+
+def list_captured_names(node: onnx.NodeProto) -> set[str]:
+    """Names that a node's graphs take from outside."""
+    return {n for graph in graphs_of(node) for n in free_names(graph)}
+
+
+def free_names(graph: onnx.GraphProto) -> set[str]:
+    inside = {n for node in graph.node for n in node.output} | {i.name for i in (*graph.initializer, *graph.input)}
+    used = {o.name for o in graph.output} | {n for node in graph.node for n in node.input if n}
+    for node in graph.node:
+        used |= list_captured_names(node)
+    return used - inside
+
+
+def defined_in(graph: onnx.GraphProto) -> set[str]:
+    """What its nodes make and its constants, those of graphs within too; not its inputs."""
+    found = {i.name for i in graph.initializer} | {n for node in graph.node for n in node.output if n}
+    for inner in (g for node in graph.node for g in graphs_of(node)):
+        found |= defined_in(inner) | {i.name for i in inner.input}
+    return found
+
+
+def instantiate_subgraph(graph: onnx.GraphProto, names: Mapping[str, str], called: str = "") -> onnx.GraphProto:
+    """A copy in which these have other names, in graphs within too; it has no inputs. called: begins the names of its nodes."""
+    copy = onnx.GraphProto()
+    copy.CopyFrom(graph)
+    del copy.input[:]
+    _rename(copy, names)
+    for node in copy.node if called else ():
+        node.name = f"{called}/{node.name or node.op_type}"
+    return copy
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for value in (*graph.initializer, *graph.input, *graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [names.get(n, n) for n in node.input]
+        node.output[:] = [names.get(n, n) for n in node.output]
+        for inner in graphs_of(node):
+            _rename(inner, names)
+
+
+def split_invariant(graph: onnx.GraphProto) -> tuple[onnx.GraphProto, onnx.GraphProto]:
+    """What does not depend on the graph's inputs, its constants with it, and the rest with the outputs."""
+    once, each = onnx.GraphProto(name=graph.name, initializer=graph.initializer), onnx.GraphProto(name=graph.name)
+    left = list(graph.node)
+    changing = {i.name for i in graph.input} | {name for n in left if n.op_type in RANDOM for name in n.output}
+    while True:
+        found = [
+            n for n in left if not changing.isdisjoint((*n.input, *list_captured_names(n))) and not changing.issuperset(n.output)
+        ]
+        if not found:
+            break
+        changing.update(name for n in found for name in n.output)
+    for node in left:
+        (each if not changing.isdisjoint(node.output) else once).node.append(node)
+    each.output.extend(graph.output)
+    once.output.extend(onnx.ValueInfoProto(name=n) for n in sorted({n for node in once.node for n in node.output if n}))
+    once.output.extend(onnx.ValueInfoProto(name=i.name) for i in graph.initializer)
+    return once, each

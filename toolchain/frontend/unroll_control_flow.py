@@ -1,0 +1,273 @@
+"""Nodes that hold graphs: an If of a known condition is its branch, a Loop of a known count and a Scan are written out. Where a
+condition is known only when it runs, both branches are computed, and all iterations, and what they make is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.subgraphs import defined_in, instantiate_subgraph, split_invariant
+from toolchain.input_limits import ITERATIONS
+from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType, fresh_name
+
+WHOLE_SCAN = 9  # the opset from which a Scan has no batch and no lengths
+
+
+@dataclass(frozen=True)
+class UnrollContext:
+    """What is known so far, and what goes on: `within` goes through a graph that a node holds, whose nodes stand for
+    these of the model, or each for itself; `add` takes a node; `repeated` is told of each tensor
+    of a loop's steps what it is at all of them."""
+
+    opset: int
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, np.ndarray]
+    lost: set[str]
+    repeated: dict[str, str]
+    within: Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]
+    add: Callable[[OnnxNode], None]
+
+
+def branch(node: OnnxNode, flow: UnrollContext) -> None:
+    condition, branches = node.inputs[0], ("then_branch", "else_branch")
+    known = flow.constants.get(condition)
+    if known is not None:
+        return _give(node, _branch(node, branches[0 if known.reshape(-1)[0] else 1], flow), node.outputs, flow)
+    if condition in flow.lost:
+        return flow.lost.update(n for n in node.outputs if n)
+    made = [_branch(node, name, flow) for name in branches]
+    return _choose(node, condition, made[0], made[1], node.outputs, flow)
+
+
+def _branch(node: OnnxNode, name: str, flow: UnrollContext) -> list[str]:
+    """The tensors that a branch gives, made."""
+    graph: Any = node.op.attributes[name]
+    taken = defined_in(graph) & (flow.types.keys() | flow.lost)
+    inner = instantiate_subgraph(graph, {tensor: fresh_name(f"{node.name}/{tensor}", flow.types) for tensor in sorted(taken)})
+    flow.within(node, inner, ())
+    return [o.name for o in inner.output]
+
+
+def _choose(
+    node: OnnxNode, condition: str, where: Sequence[str], elsewhere: Sequence[str], outputs: Sequence[str], flow: UnrollContext
+) -> None:
+    """Each output is one of two tensors, whose types are equal."""
+    truth = _single(node, condition, flow)
+    for first, second, output in zip(where, elsewhere, outputs):
+        if not output:
+            continue
+        if flow.lost.intersection((first, second)):
+            flow.lost.add(output)
+            continue
+        types = [flow.types[n] for n in (first, second)]
+        if types[0] != types[1]:
+            found = " or ".join(f"{t.dtype}{list(t.shape)}" for t in types)
+            raise _unknown(node, f'whether "{output}" is {found}', condition)
+        flow.add(Node(f"{node.name}/{output}", OnnxOp("Where"), (truth, first, second), (output,), node.sources))
+
+
+def _single(node: OnnxNode, condition: str, flow: UnrollContext) -> str:
+    """The condition without dimensions, which what is chosen by it would get."""
+    if flow.types[condition].shape == ():
+        return condition
+    truth = fresh_name(f"{node.name}/{condition}", flow.types)
+    shape = _constant(node, f"{condition}/shape", np.zeros(0, np.int64), flow)
+    flow.add(Node(truth, OnnxOp("Reshape"), (condition, shape), (truth,), node.sources))
+    return truth
+
+
+def loop(node: OnnxNode, flow: UnrollContext) -> None:
+    """Its count is known, or its condition from iteration to iteration; where that is not, states alone go out of it, which
+    no longer change from where it ends."""
+    count = _known(node, 0, "how often it runs", flow)
+    first = node.inputs[1] if len(node.inputs) > 1 else ""
+    states, body = list(node.inputs[2:]), _Body(node, flow)
+    collected: list[list[str]] = [[] for _ in body.outputs[1 + len(states) :]]
+    limit, done = (None if count is None else int(count)), 0
+    on, active = (not first or _truth(first, flow)), ""
+    if on is None:
+        on, active = True, _open(node, "whether it runs at all", first, limit, collected, flow)
+    endless = body.never_ends_itself() and on and not active and (limit is None or limit > ITERATIONS)
+    while on and (limit is None or done < limit):
+        if endless or done >= ITERATIONS:
+            raise refuse_node(node, f"runs more than {ITERATIONS:,} times; so often at most it is written out")
+        number = body.constant(f"{done}/iteration", np.asarray(done, np.int64))
+        condition, *made = body.step(done, (number, body.constant(f"{done}/condition", np.asarray(True)), *states))
+        if flow.lost.intersection((condition, *made)):
+            flow.lost.update(n for n in node.outputs if n)
+            return
+        left = made[: len(states)]
+        if active:
+            kept = [f"{node.name}/{done}/{i} kept" for i in range(len(states))]
+            _choose(node, active, left, states, kept, flow)
+            left = kept
+        states, on = left, _truth(condition, flow)
+        if on is None:
+            going = _open(node, "whether it goes on", condition, limit, collected, flow)
+            on, active = True, _both(node, f"{done}/goes on", active, going, flow)
+        for parts, part in zip(collected, made[len(left) :]):
+            parts.append(part)
+        done += 1
+    _finish(node, states, collected, [0] * len(collected), flow)
+
+
+def _truth(condition: str, flow: UnrollContext) -> bool | None:
+    """None: known only when it runs."""
+    known = flow.constants.get(condition)
+    return None if known is None else bool(known.reshape(-1)[0])
+
+
+def _open(
+    node: OnnxNode, what: str, condition: str, limit: int | None, collected: Sequence[Sequence[str]], flow: UnrollContext
+) -> str:
+    """The condition, without dimensions, of a Loop that may end before its count."""
+    if limit is None or collected:
+        raise _unknown(node, what if limit is None else "how many values it keeps", condition)
+    return _single(node, condition, flow)
+
+
+def _both(node: OnnxNode, what: str, first: str, second: str, flow: UnrollContext) -> str:
+    """Of two conditions, the first none so far."""
+    if not first:
+        return second
+    name = f"{node.name}/{what}"
+    flow.add(Node(name, OnnxOp("And"), (first, second), (name,), node.sources))
+    return name
+
+
+def scan(node: OnnxNode, flow: UnrollContext) -> None:
+    if flow.opset < WHOLE_SCAN:
+        raise refuse_node(node, f"is of opset {flow.opset}; Scans of opset {WHOLE_SCAN} and later are written out")
+    a, count = node.op.attributes, node.op.attributes["num_scan_inputs"]
+    states, read = list(node.inputs[: len(node.inputs) - count]), node.inputs[len(node.inputs) - count :]
+    axes = [axis % len(flow.types[x].shape) for axis, x in zip(a.get("scan_input_axes") or (0,) * count, read)]
+    lengths = {flow.types[x].shape[axis] for x, axis in zip(read, axes)}
+    if len(lengths) != 1:
+        raise refuse_node(node, f"its inputs have {' and '.join(map(str, sorted(lengths)))} steps")
+    (length,), body = lengths, _Body(node, flow)
+    if length > ITERATIONS:
+        raise refuse_node(node, f"has {length:,} steps; {ITERATIONS:,} at most are written out")
+    kept = len(body.outputs) - len(states)
+    collected: list[list[str]] = [[] for _ in range(kept)]
+    for t in range(length):
+        parts = [
+            body.part(f"{t}/input {i}", x, axis, length - 1 - t if backwards else t)
+            for i, (x, axis, backwards) in enumerate(zip(read, axes, a.get("scan_input_directions") or (0,) * count))
+        ]
+        made = body.step(t, (*states, *parts))
+        if flow.lost.intersection(made):
+            flow.lost.update(n for n in node.outputs if n)
+            return
+        states = made[: len(states)]
+        for of, part in zip(collected, made[len(states) :]):
+            of.append(part)
+    for of, backwards in zip(collected, a.get("scan_output_directions") or (0,) * kept):
+        if backwards:
+            of.reverse()
+    _finish(node, states, collected, list(a.get("scan_output_axes") or (0,) * kept), flow)
+
+
+class _Body:
+    """The graph that a node runs again and again. What is the same each time is there once."""
+
+    def __init__(self, node: OnnxNode, flow: UnrollContext) -> None:
+        graph: Any = node.op.attributes["body"]
+        self._node, self._flow = node, flow
+        self.outputs = [o.name for o in graph.output]
+        self._inputs = [i.name for i in graph.input]
+        once, self._each = split_invariant(graph)
+        self._shared = {name: f"{node.name}/{name}" for name in defined_in(once)}
+        flow.within(node, instantiate_subgraph(once, self._shared, node.name), node.sources)
+
+    def never_ends_itself(self) -> bool:
+        """Whether the condition that a Loop's body gives is the one that it is given, or true each time."""
+        sources = {n.output[0]: n.input[0] for n in self._each.node if n.op_type == "Identity" and n.input and n.output}
+        name = next(iter(self.outputs), "")
+        while name in sources:
+            name = sources.pop(name)
+        return name in self._inputs[1:2] or bool(_truth(str(self._shared.get(name, name)), self._flow))
+
+    def step(self, t: int, inputs: Sequence[str]) -> list[str]:
+        """Once more, of these tensors; what it makes."""
+        if len(inputs) != len(self._inputs):
+            raise refuse_node(self._node, f"its body has {len(self._inputs)} inputs, {len(inputs)} are given")
+        own = {name: f"{self._node.name}/{t}/{name}" for name in defined_in(self._each)}
+        self._flow.repeated.update((step, f"{self._node.name}/{name}") for name, step in own.items())
+        names = {**self._shared, **own, **dict(zip(self._inputs, inputs))}
+        self._flow.within(self._node, instantiate_subgraph(self._each, names, f"{self._node.name}/{t}"), self._node.sources)
+        return [str(names.get(name, name)) for name in self.outputs]
+
+    def constant(self, what: str, value: np.ndarray) -> str:
+        return _constant(self._node, what, value, self._flow)
+
+    def part(self, what: str, x: str, axis: int, index: int) -> str:
+        """x at this place of a dimension, which is gone."""
+        name = f"{self._node.name}/{what}"
+        inputs = (x, self.constant(f"{what}/place", np.asarray(index, np.int64)))
+        self._flow.add(Node(name, OnnxOp("Gather", {"axis": axis}), inputs, (name,), self._node.sources))
+        return name
+
+
+def _known(node: OnnxNode, index: int, what: str, flow: UnrollContext) -> Any:
+    """A number that an input holds; None where it is absent."""
+    name = node.inputs[index] if index < len(node.inputs) else ""
+    if not name:
+        return None
+    if name not in flow.constants:
+        raise _unknown(node, what, name)
+    return flow.constants[name].reshape(-1)[0]
+
+
+def _unknown(node: OnnxNode, what: str, name: str) -> Exception:
+    case = (
+        "for one case, with the condition fixed"
+        if node.op.op_type == "If"
+        else "with the loop unrolled, or end it before this node"
+    )
+    way_out = f"export the model {case}; --value NAME=V fixes an input"
+    return refuse_node(node, f'{what} depends on "{name}", known only when it runs', way_out)
+
+
+def _finish(
+    node: OnnxNode, states: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int], flow: UnrollContext
+) -> None:
+    """The node's outputs: what the states are at last, and the parts of each step side by side in a new dimension."""
+    _give(node, states, node.outputs[: len(states)], flow)
+    flow.repeated.update((y, flow.repeated[s]) for y, s in zip(node.outputs, states) if y and s in flow.repeated)
+    for y, parts, axis in zip(node.outputs[len(states) :], collected, axes):
+        if not y:
+            continue
+        if not parts:
+            raise refuse_node(node, f'never runs, and nothing says what shape its output "{y}" has')
+        axis %= len(flow.types[parts[0]].shape) + 1
+        place = _constant(node, f"{y}/axis", np.asarray([axis], np.int64), flow)
+        wide = [f"{node.name}/{y}/{t}" for t in range(len(parts))]
+        for part, name in zip(parts, wide):
+            flow.add(Node(name, OnnxOp("Unsqueeze"), (part, place), (name,), node.sources))
+        flow.add(Node(f"{node.name}/{y}", OnnxOp("Concat", {"axis": axis}), tuple(wide), (y,), node.sources))
+
+
+def _constant(node: OnnxNode, what: str, value: np.ndarray, flow: UnrollContext) -> str:
+    name = f"{node.name}/{what}"
+    flow.add(Node(name, OnnxOp("Constant", {"value": value}), (), (name,), node.sources))
+    return name
+
+
+def _give(node: OnnxNode, made: Sequence[str], outputs: Sequence[str], flow: UnrollContext) -> None:
+    for inner, outer in zip(made, outputs):
+        if not outer:
+            continue
+        if inner in flow.lost:
+            flow.lost.add(outer)
+            continue
+        if inner not in flow.types:
+            raise refuse_node(node, f'its branch never makes "{inner}"')
+        flow.add(Node(f"{node.name}/{outer}", OnnxOp("Identity"), (inner,), (outer,), node.sources))
+
+
+CONTROL_FLOW: Mapping[str, Callable[[OnnxNode, UnrollContext], None]] = {"If": branch, "Loop": loop, "Scan": scan}

@@ -1,0 +1,68 @@
+"""Rules of bool tensors and of what is chosen by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, node, operand
+from toolchain.ir.graph import OnnxNode, OnnxOp
+
+
+def _made_by(name: str, kind: str, scope: Rewriter) -> OnnxNode | None:
+    made = scope.producers.get(name)
+    return made if made is not None and made.op.op_type == kind and not made.op.domain else None
+
+
+def not_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    before = _made_by(n.inputs[0], "Not", scope)
+    return None if before is None else Rewrite(same=before.inputs[0])
+
+
+def where_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Where(Not(c), x, y) = Where(c, y, x)."""
+    before = _made_by(n.inputs[0], "Not", scope)
+    if before is None:
+        return None
+    _, x, y = n.inputs
+    return Rewrite((replace(n, inputs=(before.inputs[0], y, x), sources=(*before.sources, *n.sources)),))
+
+
+def fold_constant_where(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Where of a constant that is true, or false, throughout: one of the two."""
+    chosen = scope.constants.get(n.inputs[0])
+    if chosen is None or not chosen.size or (chosen != chosen.reshape(-1)[0]).any():
+        return None
+    kept = n.inputs[1 if chosen.reshape(-1)[0] else 2]
+    return Rewrite(same=kept) if scope.shape(kept) == scope.shape(n.outputs[0]) and kept not in scope.constants else None
+
+
+def cast_of_truth(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """A bool as a number of one type, then of another: of that at once. Every type holds 0 and 1."""
+    before = _made_by(n.inputs[0], "Cast", scope)
+    if before is None or scope.types[before.inputs[0]].dtype != "bool":
+        return None
+    return Rewrite((replace(n, inputs=before.inputs, sources=(*before.sources, *n.sources)),))
+
+
+def decompose_clip(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Clip(x, low, high) = Min(Max(x, low), high) where one of them is computed."""
+    x, low, high = (operand(n, i) for i in range(3))
+    if not scope.is_float(x) or all(name in scope.constants for name in (low, high) if name):
+        return None
+    nodes: list[OnnxNode] = []
+    if low:
+        y = scope.tensor(f"{n.outputs[0]}/low") if high else n.outputs[0]
+        nodes.append(node(f"{n.name}/low" if high else n.name, "Max", (x, low), y, n.sources))
+        x = y
+    if high:
+        nodes.append(replace(n, op=OnnxOp("Min"), inputs=(x, high)))
+    return Rewrite(tuple(nodes))
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "Not": (not_not,),
+    "Where": (fold_constant_where, where_not),
+    "Cast": (cast_of_truth,),
+    "Clip": (decompose_clip,),
+}

@@ -1,0 +1,270 @@
+"""What must hold between the sections of a chip: each broken rule is a path and a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.accumulators import broken_accumulators
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Dma, Engine, MacArray, Memory, group_sizes
+from toolchain.hw.layout_rules import broken_layout, narrow_scales
+from toolchain.hw.quantities import write_bytes
+from toolchain.hw.section import MOST_UNITS
+from toolchain.hw.type_rules import Broken, broken_types, pair_of, unused_types
+from toolchain.hw.unit_map import SUMS, operand_memories, unit_names
+from toolchain.hw.validation import suggest
+from toolchain.hw.weight_group_rules import broken_groups, unused_groups
+from toolchain.hw.yaml_source import KeyPath
+from toolchain.input_limits import SRAM_BYTES
+
+MOST_SPACES = 16  # of Space in toolchain.machine.parameters.spaces
+_WIDEST_ROW = 1 << 14  # bytes of all banks side by side
+_LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
+
+# The scale forms each rounding is defined on (quant.fixed_point.core.requant refuses the rest).
+ROUNDINGS = {
+    "multiplier": ("single_half_up", "double_round", "half_away", "half_even", "truncate", "floor", "scale16", "reduced16"),
+    "pow2": ("pow2", "single_half_up", "half_away", "half_even", "truncate", "floor"),
+    "float32": ("fp32_rne", "single_half_up", "half_away", "half_even", "truncate", "floor"),
+}
+
+
+def find_broken_rules(chip: Chip) -> list[Broken]:
+    """Every rule that `chip` breaks, as (path of the value, reason)."""
+    maps = [*_maps(chip), *_units(chip)]
+    found = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
+    found += [*_numerics(chip), *_control(chip), *broken_layout(chip)]
+    found += [] if maps else [*broken_types(chip), *_headroom(chip), *_sync(chip)]  # of units, whose memories are there
+    return [*maps, *found] or [*unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
+
+
+def _control(chip: Chip) -> Iterator[Broken]:
+    control = chip.control
+    if control.host_bases > control.bases:
+        yield ("control", "host_bases"), f"{control.host_bases} are more than the machine's control.bases={control.bases}"
+    if control.operand_bases and not control.bases:
+        yield ("control", "operand_bases"), "adds base registers to addresses, and control.bases is 0"
+    if control.indirect is not None and not control.bases:
+        yield ("control", "indirect"), "reads base registers from memory, and control.bases is 0"
+
+
+def _memories(chip: Chip) -> Iterator[Broken]:
+    for name, memory in chip.memories.items():
+        if memory.size % memory.banks:
+            yield ("memories", name, "banks"), f"{memory.banks} banks do not divide {memory.size} bytes evenly"
+        yield from _banks(name, memory)
+        if memory.size % memory.alignment_bytes:
+            yield (
+                ("memories", name, "alignment_bytes"),
+                f"{memory.alignment_bytes} does not divide the memory's {memory.size} bytes",
+            )
+        if memory.burst_bytes & (memory.burst_bytes - 1):
+            yield ("memories", name, "burst_bytes"), f"{memory.burst_bytes} is no power of two, as bursts of memories are"
+        if name != "dram" and memory.size > SRAM_BYTES:
+            reason = f"{write_bytes(memory.size)} are more than the {write_bytes(SRAM_BYTES)} that the simulator holds"
+            yield ("memories", name, "size"), reason
+        item_bytes = max(codes.size_bytes for codes in chip.code_types)
+        if name != "dram" and memory.alignment_bytes % item_bytes:
+            yield (
+                ("memories", name, "alignment_bytes"),
+                f"{memory.alignment_bytes} splits the {item_bytes} bytes of an activation",
+            )
+
+
+def _banks(name: str, memory: Memory) -> Iterator[Broken]:
+    """Of words that lie in banks."""
+    if memory.bank_bytes is None or memory.size % memory.banks:
+        return
+    path, row = ("memories", name, "bank_bytes"), memory.banks * memory.bank_bytes
+    said = f"{memory.banks} bank{'s' if memory.banks > 1 else ''} of {memory.bank_bytes} bytes"
+    given = row / memory.bank_cycles
+    asked = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+    if given < asked:
+        each = "" if memory.bank_cycles == 1 else f", each busy for {memory.bank_cycles:g} cycles with a word,"
+        yield path, f"{said}{each} give {given:g} bytes a cycle, and a port {asked:g}"
+    if row > _WIDEST_ROW:
+        yield path, f"{said} are {row} bytes side by side, more than {_WIDEST_ROW}, the widest memory that is planned for"
+    elif memory.size % row:
+        yield path, f"{said} do not divide the memory's {memory.size} bytes"
+
+
+def _maps(chip: Chip) -> Iterator[Broken]:
+    """What a machine must have, and names in one map that the other must know."""
+    for name in ("dram", "sram"):
+        if name not in chip.memories:
+            yield ("memories", name), "is missing"
+    for kind, what in (("mac_array", "multiplies"), ("dma", "moves data")):
+        if not any(e.kind == kind for e in chip.engines.values()):
+            yield ("engines",), f"has no engine of kind {kind}: nothing {what}"
+    for name, memory in chip.memories.items():
+        owner = chip.engines.get(memory.private_to or "")
+        if memory.private_to is not None and (owner is None or owner.kind == "dma"):
+            known = [n for n, e in chip.engines.items() if e.kind != "dma"]
+            yield (
+                ("memories", name, "private_to"),
+                f"no array or vector engine {memory.private_to!r}{suggest(memory.private_to, known)}",
+            )
+        elif memory.private_to is not None and name in ("dram", "sram"):
+            yield ("memories", name, "private_to"), f"{name} is shared by all engines"
+    for name, engine in chip.engines.items():
+        for path, memory_name in _named_memories(name, engine):
+            memory = chip.memories.get(memory_name)
+            if memory is None and memory_name in ("dram", "sram"):
+                continue  # said above
+            if memory is None:
+                yield path, f"no memory {memory_name!r}{suggest(memory_name, chip.memories)}"
+            elif memory.private_to not in (None, name) and not isinstance(engine, Dma):
+                yield path, f"{memory_name} is private to {memory.private_to}"
+            elif memory_name == "dram" and not isinstance(engine, Dma):
+                yield path, "dram is reached by DMA only; name an on-chip memory"
+    program = chip.isa.program_memory
+    if program != "own" and program not in chip.memories:
+        known = [*chip.memories, "own"]
+        yield ("isa", "program_memory"), f"no memory {program!r}{suggest(program, known)}; own is one that nothing else reads"
+    elif program != "own" and chip.memories[program].private_to is not None:
+        yield ("isa", "program_memory"), f"{program} is private to {chip.memories[program].private_to}"
+    names = [n for name, e in chip.engines.items() for n in unit_names(name, e)]
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        yield ("engines",), f"two units would be named {name}; rename an engine"
+
+
+def _named_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
+    """Every memory that an engine names, and where."""
+    if isinstance(engine, Dma):
+        yield from ((("engines", name, "memories", i), memory) for i, memory in enumerate(engine.memories or ()))
+        return
+    for role, memory in operand_memories(engine).items():
+        own = role == SUMS and isinstance(engine, MacArray)
+        yield ("engines", name, "accumulators", "memory") if own else ("engines", name, "memories", role), memory
+
+
+def _arrays(chip: Chip) -> Iterator[Broken]:
+    arrays = [(name, e) for name, e in chip.engines.items() if isinstance(e, MacArray)]
+    for name, mac in arrays:
+        path: KeyPath = ("engines", name)
+        pairs = [(t.activation, t.weight) for t in mac.types]
+        if not any(mac.rate_of(*pair) is not None for pair in product(chip.operand_types, chip.weight_types)):
+            yield (*path, "types"), f"has no {pair_of(chip.code_types[0], chip.weight_types[0])}, the types of numerics"
+        for i, pair in enumerate(pairs):
+            if pair in pairs[:i]:
+                yield (*path, "types", i), f"{pair[0]} by {pair[1]} is given twice"
+        for i, post in enumerate(mac.post):
+            if post in mac.post[:i]:
+                yield (*path, "post", i), f"{post} is given twice"
+        for key, size in (("rows", mac.rows), ("columns", mac.columns), ("depth", mac.depth)):
+            if size > _LARGEST_SIDE:
+                yield (*path, key), f"{size} is more than {_LARGEST_SIDE}, the largest side of an array that is planned for"
+        yield from (((*path, *key), reason) for key, reason in _more_than_one(mac))
+        held = mac.rows * mac.columns if "os" in mac.dataflows else mac.columns
+        if mac.accumulators.entries < held:
+            flows = ", ".join(mac.dataflows)
+            reason = f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({flows})"
+            yield (*path, "accumulators", "entries"), reason
+        first, bits = arrays[0][0], arrays[0][1].accumulators.bits
+        if mac.accumulators.bits != bits:
+            reason = (
+                f"{mac.accumulators.bits}, and those of {first} have {bits}: a sum must not depend on the array that makes it"
+            )
+            yield (*path, "accumulators", "bits"), reason
+
+
+def _more_than_one(mac: MacArray) -> Iterator[Broken]:
+    """What an operation may choose beside the first."""
+    for i, flow in enumerate(mac.more_dataflows):
+        if flow in mac.dataflows[: i + 1]:
+            yield ("more_dataflows", i), f"{flow} is given twice"
+    for i, mode in enumerate(mac.more_depthwise):
+        if mac.depthwise == "none":
+            yield ("more_depthwise", i), f"{mode} beside none: name the first mode in depthwise"
+        elif mode in mac.depthwise_modes[: i + 1]:
+            yield ("more_depthwise", i), f"{mode} is given twice"
+
+
+def _copies(owner: str | None, chip: Chip) -> int:
+    """How many memories one entry of the map is."""
+    engine = chip.engines.get(owner or "")
+    return 1 if engine is None else len(unit_names(owner or "", engine))
+
+
+def _units(chip: Chip) -> Iterator[Broken]:
+    counted = sum(len(unit_names(name, e)) for name, e in chip.engines.items())
+    spaces = sum(_copies(memory.private_to, chip) for memory in chip.memories.values())
+    if spaces > MOST_SPACES:
+        yield (
+            ("memories",),
+            f"{spaces} address spaces (private ones of each unit together) are more than the {MOST_SPACES} there are codes for",
+        )
+    if counted > MOST_UNITS:
+        yield ("engines",), f"{counted} units (counts and channels together) are more than the {MOST_UNITS} that are planned for"
+
+
+def _numerics(chip: Chip) -> Iterator[Broken]:
+    numerics = chip.numerics_keys
+    scale, table, activation = numerics.scale, numerics.table, CodeType(numerics.activation)
+    lowest = -31 if scale.kind == "pow2" else 0
+    if scale.shift_min < lowest:
+        yield ("numerics", "scale", "shift_min"), f"must be at least {lowest} for kind {scale.kind}, got {scale.shift_min}"
+    if scale.shift_min > scale.shift_max:
+        yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is above shift_max {scale.shift_max}"
+    known = ROUNDINGS[scale.kind]
+    named = [(("numerics", "rounding"), numerics.rounding)]
+    named += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]
+    for path, rule in named:
+        if rule not in known:
+            yield path, f"{rule} is not defined for scale kind {scale.kind}; it has {', '.join(known)}"
+        elif rule == "scale16" and scale.multiplier_bits > 15:
+            yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
+        elif rule == "reduced16" and scale.shift_min < 17:
+            yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
+    sizes = group_sizes(chip.engines)
+    if numerics.weight_group not in (0, *sizes):
+        known = f"sizes are {', '.join(map(str, sizes))}" if sizes else "are not given"
+        reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {known}"
+        yield ("numerics", "weight_group"), reason
+    types = chip.code_types
+    for key, known in (("more_activations", types), ("more_weights", chip.weight_types)):
+        for i, codes in enumerate(known[1:]):
+            if codes in known[: i + 1]:
+                yield ("numerics", key, i), f"{codes} is given twice"
+    unsigned = [codes for codes in types if codes.low == 0]
+    if unsigned and numerics.symmetric_activations:
+        reason = f"zero points of 0 leave {unsigned[0]} no code for a negative number; leave it false, or have signed activations"
+        yield ("numerics", "symmetric_activations"), reason
+    most = 31 - activation.bits
+    if numerics.add_left_shift > most:
+        reason = f"{numerics.add_left_shift} bits on {activation} codes overflow the 32 bits of a sum; give at most {most}"
+        yield ("numerics", "add_left_shift"), reason
+    if table.entries != activation.table_entries:
+        reason = f"{activation} activations use {activation.table_entries} entries, got {table.entries}"
+        yield ("numerics", "table", "entries"), reason
+    interpolated = next((codes for codes in types if codes.interpolates), None)
+    if not interpolated and table.entries == 256 and table.interpolation != "none":
+        yield ("numerics", "table", "interpolation"), "256 entries hold every code; nothing is interpolated"
+    if interpolated and table.interpolation == "none":
+        reason = f"tables of {interpolated} activations have {interpolated.table_entries} entries, which need a rule between them"
+        yield ("numerics", "table", "interpolation"), f"{reason}: tosa or tflite"
+
+
+def _headroom(chip: Chip) -> Iterator[Broken]:
+    """Of a sum: operands that use their range leave it by a scale of 2**-headroom, which the machine has to have."""
+    scale, behind = chip.numerics_keys.scale, (unit.array.post for unit in chip.of_kind("mac_array"))
+    sums = chip.functions & {"add", "sub"} or any("add" in post for post in behind)
+    bits = min(chip.numerics_keys.add_left_shift, 31 - min(codes.bits for codes in chip.code_types))
+    if sums and scale.kind != "float32" and bits > scale.shift_max >= scale.shift_min:
+        yield (
+            ("numerics", "add_left_shift"),
+            f"{bits} bits of headroom leave a sum by scales of 2**-{bits}, and shift_max {scale.shift_max} gives none below "
+            f"2**-{scale.shift_max}; give at most {scale.shift_max}, or raise scale.shift_max to {bits} or more",
+        )
+
+
+def _sync(chip: Chip) -> Iterator[Broken]:
+    idle = () if chip.functions else chip.of_kind("vector")
+    engines = [u.name for u in chip.units if u.kind != "dma" and u not in idle] + ["a DMA channel"]
+    if chip.sync.semaphores < len(engines):
+        yield (
+            ("sync", "semaphores"),
+            f"{chip.sync.semaphores} are fewer than the {len(engines)} with which {', '.join(engines)} can wait for one another",
+        )

@@ -1,0 +1,146 @@
+"""The units and address spaces that follow from a machine's maps of engines and memories: each `count` written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Vector
+
+SUMS = "sums"  # the role of what lies in a memory of accumulators
+EMIT = "emit"  # the function of vector engines that takes it out of there
+# operand of an array -> operand of the vector engine that emits for it: both lie in one memory
+EMITTED = {SUMS: SUMS, "input": "input", "parameters": "tables", "output": "output"}
+KINDS = ("mac_array", "vector", "dma")  # in the order of their queues
+DRAM, SRAM = 0, 1  # codes of the memories that every machine has
+FEATURE_MAPS = ("input", "output")  # operands that compiled programs have in the sram
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """An address space: one memory, or the one of a unit where each unit of an engine has its own (`owner`, a unit's name)."""
+
+    name: str
+    key: str  # of `memories`
+    memory: Memory
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """What runs operations, one after another. number: among the units of its kind; queue: among all; roles: the code of
+    the memory that each kind of operand lies in; reach: codes of all memories that it touches."""
+
+    name: str
+    engine: str  # key of `engines`
+    spec: Engine
+    number: int
+    queue: int
+    roles: Mapping[str, int]
+    reach: frozenset[int]
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    @property
+    def key(self) -> str:
+        return f"engines.{self.engine}"
+
+    @property
+    def array(self) -> MacArray:
+        assert isinstance(self.spec, MacArray), self.name
+        return self.spec
+
+    @property
+    def vector(self) -> Vector:
+        assert isinstance(self.spec, Vector), self.name
+        return self.spec
+
+    @property
+    def dma(self) -> Dma:
+        assert isinstance(self.spec, Dma), self.name
+        return self.spec
+
+
+def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> tuple[Space, ...]:
+    """dram, sram, then the others by name; a private memory once for each unit of its engine."""
+    found = [Space(name, name, memories[name]) for name in ("dram", "sram")]
+    for name, memory in sorted(memories.items()):
+        if name in ("dram", "sram"):
+            continue
+        engine = engines.get(memory.private_to or "")
+        if engine is None:
+            found.append(Space(name, name, memory))
+            continue
+        units = unit_names(memory.private_to or "", engine)
+        found += [Space(_numbered(name, i, len(units)), name, memory, unit) for i, unit in enumerate(units)]
+    return tuple(found)
+
+
+def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Unit, ...]:
+    found: list[Unit] = []
+    for kind in KINDS:
+        number = 0
+        for name, engine in sorted(engines.items()):
+            if engine.kind != kind:
+                continue
+            for unit in unit_names(name, engine):
+                roles = dict(_roles(engine, unit, spaces))
+                reach = frozenset(roles.values()) if roles else frozenset(_moved(engine, spaces))
+                found.append(Unit(unit, name, engine, number, len(found), roles, reach))
+                number += 1
+    return tuple(found)
+
+
+def explain_unused_unit(unit: Unit, spaces: Sequence[Space], units: Sequence[Unit]) -> str | None:
+    """Why compiled programs do not use the unit: feature maps that lie elsewhere than they put them, or a memory that nothing
+    fills; or None."""
+    movers = [u for u in units if u.kind == "dma" and DRAM in u.reach]
+    if unit.kind == "dma":
+        filled = {SRAM, *(code for u in units if _maps_in_sram(u) for role, code in u.roles.items() if role != SUMS)}
+        missing = "dram" if unit not in movers else "sram" if not unit.reach & filled else None
+        return f"{unit.key}.memories has no {missing}: compiled programs move between dram and sram" if missing else None
+    for role, code in unit.roles.items():
+        if role in FEATURE_MAPS and code != SRAM:
+            return f"{unit.key}.memories.{role} is {spaces[code].key}, compiled programs have it in sram"
+        if role != SUMS and code != SRAM and not any(code in u.reach for u in movers):
+            keys = ", ".join(sorted({u.key for u in units if u.kind == "dma"}))
+            return f"{unit.key}.memories.{role} is {spaces[code].key}, which {keys} does not fill from dram"
+    return None
+
+
+def _maps_in_sram(unit: Unit) -> bool:
+    return unit.kind != "dma" and all(unit.roles[role] == SRAM for role in FEATURE_MAPS)
+
+
+def unit_names(name: str, engine: Engine) -> list[str]:
+    if isinstance(engine, Dma):
+        return [f"{name}{i}" for i in range(engine.channels)]
+    return [_numbered(name, i, engine.count) for i in range(engine.count)]
+
+
+def _numbered(name: str, i: int, count: int) -> str:
+    return name if count == 1 else f"{name}{i}"
+
+
+def _roles(engine: Engine, unit: str, spaces: Sequence[Space]) -> Iterator[tuple[str, int]]:
+    if isinstance(engine, Dma):
+        return
+    for role, key in operand_memories(engine).items():
+        yield role, next(i for i, s in enumerate(spaces) if s.key == key and s.owner in (None, unit))
+
+
+def operand_memories(engine: MacArray | Vector) -> dict[str, str]:
+    """Key of `memories` by the operand that lies there; sums of engines that reach a memory of accumulators among them."""
+    named = engine.memories.model_dump()
+    if isinstance(engine, MacArray):
+        named[SUMS] = engine.accumulators.memory
+    return {role: key for role, key in named.items() if key is not None}
+
+
+def _moved(engine: Engine, spaces: Sequence[Space]) -> Iterator[int]:
+    assert isinstance(engine, Dma)
+    for i, space in enumerate(spaces):
+        if engine.memories is None or space.key in engine.memories:
+            yield i

@@ -1,0 +1,239 @@
+"""A YAML file with the line of every key and value, so that a fault can point at what its author wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import Composer
+from yaml.resolver import Resolver
+
+from toolchain.atomic_files import read_limited
+from toolchain.errors import ConfigError, system_cause
+from toolchain.input_limits import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """`label` is the file as faults name it; `lines` maps a path to the lines (from 1) of its key and of its value; `doubles`:
+    faults of keys that are given twice, of which `data` hold the first."""
+
+    label: str
+    data: Any
+    lines: Mapping[KeyPath, tuple[int, int]]
+    doubles: tuple[str, ...] = ()
+
+    def fault(self, path: KeyPath, reason: str, at_key: bool = False) -> str:
+        """`file:line: path: reason`. A path that the file does not have is shown at its nearest parent's key."""
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        key_line, value_line = self.lines.get(known, (1, 1))
+        line = value_line if known == path and not at_key else key_line
+        return f"{self.label}:{line}: {render_path(path)}: {reason}"
+
+
+def render_path(path: KeyPath) -> str:
+    """('engines', 'mac', 'types', 0) -> 'engines.mac.types[0]'."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "file"
+
+
+def read_yaml(file: Path | Traversable, label: str, *, doubles: bool = False) -> Source:
+    """A file as `read_source` takes its text. Raises ConfigError, also when it cannot be read or is longer than YAML_BYTES."""
+    try:
+        text = read_limited(file, YAML_BYTES).decode() if isinstance(file, Path) else file.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise ConfigError([f"{label}: {system_cause(fault)}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{label}:1: not YAML: not UTF-8 text"]) from None
+    return read_source(text, label, doubles=doubles)
+
+
+def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
+    """Parses one YAML document. doubles: whether who asks tells of keys that are given twice. Raises ConfigError on bad syntax,
+    else on those, merge keys, recursion, and where it leaves the bounds of `toolchain.input_limits`."""
+    try:
+        node = _composed(text)
+    except yaml.MarkedYAMLError as fault:
+        line, reason = _syntax_fault(fault)
+        raise ConfigError([f"{label}:{line}: not YAML: {reason}"]) from None
+    except _TooMuch as fault:
+        raise ConfigError([f"{label}:1: file: {fault}"]) from None
+    except yaml.YAMLError as fault:
+        raise ConfigError([f"{label}:1: not YAML: {str(fault).splitlines()[0]}"]) from None
+    if node is None:
+        raise ConfigError([f"{label}:1: file: is empty"])
+    reader = _Reader(label)
+    data = reader.read(node, (), node.start_mark.line + 1)
+    if reader.faults or (reader.doubles and not doubles):
+        raise ConfigError([*reader.faults, *reader.doubles])
+    return Source(label, data, reader.lines, tuple(reader.doubles))
+
+
+def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """The line (from 1) to look at, and the parser's complaint in the words of a person who writes a machine."""
+    problem = fault.problem or fault.context or "cannot be parsed"
+    found = fault.problem_mark or fault.context_mark
+    line = found.line + 1 if found else 1
+    opened = fault.context_mark.line + 1 if fault.context_mark else line
+    if "mapping values are not allowed" in problem:
+        return (
+            line,
+            "a key where a value is expected: indented deeper than the keys beside it, or a text with ': ' lacks quotes",
+        )
+    if problem.startswith("expected ',' or"):
+        return line, f"the bracket opened in line {opened} is not closed before this"
+    if problem.startswith("expected <block end>"):
+        return line, f"indented otherwise than the keys of its section, which begins in line {opened}"
+    if problem.startswith("could not find expected ':'"):
+        return opened, "a key without ':' and value"
+    if problem.startswith("found unexpected end of stream"):
+        return opened, "the quote opened here is not closed"
+    if "found character '\\t'" in problem:
+        return line, "indented with a tab; YAML takes spaces"
+    if problem.startswith("found character"):
+        return line, f"{problem.removeprefix('found character ').partition(' ')[0]} cannot begin a value; put the text in quotes"
+    if "another document" in problem:
+        return line, "a second document begins here ('---'); a file describes one machine"
+    return line, problem
+
+
+class _TooMuch(yaml.YAMLError):
+    """A document beyond the bounds."""
+
+
+_TOO_MANY_NODES = f"holds more than {YAML_NODES:,} keys and values, each alias counted as what it stands for"
+
+
+class _Bounded(Composer):
+    """Stops where a document is too deep or too large, before all of it is built."""
+
+    depth = nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        self.nodes += 1
+        line = self.peek_event().start_mark.line + 1  # pyright: ignore[reportAttributeAccessIssue]
+        if self.depth > YAML_DEPTH:
+            raise _TooMuch(f"nests deeper than {YAML_DEPTH} sections and lists in line {line}")
+        if self.nodes > YAML_NODES:
+            raise _TooMuch(_TOO_MANY_NODES)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+class _Loader(_Bounded, yaml.SafeLoader):
+    """Parses in Python, with PyYAML's own words for what is no YAML."""
+
+
+if yaml.__with_libyaml__:
+    from yaml.cyaml import CParser  # pyright: ignore[reportAttributeAccessIssue]
+
+    class _FastLoader(_Bounded, CParser, Resolver):
+        """Parses in libyaml, ten times as fast."""
+
+        def __init__(self, stream: str):
+            CParser.__init__(self, stream)
+            _Bounded.__init__(self)
+            Resolver.__init__(self)
+
+
+# Tabs, question marks, tags, block scalars, directives, byte order marks, several documents: libyaml takes more of them, or gives
+# them other names and lines.
+_READ_OTHERWISE = re.compile(r"[\t?!|>\ufeff]|^(%|---)", re.MULTILINE)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """The document's root. What libyaml refuses the parser in Python judges, so that a file reads alike everywhere."""
+    if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
+        try:
+            return yaml.compose(text, Loader=_FastLoader)
+        except _TooMuch:
+            raise
+        except yaml.YAMLError:
+            pass
+    return yaml.compose(text, Loader=_Loader)
+
+
+class _Reader:
+    """Builds plain data from nodes and notes the lines on the way."""
+
+    def __init__(self, label: str):
+        self.label = label
+        self.lines: dict[KeyPath, tuple[int, int]] = {}
+        self.faults: list[str] = []
+        self.doubles: list[str] = []
+        self.open: set[int] = set()
+        self.nodes = 0
+        self.scalars = yaml.constructor.SafeConstructor()
+
+    def read(self, node: yaml.Node, path: KeyPath, key_line: int) -> Any:
+        line = node.start_mark.line + 1
+        self.nodes += 1
+        if self.nodes > YAML_NODES:
+            raise ConfigError([f"{self.label}:1: file: {_TOO_MANY_NODES}"])
+        # A section is where its key is, a value where it stands itself.
+        self.lines[path] = (key_line, line if isinstance(node, yaml.ScalarNode) else key_line)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path, line)
+        if id(node) in self.open or len(path) > YAML_DEPTH:
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: nests too deep or contains itself")
+            return None
+        self.open.add(id(node))
+        data = self._sequence(node, path) if isinstance(node, yaml.SequenceNode) else self._mapping(node, path)
+        self.open.discard(id(node))
+        return data
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath, line: int) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and len(node.value) > NUMBER_CHARACTERS:
+            reason = f"a number of {len(node.value):,} characters; {NUMBER_CHARACTERS} are the most"
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: {reason}")
+            return None
+        try:
+            value = self.scalars.construct_object(node)
+        except yaml.YAMLError as fault:
+            reason = getattr(fault, "problem", None) or str(fault)
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: {reason}")
+            return None
+        except (ValueError, LookupError, AttributeError, OverflowError):  # of a text that its tag does not fit
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: {node.value!r:.60} is no {kind}")
+            return None
+        if isinstance(value, str):
+            return self._text(value, path, line)
+        # Dates and binary blobs have no place in a machine; keep what was written and let the model refuse it.
+        return value if value is None or isinstance(value, bool | int | float) else node.value
+
+    def _text(self, value: str, path: KeyPath, line: int) -> str:
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: holds half a character (a lone surrogate)")
+        return value
+
+    def _sequence(self, node: yaml.Node, path: KeyPath) -> list[Any]:
+        return [self.read(item, (*path, i), item.start_mark.line + 1) for i, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
+                self.faults.append(f"{self.label}:{line}: {render_path(path)}: keys must be plain names")
+                continue
+            key = self._text(str(key_node.value), path, line)
+            here = (*path, key)
+            if key in data:
+                self.doubles.append(f"{self.label}:{line}: {render_path(here)}: given twice, first in line {self.lines[here][0]}")
+                continue
+            data[key] = self.read(value_node, here, line)
+        return data

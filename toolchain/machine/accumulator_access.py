@@ -1,0 +1,65 @@
+"""The sums of an array whose accumulators are a memory: [pixels, channels] or [rows, columns] without gaps, a word each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.unit_map import SUMS, Unit
+from toolchain.machine.access import Access, AccumulatorUse
+from toolchain.machine.columns import Whole, most, where
+from toolchain.machine.traffic import latency_cycles
+
+
+def sums_role(unit: Unit) -> str:
+    """The operand of `memories` that sums are; of a unit that reaches no accumulators, whose programs are refused, its input."""
+    return SUMS if SUMS in unit.roles else "input"
+
+
+def sums_accesses(sums: AccumulatorUse, unit: Unit) -> tuple[Access, ...]:
+    """Those read where the operation accumulates, and those written; none where the array keeps them to itself."""
+    if SUMS not in unit.roles:
+        return ()
+    space, size_bytes = unit.roles[SUMS], sums.total * unit.array.accumulators.sum_bytes
+    read_bytes = where(sums.accumulate, size_bytes, 0)
+    return (
+        Access(space, sums.address, (), (), read_bytes, False, in_step=True),
+        Access(space, sums.address, (), (), size_bytes, True),
+    )
+
+
+def sums_moved(sums: AccumulatorUse, unit: Unit) -> tuple[tuple[str, Whole, Whole], ...]:
+    """An operand of `traffic`: each sum written once an operation, and read once where it accumulates."""
+    if SUMS not in unit.roles:
+        return ()
+    size_bytes = sums.total * unit.array.accumulators.sum_bytes
+    return ((SUMS, where(sums.accumulate, size_bytes, 0), size_bytes),)
+
+
+def array_latency_cycles(sums: AccumulatorUse, unit: Unit, chip: Chip, roles: Sequence[str]) -> Whole:
+    """As `latency_cycles` of what the array reads and writes."""
+    if SUMS not in unit.roles:
+        return latency_cycles(unit, chip, where(sums.emit, 1, 0), roles)
+    memory = chip.spaces[unit.roles[SUMS]].memory
+    read = most(latency_cycles(unit, chip, 0, roles), where(sums.accumulate, memory.latency_cycles, 0))
+    return read + memory.write_latency_cycles
+
+
+def broken_accumulators(sums: AccumulatorUse, unit: Unit) -> Iterator[str]:
+    """What the machine's accumulators cannot do of what an operation asks of them."""
+    accumulators, key = unit.array.accumulators, f"{unit.key}.accumulators"
+    if sums.total > accumulators.entries:
+        yield f"needs {sums.total} accumulators, the machine has {key}.entries={accumulators.entries}"
+    if SUMS not in unit.roles:
+        if sums.address:
+            yield f"sums_address={sums.address}, {key} names no memory"
+        return
+    if sums.emit:
+        yield f"emit=1, {key}.memory is {accumulators.memory}: sums leave it by the operation emit"
+    yield from broken_sums_address(sums.address, accumulators.sum_bytes)
+
+
+def broken_sums_address(address: int, sum_bytes: int) -> Iterator[str]:
+    """Words of a memory of accumulators are not split."""
+    if address % sum_bytes:
+        yield f"sums_address={address}, must be a multiple of the {sum_bytes} bytes of a sum"

@@ -1,0 +1,145 @@
+"""What operands take of the banks of a memory: words that runs fill in part, and words that wait for others of their bank.
+
+Words of `bank_bytes` lie in the banks in turn. A bank works through its own words of an operand without waiting for the other
+banks, so that the operand takes as long as the busiest of them. Where there are twice as many banks, or three times, each has
+some of the words that one of the fewer has, and is never busier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import ceil, gcd, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Memory
+from toolchain.hw.timing import UNLIMITED
+from toolchain.machine.access import Access
+from toolchain.machine.columns import Column, Whole, ceil_div, distinct_rows, is_column, most, where
+from toolchain.machine.contiguous_runs import merge_runs
+from toolchain.machine.traffic import Traffic
+
+_MOST = 2.0**62  # of a product of whole numbers in columns
+
+
+class _Banks(NamedTuple):
+    """Of a memory, as numbers that loads are remembered by."""
+
+    number: int
+    word_bytes: int
+    packed: bool
+
+
+def add_bank_conflicts(traffic: Sequence[Traffic], moved: Iterable[tuple[Access, Whole]], chip: Chip) -> tuple[Traffic, ...]:
+    """With the whole words that operands touch at memories of banks, and the cycles of the busiest bank. moved: each operand, and
+    the bytes that are read or written of it."""
+    known, operands = {t.space: t for t in traffic}, list(moved)
+    for space in chip.banked:
+        if space not in known:
+            continue
+        memory, t = chip.spaces[space].memory, known[space]
+        (read_bytes, read), (write_bytes, written) = (_at(memory, space, operands, write) for write in (False, True))
+        known[space] = t._replace(
+            read_burst_bytes=most(t.read_burst_bytes, read_bytes),
+            write_burst_bytes=most(t.write_burst_bytes, write_bytes),
+            read_bank_cycles=_busy(read, memory.bank_cycles),
+            write_bank_cycles=_busy(written, memory.bank_cycles),
+        )
+    return tuple(known.values())
+
+
+def _busy(words: Whole, cycles: float) -> Whole:
+    """Cycles of a bank with so many words."""
+    return np.ceil(words * cycles).astype(np.int64) if is_column(words) else ceil(words * cycles)
+
+
+def _at(memory: Memory, space: int, operands: Iterable[tuple[Access, Whole]], write: bool) -> tuple[Whole, Whole]:
+    """Bytes of the words that operands touch one after another, and words of the busiest bank of each."""
+    assert memory.bank_bytes is not None
+    banks = _Banks(memory.banks, memory.bank_bytes, memory.words == "packed")
+    touched: Whole = 0
+    busiest: Whole = 0
+    for access, size_bytes in operands:
+        if access.write != write or not (is_column(access.space) or access.space == space):
+            continue
+        words_bytes, load = _loads(access, banks)
+        once, here = most(access.bytes, 1), where(access.space == space, size_bytes, 0)
+        touched = touched + _share(words_bytes, here, once)
+        busiest = busiest + _share(load, here, once)
+    return touched, busiest
+
+
+def _share(total: Whole, part: Whole, whole: Whole) -> Whole:
+    """ceil(total part / whole), of columns too where the product has more than 64 bits."""
+    if is_column(total) and float(np.max(total, initial=0)) * float(np.max(part, initial=0)) > _MOST:
+        return ceil_div(total.astype(object) * part, whole).astype(np.int64)
+    return ceil_div(total * part, whole)
+
+
+def _loads(access: Access, banks: _Banks) -> tuple[Whole, Whole]:
+    """Of a strided block once: bytes of the words that it touches, words of the busiest bank. Columns are counted once for each
+    different row: programs have few."""
+    row = banks.number * banks.word_bytes
+    values = (access.address % row, access.inner_bytes, *access.counts, *access.strides)
+    n = len(access.counts)
+    if not any(is_column(value) for value in values):
+        return _load_of_one(banks, values[0], values[1], values[2 : 2 + n], values[2 + n :])
+    different, back = distinct_rows(*values)
+    found = np.array([_load_of_one(banks, r[0], r[1], r[2 : 2 + n], r[2 + n :]) for r in different], np.int64).reshape(-1, 2)
+    return found[back, 0], found[back, 1]
+
+
+def _load_of_one(banks: _Banks, offset: int, inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    run, outer = merge_runs(inner, counts, strides)
+    runs = prod(n for n, _ in outer)
+    if not run or not runs:
+        return 0, 0
+    if banks.number < UNLIMITED:
+        row = banks.number * banks.word_bytes
+        return _load(banks, offset % row, run, tuple((n, stride % row) for n, stride in outer))
+    word = banks.word_bytes  # of one bank, for the bytes that are touched; none waits for another
+    return _load(banks._replace(number=1), offset % word, run, tuple((n, stride % word) for n, stride in outer))[0], 0
+
+
+@lru_cache(maxsize=65536)
+def _load(banks: _Banks, offset: int, run: int, outer: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """As `_loads`, of runs at offset + i strides; only places in a row of all banks matter."""
+    number, word, packed = banks
+    starts = np.zeros(number * word, np.int64)
+    starts[offset] = 1
+    for n, stride in outer:
+        starts = _shifted(starts, n, stride)
+    if packed:
+        bytes_of_banks = _covered(starts, run).reshape(number, word).sum(axis=1)
+        return run * int(starts.sum()), -(-int(bytes_of_banks.max()) // word)
+    starts = starts.reshape(number, word)
+    words, within = divmod(run - 1, word)
+    longer = starts[:, word - within :].sum(axis=1) if within else np.zeros(number, np.int64)  # that touch one word more
+    loads = _covered(starts.sum(axis=1), words + 1) + np.roll(longer, words + 1)
+    return word * int(loads.sum()), int(loads.max())
+
+
+def _shifted(starts: Column, n: int, stride: int) -> Column:
+    """How often each place is (start + i stride) % places for i < n: places repeat after so many steps as the stride needs."""
+    places = len(starts)
+    if not stride:
+        return n * starts
+    apart = gcd(stride, places)
+    order = (np.arange(apart)[:, None] + stride * np.arange(places // apart)) % places
+    found = np.empty_like(starts)
+    found[order] = _covered(starts[order], n)
+    return found
+
+
+def _covered(starts: Column, length: int) -> Column:
+    """int64[..., n]: how often each place is start + i, modulo n, for i < length."""
+    places = starts.shape[-1]
+    whole, part = divmod(length, places)
+    found = np.repeat(whole * starts.sum(axis=-1, keepdims=True), places, axis=-1)
+    if part:
+        sums = np.cumsum(np.concatenate((starts[..., places - part :], starts), axis=-1), axis=-1)
+        found += sums[..., part:] - sums[..., :places]
+    return found

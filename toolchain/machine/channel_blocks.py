@@ -1,0 +1,51 @@
+"""Feature maps in granules of channels, where a machine's `layout.feature_maps` has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole, ceil_div, least, most, where
+
+Array = NDArray[Any]
+Extent = tuple[tuple[Whole, ...], tuple[Whole, ...], Whole]  # counts, strides, contiguous bytes
+
+
+def granule_of(chip: Chip) -> int:
+    """Channels of a granule; 0 where channels of a pixel lie together."""
+    maps = chip.layout.feature_maps
+    return 0 if maps is None else maps.granule
+
+
+def count_stored_channels(channels: Whole, surface_stride: Whole, chip: Chip) -> Whole:
+    """With those that fill the last granule; of an operand without granules (a stride of 0) its own."""
+    granule = granule_of(chip)
+    return where(surface_stride, ceil_div(channels, granule) * granule, channels) if granule else channels
+
+
+def extent_of(
+    counts: tuple[Whole, ...], strides: tuple[Whole, ...], channels: Whole, surface_stride: Whole, item_bytes: Whole, chip: Chip
+) -> Extent:
+    """Of an operand of so many channels at these pixels. In granules whole ones are touched."""
+    granule = granule_of(chip)
+    if not granule:
+        return counts, strides, channels * item_bytes
+    surfaces = where(surface_stride, most(1, ceil_div(channels, granule)), 1)
+    together = where(surface_stride, least(1, channels) * granule, channels)  # nothing where there are no channels
+    return (surfaces, *counts), (surface_stride, *strides), together * item_bytes
+
+
+def in_granules(values: Array, granule: int) -> Array:
+    """[..., c] -> [..., ceil(c / granule), granule]. Zeros fill the last one."""
+    *outer, channels = values.shape
+    filled = np.zeros((*outer, -(-channels // granule) * granule), values.dtype)
+    filled[..., :channels] = values
+    return filled.reshape(*outer, -1, granule)
+
+
+def out_of_granules(values: Array, channels: int) -> Array:
+    """The inverse."""
+    return values.reshape(*values.shape[:-2], -1)[..., :channels]

@@ -1,0 +1,108 @@
+"""What the meanings of several operations say in the same words: blocks of Markdown, for the manual of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.unit_map import SUMS
+from toolchain.machine.columns import Whole
+
+# of tables of 513 entries, by the key `numerics.table.interpolation`: entry and place of a code, and what lies there
+SEGMENT = "i = floor((q + 32768) / 128),  f = (q + 32768) mod 128"
+BETWEEN = {
+    "tosa": "table[q] = T[i] + floor(((T[i + 1] - T[i]) f + 64) / 128)",
+    "tflite": (
+        "table[q] = T[i] + floor((d f + 64) / 128),  d = T[i + 1] - T[i] wrapped to 16 bits; the sum is wrapped to 16 bits"
+    ),
+}
+
+
+def formula(*lines: str) -> str:
+    """A block of lines as they stand."""
+    return "\n".join(["```text", *lines, "```"])
+
+
+def element(parameter: str, chip: Chip) -> str:
+    """How the manual writes the bytes of an element whose type this parameter names."""
+    first, *others = chip.code_types
+    return f"size({parameter})" if others else str(first.size_bytes)
+
+
+def scaled(index: str, parameter: str, chip: Chip) -> str:
+    """So many elements whose type this parameter names, in bytes."""
+    size = element(parameter, chip)
+    return index if size == "1" else f"{size} {index}"
+
+
+def lies(name: str, indices: str, address: str, chip: Chip, kind: str, stride: str = "") -> str:
+    """`in[iy, ix, i]` lies at its address. indices: the three as the formula writes them; stride: of the last one, where it
+    has a parameter."""
+    y, x, c = indices.split(", ")
+    stem = address.removesuffix("_address")
+    last = f"{c} {stride}" if stride else scaled(c, kind, chip)
+    if chip.layout.feature_maps is not None:
+        last = f"channel({c}, {stem}_surface_stride)" + (f", 0 where {stride} is 0" if stride else "")
+    return f"{name}[{indices}] lies at  {address} + {y} {stem}_row_stride + {x} {stem}_column_stride + {last}"
+
+
+def based(names: tuple[tuple[str, str], ...], chip: Chip, operands: bool) -> Iterator[str]:
+    """What base registers add to addresses. operands: of an array or a vector engine, which few machines let have them."""
+    if chip.control.bases and (chip.control.operand_bases or not operands):
+        pairs = ", ".join(f"`{base}` to `{address}`" for base, address in names)
+        yield (
+            f"Base registers are added to addresses ({pairs}): the register of that number, with what it holds when the front "
+            "end dispatches the operation; register 0 holds 0."
+        )
+
+
+def sums_in_memory(chip: Chip) -> bool:
+    """Whether all arrays leave their sums to the operation emit."""
+    return all(SUMS in unit.roles for unit in chip.of_kind("mac_array"))
+
+
+def sums_kept(shape: str, chip: Chip) -> Iterator[str]:
+    """Where an array's operation finds and leaves sums. shape: of the sums, as the formula has it."""
+    size = chip.array.accumulators.sum_bytes
+    if any(SUMS in unit.roles for unit in chip.of_kind("mac_array")):
+        yield (
+            f"The sums lie in the array's memory of accumulators from `sums_address` on, [{shape}] without gaps, {size} bytes "
+            "each, two's complement, least significant byte first. `accumulate` = 1: the sums that lie there are added to; 0: "
+            "they are overwritten. Nothing else is written: `emit` is 0, and the operation `emit` takes the sums out."
+        )
+        return
+    yield (
+        "`accumulate` = 0: the sums start from 0. `accumulate` = 1: they are added to those that the operation before this "
+        f"one on the same array left with `emit` = 0; that one's [{shape}] is the same, element for element. After each "
+        "operation every sum is wrapped to the accumulators' width."
+    )
+    yield (
+        "`emit` = 0: the sums stay in the accumulators, and nothing is written to memory; parameters that say how results are "
+        "made and where they go are not used. `emit` = 1: results are made and written, and the accumulators hold nothing "
+        "afterwards: the array's next operation has `accumulate` = 0. Results are made from the sums of the whole chain, "
+        "rounded once."
+    )
+
+
+def chosen(depthwise: bool, chip: Chip) -> Iterator[str]:
+    """How an array makes sums, on machines where an operation may choose. depthwise: whether its mode is one of these."""
+    arrays = chip.of_kind("mac_array")
+    lists = [("dataflow", [unit.array.dataflows for unit in arrays])]
+    lists += [("mode", [unit.array.depthwise_modes for unit in arrays])] if depthwise else []
+    for parameter, each in lists:
+        if max(map(len, each)) == 1:
+            continue
+        said = [f"{unit.name}: {', '.join(f'{i} {name}' for i, name in enumerate(names))}" for unit, names in zip(arrays, each)]
+        same = ", and an operation that accumulates has that of the one before it" if parameter == "dataflow" else ""
+        yield f"`{parameter}`: how the array makes the sums ({'; '.join(said)}). The time hangs on it, no value does{same}."
+
+
+def has(value: Whole) -> bool:
+    """Whether programs give a parameter any value but 0."""
+    return bool(value)
+
+
+def kinds_text(names: Mapping[str, IntEnum], chip: Chip) -> str:
+    """`0 ADD, 1 SUB`: codes of an enumeration, of what the machine's vector engines have; names: of their functions."""
+    return ", ".join(f"{names[name].value} {names[name].name}" for name in names if name in chip.functions)

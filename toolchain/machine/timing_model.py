@@ -1,0 +1,264 @@
+"""When operations run: in-order queues, a front end, what each waits for, and memory ports that serve one after another.
+
+This is the only place that turns demands into times: the simulator runs it over a decoded program, the cost model over the
+operations that a tiling would have. Every time is a maximum of sums of durations that shrink when anything gets faster (a
+max-plus system), as long as the order in which the ports serve does not depend on times.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Dma, Memory
+from toolchain.hw.unit_map import Unit
+from toolchain.machine.columns import Column
+from toolchain.machine.demand_columns import Demands
+from toolchain.machine.queues import OperationTiming, Queues, Service
+from toolchain.machine.traffic import Traffic
+
+COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
+_HELD = 1.02  # times the cycles of their works: queues that take more for them wait for something else
+READ, STALLED = -1, -2  # in the place of an operation with a full queue: nothing held the front end; it waited for an operation
+
+
+def _cycles_list() -> array[float]:
+    return array("d")
+
+
+def _numbers_list() -> array[int]:
+    return array("q")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the front end and the ports did, to be asked why an operation ran when it did.
+
+    read, dispatched: of each operation, when the front end had read it and when its queue had it. held_by: what kept it in
+    between, the operation whose end made room in its queue, STALLED or READ. served: operation, port, first and last cycle of
+    each service, one after another.
+    """
+
+    read: array[float] = field(default_factory=_cycles_list)
+    dispatched: array[float] = field(default_factory=_cycles_list)
+    held_by: array[int] = field(default_factory=_numbers_list)
+    served: array[int] = field(default_factory=_numbers_list)
+
+
+class TimingMark(NamedTuple):
+    """How far a recurrence was: operations run, when queues, ports and the front end were free."""
+
+    operations: int
+    free: tuple[int, ...]
+    ports: tuple[int, ...]
+    issued: tuple[int, ...]
+    fetched: float
+
+
+class SharedTasks(NamedTuple):
+    """Works that go to whichever of these queues is free first: how many there were, and what they took together. pending: of
+    these queues the one that will run another, given out already."""
+
+    queues: Sequence[int]
+    works: float
+    cycles: float
+    pending: int
+
+    def ends(self, free: Sequence[int], times: float) -> list[int]:
+        """When the queues are free behind so many times as many works, all of the mean length, but for the pending one."""
+        each = self.cycles / self.works
+        found = [cycle + each * (queue == self.pending) for queue, cycle in zip(self.queues, free)]
+        for _ in range(round(times * self.works)):
+            found[found.index(min(found))] += each
+        return [round(cycle - each * (queue == self.pending)) for queue, cycle in zip(self.queues, found)]
+
+
+class TimingModel:
+    """Runs operations on queues and ports that are free at first; each takes the number of those that came before it.
+
+    start, end: cycles of each operation by its number. ended_by: the port that served it last, or COMPUTED. free: when each
+    queue may begin its next one.
+
+    An operation begins when its queue is free and the front end has dispatched it, which stops at a full queue. It is issued,
+    waits for what it comes after, and is ready behind its latency; then its unit computes while each of its ports serves it
+    as soon as it has served the one before.
+
+    A queue with several operations in flight issues one when the one before is issued and has all that it comes after: latencies
+    overlap. It computes and is served in order, and `start` is not before the end of the one before; `begun` is when it was taken
+    up, `asked` when its latency began.
+    """
+
+    def __init__(
+        self,
+        issue_cycles: Sequence[int],
+        depths: Sequence[int],
+        ports: int,
+        record: Record | None = None,
+        flights: Sequence[int] | None = None,
+    ):
+        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs. record: is written. flights:
+        of each queue, the operations that may be in flight (None: one), signals and waits not counted."""
+        self._record = record
+        self._queues = Queues(depths, [1] * len(depths) if flights is None else flights)
+        self._issue, self._ports, self._fetched, self._stalled = issue_cycles, [0] * ports, 0.0, -1
+        self.free = [0] * len(depths)
+        self.start: list[int] = []
+        self.end: list[int] = []
+        self.ended_by: list[int] = []
+        self.begun: list[int] = []
+        self.asked: list[int] = []
+
+    def run(self, asked: Sequence[OperationTiming], sequence: Iterable[int] | None = None) -> None:
+        """asked: in the order of dispatch. sequence: their places in the order in which ports serve them, which can run."""
+        base, count = len(self.end), len(asked)
+        start, end, ended_by, begun, asked_at = self.start, self.end, self.ended_by, self.begun, self.asked
+        for column in (start, end, ended_by, begun, asked_at):
+            column.extend([0] * count)
+        queues, dispatched = self._queues, [0] * count
+        free, ports, issue, alone, room = self.free, self._ports, self._issue, queues.alone, queues.rooms(asked, base)
+        fetched, stalled, front, record = self._fetched, self._stalled, 0, self._record
+        for i in range(count) if sequence is None else sequence:
+            while front <= i:
+                fetched += asked[front].fetch_cycles
+                read, held_by, full = fetched, READ, room[front]
+                if stalled >= 0 and end[stalled] > fetched:
+                    fetched, held_by = end[stalled], STALLED
+                if full >= 0 and end[full] > fetched:
+                    fetched, held_by = end[full], full
+                dispatched[front] = ceil(fetched)
+                if record is not None:
+                    record.read.append(read)
+                    record.dispatched.append(fetched)
+                    record.held_by.append(held_by)
+                if asked[front].stalls:
+                    stalled = base + front
+                front += 1
+            queue, _, after, latency, compute, services, _, _ = asked[i]
+            number, over = base + i, free[queue]
+            begin, taken_up = dispatched[i], over if alone[queue] else queues.taken_up(queue, end)
+            if taken_up > begin:
+                begin = taken_up
+            ready = begin + issue[queue]
+            for other in after:
+                if end[other] > ready:
+                    ready = end[other]
+            begun[number] = start[number] = begin
+            asked_at[number] = ready
+            if alone[queue]:
+                ready += latency
+            else:
+                queues.take_off(queue, number, ready, bool(compute or services))
+                if over > begin:
+                    start[number] = over
+                ready = max(ready + latency, over)
+            done, last = ready + compute, COMPUTED
+            for port, cycles in services:
+                served = (ports[port] if ports[port] > ready else ready) + cycles
+                ports[port] = served
+                if record is not None:
+                    record.served.extend((number, port, served - cycles, served))
+                if served > done:
+                    done, last = served, port
+            end[number], ended_by[number], free[queue] = done, last, done
+        self._fetched, self._stalled = fetched, stalled
+
+    def mark(self) -> TimingMark:
+        """The present, to be repeated from."""
+        return TimingMark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._queues.issued), self._fetched)
+
+    def repeat(
+        self, mark: TimingMark, times: float, shared: SharedTasks | None = None, backlog: Sequence[int] | None = None
+    ) -> None:
+        """What was run since the mark goes on so many times more; its operations stand for the last of them. shared: what of it
+        goes to whichever of some queues is free first. backlog: the queue of each operation, where one may be ahead of the others
+        and gain less than they do; in the end it is no longer."""
+        gains = [now - then for now, then in zip(self.free, mark.free)]
+        added = max(self.free) - max(mark.free)
+        later, ends = round(times * added), list[int]()
+        if shared is not None and added * len(shared.queues) < _HELD * shared.cycles:
+            ends = shared.ends([self.free[queue] for queue in shared.queues], times)
+            later = max(ends) - max(self.free[queue] for queue in shared.queues)
+        shifts = [later if gain > 0 else 0 for gain in gains]
+        first, slowest = self.free.index(max(self.free)), gains.index(max(gains))
+        if backlog is not None and not ends and gains[first] < gains[slowest]:
+            later = round(times * gains[slowest])
+            shifts = [later if gain > 0 else 0 for gain in gains]
+            shifts[first] = max(round(times * gains[first]), self.free[slowest] + later - self.free[first])
+        for number in range(mark.operations, len(self.end)):
+            shift = later if backlog is None else shifts[backlog[number]]
+            self.start[number] += shift
+            self.end[number] += shift
+        self.free = [now + shift for now, shift in zip(self.free, shifts)]
+        for queue, end in zip(shared.queues if shared is not None else (), ends):
+            self.free[queue] = end
+        self._queues.issued = [now + later if now > then else now for now, then in zip(self._queues.issued, mark.issued)]
+        self._ports = [now + later if now > then else now for now, then in zip(self._ports, mark.ports)]
+        self._fetched += later
+
+
+def make_timing_model(chip: Chip, record: Record | None = None) -> TimingModel:
+    """The queues and ports of a machine."""
+    specs = [unit.spec for unit in chip.units]
+    depths = [s.queue_depth for s in specs]
+    return TimingModel([s.issue_cycles for s in specs], depths, 2 * len(chip.spaces), record, flights(chip))
+
+
+def flights(chip: Chip) -> list[int]:
+    """Operations of each queue that may be in flight."""
+    return [flights_of(unit) for unit in chip.units]
+
+
+def flights_of(unit: Unit) -> int:
+    """Operations of its queue that may be in flight."""
+    return unit.spec.outstanding if isinstance(unit.spec, Dma) else 1
+
+
+def read_rate(memory: Memory) -> float:
+    """Bytes a cycle of the port that reads."""
+    return max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle if memory.shared_ports else 0.0)
+
+
+def write_rate(memory: Memory) -> float:
+    """Bytes a cycle of the port that writes."""
+    return max(memory.write_bytes_per_cycle, memory.read_bytes_per_cycle if memory.shared_ports else 0.0)
+
+
+def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:
+    """Of each operation, memory by memory. The ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m."""
+    columns = [cycles for space in range(len(chip.spaces)) for cycles in _served(chip, wanted, space)]
+    known: dict[tuple[int, ...], tuple[Service, ...]] = {}
+    for row in zip(*(column.tolist() for column in columns)):
+        if row not in known:
+            known[row] = tuple((port, cycles) for port, cycles in enumerate(row) if cycles)
+        yield known[row]
+
+
+def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
+    """Of one operation."""
+    found: list[Service] = []
+    for t in traffic:
+        memory = chip.spaces[t.space].memory
+        read, written = ceil(t.read_burst_bytes / read_rate(memory)), ceil(t.write_burst_bytes / write_rate(memory))
+        cycles = max(read, t.read_bank_cycles), max(written, t.write_bank_cycles)
+        if memory.shared_ports:
+            cycles = sum(cycles), 0
+        found += [(2 * t.space + i, n) for i, n in enumerate(cycles) if n]
+    return tuple(found)
+
+
+def _served(chip: Chip, wanted: Demands, space: int) -> tuple[Column, Column]:
+    """Cycles of the two ports of a memory."""
+    memory = chip.spaces[space].memory
+    read = np.maximum(_cycles(wanted.read_burst_bytes[space], read_rate(memory)), wanted.read_bank_cycles[space])
+    written = np.maximum(_cycles(wanted.write_burst_bytes[space], write_rate(memory)), wanted.write_bank_cycles[space])
+    return (read + written, np.zeros_like(read)) if memory.shared_ports else (read, written)
+
+
+def _cycles(size_bytes: Column, rate: float) -> Column:
+    return np.ceil(size_bytes / rate).astype(np.int64)

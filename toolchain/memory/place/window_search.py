@@ -1,0 +1,118 @@
+"""Windows: the items around those above the target are placed anew by the decision search, all others stay.
+
+Only items that stay above the target can remain there; so the number of those above it falls with every window solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolchain.memory.place.allocations import Allocation
+from toolchain.memory.place.problem import sections_of
+from toolchain.memory.place.search import Decider
+
+WINDOW_ITEMS = (60, 200, 600)  # sizes tried around one item
+FIXED_A_FREE = 4  # rectangles that stay, for each free item; above this the longest-lived stay as well
+NODES_AN_ITEM = 6  # of one window
+
+
+@dataclass(frozen=True)
+class Columns:
+    """int64[n] of plain items: steps, sections, size; live bytes of each section."""
+
+    start: np.ndarray
+    end: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    size: np.ndarray
+    live_bytes: np.ndarray
+
+    def fullest_section(self, n: int) -> int:
+        """Of item n's life."""
+        return int(self.first[n]) + int(self.live_bytes[self.first[n] : self.last[n]].argmax())
+
+    def live_in(self, low: int, high: int) -> np.ndarray:
+        """bool[n]: the items live in one of the sections [low, high)."""
+        return (self.first < high) & (self.last > low)
+
+
+def make_columns(items: Sequence[Allocation]) -> Columns:
+    """Hulls of the items."""
+    first, last, sections = sections_of(items)
+    start, end, size = np.array([(i.start, i.end, i.size_bytes) for i in items], dtype=np.int64).T
+    changes = np.zeros(sections + 1, dtype=np.int64)
+    np.add.at(changes, first, size)
+    np.add.at(changes, last, -size)
+    return Columns(start, end, np.array(first), np.array(last), size, np.cumsum(changes)[:sections])
+
+
+def improve_by_windows(
+    items: Sequence[Allocation], columns: Columns, bases: np.ndarray, target: int, effort_nodes: int, factor: int = 1
+) -> tuple[np.ndarray, int]:
+    """(bases, nodes): items above the target brought below it, one window after another, until one cannot be."""
+    bases, used, moved = bases.copy(), 0, None
+    while len(above := np.nonzero(bases + columns.size > target)[0]):
+        top = int(above[np.argmax((bases + columns.size)[above])])
+        for most in WINDOW_ITEMS:
+            free = _window(columns, top, most)
+            cap = min(effort_nodes - used, factor * NODES_AN_ITEM * (len(free) + 50))
+            moved, nodes = _solve(items, columns, bases, free, target, cap) if cap > 0 else (None, 0)
+            used += nodes
+            if moved is not None:
+                break
+        if moved is None:
+            break
+        bases = moved
+    return bases, used
+
+
+def _window(columns: Columns, n: int, most: int) -> np.ndarray:
+    """Allocation n, then at most so many live in the sections around its fullest one, the shortest-lived first."""
+    section, width = columns.fullest_section(n), 1
+    chosen = columns.live_in(section, section + 1)
+    while width < len(columns.live_bytes):
+        wider = columns.live_in(section - width, section + 1 + width)
+        if wider.sum() > most:
+            break
+        chosen, width = wider, 2 * width
+    free = np.nonzero(chosen)[0]
+    life = (columns.last - columns.first)[free]
+    life[free == n] = 0
+    return free[np.argsort(life, kind="stable")[:most]]
+
+
+def _solve(
+    items: Sequence[Allocation], columns: Columns, bases: np.ndarray, free: np.ndarray, target: int, nodes: int
+) -> tuple[np.ndarray | None, int]:
+    """(bases with the free items within the target or None, nodes)."""
+    fixed = _fixed(columns, bases, free, target)
+    while len(fixed) > FIXED_A_FREE * len(free) + 100 and len(free) > 8:
+        free = free[: len(free) // 2]
+        fixed = _fixed(columns, bases, free, target)
+    verdict = Decider([items[n] for n in free] + fixed).attempts(target, nodes)
+    if verdict.bases is None:
+        return None, max(verdict.nodes, len(free))
+    moved = bases.copy()
+    moved[free] = verdict.bases[: len(free)]
+    return moved, verdict.nodes
+
+
+def _fixed(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -> list[Allocation]:
+    """What the others occupy while a free item lives, below the target; rectangles that touch are one."""
+    begin, until = columns.start[free].min(), columns.end[free].max()
+    others = (columns.start < until) & (columns.end > begin) & (bases < target)
+    others[free] = False
+    at = np.nonzero(others)[0]
+    start, end = np.maximum(columns.start[at], begin), np.minimum(columns.end[at], until)
+    low, high = bases[at], np.minimum(bases[at] + columns.size[at], target)
+    merged: list[list[int]] = []
+    for k in np.lexsort((low, end, start)):
+        row = [int(start[k]), int(end[k]), int(low[k]), int(high[k])]
+        if merged and merged[-1][:2] == row[:2] and merged[-1][3] == row[2]:
+            merged[-1][3] = row[3]
+        else:
+            merged.append(row)
+    return [Allocation(s, e, h - b, 1, (("", 0),), ((s, e, 0, h - b),), b, h, True) for s, e, b, h in merged]

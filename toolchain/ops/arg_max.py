@@ -1,0 +1,150 @@
+"""ArgMax and ArgMin: which of the elements along a dimension is the largest, in whole numbers that the codes hold exactly; and
+OneHot of such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ops.comparison import Compare, find_missing_function
+from toolchain.ops.exact_integers import FINE, TRUTH, CodeOperand, CodeSteps, counting, counts_to
+from toolchain.ops.kit.layout import axis_in, permute_to_layout
+from toolchain.ops.kit.operator import FloatOp
+from toolchain.ops.kit.quant_context import QuantContext
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.selection_context import SelectionContext
+from toolchain.ops.permutation import Reshape
+from toolchain.ops.pool.geometry import Geometry, Pair, over_one
+from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.pool.rules import MaxPool
+from toolchain.ops.where import Where
+
+
+@dataclass(frozen=True)
+class ArgMax(FloatOp):
+    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c], for a kernel of (length, 1), of x[n, h, i, c] for one of
+    (1, length); smallest: of the smallest; last: the last of equal ones, else the first. Where x is its maximum, the place
+    counted from the end that wins; of these the maximum again."""
+
+    kernel: Pair
+    smallest: bool
+    last: bool
+
+    @property
+    def length(self) -> int:
+        return prod(self.kernel)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if self._type(chip) is None:
+            types = ", ".join(chip.operand_types)
+            return f"positions 0 to {self.length - 1}, more than codes of {types} hold (numerics.activation, more_activations)"
+        if not chip.limits.elementwise.broadcast:
+            return "each element is compared with the largest of all, which needs limits.elementwise.broadcast: true"
+        compared = Compare("greater").unsupported(node, graph, chip)
+        return (
+            compared
+            or find_missing_function(("sub", "mul"), node, graph, chip)
+            or MaxPool(self._all).unsupported(node, graph, chip)
+        )
+
+    @property
+    def _all(self) -> Geometry:
+        return Geometry(self.kernel, (1, 1), (0, 0, 0, 0))
+
+    def _type(self, chip: Chip) -> CodeType | None:
+        symmetric = chip.numerics.symmetric_activations
+        return next((t for t in chip.operand_types if self.length - 1 <= counts_to(t, symmetric)), None)
+
+    def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
+        return self._type(chip)
+
+    def own_scale(self, codes: CodeType) -> Quant:
+        return counting(codes, self.length - 1)
+
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        x, y = steps.read(node.inputs[0]), steps.output
+        x = _mirrored(steps, x) if self.smallest else x
+        below = steps.sum(
+            "below", "sub", self._largest(steps, "largest", x), x, CodeOperand("", TRUTH, y.codes, ()), (0, 1), FINE
+        )
+        there = steps.opposite("there", below, CodeOperand("", TRUTH, y.codes, ()))
+        places = np.arange(self.length) if self.last else np.arange(self.length)[::-1]
+        held = steps.constant("places", places.reshape(1, *self.kernel, 1) + y.quant.zero_point, y.quant, y.codes)
+        marked = steps.product("places", there, held, y)
+        if self.last:
+            self._largest(steps, "", marked)
+            return steps.made
+        found = self._largest(steps, "from the end", marked)
+        end = steps.constant("end", np.full((1, 1, 1, 1), self.length - 1 + y.quant.zero_point), y.quant, y.codes)
+        steps.sum("", "sub", end, found, y, (0, self.length - 1))
+        return steps.made
+
+    def _largest(self, steps: CodeSteps, what: str, x: CodeOperand) -> CodeOperand:
+        n, h, w, c = x.shape
+        left = h - self.kernel[0] + 1, w - self.kernel[1] + 1
+        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, *left, c))
+
+
+def _mirrored(steps: CodeSteps, x: CodeOperand) -> CodeOperand:
+    """-x, in codes that lie the other way round."""
+    low, high = x.codes.limits
+    symmetric = steps.scope.chip.numerics.symmetric_activations
+    mirror = Quant(x.quant.scale, 0 if symmetric else low + high - x.quant.zero_point)
+    zero = steps.constant("0", np.full((), x.quant.zero_point), x.quant, x.codes)
+    bounds = low - mirror.zero_point, high - mirror.zero_point
+    return steps.sum("negative", "sub", zero, x, CodeOperand("", mirror, x.codes, ()), bounds)
+
+
+def _position(smallest: bool) -> Callable[[SelectionContext], None]:
+    def rule(scope: SelectionContext) -> None:
+        x, y, attributes = scope.node.inputs[0], scope.node.outputs[0], scope.attributes
+        shape, kept = scope.shape(x), bool(attributes.get("keepdims", 1))
+        if not shape:
+            return scope.refuse("the one place of a number")
+        axis = int(attributes.get("axis", 0)) % len(shape)
+        layout = scope.layout(x)
+        if layout == "nhwc" and not kept and axis != 1:  # without the channels what is left is in the model's order
+            layout = "plain"
+        sizes, place = permute_to_layout(shape, layout), axis_in(axis, layout)
+        outer, length, inner = prod(sizes[:place]), sizes[place], prod(sizes[place + 1 :])
+        source, (wide, few, kernel) = scope.read(x, layout), over_one(outer, length, inner)
+        view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
+        op = ArgMax(kernel, smallest, bool(attributes.get("select_last_index", 0)))
+        made = scope.work("position", op, (view,), few)
+        target = layout if kept else "plain"
+        return scope.emit(Reshape(permute_to_layout(scope.shape(y), target)), (made,), target, length - 1)
+
+    return rule
+
+
+def _one_hot(scope: SelectionContext) -> None:
+    """on where an index is the place along the new dimension, else off."""
+    x, depth, values = scope.node.inputs
+    shape, length, held = scope.shape(x), scope.value(depth), scope.value(values)
+    if length is None or held is None:
+        return scope.refuse("its depth or its values are computed")
+    if held.dtype.name not in ("float32", "bool"):
+        return scope.refuse(f"its values are {held.dtype.name}, not float32 or bool")
+    axis = int(scope.attributes.get("axis", -1)) % (len(shape) + 1)
+    wide = (*shape[:axis], 1, *shape[axis:])
+    places = np.arange(int(length.reshape(-1)[0])).reshape(-1, *(1,) * (len(shape) - axis))
+    source = scope.read(x, "plain")
+    view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
+    there = scope.constant(f"{scope.node.name}@places", places)
+    c = scope.step("there", Compare("equal"), (view, there), scope.shape(scope.node.outputs[0]))
+    off, on = (scope.constant(f"{scope.node.name}@{name}", held[i : i + 1]) for i, name in enumerate(("off", "on")))
+    return scope.emit(Where(), (c, on, off), "plain")
+
+
+RULES = {
+    "ArgMax": Rule(_position(False), indices=True),
+    "ArgMin": Rule(_position(True), indices=True),
+    "OneHot": Rule(_one_hot, bools=True, indices=True),
+}

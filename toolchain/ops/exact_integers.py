@@ -1,0 +1,116 @@
+"""Sums, differences and products of codes in which nothing is rounded away: what logic, comparisons and choices are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.requant import Requant
+from toolchain.ir.graph import Node, Quant, step_name
+from toolchain.ops.elementwise.integer import IntegerBinary, Kind
+from toolchain.ops.kit.operator import Array, NpuOp
+from toolchain.ops.kit.quant_context import QuantContext
+
+FINE = 64  # parts of a code that a comparison counts: less than half of one, as what is left of unlike scales, is no difference
+TRUTH = Quant(1.0, 0)  # of bool tensors: false is code 0, true is code 1
+Bounds = tuple[int, int]  # of what an operation makes, counted from its zero point
+
+
+def counting(codes: CodeType, most: int) -> Quant:
+    """Of whole numbers 0 to `most`, which codes of this type hold: in ones."""
+    return Quant(1.0, 0 if most <= codes.high else codes.low)
+
+
+def counts_to(codes: CodeType, symmetric: bool) -> int:
+    """The largest `most` of `counting`. symmetric: zero points are 0."""
+    return codes.high - (0 if symmetric else codes.low)
+
+
+@dataclass(frozen=True)
+class CodeOperand:
+    """An operand: codes of a scale, and of a type. value: of a constant, its codes."""
+
+    name: str
+    quant: Quant
+    codes: CodeType
+    shape: tuple[int, ...]
+    value: Array | None = None
+
+
+@dataclass
+class CodeSteps:
+    """The integer nodes that one node of the chip becomes. The last makes its output."""
+
+    node: Node
+    scope: QuantContext
+    made: list[Node] = field(default_factory=list[Node])
+
+    @property
+    def output(self) -> CodeOperand:
+        return self.read(self.node.outputs[0])
+
+    def read(self, tensor: str) -> CodeOperand:
+        """An activation as it is."""
+        scope = self.scope
+        return CodeOperand(tensor, scope.quant(tensor), scope.codes(tensor), scope.graph.types[tensor].shape)
+
+    def constant(self, what: str, codes: Array, quant: Quant, like: CodeType) -> CodeOperand:
+        """codes: whole numbers within those of the type `like`."""
+        value = np.asarray(codes)
+        return CodeOperand(f"{self.node.name}.{what}", quant, like, value.shape, value.astype(like.dtype))
+
+    def sum(
+        self, what: str, kind: Kind, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None, parts: float = 1
+    ) -> CodeOperand:
+        """add, sub: a and b meet at the larger of their scales, of which `y` counts so many `parts`: exactly where the scales are
+        one. what: the tensor in words, "" the node's output; bounds: what it is clamped to,
+        None: the ends of its codes."""
+        numerics, operation = self.scope.chip.numerics, kind
+        common, floats = max(a.quant.scale, b.quant.scale), numerics.sums_in_float32(operation)
+        # A bit less than where operands meet at twice the larger scale: so their difference has no more bits.
+        shift = 0 if floats else max(numerics.headroom(max(a.codes, b.codes, key=lambda t: t.bits)) - 1, 0)
+        inner = (parts if floats else 1) / common
+        first, second = (self.scope.inner_requant(q.quant.scale * inner, operation, where=self.node.name) for q in (a, b))
+        out = self._requant(parts * 2.0**-shift, operation, y, bounds)
+        op = IntegerBinary(kind, a.quant.zero_point, b.quant.zero_point, shift, first, second, out)
+        return self._step(what, op, (a, b), y)
+
+    def product(self, what: str, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None = None) -> CodeOperand:
+        """a b, rounded once to the codes of y: exactly where one of them counts in ones and the other in y's scale."""
+        scale = a.quant.scale * b.quant.scale / y.quant.scale
+        out = self._requant(scale, "mul", y, bounds)
+        op = IntegerBinary("mul", a.quant.zero_point, b.quant.zero_point, 0, None, None, out)
+        return self._step(what, op, (a, b), y)
+
+    def opposite(self, what: str, truth: CodeOperand, y: CodeOperand) -> CodeOperand:
+        """Not."""
+        one = self.constant(f"{what or 'not'}/1", np.ones((), np.int64), TRUTH, truth.codes)
+        return self.sum(what, "sub", one, truth, y, (0, 1))
+
+    def _requant(self, scale: float, operation: Kind, y: CodeOperand, bounds: Bounds | None) -> Requant:
+        zero, (low, high) = y.quant.zero_point, y.codes.limits
+        if bounds is not None:
+            low, high = zero + bounds[0], zero + bounds[1]
+        return self.scope.requant(scale, operation, y.codes, zero, low, high, where=self.node.name)
+
+    def _step(self, what: str, op: IntegerBinary, operands: tuple[CodeOperand, CodeOperand], y: CodeOperand) -> CodeOperand:
+        shape = np.broadcast_shapes(*(o.shape for o in operands))
+        return self.add(what, op, tuple(self._operand(o, shape) for o in operands), y, shape)
+
+    def add(self, what: str, op: NpuOp, names: tuple[str, ...], y: CodeOperand, shape: tuple[int, ...]) -> CodeOperand:
+        """A node that makes codes like those of y, in a tensor of this shape."""
+        node, scope = self.node, self.scope
+        if not what:
+            self.made.append(Node(node.name, op, names, node.outputs, node.sources))
+            return y
+        name = scope.inner(scope.own_name(f"{node.outputs[0]}@{what}"), y.quant, y.codes, shape)
+        self.made.append(Node(step_name(node.name, what), op, names, (name,), node.sources))
+        return CodeOperand(name, y.quant, y.codes, shape)
+
+    def _operand(self, operand: CodeOperand, shape: tuple[int, ...]) -> str:
+        if operand.value is None:
+            return operand.name
+        value = operand.value if self.scope.chip.limits.elementwise.broadcast else np.broadcast_to(operand.value, shape)
+        return self.scope.constant(operand.name, np.ascontiguousarray(value).reshape(value.shape))

@@ -1,0 +1,152 @@
+"""Tables of a function, and which numbers an interpolated one is read at: its 512 steps are for those that occur."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.pointwise.tables import (
+    TABLE16_STEP_BITS,
+    TableForm,
+    build_table8,
+    build_table16,
+    entries16,
+    neighbour_entries16,
+)
+from quant.observe import Range
+from quant.parameters import activation_quant, quant_range
+from toolchain.ir.graph import Quant
+from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.requants import LookupTable
+
+# What an entry may saturate by, in codes, and of the output at the end of the range in use. Less than this is left: tensors
+# that share a scale would part, and be rescaled, for the last few numbers of one.
+BENT_CODES, BENT = 2.0, 2.0**-7
+FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
+COARSE = 2.0**-8  # of the output's codes: an interpolated table that is off by more is no better than one of 8 bits
+_FINER = 2.0  # by so much at least is a table better for which its input is rescaled, and so much finer is that
+_EQUAL = 1e-6  # of two scales, relative
+_HALVINGS = 60  # of what lies between two entries
+_LOOKED_AT = 1 << 11  # numbers over the range of what a function reads
+
+
+def make_table(f: Callable[[Array], Array], x: Quant, y: Quant, numerics: Numerics) -> LookupTable:
+    """The table of f from codes of scale x to codes of scale y, both of the type of `numerics`."""
+    if not numerics.activation.interpolates:
+        signed = numerics.activation.low < 0
+        half = Rounding.HALF_EVEN if numerics.rounding is Rounding.FP32_RNE else Rounding.HALF_AWAY
+        table = build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed, rounding=half)
+        return LookupTable(table, "none")
+    entries = build_table16(
+        _continued(f), x.scale, y.scale, form=_form(y, numerics), input_zero_point=x.zero_point, output_zero_point=y.zero_point
+    )
+    return LookupTable(entries, numerics.interpolation)
+
+
+def _continued(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """f, and where it has no value the one at the end of where it has: an entry between which and the next there are numbers
+    that have one says where these begin."""
+
+    def continued(x: Array) -> Array:
+        y = np.asarray(f(x), np.float64)
+        known = np.flatnonzero(~np.isnan(y))
+        if known.size in (0, y.size):
+            return y
+        missing = np.flatnonzero(np.isnan(y))
+        beside = known[np.argmin(np.abs(known - missing[:, None]), axis=1)]
+        outside, inside = x[missing].astype(np.float64), x[beside].astype(np.float64)
+        for _ in range(_HALVINGS):
+            middle = (outside + inside) / 2
+            undefined = np.isnan(f(middle))
+            outside, inside = np.where(undefined, middle, outside), np.where(undefined, inside, middle)
+        y[missing] = f(inside)
+        return y
+
+    return continued
+
+
+def _form(y: Quant, numerics: Numerics) -> TableForm:
+    """TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not."""
+    return "tflite" if numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
+
+
+@dataclass(frozen=True)
+class TableReadout:
+    """An interpolated table of f, from codes of x to those of y. seen, held: what calibration saw of its input and output, None
+    where it says nothing of them; numerics: of both."""
+
+    f: Callable[[Array], Array]
+    x: Quant
+    y: Quant
+    seen: Range | None
+    held: Range | None
+    numerics: Numerics
+
+    def finest(self, told: Range) -> Quant:
+        """The scale to which its input is rescaled, or its own, where that would do or nothing is gained: a part of a tensor has
+        the scale of the whole, of which it may fill less than a step. told: the part of x beyond which f stays what it is."""
+        y = quant_range(self.y, self.numerics)
+        enough = COARSE * y.span
+        best, error = self.x, self._error(self.x)
+        for part in (told, self.seen):
+            read = None if part is None else self._scaled(part)
+            if error <= enough or read is None:
+                continue
+            found = self._error(read)
+            if found <= error / _FINER:
+                best, error = read, found
+        return best
+
+    def _scaled(self, part: Range) -> Quant | None:
+        """For the part alone: no finer than a step of the table a code, or than the machine can make codes."""
+        most = min(float(1 << TABLE16_STEP_BITS), float(self.numerics.scale.extremes[1]))
+        found = activation_quant(part, self.numerics)
+        if found.scale < self.x.scale / most:
+            wider = self.x.scale / most / found.scale
+            found = activation_quant(Range(part.low * wider, part.high * wider), self.numerics)
+        if found.scale * (1 + _EQUAL) < self.x.scale / most:  # of 0 alone, or of less than codes can have
+            whole = quant_range(self.x, self.numerics)
+            found = activation_quant(Range(whole.low / most, whole.high / most), self.numerics)
+        return found if found.scale * _FINER <= self.x.scale else None
+
+    def _error(self, read: Quant) -> float:
+        """How far the table is from f at most, over what was seen, where its input is rescaled to `read`."""
+        limits, x, y = self.numerics.activation.limits, self.x, self.y
+        ends = self.seen or quant_range(x, self.numerics)
+        codes = np.clip(np.rint(np.linspace(ends.low, ends.high, _LOOKED_AT) / x.scale) + x.zero_point, *limits)
+        real = x.scale * (codes - x.zero_point)
+        with np.errstate(all="ignore"):
+            wanted = np.asarray(self.f(real), np.float64)
+        inner = np.clip(np.rint(real / read.scale) + read.zero_point, *limits).astype(self.numerics.activation.dtype)
+        made = y.scale * (make_table(self.f, read, y, self.numerics).apply(inner) - float(y.zero_point))
+        held = quant_range(y, self.numerics)
+        off = np.abs(made - np.clip(wanted, held.low, held.high))
+        return float(np.max(off, initial=0.0, where=~np.isnan(wanted)))
+
+    def ends(self, read: Quant) -> Range | None:
+        """What the output's codes should hold where its input is rescaled to `read`; None: nothing more. The first and the last
+        code in use lie between entries of which one is beyond the range in use: an entry that saturates there bends what is
+        interpolated. So the output's codes hold it, where it is a number and not far off."""
+        if self.seen is None or self.held is None:
+            return None
+        y, (least, most), form = self.y, self.numerics.activation.limits, _form(self.y, self.numerics)
+        entries = entries16(
+            self.f, read.scale, y.scale, form=form, input_zero_point=read.zero_point, output_zero_point=y.zero_point
+        )
+        whole = self.held.with_zero()
+        wanted = whole
+        for end in (self.seen.low, self.seen.high):
+            code = int(np.clip(np.rint(end / read.scale) + read.zero_point, least, most))
+            with np.errstate(all="ignore"):
+                bent = max(BENT_CODES, BENT * abs(float(self.f(np.array(end))) / y.scale))
+            beside = [
+                float(t) for t in entries[neighbour_entries16(code)] if np.isfinite(t) and not least - bent <= t <= most + bent
+            ]
+            for value in (y.scale * (t - y.zero_point) for t in beside):
+                wider = wanted.union(Range(value, value))
+                wanted = wider if wider.span <= FARTHEST * whole.span else wanted
+        return None if wanted == whole else wanted

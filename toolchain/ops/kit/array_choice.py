@@ -1,0 +1,58 @@
+"""Which of a machine's arrays can run an operator: they may differ in what they do on the way out, and in depthwise modes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from toolchain.errors import CompileError, InternalError
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import MacArray
+from toolchain.hw.unit_map import Unit
+from toolchain.ops.kit.tile import Tiling
+
+
+def find_capable_arrays(
+    chip: Chip, post: Collection[str] = (), depthwise: bool = False, group: int = 0, pair: tuple[str, str] | None = None
+) -> tuple[Unit, ...]:
+    """Those that programs use and that have all of `post`, a mode for depthwise convolutions where one is asked for, groups of so
+    many weights where `group` is one, and activations and weights of the types of `pair` where that is given."""
+    return tuple(
+        unit
+        for unit in chip.workers("mac_array")
+        if set(post) <= set(unit.array.post) and (not depthwise or unit.array.depthwise != "none")
+        if not group or (unit.array.groups is not None and group in unit.array.groups.sizes)
+        if pair is None or unit.array.rate_of(*pair) is not None
+    )
+
+
+def add_dataflows(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: bool = False) -> Iterator[Tiling]:
+    """Each tiling with every dataflow, and depthwise mode where one is used, that an operation on one of the arrays may name."""
+    counts = {(len(u.array.dataflows), len(u.array.depthwise_modes) if depthwise else 1) for u in arrays}
+    variants = sorted({pair for flows, modes in counts for pair in product(range(flows), range(modes))})
+    for tiling in tilings:
+        for flow, mode in variants:
+            same = (tiling.dataflow, tiling.mode) == (flow, mode)  # on most machines: no copy
+            yield tiling if same else replace(tiling, dataflow=flow, mode=mode)
+
+
+def lie_together(chip: Chip, *roles: str) -> bool:
+    """Whether operands of these roles lie in one memory on every array that programs use."""
+    return all(len({unit.roles[role] for role in roles}) == 1 for unit in chip.workers("mac_array"))
+
+
+def main_array(units: Sequence[Unit]) -> MacArray:
+    """The one of most multipliers, the first among equal ones: tilings are made for it."""
+    if not units:
+        raise InternalError("an operator that no array can run")
+    return max(units, key=lambda unit: unit.array.multipliers).array
+
+
+def require_usable_units(chip: Chip) -> None:
+    """Raises CompileError where programs can use no array or no DMA of the machine."""
+    for kind, what in (("mac_array", "multiplies"), ("dma", "moves data")):
+        if not chip.workers(kind):
+            engines = dict.fromkeys(unit.engine for unit in chip.of_kind(kind))
+            reasons = "; ".join(chip.unused[engine] for engine in engines)
+            raise CompileError(f"{chip.name}: nothing that {what} can be used: {reasons}")

@@ -1,0 +1,168 @@
+"""Operators that spread channels over space: DepthToSpace, SpaceToDepth, and ConvTranspose by way of them.
+
+A transposed convolution of stride s is s x s ordinary ones, one for each place an output can have between two inputs.
+They run as one convolution with s x s times the channels, whose output is interleaved and cut to size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from toolchain.ops.convolution.integer import exceeds_max_pad
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.data_movement import Pad, Slice
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.selection_context import SelectionContext
+from toolchain.ops.permutation import Reshape, permutation
+
+Shape = tuple[int, ...]
+
+
+def depth_to_space(scope: SelectionContext) -> None:
+    block = int(scope.attributes["blocksize"])
+    source = scope.read(scope.node.inputs[0], "nhwc")
+    n, h, w, c = scope.types[source].shape
+    rest = c // block**2
+    if scope.attributes.get("mode", "DCR") == "DCR":
+        view, perm = (n, h, w, block, block, rest), (0, 1, 3, 2, 4, 5)
+    else:
+        view, perm = (n, h, w, rest, block, block), (0, 1, 4, 2, 5, 3)
+    return _rearranged(scope, source, view, perm)
+
+
+def space_to_depth(scope: SelectionContext) -> None:
+    block = int(scope.attributes["blocksize"])
+    source = scope.read(scope.node.inputs[0], "nhwc")
+    n, h, w, c = scope.types[source].shape
+    perm = (0, 1, 3, 5, 2, 4) if scope.attributes.get("mode") == "CRD" else (0, 1, 3, 2, 4, 5)
+    return _rearranged(scope, source, (n, h // block, block, w // block, block, c), perm)
+
+
+def _rearranged(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> None:
+    """The node's output: `source` under the shape `view`, transposed, under the output's own shape."""
+    moved = _moved(scope, source, view, perm)
+    n, c, h, w = scope.shape(scope.node.outputs[0])
+    return scope.emit(Reshape((n, h, w, c)), (moved,), "nhwc")
+
+
+def _moved(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> str:
+    seen = scope.step("view", Reshape(view), (source,), view)
+    return scope.step("moved", permutation(view, perm), (seen,), tuple(view[p] for p in perm))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One dimension of a transposed convolution: `taps` inputs meet an output; `count` groups of `stride` outputs are made,
+    from the group `first` on, with the input padded; the outputs wanted begin `cut` into them."""
+
+    stride: int
+    taps: int
+    before: int
+    after: int
+    count: int
+    cut: int
+
+
+def phases(size: int, out: int, kernel: int, stride: int, begin: int) -> Phases:
+    """size inputs, `out` outputs; y[i stride + k - begin] += x[i] w[k]. Groups that no wanted output lies in are not made."""
+    taps = max(-(-kernel // stride), 1)
+    first, last = begin // stride, (begin + out - 1) // stride
+    before = taps - 1 - first
+    return Phases(stride, taps, before, last + 1 - size, last - first + 1, begin - first * stride)
+
+
+def both_phases(attributes: Mapping[str, Any], weights: Shape, size: Shape, out: Shape) -> tuple[Phases, Phases]:
+    """Of rows and columns. weights: [c, o/g, kh, kw]; size, out: NCHW; attributes: of a ConvTranspose in normal form."""
+    strides, dilations, pads = (attributes[name] for name in ("strides", "dilations", "pads"))
+    rows, columns = (
+        phases(size[2 + i], out[2 + i], (weights[2 + i] - 1) * int(dilations[i]) + 1, int(strides[i]), int(pads[i]))
+        for i in (0, 1)
+    )
+    return rows, columns
+
+
+def conv_transpose(scope: SelectionContext) -> None:
+    """y[o, i s + k - p] += x[c, i] w[c, o, k] (ONNX ConvTranspose-11)."""
+    x, w = scope.node.inputs[:2]
+    bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
+    weights, a = scope.value(w), scope.attributes
+    if weights is None or (bias and scope.value(bias) is None):
+        return scope.refuse("its weights or bias are computed, not constant")
+    if weights.ndim != 4 or "pads" not in a:
+        return scope.refuse("windows that are not over rows and columns, or padding that is not given")
+    groups = int(a["group"])
+    rows, columns = both_phases(a, weights.shape, scope.shape(x), scope.shape(scope.node.outputs[0]))
+    kernel = phase_weights(_spread(weights, tuple(a["dilations"])), groups, rows, columns)
+    names = [scope.constant(f"{w}@phases", kernel)]
+    if bias:
+        per_group = np.asarray(scope.value(bias)).reshape(groups, 1, -1)
+        spread_bias = np.broadcast_to(per_group, (groups, rows.stride * columns.stride, per_group.shape[2]))
+        names.append(scope.constant(f"{bias}@phases", np.ascontiguousarray(spread_bias).reshape(-1)))
+    made = _convolved(scope, scope.read(x, "nhwc"), rows, columns, groups, names)
+    return _interleaved(scope, made, rows, columns, groups)
+
+
+def _spread(weights: np.ndarray, dilations: Shape) -> np.ndarray:
+    """Zeros between the taps of a dilated window."""
+    if all(d == 1 for d in dilations):
+        return weights
+    kernel = tuple((k - 1) * d + 1 for k, d in zip(weights.shape[2:], dilations))
+    spread = np.zeros((*weights.shape[:2], *kernel), weights.dtype)
+    spread[:, :, :: dilations[0], :: dilations[1]] = weights
+    return spread
+
+
+def phase_weights(weights: np.ndarray, groups: int, rows: Phases, columns: Phases) -> np.ndarray:
+    """[c, o/g, kh, kw] -> [g (row phase) (column phase) o/g, taps, taps, c/g], taps in the order of an ordinary convolution."""
+    channels, outputs, height, width = weights.shape
+    full = (rows.taps * rows.stride, columns.taps * columns.stride)
+    padded = np.zeros((channels, outputs, *full), weights.dtype)
+    padded[:, :, :height, :width] = weights
+    split = padded.reshape(groups, -1, outputs, rows.taps, rows.stride, columns.taps, columns.stride)
+    ordered = split[:, :, :, ::-1, :, ::-1, :].transpose(0, 4, 6, 2, 3, 5, 1)
+    return np.ascontiguousarray(ordered).reshape(-1, rows.taps, columns.taps, channels // groups)
+
+
+def _convolved(scope: SelectionContext, source: str, rows: Phases, columns: Phases, groups: int, names: list[str]) -> str:
+    """The ordinary convolution: [n, groups of rows, groups of columns, channels of all phases]."""
+    n, h, w, c = scope.types[source].shape
+    pads = (rows.before, columns.before, rows.after, columns.after)
+    lows, highs = [max(p, 0) for p in pads[:2]], [max(p, 0) for p in pads[2:]]
+    if min(pads) < 0:
+        top, left, bottom, right = (max(-p, 0) for p in pads)
+        kept = (n, h - top - bottom, w - left - right, c)
+        source = scope.step("kept", Slice((0, top, left, 0), (1, 1, 1, 1), kept), (source,), kept, like=source)
+        n, h, w, c = kept
+    outputs = scope.constants[names[0]].shape[0]
+    window = (lows[0], lows[1], highs[0], highs[1])
+    if exceeds_max_pad(window, groups, c, outputs, scope.chip):
+        around = (n, h + lows[0] + highs[0], w + lows[1] + highs[1], c)
+        before, after = (0, lows[0], lows[1], 0), (0, highs[0], highs[1], 0)
+        source, window = scope.step("padded", Pad(before, after, 0.0), (source,), around, like=source), (0, 0, 0, 0)
+    shape = (n, rows.count, columns.count, outputs)
+    return scope.step("phases", Convolution((1, 1), window, (1, 1), groups), (source, *names), shape)
+
+
+def _interleaved(scope: SelectionContext, made: str, rows: Phases, columns: Phases, groups: int) -> None:
+    n, h, w, channels = scope.types[made].shape
+    inner = channels // (groups * rows.stride * columns.stride)
+    view, perm = (n, h, w, groups, rows.stride, columns.stride, inner), (0, 1, 4, 2, 5, 3, 6)
+    moved = _moved(scope, made, view, perm)
+    whole = (n, h * rows.stride, w * columns.stride, groups * inner)
+    n, c, height, width = scope.shape(scope.node.outputs[0])
+    if whole == (n, height, width, c):
+        return scope.emit(Reshape(whole), (moved,), "nhwc")
+    uncut = scope.step("uncut", Reshape(whole), (moved,), whole)
+    cut = Slice((0, rows.cut, columns.cut, 0), (1, 1, 1, 1), (n, height, width, c))
+    return scope.emit(cut, (uncut,), "nhwc")
+
+
+RULES = {
+    "ConvTranspose": Rule(conv_transpose, "nhwc"),
+    "DepthToSpace": Rule(depth_to_space, "nhwc"),
+    "SpaceToDepth": Rule(space_to_depth, "nhwc"),
+}

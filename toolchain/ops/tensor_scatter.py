@@ -1,0 +1,178 @@
+"""Rows written at a place that is a number of each run: TensorScatter, by a base register that is read from memory.
+
+On machines without such registers one row is a choice over all places, which every machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxNode
+from toolchain.ops.kit.decomposition import DecompositionBuilder, NativeRule
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, RowIndex
+from toolchain.ops.kit.quant_context import QuantContext
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.selection_context import SelectionContext
+from toolchain.ops.kit.tile import FillBox, Loop, Move
+from toolchain.ops.rescale import at_output_scale
+
+_KEY = "control.indirect"
+
+
+@dataclass(frozen=True)
+class ScatterRows(FloatOp):
+    """y = x, but for rows along `axis` from the place number[0] on, which are those of z: inputs x, z, number. in_place: y has
+    the storage of x, which nothing else reads."""
+
+    axis: int
+    in_place: bool = False
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return _lacking(graph.types[node.inputs[0]].shape[self.axis], chip)
+
+    def number_type(self, shape: tuple[int, ...], chip: Chip) -> CodeType:
+        """Of the codes that the place is given in. shape: of x."""
+        return min(number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
+
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        nodes, names = at_output_scale(node, node.inputs[:2], scope)
+        put = PutRows(self.axis, self.in_place, 0)
+        return [*nodes, Node(node.name, put, (*names, node.inputs[2]), node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class PutRows(MoveOp):
+    """ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0. again: 0, or how
+    many rows behind they are put once more."""
+
+    NAME = "PutRows"
+    VERSION = 2
+    axis: int
+    in_place: bool
+    again: int
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, rows, number = inputs
+        count = rows.shape[self.axis]
+        first = min(max(int(number.reshape(-1)[0]), 0), x.shape[self.axis] - self.again - count)
+        y = x.copy()
+        for place in self._places():
+            y[(*(slice(None),) * self.axis, slice(first + place, first + place + count))] = rows
+        return y
+
+    def _places(self) -> tuple[int, ...]:
+        """Behind the row that the number says."""
+        return (0, self.again) if self.again else (0,)
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        x, rows = (layer.input_type(i).shape for i in (0, 1))
+        none = (0,) * len(x)
+        whole = Move(0, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(x)))
+        loops = tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(rows))
+        starts = (tuple(place if d == self.axis else 0 for d in range(len(x))) for place in self._places())
+        put = [Move(1, none, start, loops, indexed=True) for start in starts]
+        return [], put if self.in_place else [whole, *put]
+
+    def row_index(self, layer: Layer) -> RowIndex:
+        places, count = (layer.input_type(i).shape[self.axis] for i in (0, 1))
+        return RowIndex(2, layer.node.outputs[0], self.axis, places - self.again - count)
+
+
+@dataclass(frozen=True)
+class TakeRows(MoveOp):
+    """`count` rows of x along `axis`, from row number[0] + `first` on, as `shape`, which may have other dimensions of one place:
+    inputs x, number. A number beyond `last` is that one; less than 0 is 0."""
+
+    NAME = "TakeRows"
+    VERSION = 1
+    axis: int
+    first: int
+    count: int
+    last: int
+    shape: tuple[int, ...]
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, number = inputs
+        first = self.first + min(max(int(number.reshape(-1)[0]), 0), self.last)
+        return x[(*(slice(None),) * self.axis, slice(first, first + self.count))].reshape(self.shape)
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        x = layer.input_type(0).shape
+        start = tuple(self.first if d == self.axis else 0 for d in range(len(x)))
+        taken = [(d, n) for d, n in enumerate(self.count if d == self.axis else n for d, n in enumerate(x)) if n > 1]
+        made = [d for d, n in enumerate(self.shape) if n > 1]
+        loops = tuple(Loop(n, source, 1, target, 1) for (source, n), target in zip(taken, made))
+        return [], [Move(0, start, (0,) * len(self.shape), loops, indexed=True)]
+
+    def row_index(self, layer: Layer) -> RowIndex:
+        return RowIndex(1, layer.node.inputs[0], self.axis, self.last)
+
+
+def number_types(places: int, chip: Chip) -> list[CodeType]:
+    """Of the numbers of so many places: signed ones, as `load_base` reads them."""
+    return [codes for codes in chip.code_types if codes.limits[0] < 0 and codes.limits[1] >= places - 1]
+
+
+def _lacking(places: int, chip: Chip) -> str | None:
+    if chip.control.indirect is None:
+        return f"a row's place is a number of each run: {_KEY}"
+    if places - 1 > chip.control.indirect.max_index:
+        return f"{places} places: {_KEY}.max_index is {chip.control.indirect.max_index}"
+    if not number_types(places, chip):
+        return f"{places} places are more than its codes count: numerics.activation"
+    return None
+
+
+def find_missing_row_support(node: OnnxNode, graph: Graph, chip: Chip) -> str | None:
+    """Why the machine does not write rows where the number says, which one row can do without."""
+    cache, _, *at = node.inputs
+    if not any(at) or at[0] in graph.constants:
+        return "its place is constant"
+    if graph.types[at[0]].elements != 1:
+        return f"{graph.types[at[0]].elements} places, one of each sample"
+    if node.op.attributes.get("mode", "linear") != "linear":
+        return "its places go round"
+    return _lacking(graph.types[cache].shape[_axis(node, graph)], chip)
+
+
+def _axis(node: OnnxNode, graph: Graph) -> int:
+    return int(node.op.attributes.get("axis", -2)) % len(graph.types[node.inputs[0]].shape)
+
+
+def scatter(scope: SelectionContext) -> None:
+    reason = find_missing_row_support(scope.node, scope.graph, scope.chip)
+    cache, new, *at = scope.node.inputs
+    if reason is not None:
+        return scope.refuse(reason)
+    if any(n in scope.graph.constants for n in (cache, new)):
+        return scope.refuse("its cache or its rows are constant")
+    read = tuple(scope.read(n, "plain") for n in (cache, new, at[0]))
+    return scope.emit(ScatterRows(_axis(scope.node, scope.graph)), read, "plain")
+
+
+def one_row(steps: DecompositionBuilder) -> None:
+    """The new one where a place is that of the row, what was there elsewhere."""
+    cache, new, *at = steps.node.inputs
+    shape, axis = steps.shape(cache), _axis(steps.node, steps.graph)
+    if steps.shape(new)[axis] != 1:
+        steps.refuse(f"{steps.shape(new)[axis]} rows at once, whose place is a number of each run: {_KEY}")
+    count, places = shape[0], shape[axis]
+    row = steps.make("row", "Reshape", at[0] if any(at) else (0,) * count, (count, 1))
+    if steps.node.op.attributes.get("mode", "linear") == "circular":
+        row = steps.make("row of the circle", "Mod", row, (places,))
+    here = steps.make("is the row", "Equal", tuple(range(places)), row)
+    lies = (count, *(places if i == axis else 1 for i in range(1, len(shape))))
+    steps.make("rows", "Where", steps.make("is the row, as they lie", "Reshape", here, lies), new, cache, output=0)
+
+
+RULES = {"TensorScatter": Rule(scatter, numbers=(2,))}
+WHOLE = {"TensorScatter": NativeRule(find_missing_row_support, one_row)}

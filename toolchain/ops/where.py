@@ -1,0 +1,153 @@
+"""Where, and Max and Min of two tensors: one of two values, element by element, and nothing of the other.
+
+c x + (1 - c) y, each product at the output's scale: what is not chosen adds exactly nothing, and what is chosen is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from quant.masks import JUDGES
+from quant.observe import Range
+from quant.producer_links import HANDED_ON
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.masks import MASK_LOW
+from toolchain.ops.comparison import Compare, find_missing_function, no_nan, operands, truth
+from toolchain.ops.exact_integers import FINE, TRUTH, CodeOperand, CodeSteps
+from toolchain.ops.kit.operator import FloatOp
+from toolchain.ops.kit.quant_context import QuantContext
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.selection_context import SelectionContext
+
+_FUNCTIONS = ("add", "sub", "mul")
+
+
+@dataclass(frozen=True)
+class Where(FloatOp):
+    """y = x where c, else z: inputs c, x, z, each a tensor or a constant, numpy broadcasting. What of a constant lies beyond the
+    output's codes, infinity too, is their end."""
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return find_missing_function(_FUNCTIONS, node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        c, x, z = node.inputs
+        build_where(steps, truth(steps, c), operand(steps, x), operand(steps, z))
+        return steps.made
+
+
+@dataclass(frozen=True)
+class PairExtremum(FloatOp):
+    """y = the larger (max) or smaller (min) of two, as `Compare` tells them apart."""
+
+    kind: Literal["max", "min"]
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return Compare("greater").unsupported(node, graph, chip) or find_missing_function(_FUNCTIONS, node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        a, b = (operand(steps, name) for name in node.inputs)
+        pair = (a, b) if self.kind == "max" else (b, a)
+        first = steps.sum("first", "sub", *pair, CodeOperand("", TRUTH, steps.output.codes, ()), (0, 1), FINE)
+        build_where(steps, first, a, b)
+        return steps.made
+
+
+def operand(steps: CodeSteps, name: str) -> CodeOperand:
+    """A value to be chosen: a constant is rounded to the codes of the output."""
+    value = steps.scope.graph.constants.get(name)
+    if value is None:
+        return steps.read(name)
+    y = steps.output
+    codes = np.clip(np.rint(value.astype(np.float64) / y.quant.scale) + y.quant.zero_point, *y.codes.limits)
+    return steps.constant(name, codes.astype(np.int64), y.quant, y.codes)
+
+
+def build_where(steps: CodeSteps, c: CodeOperand, x: CodeOperand, z: CodeOperand) -> None:
+    """The steps from a bool and two values to the node's output."""
+    y = steps.output
+    _hold_ends(steps, x, z, y)
+    other = replace(c, name=f"{c.name}/not", value=1 - c.value) if c.value is not None else _opposite(steps, c)
+    parts = _part(steps, "where true", c, x, y), _part(steps, "where false", other, z, y)
+    low, high = y.codes.limits
+    steps.sum("", "add", *parts, y, (low - y.quant.zero_point, high - y.quant.zero_point))
+
+
+def _hold_ends(steps: CodeSteps, x: CodeOperand, z: CodeOperand, y: CodeOperand) -> None:
+    """Finer codes than those of what is chosen hold these at the ends of the range too: their numbers lie up to half a step
+    beyond the range, and would be another number where they are cut."""
+    step = max(value.quant.scale for value in (x, z))
+    seen = steps.scope.seen(y.name)
+    if seen is not None and step > 2 * y.quant.scale:
+        steps.scope.widen(y.name, Range(seen.low - step / 2, seen.high + step / 2))
+
+
+def _opposite(steps: CodeSteps, c: CodeOperand) -> CodeOperand:
+    return steps.opposite("not", c, CodeOperand("", TRUTH, c.codes, ()))
+
+
+def _part(steps: CodeSteps, what: str, c: CodeOperand, x: CodeOperand, y: CodeOperand) -> CodeOperand:
+    """x where c, else zero, in the codes of y."""
+    if c.value is None or x.value is None:
+        return steps.product(what, c, x, y)
+    return steps.constant(what, np.where(c.value == 1, x.value, y.quant.zero_point), y.quant, y.codes)
+
+
+def _where(scope: SelectionContext) -> None:
+    no_nan(scope, scope.node.inputs)
+    values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
+    far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)
+    if far is not None and not (far < 0 and _judged(scope.node.outputs[0], scope.graph)):
+        judges = ", ".join(sorted(JUDGES))
+        return scope.refuse(f"{far:g} for what is not chosen, read by others than {judges}: one scale does not hold both")
+    read, layout = operands(scope, scope.node.inputs)
+    return scope.emit(Where(), read, layout)
+
+
+def _judged(name: str, graph: Graph) -> bool:
+    """Whether what the tensor becomes by moves, sums and choices is read only where a value so low has no part."""
+    consumers, producers, pending, seen = graph.consumers(), graph.producers(), [name], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in graph.outputs:
+            return False
+        seen.add(name)
+        for node in consumers.get(name, ()):
+            kind = node.op.op_type if isinstance(node.op, OnnxOp) else ""
+            if kind in JUDGES or kind == "ReduceMax" or (kind == "Sub" and _less_largest(node, name, producers)):
+                continue
+            if kind not in (*HANDED_ON, "Add", "Sub", "Where"):
+                return False
+            pending += [n for n in node.outputs if n and n not in seen]
+    return True
+
+
+def _less_largest(node: Node, name: str, producers: Mapping[str, Node]) -> bool:
+    """x - max(x): the step of a Softmax that is taken apart."""
+    made = producers.get(node.inputs[1])
+    if made is None or not isinstance(made.op, OnnxOp) or made.op.op_type != "ReduceMax":
+        return False
+    return node.inputs[0] == name == made.inputs[0]
+
+
+def _extreme(kind: Literal["max", "min"]) -> Callable[[SelectionContext], None]:
+    def rule(scope: SelectionContext) -> None:
+        no_nan(scope, scope.node.inputs)
+        read, layout = operands(scope, scope.node.inputs)
+        return scope.emit(PairExtremum(kind), read, layout)
+
+    return rule
+
+
+RULES = {
+    "Where": Rule(_where, "any", bools=True),
+    "Max": Rule(_extreme("max"), "any"),
+    "Min": Rule(_extreme("min"), "any"),
+}

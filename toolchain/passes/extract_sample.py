@@ -1,0 +1,49 @@
+"""A batch as one sample, repeated: where no node of a region mixes the samples that its tensors hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.kit.operator import Layer, per_sample, sample_axis, sample_shape
+from toolchain.passes.partition import Segment
+
+
+@dataclass(frozen=True)
+class SampleGraph:
+    """count: of the batch. graph, segment: of one sample. counted: the tensors that have each sample's own values."""
+
+    count: int
+    graph: Graph
+    segment: Segment
+    counted: frozenset[str]
+
+
+def extract_sample(graph: Graph, segment: Segment, chip: Chip) -> SampleGraph | None:
+    """graph: integer. None where the region has no batch, or a node to which the samples are not all the same."""
+    shapes = {graph.types[n].shape[:1] for n in segment.outputs}
+    if len(shapes) != 1 or min(shapes) <= (1,):
+        return None
+    (count,) = min(shapes)
+    counted: set[str] = set()
+    shared: set[str] = set()
+    nodes: list[Node] = []
+    for node in segment.nodes:
+        found = per_sample(Layer(node, graph.types, graph.constants, chip), count)
+        if found is None:
+            return None
+        counted.update((*found.inputs, *node.outputs))
+        shared.update(n for n in node.inputs if n and n not in found.inputs)
+        nodes.append(replace(node, op=found.op))
+    if counted & shared or (chip.layout.feature_maps is not None and not all(_leads(graph.types[n].shape) for n in counted)):
+        return None
+    single = {n: replace(graph.types[n], shape=sample_shape(graph.types[n].shape, count)) for n in sorted(counted)}
+    types = {**graph.types, **single}
+    return SampleGraph(count, replace(graph, types=types), replace(segment, nodes=tuple(nodes)), frozenset(counted))
+
+
+def _leads(shape: tuple[int, ...]) -> bool:
+    """Whether samples of a tensor lie one behind the other whatever the order of its channels: along no rows or columns of a
+    feature map."""
+    return len(shape) != 4 or sample_axis(shape) == 0

@@ -1,0 +1,110 @@
+"""What stands behind the moves of a convolution's output steps in front of them: functions and sums can then leave the array
+with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import UnionType
+
+from toolchain.ir.graph import INNER, Graph, Node, Origin, fresh_name, step_name
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.data_movement import Slice
+from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.matrix_product import MatrixProduct
+from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.scalar_functions import multiple
+from toolchain.ops.unary import Unary
+
+
+def hoist_sums(graph: Graph) -> Graph:
+    """convolution, Reshapes, sum -> convolution, sum, Reshape: where what is added is as large, no constant and made before.
+
+    Only through tensors that nothing else reads.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    for node in graph.nodes:
+        if not isinstance(node.op, Binary) or graph.constants.keys() & set(node.inputs):
+            continue
+        for i, name in enumerate(node.inputs):
+            moves = _moves_behind(Convolution, name, graph, producers, consumers)
+            alike = graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]
+            if moves and alike and all(isinstance(move.op, Reshape) for move in moves):
+                graph = _sum_lifted(node, i, moves[0].inputs[0], graph)
+                producers, consumers = graph.producers(), graph.consumers()
+                break
+    return graph
+
+
+def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
+    """index: of the operand that is another shape of `product`."""
+    y, other, kind = node.outputs[0], node.inputs[1 - index], graph.types[product]
+    early, view = (fresh_name(f"{y}@{what}", graph.types) for what in ("early", "other"))
+    operands = (product, view) if index == 0 else (view, product)
+    steps = [
+        Node(step_name(node.name, "other"), Reshape(kind.shape), (other,), (view,), ()),
+        replace(node, inputs=operands, outputs=(early,)),
+        Node(step_name(node.name, "shape"), Reshape(graph.types[y].shape), (early,), (y,), ()),
+    ]
+    origins = {early: Origin(graph.origins[y].tensor, INNER), view: Origin(graph.origins[other].tensor, INNER)}
+    nodes = [new for old in graph.nodes for new in (steps if old.name == node.name else (old,))]
+    return graph.with_nodes(nodes, {early: kind, view: kind}, origins=origins)
+
+
+def lift_functions(graph: Graph) -> Graph:
+    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output. A multiple
+    steps in front of the moves of any product: there it is another scale of what that makes.
+
+    Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    for node in graph.nodes:
+        if not isinstance(node.op, Unary):
+            continue
+        products = Convolution if multiple(node.op.function) is None else Convolution | MatrixProduct
+        chain = _moves_behind(products, node.inputs[0], graph, producers, consumers)
+        if chain:
+            graph = _lifted(node, chain, graph)
+            producers, consumers = graph.producers(), graph.consumers()
+    return graph
+
+
+def _moves_behind(
+    products: type | UnionType, name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
+) -> list[Node]:
+    """The moves between the output of one of these operators and this tensor, first to last; none where there is no such one."""
+    chain: list[Node] = []
+    while graph.read_once(name, consumers):
+        before = producers.get(name)
+        if before is None:
+            return []
+        if isinstance(before.op, products):
+            return chain
+        if not isinstance(before.op, Reshape | Transpose | Slice) or not _keeps_half(before, graph):
+            return []
+        chain.insert(0, before)
+        name = before.inputs[0]
+    return []
+
+
+def _keeps_half(node: Node, graph: Graph) -> bool:
+    return 2 * graph.types[node.outputs[0]].elements >= graph.types[node.inputs[0]].elements
+
+
+def _lifted(node: Node, chain: list[Node], graph: Graph) -> Graph:
+    x, y = chain[0].inputs[0], node.outputs[0]
+    early = fresh_name(f"{y}@early", graph.types)
+    inner = Origin(graph.origins[y].tensor, INNER)
+    function = Node(node.name, node.op, (x,), (early,), node.sources)
+    moved = [replace(chain[0], inputs=(early,)), *chain[1:]]
+    moved[-1] = replace(moved[-1], outputs=(y,))
+    origins = dict.fromkeys((early, *(step.outputs[0] for step in moved[:-1])), inner)
+    places = {old.name: new for old, new in zip(chain, moved)}
+    nodes: list[Node] = []
+    for old in graph.nodes:
+        if old.name == node.name:
+            continue
+        if old.name == chain[0].name:
+            nodes.append(function)
+        nodes.append(places.get(old.name, old))
+    return graph.with_nodes(nodes, {early: graph.types[x]}, origins=origins)

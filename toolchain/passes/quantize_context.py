@@ -1,0 +1,253 @@
+"""What operators see while they are quantized, and what each becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import ScaleForm, choose_scale
+from quant.observe import Range
+from quant.parameters import activation_quant
+from quant.repair.choices import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.ir.file_quantization import FileWeights, find_file_weights
+from toolchain.ir.graph import Graph, Node, Quant, fresh_name
+from toolchain.ops.kit.operator import FloatOp, operator_of, same_scale
+from toolchain.ops.rescale import make_rescale_node
+
+_INT32 = (-(2**31), 2**31 - 1)
+# Rounding.DOUBLE_ROUND rounds a second time behind shifts above 31. Of scales near one, as pools and sums have them, that is off
+# by up to a quarter of a code, always away from zero: there the multiplier gives up its last bits, of which 26 are left.
+_ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
+
+
+@dataclass
+class QuantizeContext:
+    """What operators see while they are quantized; gathers the new constants."""
+
+    graph: Graph
+    chip: Chip
+    types: Mapping[str, CodeType]
+    quants: Mapping[str, Quant]
+    layers: Mapping[str, LayerParameters]
+    offsets: Mapping[str, Offset]
+    held: Mapping[str, FileWeights]
+    weight_types: Mapping[str, CodeType]
+    ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # tensors between the nodes of an operator
+    wider: dict[str, Range] = field(default_factory=dict)
+    seen_as: Mapping[CodeType, Mapping[str, Quant]] = field(default_factory=dict)  # what tensors would have in another type
+    narrowed: Mapping[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # those of one node that it sees so
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of inner tensors that have not that of their source
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        return self.graph.producers()
+
+    def quant(self, tensor: str) -> Quant:
+        if tensor in self.narrowed:
+            return self.narrowed[tensor][0]
+        if tensor in self.inners:
+            return self.inners[tensor][0]
+        value = self.graph.constants.get(tensor)
+        return self.quants[tensor] if value is None else self.constant_quant(value, tensor)
+
+    def codes(self, tensor: str) -> CodeType:
+        if tensor in self.narrowed:
+            return self.narrowed[tensor][1]
+        return self.inners[tensor][1] if tensor in self.inners else self.types.get(tensor, self.chip.code_types[0])
+
+    def numerics(self, tensor: str) -> Numerics:
+        return self.chip.numerics.of(self.codes(tensor))
+
+    def own_name(self, name: str) -> str:
+        return fresh_name(name, self.graph.types)
+
+    def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
+        self.inners[tensor] = quant, codes
+        if shape is not None:
+            self.shapes[tensor] = shape
+        return tensor
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.inners
+
+    def seen(self, tensor: str) -> Range | None:
+        return self.ranges.get(tensor)
+
+    def widen(self, tensor: str, values: Range) -> None:
+        self.wider[tensor] = values
+
+    def layer(self, node: Node) -> LayerParameters:
+        return self.layers.get(node.name, AS_IN_THE_MODEL)
+
+    def weight_type(self, node: Node) -> CodeType | None:
+        return self.weight_types.get(node.name)
+
+    def offset(self, node: Node) -> Offset:
+        return self.offsets.get(node.name, NO_OFFSET)
+
+    def constant_quant(self, value: np.ndarray, like: str) -> Quant:
+        return activation_quant(Range.of(value), self.numerics(like))
+
+    def stored(self, node: Node, *, product: bool = False) -> FileWeights | None:
+        found = [s for s in find_file_weights(node, self.held) if s.product is product]
+        return found[0] if len(found) == 1 else None
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        name = fresh_name(name, self.graph.types)
+        self.constants[name] = value
+        return name
+
+    def requant(
+        self,
+        real_scale: Any,
+        operation: str,
+        codes: CodeType | None,
+        zero_point: int,
+        low: int,
+        high: int,
+        *,
+        where: str,
+        peak: Any = None,
+    ) -> Requant:
+        """Scales beyond what the machine expresses take its nearest where no output can tell: all are rounded to zero
+        (`peak`: the largest magnitude of each sum), or the least sum saturates already."""
+        numerics = self.chip.numerics
+        form = numerics.scale
+        if numerics.rounding_of(operation) is Rounding.DOUBLE_ROUND and high - low < _CODES and np.min(real_scale) >= _COARSE:
+            form = replace(form, shift_max=min(form.shift_max, _ONCE))
+        if not numerics.wraps:
+            real_scale = _indistinguishable(np.asarray(real_scale, np.float64), form, zero_point, low, high, peak)
+        try:
+            scale = choose_scale(real_scale, form)
+            limits = {"zero_point": zero_point, "low": low, "high": high}
+            return numerics.requant(operation, scale.multiplier, scale.shift, **limits, codes=codes)
+        except FixedPointError as fault:
+            largest = float(np.max(real_scale)) / form.extremes[1]
+            raise ScaleOutOfReach(f"{where}: {fault} (numerics.scale of {self.chip.name})", largest) from None
+
+    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
+        return self.requant(real_scale, operation, None, 0, *_INT32, where=where)
+
+
+class ScaleOutOfReach(CompileError):
+    """`excess`: by how much a requantization is above the largest that the machine has."""
+
+    def __init__(self, said: str, excess: float):
+        super().__init__(said)
+        self.excess = excess
+
+
+def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: int, high: int, peak: Any) -> np.ndarray:
+    least, most = form.extremes
+    nothing = False if peak is None else np.asarray(peak) * least < 0.25
+    saturates = most >= max(high - zero_point, zero_point - low) - 1
+    real = np.where((real < least) & (real > 0) & nothing, least, real)
+    return np.where((real > most) & np.isfinite(real) & saturates, most, real)
+
+
+def node_scope(
+    graph: Graph,
+    chip: Chip,
+    types: Mapping[str, CodeType],
+    quants: Mapping[str, Quant],
+    given: Quantization,
+    node: Node,
+    chosen: LayerParameters,
+) -> QuantizeContext:
+    """What one chip node of `quantize`'s graph sees where its tensors have these types and scales and it has these parameters:
+    its `quantize` then makes what that makes, with the new constants in `constants`."""
+    scope = QuantizeContext(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held, given.weight_types)
+    scope.seen_as = {
+        target: {
+            n: quants[inner]
+            for n, codes in types.items()
+            if codes in others and (inner := _seen_name(n, target, graph)) in quants
+        }
+        for target, others in find_type_substitutes(graph, chip).items()
+    }
+    return scope
+
+
+def find_type_substitutes(graph: Graph, chip: Chip) -> dict[CodeType, frozenset[CodeType]]:
+    """By the finest type that operators of the graph take: those that some of them do not."""
+    found = {finest(chip.operand_types): frozenset(codes for codes in chip.code_types if codes.is_wide)}
+    for known in {n.op.operand_types(n, graph, chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
+        others = frozenset(codes for codes in chip.code_types if codes not in known)
+        found[finest(known)] = found.get(finest(known), frozenset()) | others
+    return found
+
+
+def lower_node(node: Node, scope: QuantizeContext) -> list[Node]:
+    """What a chip node becomes. One that does not take or make codes of a type has others in their place, to and from which they
+    are rescaled: once for all that read a tensor."""
+    op, output = operator_of(node, FloatOp), node.outputs[0]
+    narrowed = _narrowed(node, op, scope)
+    scope.narrowed = narrowed
+    made = op.quantize(node, scope)
+    scope.narrowed = {}
+    names = {name: _seen_name(name, codes, scope.graph) for name, (_, codes) in narrowed.items()}
+    before: list[Node] = []
+    for i, name in enumerate(dict.fromkeys(n for n in node.inputs if n in narrowed)):
+        if names[name] not in scope.inners:
+            before.append(make_rescale_node(f"{node.name}.narrow{i}", name, names[name], *narrowed[name], scope))
+    after: list[Node] = []
+    if output in narrowed:
+        inner, (y, codes) = scope.inner(names[output], *narrowed[output]), (scope.quant(output), scope.codes(output))
+        scope.shapes[inner] = scope.graph.types[output].shape
+        after.append(make_rescale_node(f"{node.name}.widen", inner, output, y, codes, scope))
+    return [*before, *(_renamed(n, names) for n in made), *after]
+
+
+def _narrowed(node: Node, op: FloatOp, scope: QuantizeContext) -> dict[str, tuple[Quant, CodeType]]:
+    """By tensor that the operator does not take, or make, in its type: what it has in its place, of the most bits that there
+    are. So it has of a wide one that was made in such codes, which hold all of it."""
+    graph, chip = scope.graph, scope.chip
+    tensors = [n for n in (*node.inputs, *node.outputs) if n and n not in graph.constants]
+    reads, makes, known = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip), op.operand_types(node, graph, chip)
+    can_be_narrow = not same_scale(op) and finest(known).bits == finest(chip.operand_types).bits
+    found: dict[str, tuple[Quant, CodeType]] = {}
+    for name in tensors:
+        codes, made = scope.codes(name), name in node.outputs
+        if codes.is_wide and not (makes if made else reads and not (can_be_narrow and _made_narrow(name, scope))):
+            target = finest(chip.operand_types if made else known)
+        elif not codes.is_wide and not made and codes not in known:
+            target = finest(known)
+        else:
+            continue
+        found[name] = scope.seen_as[target][name], target
+    return found
+
+
+def _made_narrow(name: str, scope: QuantizeContext) -> bool:
+    """Whether a wide tensor holds what its operator made in narrower codes, moved perhaps."""
+    node = scope.producers.get(name)
+    while node is not None and same_scale(node.op):
+        node = scope.producers.get(node.inputs[0])
+    return node is not None and isinstance(node.op, FloatOp) and not node.op.makes_wide(node, scope.graph, scope.chip)
+
+
+def finest(types: Sequence[CodeType]) -> CodeType:
+    """Of the most bits, the first of equal ones."""
+    return max(types, key=lambda t: t.bits)
+
+
+def _seen_name(tensor: str, codes: CodeType, graph: Graph) -> str:
+    return fresh_name(f"{tensor}@{codes}", graph.types)
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs, outputs = (tuple(names.get(n, n) for n in group) for group in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs)

@@ -1,0 +1,112 @@
+"""Groups of a float network's tensors whose factors hang together, between what can take these in and what takes them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from toolchain.ir.graph import OnnxNode, OnnxOp
+from toolchain.ir.range_constraints import ClippedRange
+from toolchain.repair.channels import Channels, Roles
+from toolchain.repair.network import Network
+from toolchain.repair.patterns import Array, clamp_bound
+
+_ON_HOST = frozenset({"LayerNormalization", "Reshape"})  # need not be told of factors there, or take them for nothing
+_FAR = float(np.finfo(np.float32).max)  # no end of a range
+
+
+@dataclass
+class Group:
+    """Tensors whose factors hang together: `makers` take them into their weights, `takers` out again; bounds: the Clips
+    between them, by their input; host_reads: nodes of the host read them through a product. numbers: which of the group's factors
+    the channels of each tensor have, powers: to which power; shapes: of a tensor's factors."""
+
+    tensors: list[str] = field(default_factory=list)
+    makers: list[OnnxNode] = field(default_factory=list)
+    takers: list[tuple[OnnxNode, str]] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    host_reads: bool = False
+    sound: bool = True
+    chip_makers: bool = False
+    numbers: Mapping[str, Array] = field(default_factory=dict)
+    powers: Mapping[str, float] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    size: int = 0
+
+    def largest(self, each: Mapping[str, Array]) -> Array:
+        """Of numbers for the channels of some tensors, all to the power 1."""
+        found = np.zeros(self.size)
+        for name, values in each.items():
+            np.maximum.at(found, self.numbers[name], values ** (1 / self.powers[name]))
+        return found
+
+    def peaks(self, seen: Mapping[str, Array]) -> Array:
+        return self.largest({name: seen[name] for name in self.tensors if name in seen})
+
+    def of(self, name: str, factors: Array) -> Array:
+        """A tensor's factors by those of the group."""
+        return factors[self.numbers[name]] ** self.powers[name]
+
+    def by_tensor(self, factors: Array) -> dict[str, Array]:
+        return {name: self.of(name, factors) for name in self.tensors}
+
+
+def find_groups(network: Network) -> list[Group]:
+    """Groups of the model's tensors, in its order, that something on the chip makes or reads. What else the host does with one
+    of them gets it without its factors."""
+    graph, chip = network.model.graph, chip_nodes(network)
+    channels = Channels(graph, lambda node: node.name in chip or node.op.op_type in _ON_HOST)
+    groups: dict[str, Group] = {}
+    producers, consumers = graph.producers(), graph.consumers()
+    named = dict.fromkeys(n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n and n not in graph.constants)
+    for name in named:
+        root, power = channels.connected(name)
+        group = groups.setdefault(root, Group())
+        group.tensors.append(name)
+        made = producers.get(name)
+        role = Roles() if made is None else channels.roles[made.name]
+        given = power is None or _is_given(name, network) or not graph.types[name].shape
+        if made is None or given or not (role.makes or role.alike):
+            group.sound = False
+        elif role.makes:
+            group.makers.append(made)
+            group.chip_makers |= made.name in chip
+        elif (bound := clamp_bound(made, graph)) is not None:
+            before = producers.get(made.inputs[0])
+            group.sound &= before is not None and channels.roles[before.name].makes  # else nobody says how far a channel reaches
+            group.bounds.append(bound)
+        for reader in consumers.get(name, ()):
+            role = channels.roles[reader.name]
+            if name in role.takes:
+                group.takers.append((reader, name))
+            elif name not in role.alike:
+                group.sound &= reader.name not in chip
+                group.host_reads = True
+    found = [_numbered(g, channels) for g in groups.values() if g.sound]
+    return [g for g in found if not g.bounds or set(g.powers.values()) == {1.0}]
+
+
+def _is_given(name: str, network: Network) -> bool:
+    """Whether something else than what calibration sees says a tensor's scale, or its ends."""
+    graph, inner = network.model.graph, network.model.inner.get(name)
+    ends = isinstance(inner, ClippedRange) and any(0 < abs(end) < _FAR for end in (inner.low, inner.high))
+    given = name in network.selection.given or not isinstance(inner, ClippedRange | None) or ends
+    return given or name in graph.outputs or graph.types[name].dtype != "float32"
+
+
+def _numbered(group: Group, channels: Channels) -> Group:
+    """Its factors are those of its first maker."""
+    numbers, size = channels.numbers(group.tensors)
+    powers = {name: channels.connected(name)[1] or Fraction(1) for name in group.tensors}
+    first = powers[group.makers[0].outputs[0]] if group.makers else Fraction(1)
+    ratios = {name: float(power / first) for name, power in powers.items()}
+    return replace(group, numbers=numbers, powers=ratios, shapes=channels.shapes(group.tensors), size=size)
+
+
+def chip_nodes(network: Network) -> frozenset[str]:
+    """The nodes of the normal form that the chip runs."""
+    hosted = {s for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp) for s in (n.name, *n.sources)}
+    return frozenset(n.name for n in network.model.graph.nodes if hosted.isdisjoint((n.name, *n.sources)))

@@ -1,0 +1,183 @@
+"""Factors of channels in a float network: which tensors can carry them, and the network that carries them.
+
+A tensor with factors is that much larger on each of its channels. What makes it takes the factors into its weights, what reads
+it takes them out again, so that no output changes; between a host's node and such a tensor stands a product that undoes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from toolchain.errors import CompileError, InternalError
+from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.repair.channels import WEIGHTED, Channels, Roles
+from toolchain.repair.patterns import SUMS, Array, clamp_bound, power, propagate_pattern
+
+Factors = Mapping[str, Array]
+
+_SAME = 1e-9  # of factors that are one: the rounding of powers
+
+
+def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
+    """float64[o]: no output channel of a weighted node is above this, whatever the data; infinity where nothing bounds them."""
+    producer = graph.producers().get(node.inputs[0])
+    bound = None if producer is None else clamp_bound(producer, graph)
+    weights = weights_of(node, graph)
+    if bound is None or node.op.op_type != "Conv":
+        return np.full(len(weights), np.inf)
+    bias = graph.constants[node.inputs[2]].astype(np.float64) if len(node.inputs) > 2 and node.inputs[2] else 0.0
+    return np.maximum(weights, 0).reshape(len(weights), -1).sum(1) * bound + bias
+
+
+# --- applying
+
+
+def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tuple[str, ...]]:
+    """The model whose tensors carry their factors, by the same names, and the nodes that were put in for the host.
+
+    Raises CompileError: factors for a tensor that the model has not, or of another number of channels.
+    """
+    graph = model.graph
+    channels = Channels(graph)
+    faults = [fault for name, f in factors.items() if (fault := _fault(name, f, graph, channels)) is not None]
+    if faults:
+        raise CompileError("\n".join(faults))
+    shaped = _shaped(factors, channels)
+    producers = graph.producers()
+    constants, types = dict(graph.constants), dict(graph.types)
+    nodes: list[OnnxNode] = []
+    put_in: dict[str, OnnxNode] = {}
+    for node in graph.nodes:
+        role = channels.roles[node.name]
+        renamed = {}
+        for name in node.inputs:
+            if name in factors and name not in role.takes and not (name in role.alike and _same(node, factors)):
+                if name not in put_in:
+                    put_in[name] = _undone(name, shaped[name], constants, types)
+                    nodes.append(put_in[name])
+                renamed[name] = put_in[name].outputs[0]
+        made = replace(node, inputs=tuple(renamed.get(n, n) for n in node.inputs))
+        nodes.append(_scaled(made, role, shaped, graph, constants, types))
+    lost = [n for n in factors if n not in producers or n in graph.outputs]
+    if lost:
+        raise InternalError(f"factors for {lost[0]!r}, which is an input or output of the model")
+    scaled = graph.with_nodes(nodes, types, constants)
+    return replace(model, graph=scaled, source=None), tuple(n.name for n in put_in.values())
+
+
+def broadcast_factors(graph: OnnxGraph, factors: Factors) -> dict[str, Array]:
+    """graph: with these factors. Each broadcasts to its tensor."""
+    return _shaped(factors, Channels(graph)) if factors else {}
+
+
+def _shaped(factors: Factors, channels: Channels) -> dict[str, Array]:
+    return {name: f.reshape(channels.shape(name)) for name, f in factors.items()}
+
+
+def _fault(name: str, factors: Array, graph: OnnxGraph, known: Channels) -> str | None:
+    if name not in graph.types or name in graph.constants:
+        return f"factors: the model has no tensor {name!r}; repair it again"
+    channels = math.prod(known.shape(name))
+    if factors.shape != (channels,) or not np.isfinite(factors).all() or factors.min(initial=1.0) <= 0:
+        return f"factors of {name!r}: are {factors.size} numbers; its {channels} channels need one above 0 each"
+    return None
+
+
+def _same(node: OnnxNode, factors: Factors) -> bool:
+    """Whether a node whose factors are alike has them on its output too."""
+    return node.outputs[0] in factors
+
+
+def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[str, TensorType]) -> OnnxNode:
+    t = types[name]
+    inverse, plain = f"{name}/inverse factors", f"{name}/without factors"
+    constants[inverse] = (1 / factors).astype(np.float32)
+    types[inverse], types[plain] = TensorType(constants[inverse].shape, "float32"), t
+    return Node(plain, OnnxOp("Mul"), (name, inverse), (plain,))
+
+
+def _scaled(
+    node: OnnxNode, role: Roles, factors: Factors, graph: OnnxGraph, constants: dict[str, Array], types: dict[str, TensorType]
+) -> OnnxNode:
+    """The node with its constants as the factors of its input and output ask."""
+    out = factors.get(node.outputs[0])
+    brought = factors.get(node.inputs[0]) if node.inputs and node.inputs[0] in role.takes else None
+    if out is None and brought is None:
+        return node
+    if out is not None and not role.makes and not role.alike:
+        raise InternalError(f"{node.name} ({node.op.op_type}) cannot make {node.outputs[0]!r} with factors")
+    if out is not None and role.alike:
+        _agree(node, out, factors, graph)
+    names = list(node.inputs)
+    for index, value in _new_constants(node, out, brought, graph).items():
+        names[index] = f"{node.name}/{node.inputs[index]} with factors"
+        constants[names[index]] = value.astype(np.float32)
+        types[names[index]] = TensorType(value.shape, "float32")
+    return replace(node, inputs=tuple(names))
+
+
+def _agree(node: OnnxNode, out: Array, factors: Factors, graph: OnnxGraph) -> None:
+    """out: what its output carries, which its inputs' factors have to come to. Raises InternalError: they do not."""
+
+    def one(a: Array, b: Array) -> Array:
+        wide = np.broadcast_shapes(a.shape, b.shape)
+        if not np.allclose(*(np.broadcast_to(x, wide) for x in (a, b)), rtol=_SAME, atol=0):
+            raise InternalError(f"{node.name}: its operands and its output have different factors")
+        return np.broadcast_to(a, wide)
+
+    read = [n for n in node.inputs if n not in graph.constants]
+    come = propagate_pattern(node, graph, factors, one) if all(n in factors for n in read) else None
+    one(out, np.full((1,) * out.ndim, np.nan) if come is None else come ** float(power(node, graph)))
+
+
+def _new_constants(node: OnnxNode, out: Array | None, brought: Array | None, graph: OnnxGraph) -> dict[int, Array]:
+    """By the place among the inputs."""
+    kind = node.op.op_type
+    held = {i: graph.constants[n].astype(np.float64) for i, n in enumerate(node.inputs) if n in graph.constants}
+    if kind in WEIGHTED:
+        weights = _weight_view(node, held[1])
+        if brought is not None:
+            weights /= _inputs_of(node, brought.ravel(), weights.shape)
+        if out is not None:
+            weights *= out.reshape(-1, *(1,) * (weights.ndim - 1))
+        found = {1: held[1]}
+        if 2 in held and out is not None:
+            found[2] = np.broadcast_to(held[2], (*held[2].shape[:-1], out.size)) * out.ravel()
+        return found
+    if out is None:
+        return {}
+    if kind == "LayerNormalization":
+        return {i: np.broadcast_to(v, out.size) * out.ravel() for i, v in held.items()}
+    if kind in SUMS:
+        return {i: v * out for i, v in held.items()}
+    return {}
+
+
+def _weight_view(node: OnnxNode, weights: Array) -> Array:
+    """[o, i, ...] of a weighted node's constant, a view of it."""
+    if node.op.op_type == "Conv" or (node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)):
+        return weights
+    return weights.T
+
+
+def _inputs_of(node: OnnxNode, factors: Array, shape: Sequence[int]) -> Array:
+    """The factors of the inputs that each weight of [o, i, ...] is multiplied with."""
+    groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
+    by_group = np.repeat(factors.reshape(groups, shape[1]), shape[0] // groups, axis=0)
+    return by_group.reshape(shape[0], shape[1], *(1,) * (len(shape) - 2))
+
+
+def weights_of(node: OnnxNode, graph: OnnxGraph) -> Array:
+    """float64[o, i, ...] of a weighted node."""
+    return _weight_view(node, graph.constants[node.inputs[1]].astype(np.float64))
+
+
+def by_input(node: OnnxNode, magnitudes: Array, inputs: int) -> Array:
+    """float64[o, i] magnitudes of a weighted node's [o, i / groups] -> the largest that each of its inputs is multiplied with."""
+    groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
+    return magnitudes.reshape(groups, -1, magnitudes.shape[1]).max(1).reshape(inputs)

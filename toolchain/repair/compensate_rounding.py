@@ -1,0 +1,61 @@
+"""Sums and averages of machines that round down or toward zero, set right on average by the zero points they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from quant.fit_sample import Sample
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.rounding import Rounding
+from quant.repair.choices import Offset, Quantization, StepOutcome
+from quant.repair.rounding_offsets import mean_offset, sum_offset
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.kit.operator import clamp_codes
+from toolchain.ops.pool.rules import AveragePool
+from toolchain.repair.network import Network, Progress
+
+
+def offset_zero_points(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> StepOutcome:
+    """An Offset for each Add, Sub and average whose rounding would leave it low, where the machine has zero points; needs no
+    samples."""
+    if network.chip.numerics.symmetric_activations:
+        return StepOutcome(given, notes=("offsets: the machine has no zero points (numerics.symmetric_activations)",))
+    integer, found = network.integer(given), dict[str, Offset]()
+    for node in network.graph.nodes:
+        if isinstance(node.op, Binary) and node.op.kind in ("add", "sub"):
+            offset = _of_sum(node, node.op, network, integer)
+        elif isinstance(node.op, AveragePool):
+            offset = _of_average(node, node.op, network, integer)
+        else:
+            continue
+        found |= {} if offset is None else {node.name: offset}
+    return StepOutcome(replace(given, offsets={**given.offsets, **found}) if found else given)
+
+
+def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -> Offset | None:
+    x, y = (integer.types[n] for n in (node.inputs[0], node.outputs[0]))
+    array = op.as_convolution(x.shape[3], network.chip)
+    rounding = network.chip.numerics.rounding_of("convolution" if array else "average_pool")
+    padded = op.count_padding and any(op.geometry.pads)  # what padding holds would not move with the others
+    if padded or rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
+        return None
+    assert x.quant is not None and y.quant is not None
+    read, made = CodeType(x.dtype), CodeType(y.dtype)
+    low = clamp_codes(op.activation, y.quant, made)[0]
+    zeros = x.quant.zero_point, y.quant.zero_point
+    return mean_offset(rounding, x.quant.scale / y.quant.scale, *zeros, low, read.limits, made.limits)
+
+
+def _of_sum(node: Node, op: Binary, network: Network, integer: Graph) -> Offset | None:
+    numerics, y = network.chip.numerics, integer.types[node.outputs[0]].quant
+    rounding = numerics.rounding_of(op.kind)
+    if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
+        return None
+    assert y is not None
+    codes, signs = CodeType(integer.types[node.outputs[0]].dtype), (1, -1 if op.kind == "sub" else 1)
+    quants = [None if n in network.graph.constants else integer.types[n].quant for n in node.inputs]
+    steps = [0.0 if q is None else sign * q.scale / y.scale for q, sign in zip(quants, signs, strict=True)]
+    zeros = [0 if q is None else q.zero_point for q in quants]
+    return sum_offset(rounding, steps, zeros, y.zero_point, clamp_codes(op.activation, y, codes)[0], codes.limits)

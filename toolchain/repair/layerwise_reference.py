@@ -1,0 +1,195 @@
+"""The integer reference, node after node over all samples: each node sees what the ones before it, repaired already, give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+
+from quant.fit_sample import Sample
+from quant.fixed_point.core.codes import CodeType
+from quant.float_session import open_session
+from quant.repair.choices import AS_IN_THE_MODEL, LayerParameters, Quantization
+from toolchain.codegen import Port, build_host_subgraph
+from toolchain.codegen.link import port_at
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.kit.operator import Array, NpuOp, operator_of
+from toolchain.passes.partition import Segment, partition_graph
+from toolchain.passes.quantize_context import lower_node, node_scope
+from toolchain.repair.network import Network
+from toolchain.repair.sample_folds import NONE, Fold, is_spread, join_folds, pick_samples, spread_over
+from toolchain.runtime.ports import make_host_feeds, to_codes, to_real
+
+HELD_BYTES = 512 << 20  # of all samples' live tensors
+SAMPLES = 256  # of more the rows of a layer would not tell more: there are eight for each of its inputs
+
+# A layer before it is quantized, and the codes of all tensors that are live then, over all samples -> its parameters.
+Choose = Callable[[Node, Mapping[str, Sequence[Array]]], LayerParameters]
+
+
+@dataclass(frozen=True)
+class ResidentSamples:
+    """The samples that a walk runs over: `first` from the beginning; `later` come in where tensors are smaller, for the chip
+    nodes `behind`, and are run to there `together` at once."""
+
+    first: Fold
+    later: Fold = NONE
+    behind: frozenset[str] = frozenset()
+    together: int = 1
+
+    @property
+    def every(self) -> Fold:
+        """In the order in which what is live lies."""
+        return join_folds(self.first, self.later)
+
+
+def run_layerwise(network: Network, given: Quantization, held: ResidentSamples, choose: Choose) -> dict[str, LayerParameters]:
+    """Chooses the parameters of every chip node in turn, by name; those of `given` are where it starts."""
+    integer, found = network.integer(given), dict(given.layers)
+
+    def run(values: _Values, node: Node, chosen: LayerParameters) -> None:
+        values.run(node, chosen)
+        if chosen is not AS_IN_THE_MODEL:
+            found[node.name] = chosen
+
+    def run_to(last: Node, samples: Iterable[Sample]) -> _Values:
+        values = _Values(network, given, integer, samples)
+        for node in values.nodes():
+            if node.name == last.name:
+                break
+            run(values, node, found.get(node.name, AS_IN_THE_MODEL))
+        return values
+
+    values, later = _Values(network, given, integer, held.first), iter(held.later)
+    for node in values.nodes():
+        while node.name in held.behind and (batch := list(islice(later, held.together))):
+            values.extend(run_to(node, batch))
+        run(values, node, choose(node, values.codes))
+    return found
+
+
+class _Values:
+    """What is live of each sample: `codes` by chip tensor, `real` by the model's tensors that the host makes or reads."""
+
+    def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Iterable[Sample]):
+        self._network, self._given, self._integer = network, given, integer
+        self._quants = {name: t.quant for name, t in integer.types.items() if t.quant is not None}
+        self._types = {name: CodeType(t.dtype) for name, t in integer.types.items() if t.quant is not None}
+        self.codes: dict[str, list[Array]] = {}
+        self.real: list[dict[str, Array]] = [{**s, **_parts_of_states(integer, s)} for s in samples]
+        self._outputs: Collection[str] = ()  # of the part that runs: what is asked for behind the last chip node that reads it
+        self._reads: dict[str, int] = {}
+        for node in network.graph.nodes:
+            for name in dict.fromkeys(node.inputs):
+                self._reads[name] = self._reads.get(name, 0) + 1
+
+    def _port(self, tensor: str) -> Port:
+        return port_at(0, tensor, self._integer)
+
+    def nodes(self) -> Iterator[Node]:
+        """Of the chip in their turn, each to be `run` before the next; islands run between them."""
+        parts = partition_graph(self._network.graph)
+        for index, part in enumerate(parts):
+            self.keep(parts[index:])
+            if not part.on_chip:
+                self.run_island(part)
+                continue
+            self.enter(part)
+            self.keep(parts[index + 1 :])
+            self._outputs = part.outputs
+            yield from part.nodes
+            self.leave(part, parts[index + 1 :])
+
+    def extend(self, other: _Values) -> None:
+        """With other samples, run as far."""
+        for name, codes in self.codes.items():
+            codes.extend(other.codes[name])
+        self.real.extend(other.real)
+
+    def keep(self, parts: Sequence[Segment]) -> None:
+        """Of the real values those that these parts read."""
+        read = {n for part in parts for n in part.inputs}
+        read |= {self._port(n).model for part in parts if part.on_chip for n in part.inputs}
+        self.real = [{n: x for n, x in real.items() if n in read} for real in self.real]
+
+    def run_island(self, part: Segment) -> None:
+        session = open_session(build_host_subgraph(self._network.model, part).model)
+        for real in self.real:
+            real.update(zip(part.outputs, session.run(list(part.outputs), make_host_feeds(session, part.inputs, real))))
+
+    def enter(self, part: Segment) -> None:
+        for name in part.inputs:
+            if name not in self.codes:
+                port = self._port(name)
+                self.codes[name] = [to_codes(real[port.model], port) for real in self.real]
+
+    def leave(self, part: Segment, later: Sequence[Segment]) -> None:
+        read = {n for p in later if not p.on_chip for n in p.inputs}
+        for name in part.outputs:
+            port = self._port(name)
+            if port.model in read:
+                for real, codes in zip(self.real, self.codes[name]):
+                    real[port.model] = to_real(codes, port)
+            if not self._reads.get(name):
+                del self.codes[name]
+
+    def run(self, node: Node, chosen: LayerParameters) -> None:
+        network = self._network
+        scope = node_scope(network.graph, network.chip, self._types, self._quants, self._given, node, chosen)
+        nodes = lower_node(node, scope)
+        constants = {**network.graph.constants, **scope.constants}
+        made: list[Array] = []
+        for index in range(len(self.real)):
+            own: dict[str, Array] = {}
+            for step in nodes:
+                inputs = [own[n] if n in own else self._value(n, index, constants) for n in step.inputs if n]
+                own[step.outputs[0]] = operator_of(step, NpuOp).reference(inputs)
+            made.append(own[node.outputs[0]])
+        self.codes[node.outputs[0]] = made
+        for name in dict.fromkeys(node.inputs):
+            self._reads[name] -= 1
+            if not self._reads[name] and name not in self._outputs:
+                self.codes.pop(name, None)
+
+    def _value(self, name: str, index: int, constants: Mapping[str, Array]) -> Array:
+        return self.codes[name][index] if name in self.codes else constants[name]
+
+
+def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
+    """By the model's tensor that a cut of a state makes, where the chip keeps it apart."""
+    parts = [(s.past, s.pair.past, s.part.first) for s in graph.states if s.part is not None]
+    return {graph.origins[n].tensor: sample[past][at : at + graph.types[n].shape[0]] for n, past, at in parts}
+
+
+def pick_resident_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> ResidentSamples:
+    """As many as memory holds through a walk, at most SAMPLES, spread over the whole where that is known. Where tensors of so
+    many are too large for it at the beginning alone, as those of images are, the others come in behind that."""
+    order, integer = [node for part in partition_graph(network.graph) for node in part.nodes], network.integer(given)
+    live = _live_bytes(order, integer)
+    real = sum(network.model.types[name].size_bytes for name in network.model.graph.inputs)  # until they are codes
+    each = max(live[0], real + sum(integer.types[name].size_bytes for name in integer.inputs))
+    most, room = max(1, HELD_BYTES // each), HELD_BYTES // 2  # room: for one of what is there and what is run to there
+    joins = next((i for i, size in enumerate(live) if SAMPLES * size <= room), None)
+    every = spread_over(samples, SAMPLES if joins is not None else min(most, SAMPLES))
+    count = every.size
+    if count <= most or joins is None:
+        return ResidentSamples(every)
+    early = [is_spread(index, count, most) for index in range(count)]
+    behind = frozenset(node.name for node in order[joins:])
+    return ResidentSamples(
+        pick_samples(every, early), pick_samples(every, [not one for one in early]), behind, max(1, room // each)
+    )
+
+
+def _live_bytes(order: Sequence[Node], integer: Graph) -> list[int]:
+    """By node: the most that is live of one sample's tensors at it or later."""
+    readers: dict[str, int] = {}
+    for index, node in enumerate(order):
+        readers |= dict.fromkeys(node.inputs, index)
+    live: dict[str, int] = {n: integer.types[n].size_bytes for n in integer.inputs}
+    found = list[int]()
+    for index, node in enumerate(order):
+        live |= {name: integer.types[name].size_bytes for name in node.outputs if name in integer.types}
+        found.append(max(sum(live.values()), 1))
+        live = {name: size for name, size in live.items() if readers.get(name, -1) > index}
+    return list(accumulate(found[::-1], max))[::-1]

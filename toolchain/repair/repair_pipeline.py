@@ -1,0 +1,206 @@
+"""The steps of a repair in their fixed order, each kept only where samples that no step saw gain by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from quant.fit_sample import Sample
+from quant.repair.choices import Gain, Quantization, StepOutcome
+from toolchain.errors import CompileError, format_count
+from toolchain.repair.compensate_rounding import offset_zero_points
+from toolchain.repair.equalize import equalize, free_ends
+from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality, format_gain
+from toolchain.repair.network import Network, Progress, Step
+from toolchain.repair.observers import choose_observers
+from toolchain.repair.sample_folds import join_folds
+from toolchain.repair.weight_rounding import compensate_input_error, correct_biases, round_layer_weights
+
+Effort = Literal["none", "fast", "full"]
+FEW_SWEEPS, SWEEPS = 2, 16  # of codes in turn, by the fast and the full effort; few layers take more than ten until none changes
+EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
+
+
+@dataclass(frozen=True)
+class RepairStep:
+    """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it; instead_of: a
+    step that makes the same choices in another way: of the two the better is kept, if its gain over neither is no chance;
+    by_layer: it can `leave` layers as they are; finds_ranges: what it chooses is `measured` on all samples, as ranges are without
+    repair."""
+
+    name: str
+    run: Step
+    verdicts: int = 10
+    efforts: tuple[Effort, ...] = ("fast", "full")
+    instead_of: str | None = None
+    by_layer: bool = False
+    finds_ranges: bool = False
+
+
+OBSERVERS_STEP = RepairStep("observers", choose_observers, 10, finds_ranges=True)
+STEPS: tuple[RepairStep, ...] = (
+    RepairStep("region ends", free_ends, 2, finds_ranges=True),
+    RepairStep("equalization", equalize, 6, finds_ranges=True),
+    OBSERVERS_STEP,
+    RepairStep("offsets", offset_zero_points, 4),
+    RepairStep("rounding", partial(round_layer_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),
+    RepairStep("rounding", partial(round_layer_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
+    RepairStep("answering", partial(compensate_input_error, sweeps=FEW_SWEEPS), 40, ("fast",), "rounding", by_layer=True),
+    RepairStep("answering", partial(compensate_input_error, sweeps=SWEEPS), 45, ("full",), "rounding", by_layer=True),
+    RepairStep("second pass", partial(compensate_input_error, sweeps=SWEEPS), 45, ("full",), by_layer=True),
+    RepairStep("third pass", partial(compensate_input_error, sweeps=SWEEPS), 45, ("full",), by_layer=True),
+    RepairStep("bias", correct_biases, 15, by_layer=True),
+)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step: SQNR of the held-out samples' outputs (mean over the parts, dB) before it and with it; `why` it was kept or
+    not; `gains` of the layers it chose for, on the samples it saw."""
+
+    step: str
+    before_db: float
+    after_db: float | None
+    kept: bool
+    why: str
+    gains: tuple[Gain, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        gains = [{"layer": g.layer, "before": g.before, "after": g.after} for g in self.gains]
+        levels = {"before_db": round(self.before_db, 3), "after_db": None if self.after_db is None else round(self.after_db, 3)}
+        return {"step": self.step, "kept": self.kept, "why": self.why, **levels, "notes": list(self.notes), "layers": gains}
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """network: gone through what `quantization` changes in it."""
+
+    network: Network
+    quantization: Quantization
+    tried: tuple[StepResult, ...]
+    held_out: int
+
+
+def run_repair(
+    network: Network,
+    quantization: Quantization,
+    seen: Iterable[Sample],
+    held_out: Sequence[Sample] | Iterable[Sample],
+    steps: Sequence[RepairStep],
+    progress: Progress,
+) -> RepairResult:
+    """quantization: plain. Same samples, same result."""
+    base, judge, tried, without = network, OutputEvaluator(held_out), list[StepResult](), dict[str, OutputQuality]()
+    clock = _Clock(steps, progress)
+    best = plain = judge.verdict(network, quantization)
+    clock.start()
+    everything = join_folds(seen, held_out)
+    for at, step in enumerate(steps):
+        earlier = without.get(step.instead_of or "")
+        told_to = clock.within(at)
+        run = partial(step.run, network, quantization, seen, told_to, **({"measured": everything} if step.finds_ranges else {}))
+        attempt = partial(_attempt, base, quantization, step.name, run, judge, told_to)
+        made = attempt()
+        objection, losses = made.objection(best, earlier), made.losses(best, plain)
+        spared = find_upstream_layers(network, losses) if step.by_layer and losses and objection is None else frozenset[str]()
+        if 0 < len(spared) < len(network.weighted):
+            made = attempt(spared)
+            objection, losses = made.objection(best, earlier), made.losses(best, plain)
+        told = made.tried(step.name, best, objection or next(iter(losses.values()), None), len(spared))
+        tried.append(told)
+        if told.kept and made.outcome is not None and made.verdict is not None:
+            without[step.name] = best
+            quantization, best = made.outcome.quantization, made.verdict
+            network = base.through(quantization)
+    return RepairResult(network, quantization, tuple(tried), sum(1 for _ in held_out))
+
+
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    """What a step gives, how it is judged, and why it cannot be where the machine refuses it."""
+
+    outcome: StepOutcome | None
+    verdict: OutputQuality | None
+    refusal: str = ""
+
+    def objection(self, best: OutputQuality, without: OutputQuality | None) -> str | None:
+        """without: before the step that this one stands in the place of, where that was kept."""
+        if self.verdict is None:
+            return self.refusal
+        if without is None:
+            return self.verdict.objection(best)
+        return self.verdict.objection(best, tested=False) or self.verdict.objection(without)
+
+    def losses(self, best: OutputQuality, plain: OutputQuality) -> dict[str, str]:
+        """By the model's tensor."""
+        return {} if self.verdict is None else self.verdict.losses(best, plain)
+
+    def tried(self, step: str, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
+        after = None if self.verdict is None else self.verdict.decibels
+        notes, gains = ((), ()) if self.outcome is None else (self.outcome.notes, self.outcome.gains)
+        left = f", with {format_count(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
+        why = f"{objection or format_gain((after or 0.0) - best.decibels)}{left}"
+        return StepResult(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes)
+
+
+class _Clock:
+    """Tells a progress which step runs and about how long all that is left takes: by the first verdict before anything has run,
+    then by what the steps took."""
+
+    def __init__(self, steps: Sequence[RepairStep], progress: Progress) -> None:
+        self._steps, self._progress = steps, progress
+        self._began = time.monotonic()
+        self._verdict_s = 0.0
+
+    def start(self) -> None:
+        self._verdict_s, self._began = time.monotonic() - self._began, time.monotonic()
+        left_s = self._verdict_s * sum(s.verdicts for s in self._steps)
+        self._progress(f"repair: {len(self._steps)} steps, about {left_s:.0f} s", 0, None)
+
+    def within(self, at: int) -> Progress:
+        done, left = (sum(s.verdicts for s in part) for part in (self._steps[:at], self._steps[at:]))
+        taken_s = time.monotonic() - self._began
+        told = done and taken_s > self._verdict_s  # steps with nothing to do tell nothing
+        each_s = taken_s / done if told else self._verdict_s
+        label = f"repair {at + 1} of {len(self._steps)}, {self._steps[at].name}, about {each_s * left:.0f} s left"
+        self._progress(label, 0, None)
+        return lambda stage, count, total: self._progress(f"{label}: {stage}", count, total)
+
+
+def _attempt(
+    base: Network,
+    before: Quantization,
+    name: str,
+    run: Callable[..., StepOutcome],
+    judge: OutputEvaluator,
+    progress: Progress,
+    spared: frozenset[str] = frozenset(),
+) -> _Attempt:
+    """run: the step of this name, which started from `before`; spared: layers that are left as they are."""
+    try:
+        outcome = run(**{"leave": spared} if spared else {})
+        if outcome.quantization is before:
+            return _Attempt(outcome, None, "it finds nothing to change")
+        progress(f"judge {name}", 0, None)
+        return _Attempt(outcome, judge.verdict(base.through(outcome.quantization), outcome.quantization))
+    except CompileError as fault:
+        return _Attempt(None, None, f"the machine cannot express it: {fault}")
+
+
+def find_upstream_layers(network: Network, tensors: Iterable[str]) -> frozenset[str]:
+    """Layers with weights that any of these tensors of the model is made by."""
+    graph, producers = network.graph, network.graph.producers()
+    wanted, reached = set(tensors), set[str]()
+    waiting = [*wanted, *(name for name, origin in graph.origins.items() if origin.tensor in wanted)]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        made = producers.get(name)
+        waiting += made.inputs if made is not None else [graph.origins[name].tensor] if name in graph.origins else []
+    return frozenset(n.name for n in network.weighted if reached.intersection(n.outputs))

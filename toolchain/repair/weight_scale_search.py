@@ -1,0 +1,98 @@
+"""Codes of a layer's weights and the scales they are at, chosen together by the error of its output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quant.fixed_point.core.numerics import Numerics
+from quant.parameters import WeightQuant, chosen_rows, expressible_weight, rescale_groups
+from quant.repair.gptq_rounding import (
+    FINER_SIZES,
+    POWERS,
+    SIZES,
+    WAYS,
+    best_sizes,
+    fit_group_scales,
+    output_error,
+    refine_codes,
+    round_weights,
+)
+from toolchain.ops.kit.operator import Array
+
+_MANY = 20.0  # the root mean square of codes of 8 bits with a scale each is 40, of 4 bits 3
+_FARTHEST = 2.0  # times as large, or as small, as it was: a fitted scale beyond that is one of codes that say next to nothing
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleSearch:
+    """wanted: float64[g, o, k], weights; hessian: float64[g, k, k], `damped`; limits, sweeps: of `round_weights`; ratio: the
+    input's scale over the output's."""
+
+    wanted: Array
+    hessian: Array
+    limits: tuple[int, int]
+    sweeps: int
+    numerics: Numerics
+    ratio: float
+
+    def rounded(self, weight: WeightQuant) -> WeightQuant:
+        """Codes for the scales that it has."""
+        each, least = self._steps(weight)
+        ways = WAYS if _coarse(weight) else 1
+        codes = round_weights(self.wanted - least, each, self.hessian, *self.limits, ways=ways, sweeps=self.sweeps)
+        return self._with_codes(weight, codes)
+
+    def sized(self, weight: WeightQuant) -> WeightQuant:
+        """Its scales as large as serves its output best, of a few sizes that the machine can express; codes are to follow."""
+        shared = len(weight.scales) == 1
+        free = FINER_SIZES if _coarse(weight) else SIZES
+        tried = np.array([1.0, *(POWERS if self.numerics.scale.kind == "pow2" else free)])
+        sizes = np.repeat(tried[:, None], len(weight.scales), 1)
+        for size in sizes[1:]:
+            size[~self._expressible(weight, weight.scales * size)] = 1.0
+        each, least = self._steps(weight)
+        groups, outputs, _ = self.wanted.shape
+        sizes = np.broadcast_to(sizes, (len(sizes), groups * outputs)).reshape(-1, groups, outputs)
+        best = best_sizes(
+            self.wanted, each, least, self.hessian, *self.limits, sizes=sizes, shared=shared, sweeps=self.sweeps
+        ).reshape(-1)
+        return replace(weight, scales=weight.scales * (best[:1] if shared else best))
+
+    def fitted(self, weight: WeightQuant) -> WeightQuant:
+        """Scales moved to where these codes serve best, and codes as they had better be there; rows that would lose by it stay.
+        Nothing moves where channels share a scale, where it is to be a power of two, or where weights take many codes."""
+        alone = weight.groups is None
+        if len(weight.scales) == 1 or (alone and self.numerics.scale.kind == "pow2") or not _coarse(weight):
+            return weight
+        each, least = self._steps(weight)
+        codes = weight.codes.reshape(self.wanted.shape).astype(np.float64)
+        size = self.wanted.shape[2] if weight.groups is None else weight.groups.size
+        found = fit_group_scales(self.wanted - least, codes * each, self.hessian, size).reshape(len(weight.scales), -1)
+        times = np.clip(found, 1 / _FARTHEST, _FARTHEST)
+        moved = replace(weight, scales=weight.scales * times[:, 0]) if alone else rescale_groups(weight, times, self.numerics)
+        each_moved, least_moved = self._steps(moved)
+        better = refine_codes(self.wanted - least_moved, each_moved, self.hessian, codes, *self.limits, self.sweeps)
+        losing = output_error(self.wanted - least_moved - better * each_moved, self.hessian) >= output_error(
+            self.wanted - least - codes * each, self.hessian
+        )
+        kept = losing.reshape(-1) | ~self._expressible(weight, moved.scales)
+        return chosen_rows(kept, weight, self._with_codes(moved, better))
+
+    def _steps(self, weight: WeightQuant) -> tuple[Array, Array]:
+        each, least = weight.steps()
+        return each.reshape(self.wanted.shape), least.reshape(self.wanted.shape)
+
+    def _with_codes(self, weight: WeightQuant, codes: Array) -> WeightQuant:
+        return replace(weight, codes=codes.reshape(weight.codes.shape).astype(np.int8))
+
+    def _expressible(self, weight: WeightQuant, scales: Array) -> Array:
+        """bool of each scale."""
+        grown = replace(weight, scales=scales)
+        return expressible_weight(weight.dequantized(), grown, self.ratio, self.numerics).scales == scales
+
+
+def _coarse(weight: WeightQuant) -> bool:
+    """Whether the weights take so few codes that which of them is worth a long search."""
+    return float(np.square(weight.codes, dtype=np.float32).mean()) < _MANY**2

@@ -1,0 +1,79 @@
+"""Bounds of regions as the report and its JSON have them, with what each is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from toolchain.codegen import Container, Region
+from toolchain.ops.kit.operator import Layer
+from toolchain.report.bounds.dram import MinTraffic, min_traffic
+from toolchain.report.bounds.unit_bounds import MinUnitUse, Uses, added, dram_uses, together
+from toolchain.schedule.channel_blocks import find_blocked_tensors
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class RegionBounds:
+    """names: of the nodes. least: bytes of DRAM, of each. uses: cycles of units, ports and the front end, of each. able:
+    units by the names that they share there."""
+
+    names: tuple[str, ...]
+    least: MinTraffic
+    uses: tuple[Uses, ...]
+    able: Mapping[str, frozenset[int]]
+
+    @property
+    def total(self) -> Uses:
+        return together(self.uses, self.able)
+
+    def by_layer(self) -> dict[str, dict[str, Any]]:
+        """JSON of each node."""
+        return {name: self._layer(index) for index, name in enumerate(self.names)}
+
+    def _layer(self, index: int) -> dict[str, Any]:
+        parts = {
+            "constants": self.least.constants[index],
+            "inputs": self.least.inputs[index],
+            "outputs": self.least.outputs[index],
+            "again": self.least.again[index],
+        }
+        return {**cycles_of(self.uses[index]), "dram_bytes": sum(parts.values()), "dram": parts}
+
+
+def region_bounds(container: Container, region: Region, uses: MinUnitUse) -> RegionBounds:
+    """uses: of the container's machine."""
+    graph, chip = container.graph, container.machine.chip
+    wanted = set(region.nodes)
+    nodes = [node for node in graph.nodes if node.name in wanted]
+    inputs, outputs = region.read, region.made
+    maps = find_blocked_tensors(
+        nodes, graph, {*inputs, *outputs}, chip, {n for s in region.states for n in (s.port.tensor, s.made)}
+    )
+    layers = [Layer(node, graph.types, graph.constants, chip, maps) for node in nodes]
+    least = min_traffic(layers, inputs, outputs)
+    own = tuple(added(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
+    return RegionBounds(tuple(node.name for node in nodes), least, own, uses.able)
+
+
+def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
+    """JSON of the whole: regions run one after another."""
+    parts = [cycles_of(region.total) for region in regions]
+    least = [region.least for region in regions]
+    made_of = {name: sum(sum(getattr(one, name)) for one in least) for name in ("constants", "inputs", "outputs", "again")}
+    return {
+        "cycles": sum(part["cycles"] for part in parts),
+        "dram_bytes": sum(made_of.values()),
+        "dram": made_of,
+        "regions": parts,
+    }
+
+
+def cycles_of(uses: Uses) -> dict[str, Any]:
+    """The largest, whose it is, and all of them."""
+    most = max(uses, key=lambda name: uses[name], default=NONE)
+    rounded = {name: ceil(cycles - 1e-6) for name, cycles in uses.items() if cycles > 0}
+    return {"cycles": rounded.get(most, 0), "by": most if most in rounded else NONE, "uses": rounded}

@@ -1,0 +1,165 @@
+"""The least that a memory of so many bytes makes a network read again, whatever the schedule: cuts at the moments at which layers
+make their first element (docs/bounds.md).
+
+Before a layer's first element is there, the constants of those in front of it have been used whole, and none of its elements has
+been made. All of them still must be: what is in the memory then, or comes into it again, cuts every way from those constants to
+the layer's tensor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, inf
+
+SPAN = 24  # layers in front of a moment that are looked at
+
+
+@dataclass(frozen=True)
+class Edge:
+    """How a layer reads the tensor of another. even: all elements of that tensor have an equal part in those of the layer's own,
+    so that what flows spreads evenly. mixes: one element is made of all channels of that tensor somewhere; keeps: of the
+    same channels as the element's own."""
+
+    source: int
+    even: bool = True
+    mixes: bool = False
+    keeps: bool = True
+
+
+@dataclass(frozen=True)
+class FlowStage:
+    """A layer, by what it adds to a network. constant_bytes: that all channels of any one pixel need. tensor_bytes: that it
+    makes. whole: all of it must be made. summed: how many of its elements may lie as sums before they are complete."""
+
+    constant_bytes: int
+    tensor_bytes: int
+    edges: tuple[Edge, ...] = ()
+    whole: bool = True
+    summed: int = 0
+
+
+@dataclass(frozen=True)
+class ChipCapacity:
+    """What the chip holds from one operation to the next: bytes of codes, and beside them sums, each instead of an element of
+    `element_bytes`. sum_bytes: of a sum on its way to DRAM and back; infinite where none goes there."""
+
+    size_bytes: int
+    sums: int = 0
+    element_bytes: int = 1
+    sum_bytes: float = inf
+
+
+def min_reload_bytes(stages: Sequence[FlowStage], room: ChipCapacity, span: int = SPAN) -> tuple[int, ...]:
+    """What must come again after the moment of each stage. Moments of which no byte is a byte of another add up: those are taken
+    that make most. stages: each behind those that it reads. span: how many in front of a moment are looked at."""
+    best: list[int] = []  # of stages before each
+    taken: list[tuple[int, int] | None] = []
+    for target in range(len(stages)):
+        found, where = best[-1] if best else 0, None
+        for first, again in _ranges(stages, target, room, span):
+            if best[first] + again > found:
+                found, where = best[first] + again, (first, again)
+        best.append(found)
+        taken.append(where)
+    parts = [0] * len(stages)
+    at = len(stages) - 1
+    while at >= 0:
+        where = taken[at]
+        if where is None:
+            at -= 1
+        else:
+            at, parts[at] = where
+    return tuple(parts)
+
+
+def list_earlier_constants(stages: Sequence[FlowStage], target: int) -> frozenset[int]:
+    """Stages whose constants have been used whole when the first element of a stage is there."""
+    whole: dict[int, bool] = {target: False}
+    for at in range(target, -1, -1):
+        if at in whole:
+            for edge in stages[at].edges:
+                all_channels = edge.mixes or (edge.keeps and whole[at])
+                whole[edge.source] = whole.get(edge.source, False) or all_channels
+    return frozenset(at for at, all_channels in whole.items() if all_channels and at != target)
+
+
+def _ranges(stages: Sequence[FlowStage], target: int, room: ChipCapacity, span: int) -> list[tuple[int, int]]:
+    """(first, bytes that come again) of stages [first, target), where there are any."""
+    stage, first = stages[target], max(0, target - span)
+    if not stage.whole or not stage.edges:
+        return []
+    used = list_earlier_constants(stages, target)
+    if _again(sum(stages[i].constant_bytes for i in used if i >= first), stage, room) <= 0:
+        return []
+    flow, found = _Flow(stages, target, first), list[tuple[int, int]]()
+    for start in range(target - 1, first - 1, -1):
+        flow.reach(start, stages[start].constant_bytes if start in used else 0)
+        again = _again(flow.total, stage, room)
+        if again > 0:
+            found.append((start, again))
+    return found
+
+
+def _again(cut_bytes: int, target: FlowStage, room: ChipCapacity) -> int:
+    """Of what every schedule must have at the target's moment: what lies in no memory of the chip. A sum is at most an element of
+    some tensor, or of the target's own, each of which has an equal part."""
+    held, each = float(cut_bytes), float(room.element_bytes)
+    if target.summed:
+        held = min(held, room.sum_bytes * target.summed)
+        each = max(each, held / target.summed)
+    return ceil(held - room.sums * each - room.size_bytes - 1e-6)
+
+
+class _Flow:
+    """The most that flows from constants through tensors to the target; stage by stage from there backwards. Vertices: 2 i enters
+    the tensor of stage i of the range, 2 i + 1 leaves it; the last is the target."""
+
+    def __init__(self, stages: Sequence[FlowStage], target: int, first: int):
+        count = 2 * (target - first)
+        self.total, self._first, self._sink = 0, first, count
+        self._left: list[dict[int, float]] = [{} for _ in range(count + 1)]
+        self._supply: dict[int, int] = {}
+        for at in range(first, target + 1):
+            enter = self._sink if at == target else 2 * (at - first)
+            for edge in stages[at].edges:
+                if edge.even and edge.source >= first:
+                    self._open(2 * (edge.source - first) + 1, enter, inf)
+        self._sizes = [stages[at].tensor_bytes for at in range(first, target)]
+
+    def reach(self, stage: int, constant_bytes: int) -> None:
+        """Also with this stage's tensor and constants."""
+        at = stage - self._first
+        self._open(2 * at, 2 * at + 1, self._sizes[at])
+        self._supply[2 * at] = constant_bytes
+        while (path := self._path()) is not None:
+            start, *_ = path
+            amount = min(self._supply[start], *(self._left[a][b] for a, b in pairwise(path)))
+            self._supply[start] -= int(amount)
+            self.total += int(amount)
+            for a, b in pairwise(path):
+                self._left[a][b] -= amount
+                self._left[b][a] += amount
+
+    def _open(self, start: int, end: int, most: float) -> None:
+        self._left[start][end] = self._left[start].get(end, 0) + most
+        self._left[end].setdefault(start, 0)
+
+    def _path(self) -> list[int] | None:
+        """The shortest one on which more can flow."""
+        came: dict[int, int] = {start: -1 for start, left in self._supply.items() if left > 0}
+        waiting = deque(came)
+        while waiting:
+            at = waiting.popleft()
+            for to, left in self._left[at].items():
+                if left > 0 and to not in came:
+                    came[to] = at
+                    if to == self._sink:
+                        path = [to]
+                        while path[-1] >= 0:
+                            path.append(came[path[-1]])
+                        return path[-2::-1]
+                    waiting.append(to)
+        return None

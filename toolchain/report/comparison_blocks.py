@@ -1,0 +1,107 @@
+"""The integer network cut into blocks: each makes one tensor that float has, out of tensors that float has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, TensorType
+from toolchain.ops.data_movement import IntegerConcat
+from toolchain.ops.kit.operator import same_scale
+from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.rescale import Rescale
+
+
+@dataclass(frozen=True)
+class FloatCounterpart:
+    """A chip tensor that float has: `model` names it there, `layout` is the chip's order of it."""
+
+    model: str
+    layout: str
+
+
+@dataclass(frozen=True)
+class ComparisonBlock:
+    """Integer nodes, in order, that make the chip tensor `tensor` of `feeds` and constants. Without nodes, the tensor comes
+    into a region. layer: the node that is named for it, the last that computes; moves: it computes nothing."""
+
+    tensor: str
+    feeds: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    layer: Node | None
+    moves: bool
+
+
+def shown_tensors(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    origins: Mapping[str, tuple[str, str]],
+    parts: Mapping[str, Sequence[tuple[str, str]]],
+) -> dict[str, FloatCounterpart]:
+    """graph: integer, nothing fused behind its layers; types: of the model's tensors; origins: chip tensor -> (model tensor,
+    layout); parts: Concat node -> the same of each operand, which its own scale makes another tensor of the chip. Bools and whole
+    numbers are shown where they come into a region: what is computed by those of the chip is one block with them."""
+    made = {name for node in graph.nodes if not isinstance(node.op, OnnxOp) for name in node.outputs}
+    found = {name: FloatCounterpart(*origin) for name, origin in origins.items()}
+    for node in graph.nodes:
+        if isinstance(node.op, IntegerConcat) and node.name in parts:
+            found |= {name: FloatCounterpart(*part) for name, part in zip(node.inputs, parts[node.name])}
+    return {
+        name: shown
+        for name, shown in found.items()
+        if shown.layout != INNER
+        and name in graph.types
+        and graph.types[name].quant is not None
+        and types[shown.model].dtype in ("float32", *(("bool", "int32", "int64") if name not in made else ()))
+    }
+
+
+def blocks(graph: Graph, shown: Mapping[str, FloatCounterpart]) -> list[ComparisonBlock]:
+    """In the order of the graph; first those that come into a region."""
+    chip = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    producers = {name: node for node in chip for name in node.outputs}
+    joins = {name: n for n in chip if isinstance(n.op, IntegerConcat) for name in n.inputs}
+    read = dict.fromkeys(name for n in chip for name in n.inputs if name not in producers and name in shown)
+    order = {n.name: i for i, n in enumerate(chip)}
+    found = [ComparisonBlock(name, (), (), None, False) for name in read]
+    for node in chip:
+        if node.outputs[0] in shown:
+            block = _block(node, graph, shown, producers, joins, order)
+            found += [block] if block is not None else []
+    return found
+
+
+def _block(
+    last: Node,
+    graph: Graph,
+    shown: Mapping[str, FloatCounterpart],
+    producers: Mapping[str, Node],
+    joins: Mapping[str, Node],
+    order: Mapping[str, int],
+) -> ComparisonBlock | None:
+    """None where something is read that float does not have, as codes that the host gives."""
+    nodes: dict[str, Node] = {}
+    feeds: dict[str, None] = {}
+    pending = [last]
+    while pending:
+        node = pending.pop()
+        nodes[node.name] = node
+        for name in node.inputs:
+            if not name or name in graph.constants:
+                continue
+            if name in shown:
+                feeds[name] = None
+            elif name not in producers:
+                return None
+            elif producers[name].name not in nodes:
+                pending.append(producers[name])
+    inside = sorted(nodes.values(), key=lambda n: order[n.name])
+    computing = [n for n in inside if not _moves(n)]
+    layer = (computing or inside)[-1]
+    if isinstance(layer.op, Rescale) and not layer.sources:
+        layer = joins.get(layer.outputs[0], last)
+    return ComparisonBlock(last.outputs[0], tuple(feeds), tuple(inside), layer, not computing)
+
+
+def _moves(node: Node) -> bool:
+    return same_scale(node.op) or isinstance(node.op, IntegerConcat | IntegerMaxPool)

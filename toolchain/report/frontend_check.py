@@ -1,0 +1,269 @@
+"""Whether the normal form still says what the user's file says, both run in float. A difference is a fault of the frontend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quant.float_session import FloatSession
+from toolchain.errors import InternalError
+from toolchain.frontend import NormalModel
+from toolchain.inference import InferenceError
+from toolchain.ir.float_submodel import FloatSubmodel
+from toolchain.report.qdq_piece_check import cuts, fed_outputs, piece_errors
+
+Sample = Mapping[str, np.ndarray]
+TOLERANCE = 1e-4  # of a tensor's largest magnitude; sums in another order stay far below
+ROUNDING = 1e-6  # relative change of each number that stands for float's own rounding...
+NEIGHBOURS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # relative distance, where coarser than float32's
+AMPLIFIED = 10.0  # ...and how many times its effect two spellings of one network may differ
+DRAWS = 3
+SQUARED = 2.0**56  # magnitudes up to this, and from one over it on, have squares whose sums float32 holds
+HELD_ELEMENTS = 32 << 20  # of tensors that are compared at once
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """One of the two, as a float network of a single model."""
+
+    inputs: Sequence[str]
+    part: Callable[[Sequence[str]], FloatSubmodel]
+
+    def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
+        yield self.part(names)
+
+
+def _file(model: NormalModel) -> _Alone:
+    assert model.source is not None
+    return _Alone(model.inputs, model.source.part)
+
+
+def _normal(model: NormalModel) -> _Alone:
+    return _Alone(model.inputs, lambda names: model.normal_part(model.inputs, names))
+
+
+def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, tuple[str, ...]]:
+    """The model, without its file where onnxruntime does not run that, and sentences that say so, and which outputs of the file
+    are no numbers where those of the normal form are: as where rounding leaves less than 0 of a variance of 0.
+
+    Raises InternalError where an output of the file and of the normal form differ by more than float's rounding.
+    """
+    if model.source is None:
+        return model, ()
+    names = [n for n in model.graph.outputs if n in model.source.types]
+    try:
+        file = FloatSession(_file(model), names, few_runs=True)
+        expected = [(sample, file.run(sample)) for sample in samples]
+        for sample, _ in expected[:1]:
+            FloatSession(_file(model), names).run(sample)  # optimized too: what that changes is a note of the build
+    except InferenceError as fault:
+        return replace(model, source=None), (
+            f"onnxruntime does not run the file as it is ({fault.reason:.200}); calibrated and judged on its normal form, "
+            "so that a fault in reading the file would not show",
+        )
+    del file
+    normal = FloatSession(_normal(model), names, few_runs=True)
+    undefined: Counter[str] = Counter()
+    beyond = dict[str, str]()
+    for sample, values in expected:
+        for name, value, made in zip(names, values, normal.run(sample)):
+            compared, lost = _comparable(model, name, value, made)
+            if lost:
+                undefined[name] += lost
+            if _agree(model, name, sample, value, compared):
+                continue
+            outside = _outside_squares(sample)
+            if not outside or not _agree_inside(model, name, sample, outside):
+                raise InternalError(_difference(model, name, sample, distance(value, compared)))
+            beyond.setdefault(name, outside[0])
+    return model, (*_undefined_notes(undefined), *_beyond_notes(beyond))
+
+
+def _comparable(model: NormalModel, name: str, value: np.ndarray, made: np.ndarray) -> tuple[np.ndarray, int]:
+    """What the normal form made, as it is held against the file's value, and in how many places the file alone has NaN: there,
+    and where the file clears a cache, it is the file's."""
+    assert model.source is not None
+    found = np.where(value == 0, value, made) if name in model.source.cleared and _alike(value, made) else made
+    lost = _undefined(value, found)
+    return (found, 0) if lost is None else (np.where(lost, value, found), int(lost.sum()))
+
+
+def _agree(model: NormalModel, name: str, sample: Sample, value: np.ndarray, made: np.ndarray) -> bool:
+    if distance(value, made) <= TOLERANCE or (_alike(value, made) and _piece_by_piece(model, name, sample)):
+        return True
+    return same_but_for_rounding(model, name, sample, value, made)
+
+
+def _outside_squares(sample: Sample) -> list[str]:
+    """Names the float inputs whose largest magnitude has a square that float32 does not hold: operators that square within
+    themselves, as norms do, then give what their spelling makes of infinity or of zero."""
+    outside: list[str] = []
+    for name, x in sample.items():
+        largest = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) if x.dtype.kind == "f" else 0.0
+        if largest and not 1 / SQUARED <= largest <= SQUARED:
+            outside.append(name)
+    return outside
+
+
+def _agree_inside(model: NormalModel, name: str, sample: Sample, outside: Sequence[str]) -> bool:
+    """Whether an output is the same in both where the inputs `outside` are scaled to a largest magnitude between 1 and 2."""
+
+    def scaled(x: np.ndarray) -> np.ndarray:
+        _, exponent = np.frexp(np.abs(x[np.isfinite(x)]).max())
+        return np.ldexp(x, 1 - exponent).astype(x.dtype)
+
+    inside = {n: scaled(x) if n in outside else x for n, x in sample.items()}
+    value, made = (FloatSession(side(model), [name], few_runs=True).run(inside)[0] for side in (_file, _normal))
+    return _agree(model, name, inside, value, _comparable(model, name, value, made)[0])
+
+
+def _beyond_notes(beyond: Mapping[str, str]) -> tuple[str, ...]:
+    """beyond: output name -> an input of `_outside_squares`."""
+    return tuple(
+        f"input {read!r} of the data is so large or so small that float32 does not hold its squares: output {name!r} of "
+        "the file and of its normal form differ on it, and agree where it is scaled; mind its scale (of images: mean and std)"
+        for name, read in beyond.items()
+    )
+
+
+def _undefined_notes(undefined: Mapping[str, int]) -> tuple[str, ...]:
+    """undefined: output name -> in how many places the file alone has NaN."""
+    return tuple(
+        f"output {name!r} of the file is no number (NaN) in {count} of the places that were looked at, where its normal form has "
+        "numbers; so has the chip, which are held to nothing"
+        for name, count in undefined.items()
+    )
+
+
+def same_but_for_rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray, found: np.ndarray) -> bool:
+    """Whether an output of the file (value) and of the normal form (found) differ by no more than TOLERANCE, or by what float's
+    own rounding within the file explains."""
+    error = distance(value, found)
+    return error <= TOLERANCE or (_alike(value, found) and error <= AMPLIFIED * _rounding(model, name, sample, value))
+
+
+def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
+    """Whether a model that rounds within is the same between the tensors that it rounds. Raises InternalError where it is not."""
+    if not cuts(model):
+        return False
+
+    def on_file(names: Sequence[str]) -> Sequence[np.ndarray]:
+        return FloatSession(_file(model), names, few_runs=True).run(sample)
+
+    types = (*model.types.values(), *(model.source.types.values() if model.source is not None else ()))
+    most = max(TOLERANCE, *(2 * NEIGHBOURS.get(t.dtype, 0.0) for t in types))
+    for tensor, error in piece_errors(model, sample, on_file):
+        if error > most:
+            node = model.graph.producers()[tensor]
+            raise InternalError(
+                f"the frontend changed the model: tensor {tensor!r}, made of the file's own codes, is {error:.2g} of its largest "
+                f"magnitude from what the file rounds: node {node.name} ({node.op.op_type}), made of {', '.join(node.sources)}"
+            )
+    return all(distance(value, found) <= most for _, value, found in fed_outputs(model, sample, [output], on_file))
+
+
+def distance(reference: np.ndarray, got: np.ndarray) -> float:
+    """The largest error as a share of the reference's largest magnitude; of values that are not float, the share that differ.
+    Infinite where shapes or types differ, or only one of the two is NaN or infinite."""
+    if not _alike(reference, got):
+        return np.inf
+    if reference.dtype.kind != "f":
+        return float(np.mean(reference != got)) if reference.size else 0.0
+    whole = np.isfinite(reference)
+    if not np.array_equal(reference[~whole], got[~whole], equal_nan=True):
+        return np.inf
+    largest = float(np.abs(reference[whole]).max(initial=0.0))
+    error = float(np.abs(got[whole] - reference[whole]).max(initial=0.0))
+    return 0.0 if error == 0 else np.inf if largest == 0 or not np.isfinite(error) else error / largest
+
+
+def _undefined(reference: np.ndarray, got: np.ndarray) -> np.ndarray | None:
+    """bool[...]: where the reference alone is NaN; None where it is nowhere."""
+    if not _alike(reference, got) or reference.dtype.kind != "f":
+        return None
+    lost = np.isnan(reference) & ~np.isnan(got)
+    return lost if lost.any() else None
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) -> float:
+    """How far an output of the file moves when its inputs, and all that its nodes make of them, are rounded elsewhere: much where
+    it is ill-conditioned or takes decisions, and where it draws random numbers. For inputs, elsewhere is where the coarsest type
+    within the model rounds; for what nodes make, no nearer than where steps that only come near their operator are."""
+    assert model.source is not None
+
+    def least(dtype: str) -> float:
+        return max(_step(dtype), model.steps_error)
+
+    rounded, step = (
+        model.source.rounded_elsewhere([name], least),
+        max(_step(t.dtype) for t in (*model.types.values(), *model.source.types.values())),
+    )
+    session, rng = FloatSession(_Alone(model.inputs, lambda _: rounded.part), [name], few_runs=True), np.random.default_rng(0)
+
+    def draw() -> np.ndarray:
+        noise = rng.standard_normal(rounded.numbers, np.float32)
+        return session.run({**_rounded(sample, step, rng), rounded.noise: noise})[0]
+
+    return max(distance(value, draw()) for _ in range(DRAWS))
+
+
+def _step(dtype: str) -> float:
+    return max(ROUNDING, NEIGHBOURS.get(dtype, 0.0))
+
+
+def _rounded(sample: Sample, step: float, rng: np.random.Generator) -> dict[str, Any]:
+    def moved(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x * (1 + step * rng.standard_normal(x.shape)), x.dtype) if x.dtype.kind == "f" else x
+
+    return {n: moved(x) for n, x in sample.items()}
+
+
+def _difference(model: NormalModel, output: str, sample: Sample, error: float) -> str:
+    said = f"the frontend changed the model: output {output!r} of the file and of its normal form differ {_amount(error)}"
+    first = _first(model, sample)
+    if first is None:
+        return said
+    tensor, own = first
+    node = model.graph.producers()[tensor]
+    return (
+        f"{said}; the first tensor that differs is {tensor!r}, {_amount(own)}: node {node.name} ({node.op.op_type}), "
+        f"made of {', '.join(node.sources)}"
+    )
+
+
+def _amount(error: float) -> str:
+    return f"by {error:.2g} of its largest magnitude" if np.isfinite(error) else "in shape, type, or where it is infinite"
+
+
+def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
+    """The first tensor, in the order of the normal form, that its file computes otherwise, and by how much."""
+    assert model.source is not None
+    own, types = model.source.types, model.types
+    names = [n for node in model.graph.nodes for n in node.outputs if n in own and own[n] == types[n]]
+    for group in _groups(names, {n: types[n].elements for n in names}):
+        values = FloatSession(_file(model), group).run(sample)
+        for name, value, found in zip(group, values, FloatSession(_normal(model), group).run(sample)):
+            error = distance(value, found)
+            if error > TOLERANCE:
+                return name, error
+    return None
+
+
+def _groups(names: Sequence[str], elements: Mapping[str, int]) -> list[list[str]]:
+    groups: list[list[str]] = [[]]
+    held = 0
+    for name in names:
+        if groups[-1] and held + elements[name] > HELD_ELEMENTS:
+            groups.append([])
+            held = 0
+        groups[-1].append(name)
+        held += elements[name]
+    return groups

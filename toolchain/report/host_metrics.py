@@ -1,0 +1,135 @@
+"""What the host does of a compiled model, which the chip's cycles leave out: islands, their products, and what crosses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolchain.codegen import Container, HostSubgraph, Region
+from toolchain.errors import ProgramError
+
+if TYPE_CHECKING:
+    import onnx
+
+Shape = tuple[int, ...]
+
+
+def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
+    """chip_macs: of the layers on the chip. Raises ProgramError where a shape of an island is not known.
+
+    islands, their nodes and macs; mac_share: of all of the model's; crossings: tensors that a region takes from the host or
+    gives to it (the model's own inputs and outputs are none), with crossing_bytes in the chip's codes.
+    """
+    islands = [s for s in container.segments if isinstance(s, HostSubgraph)]
+    macs = sum(island_macs(island) for island in islands)
+    crossings = _crossings(container)
+    return {
+        "islands": len(islands),
+        "nodes": sum(len(island.nodes) for island in islands),
+        "macs": macs,
+        "mac_share": macs / (macs + chip_macs) if macs else 0.0,
+        "crossings": len(crossings),
+        "crossing_bytes": sum(crossings),
+    }
+
+
+def _crossings(container: Container) -> list[int]:
+    """The size of each in bytes."""
+    given = {t.name for t in container.inputs}
+    found = [p.size_bytes for s in container.segments if isinstance(s, Region) for p in s.inputs if p.model not in given]
+    for index, segment in enumerate(container.segments):
+        if isinstance(segment, Region):
+            later = [n for s in container.segments[index + 1 :] for n in _read(s)]
+            found += [p.size_bytes for p in segment.outputs if p.model in later]
+    return found
+
+
+def _read(segment: Region | HostSubgraph) -> Sequence[str]:
+    return segment.inputs if isinstance(segment, HostSubgraph) else [p.model for p in segment.inputs]
+
+
+def island_macs(island: HostSubgraph) -> int:
+    """Products that are summed. Operators that only add, compare or look up have none."""
+    import onnx
+
+    graph = onnx.ModelProto.FromString(island.model).graph
+    shapes: dict[str, Shape] = {t.name: tuple(t.dims) for t in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
+            shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+    return sum(_macs(node, shapes) for node in graph.node)
+
+
+def _macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
+    rule = None if node.domain not in ("", "ai.onnx") else MACS.get(node.op_type)
+    if rule is None:
+        return 0
+    missing = next((n for n in (*node.input, *node.output) if n and n not in shapes), None)
+    if missing is not None:
+        raise ProgramError(f"host node {node.name} ({node.op_type}): the shape of {missing!r} is not known; build the file again")
+    return rule(node, [shapes.get(n, ()) for n in node.input], [shapes.get(n, ()) for n in node.output])
+
+
+Rule = Callable[["onnx.NodeProto", Sequence[Shape], Sequence[Shape]], int]
+
+
+def _convolution(weights: int) -> Rule:
+    """weights [oc, ic/g, ...] are input number `weights`."""
+    return lambda node, inputs, outputs: math.prod(outputs[0]) * math.prod(inputs[weights][1:])
+
+
+def _transposed(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    return math.prod(inputs[0]) * math.prod(inputs[1][1:])  # weights [ic, oc/g, ...]
+
+
+def _product(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    return math.prod(outputs[0]) * inputs[0][-1]
+
+
+def _gemm(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    return math.prod(outputs[0]) * inputs[0][0 if _attribute(node, "transA", 0) else 1]
+
+
+def _recurrent(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """X [steps, batch, inputs] in either order of the first two, W [directions, gates, inputs], R [directions, gates, hidden]."""
+    return inputs[0][0] * inputs[0][1] * (math.prod(inputs[1]) + math.prod(inputs[2]))
+
+
+def _einsum(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """One product for each value of all indices; what an ellipsis stands for counts by its largest operand."""
+    if len(inputs) < 2:
+        return 0
+    equation = _attribute(node, "equation", b"").decode().replace(" ", "")
+    sizes: dict[str, int] = {}
+    more = 1
+    for term, shape in zip(equation.partition("->")[0].split(","), inputs):
+        before, dots, after = term.partition("...")
+        end = len(shape) - len(after)
+        sizes |= dict(zip(before, shape)) | dict(zip(after, shape[end:]))
+        more = max(more, math.prod(shape[len(before) : end])) if dots else more
+    return more * math.prod(sizes.values())
+
+
+def _attention(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """Q, K, V [batch, heads, length, size] or [batch, length, heads size]: scores, then their sums of V."""
+    length = inputs[1][-2] + (inputs[4][-2] if len(inputs) > 4 and inputs[4] else 0)  # with the keys of earlier steps
+    return (math.prod(inputs[0]) + math.prod(outputs[0])) * length
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    import onnx
+
+    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+MACS: Mapping[str, Rule] = {
+    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _convolution(1)),
+    "QLinearConv": _convolution(3),
+    "ConvTranspose": _transposed,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
+    "Gemm": _gemm,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "Einsum": _einsum,
+    "Attention": _attention,
+}

@@ -1,0 +1,97 @@
+"""Where the cycles of each unit went, of the network and of each layer: `simulator.cycle_breakdown` by the layers' windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator import COMPUTING, Attribution, Simulation, StallCause, attribute_cycles, by_reason
+from toolchain.codegen import Container, Region
+from toolchain.hw.chip import Chip
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
+from toolchain.report.layer_intervals import find_layer_intervals
+
+CAUSES = {
+    StallCause.USEFUL: "useful",
+    StallCause.FILL_DRAIN: "fill and drain",
+    StallCause.PARTIAL_FOLDS: "partial folds",
+    StallCause.EDGES: "edges",
+    StallCause.REQUESTS: "requests",
+    StallCause.OUTPUT_PATH: "output path",
+    StallCause.MEMORY: "",  # by their names
+    StallCause.SIGNAL: "signal of",
+    StallCause.QUEUE: "queue",
+    StallCause.DISPATCH: "dispatch",
+    StallCause.NOTHING: "nothing to do",
+}
+Spent = dict[str, dict[str, Any]]  # cycles by cause, of each unit by its name
+
+
+@dataclass(frozen=True)
+class RegionAttribution:
+    """totals: int64[reason] of each unit; layers: the same cycles, of each layer those in its window, by cause."""
+
+    totals: Mapping[str, np.ndarray]
+    layers: tuple[Spent, ...]
+
+
+def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> RegionAttribution | None:
+    """most: products that each convolution asks for. None where times were measured elsewhere."""
+    found = attribute_region(chip, region, run, most)
+    if found is None:
+        return None
+    parts = find_layer_intervals(region, run)
+    counted = found.totals([part.end for part in parts])
+    layers: list[Spent] = []
+    for layer in range(len(region.layers)):
+        mine = [i for i, part in enumerate(parts) if part.layer == layer]
+        layers.append({unit: by_reason(chip, cycles[mine].sum(axis=0)) for unit, cycles in counted.items()})
+    return RegionAttribution({unit: cycles[0] for unit, cycles in found.totals().items()}, tuple(layers))
+
+
+def attribute_region(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> Attribution | None:
+    """Of a region; products that no convolution asks for are no use of an array."""
+    flow = run.flow
+    owners = region.layers_of(flow)
+    shares = np.ones(len(flow))
+    for layer, info in enumerate(region.layers):
+        mine = owners == layer
+        done = int(run.op_macs[mine].sum())
+        if info.name in most and done > most[info.name]:
+            shares[mine] = most[info.name] / done
+    return attribute_cycles(chip, run, shares)
+
+
+def network_attribution(chip: Chip, regions: Sequence[RegionAttribution | None]) -> Spent | None:
+    """Of all regions, one after another; None where those of one are not known."""
+    known = [region for region in regions if region is not None]
+    if len(known) < len(regions) or not known:
+        return None
+    return {unit: by_reason(chip, np.sum([region.totals[unit] for region in known], axis=0)) for unit in known[0].totals}
+
+
+def most_macs(container: Container) -> dict[str, int]:
+    """What each convolution asks for: an instruction that takes groups together multiplies by zeros besides."""
+    graph, chip = container.graph, container.machine.chip
+    convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
+    return {n.name: op.macs(Layer(n, graph.types, graph.constants, chip)) for n, op in convolutions}
+
+
+def find_top_stall(layer: Mapping[str, Any]) -> str:
+    """What kept the unit that did most for the layer longest, with its share of the layer's: `mac: fill and drain 48 %`."""
+    units: Mapping[str, Mapping[str, Any]] = layer["attribution"] or {}
+    if not units or not layer["cycles"]:
+        return "-"
+    unit = max(units, key=lambda name: sum(units[name].get(cause, 0) for cause in COMPUTING))
+    lost: dict[str, int] = {}
+    for cause, taken in units[unit].items():
+        if isinstance(taken, Mapping):
+            lost |= {f"{CAUSES[StallCause(cause)]} {name}".strip(): cycles for name, cycles in taken.items()}
+        elif cause not in (StallCause.USEFUL, StallCause.NOTHING):
+            lost[CAUSES[StallCause(cause)]] = taken
+    most = max(lost, key=lost.__getitem__, default=None)
+    return "-" if most is None else f"{unit}: {most} {100 * lost[most] / layer['cycles']:.0f} %"

@@ -1,0 +1,254 @@
+"""The report as a table that a person can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from toolchain.errors import format_count
+from toolchain.report.layer_breakdown import find_top_stall
+from toolchain.report.layer_types import types_text
+from toolchain.report.merge_steps import merge_step_rows
+
+REPEATED: Final = "repeated"  # what an entry is judged on whose shapes the data do not fit
+RANDOM: Final = "random inputs"  # what a build is judged on without data
+JUDGED_ON = {
+    RANDOM: "of RANDOM inputs (means nothing)",
+    "calibration": "of the data it was calibrated on",
+    "held out": "of --calib, held out of calibration",
+    "calib": "of --calib",
+    REPEATED: "of another entry's data, repeated or cut to its shapes",
+    "judge": "of --judge",
+}
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    """Columns as wide as their widest cell; those in `right` are set right."""
+    widths = [max(len(str(r[i])) for r in (headers, *rows)) for i in range(len(headers))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(headers), line(["-" * w for w in widths]), *(line(r) for r in rows)])
+
+
+def layers_text(figures: Mapping[str, Any]) -> str:
+    """One line a layer of the chip; empty when it has none. MAC use: of the arrays that the program uses, in the layer's cycles;
+    of one whose arrays worked longer than that, beside other layers, while they worked. Most lost to: what the unit that did most
+    for the layer was kept by longest, with the share of the layer's cycles."""
+    if not figures["layers"]:
+        return ""
+    peak = figures["macs_per_cycle"]
+    rows = [
+        (
+            cut(layer["name"], 56),
+            layer["op"],
+            layer["engine"],
+            f"{layer['cycles']:,}",
+            _least(layer, "cycles"),
+            f"{layer['macs']:,}",
+            f"{_dram_bytes(layer):,}",
+            _least(layer, "dram_bytes"),
+            _mac_use(layer, peak),
+            layer["bound_by"],
+            find_top_stall(layer),
+        )
+        for layer in merge_step_rows(figures["layers"], "name")
+    ]
+    heads = (
+        "layer",
+        "operator",
+        "engine",
+        "cycles",
+        "at least",
+        "MACs",
+        "DRAM bytes",
+        "at least",
+        "MAC use",
+        "bound by",
+        "most lost to",
+    )
+    beside = any(row[8].endswith("*") for row in rows)
+    said = (
+        "\n* its arrays worked beside other layers too, whose cycles these are: MAC use is while they worked for it"
+        if beside
+        else ""
+    )
+    return table(heads, rows, (3, 4, 5, 6, 7, 8)) + said
+
+
+def _mac_use(layer: Mapping[str, Any], peak: float) -> str:
+    """peak: products a cycle."""
+    own = layer["cycles"] * peak
+    most = max(own, layer["busy_macs"])
+    return f"{100 * layer['macs'] / most:.1f} %{' *' if most > own else ''}" if most and layer["macs"] else "-"
+
+
+def _least(layer: Mapping[str, Any], what: str) -> str:
+    return f"{layer['bounds'][what]:,}" if layer["bounds"] else "-"
+
+
+def _dram_bytes(layer: Mapping[str, Any]) -> int:
+    moved = layer["traffic"].get("dram", {})
+    return moved.get("read_bytes", 0) + moved.get("write_bytes", 0)
+
+
+def totals_text(figures: Mapping[str, Any]) -> str:
+    """Every total beside its bound."""
+    if not figures["layers"]:
+        said = f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
+        return f"{said}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else said
+    cycles, roofline = figures["cycles"], figures["roofline_cycles"]
+    traffic = figures["dram_read_bytes"] + figures["dram_write_bytes"]
+    bounds, again = figures["bounds"], figures["bounds"]["dram"]["again"]
+    rows = [
+        ("cycles", f"{cycles:,}", f"{roofline:,}", _ratio(cycles, roofline), "roofline: peak MACs, compulsory DRAM bytes"),
+        ("", "", f"{bounds['cycles']:,}", _ratio(cycles, bounds["cycles"]), f"these units: {_busiest(bounds)}"),
+        (
+            "DRAM bytes",
+            f"{traffic:,}",
+            f"{figures['dram_bound_bytes']:,}",
+            _ratio(traffic, figures["dram_bound_bytes"]),
+            f"each byte once, {again:,} again for want of memory" if again else "each byte once",
+        ),
+        (
+            "SRAM peak bytes",
+            f"{figures['sram_peak_bytes']:,}",
+            f"{figures['sram_bound_bytes']:,}",
+            _ratio(figures["sram_peak_bytes"], figures["sram_bound_bytes"]),
+            f"live bytes of this schedule; size {figures['sram_size_bytes']:,}",
+        ),
+        *(
+            (
+                f"{b['memory']} peak bytes",
+                f"{b['peak_bytes']:,}",
+                f"{b['bound_bytes']:,}",
+                _ratio(b["peak_bytes"], b["bound_bytes"]),
+                f"live bytes of this schedule; size {b['size_bytes']:,}",
+            )
+            for b in figures["buffers"]
+        ),
+    ]
+    head = (
+        f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {_time(figures['seconds'])} at "
+        f"{figures['clock_hz'] / 1e6:g} MHz, {figures['macs']:,} MACs, MAC utilization {100 * figures['mac_utilization']:.1f} %"
+    )
+    if figures["host"]["macs"]:
+        head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
+    totals = table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
+    return head + "\n" + totals + _left_out(figures["host"]) + _units(figures)
+
+
+def _busiest(bounds: Mapping[str, Any]) -> str:
+    """What takes longest, of most regions first."""
+    taken: dict[str, int] = {}
+    for region in bounds["regions"]:
+        if region["cycles"]:
+            taken[region["by"]] = taken.get(region["by"], 0) + region["cycles"]
+    return ", ".join(sorted(taken, key=lambda name: -taken[name])) or "none"
+
+
+def _units(figures: Mapping[str, Any]) -> str:
+    """How arrays share their work, and the engines that have none."""
+    said = [f"engine {unused['engine']} is not used: {unused['reason']}" for unused in figures["unused_engines"]]
+    if figures["idle_arrays"] and figures["used_arrays"]:
+        of, idle = ", ".join(figures["used_arrays"]), ", ".join(figures["idle_arrays"])
+        said.insert(0, f"MAC utilization is of {of}: no operation of the program runs on {idle}")
+    if figures["arrays_overlap"]:
+        said.insert(0, f"two or more arrays at once in {100 * figures['arrays_overlap']:.1f} % of array time")
+    return "".join(f"\n{line}" for line in said)
+
+
+def _left_out(host: Mapping[str, Any]) -> str:
+    """What these totals do not have in them."""
+    said = []
+    if host["islands"]:
+        contents = f"{format_count(host['nodes'], 'node')}, {format_count(host['macs'], 'MAC')}"
+        said.append(f"{format_count(host['islands'], 'island')} ({contents}) on the host")
+    if host["crossings"]:
+        crossed = f"{format_count(host['crossings'], 'copy' if host['crossings'] == 1 else 'copie')}"
+        said.append(f"{crossed} of {format_count(host['crossing_bytes'], 'byte')} between NPU and host")
+    return f"\nnot in the cycles: {', and '.join(said)}" if said else ""
+
+
+def fallbacks_text(figures: Mapping[str, Any]) -> str:
+    """What the host runs, and why; empty when it runs nothing."""
+    rows = [(cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
+    return (
+        ""
+        if not rows
+        else f"{format_count(len(rows), 'node')} {'runs' if len(rows) == 1 else 'run'} on the host:\n"
+        + table(("node", "operator", "reason"), rows, ())
+    )
+
+
+def repair_text(report: Mapping[str, Any]) -> str:
+    """What each step of a repair gained on samples that it did not see; empty where nothing was repaired."""
+    repair = report["repair"]
+    if repair is None:
+        return ""
+    title = f"repair ({repair['effort']}), judged on {format_count(repair['held_out'], 'sample')} that no step saw:"
+    rows = [
+        (s["step"], _level(s["before_db"]), _level(s["after_db"]), "kept" if s["kept"] else "left out", cut(s["why"], 80))
+        for s in repair["steps"]
+    ]
+    return f"{title}\n" + table(("step", "before dB", "with it dB", "", "because"), rows, (1, 2))
+
+
+def _level(decibels: float | None) -> str:
+    return "-" if decibels is None else f"{decibels:.2f}"
+
+
+def worst_text(report: Mapping[str, Any]) -> str:
+    """The layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
+    worst = report["worst_layers"]
+    rows = [(cut(w["layer"] or "-", 40), cut(w["tensor"], 40), f"{_plain(w['alone_db'])}", w["cause"]) for w in worst]
+    if not rows:
+        return ""
+    few = report["worst_samples"] < report["judged_samples"]
+    which = f" (of these {report['judged_samples']}, those whose outputs lose most)" if few else ""
+    title = f"layers that lose most, each fed with float's tensors of {format_count(report['worst_samples'], 'sample')}{which}:"
+    found = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
+    ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; try {w['remedy']}" if w["remedy"] else "") for w in worst]
+    return "\n".join([title, found, *ways])
+
+
+def score_text(report: Mapping[str, Any]) -> str:
+    """What the user's own function said; empty where there is none."""
+    score = report["score"]
+    return "" if score is None else f"{score['function']}: {score['value']:g}, {'passed' if score['passed'] else 'did NOT pass'}"
+
+
+def _plain(value: float | None) -> str:
+    return "-inf" if value is None else f"{value:.1f}"
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if seconds >= 1e-5 else f"{1e6 * seconds:.3f} us"
+
+
+def _ratio(value: float, bound: float) -> str:
+    return f"{value / bound:.3f}" if bound else "-"
+
+
+def cut(name: str, width: int) -> str:
+    """The end of a name is what tells it from others."""
+    return name if len(name) <= width else "..." + name[-(width - 3) :]
+
+
+def explain_text(figures: Mapping[str, Any]) -> str:
+    """Every node of the model and of the compiler: the engine that runs it and what it became part of, the keys of the
+    machine that cut or slowed it (a line each), or why the chip does not run it."""
+    rows: list[tuple[str, ...]] = []
+    for n in merge_step_rows(figures["nodes"], "node"):
+        first, *more = n["reason"].split("; ")
+        cycles = "-" if n["cycles"] is None else f"{n['cycles']:,}"
+        rows.append((cut(n["node"], 56), n["op"], n["engine"], cycles, _operations(n), types_text(n), first))
+        rows += [("", "", "", "", "", "", sentence) for sentence in more]
+    return table(("node", "operator", "engine", "cycles of its layer", "ops", "types", "why"), rows, (3, 4))
+
+
+def _operations(row: Mapping[str, Any]) -> str:
+    """`0:15-40`: segment, first and last operation of the layer, as npu-dis counts them."""
+    return "" if row["operations"] is None else f"{row['segment']}:{row['operations'][0]}-{row['operations'][1]}"

@@ -1,0 +1,78 @@
+"""Operations of arrays whose accumulators are a memory: each only accumulates there, and an emit takes the sums out.
+
+The share of an array is its memory's size over the arrays that have their sums there. Sums that fit half of it lie in its
+halves in turn, so that the array makes the next ones while the last are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.unit_map import SUMS, Unit
+from toolchain.machine import Emit, EmitKind, MachineOp, MatrixProduct
+from toolchain.machine.access import AccumulatorUse
+
+
+class _Share(NamedTuple):
+    """An array's own part of the memory: where it begins, and where the second half does; the bytes of each half."""
+
+    first: int
+    second: int
+    half_bytes: int
+
+
+def _share(array: Unit, chip: Chip) -> _Share:
+    sharing = [u.queue for u in chip.of_kind("mac_array") if u.roles.get(SUMS) == array.roles[SUMS]]
+    words = chip.spaces[array.roles[SUMS]].memory.size // array.array.accumulators.sum_bytes // len(sharing)
+    first, half = sharing.index(array.queue) * words, words // 2
+    return _Share(*(n * array.array.accumulators.sum_bytes for n in (first, first + half, half)))
+
+
+def count_accumulator_halves(sums: AccumulatorUse, array: Unit, chip: Chip) -> int:
+    """2 where such sums fit half of the array's share, else 1."""
+    return 2 if sums.total * array.array.accumulators.sum_bytes <= _share(array, chip).half_bytes else 1
+
+
+class AccumulatorAddresses:
+    """Where the sums of arrays lie, chain by chain. A chain: operations that add to the same sums, the last of which emits."""
+
+    def __init__(self, chip: Chip):
+        self._chip = chip
+        self._second: dict[int, bool] = {}  # by queue of the array: the latest chain lies in the second half
+
+    def address(self, sums: AccumulatorUse, array: Unit) -> int:
+        """Of an operation's sums; operations in the order of the array's queue."""
+        if not sums.accumulate:
+            self._second[array.queue] = count_accumulator_halves(sums, array, self._chip) > 1 and not self._second.get(
+                array.queue, True
+            )
+        share = _share(array, self._chip)
+        return share.second if self._second.get(array.queue, False) else share.first
+
+
+def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: AccumulatorAddresses) -> Iterator[MachineOp]:
+    """ops: of one work, as the array `unit` runs them; as they are where it keeps its sums to itself."""
+    emitter = chip.emitter(unit)
+    for op in ops:
+        sums = op.sums()
+        if emitter is None or sums is None:
+            yield op
+            continue
+        address = where.address(sums, unit)
+        # a parameter of what becomes of the sums has nothing to say here
+        nothing: dict[str, Any] = {name: 0 for name, known in op.described().items() if known.way_out}
+        yield replace(op, **nothing, sums_address=address)
+        if sums.emit:
+            yield _emit(op, sums, address, emitter)
+
+
+def _emit(op: MachineOp, sums: AccumulatorUse, address: int, emitter: Unit) -> Emit:
+    """What the operation would have done with its sums."""
+    *lead, channels = sums.shape
+    said = {name: getattr(op, name, 0) for name in Emit.parameters()}
+    said |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1, "channels": channels}
+    kind = EmitKind.MATRIX_PRODUCT if isinstance(op, MatrixProduct) else EmitKind.CONVOLUTION
+    return Emit(**{**said, "kind": kind, "sums_address": address, "unit": emitter.number})

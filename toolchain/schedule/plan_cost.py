@@ -1,0 +1,137 @@
+"""A whole plan through the recurrence of times: what it costs, and which unit runs each of its works.
+
+Works are given out greedily, each chain where it ends first. A chain is the works that add to the same sums: accumulators are
+an array's own, so they stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from toolchain.machine import Space
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Extent, TileTask, Tiling
+from toolchain.schedule.access_ranges import AccessRange, AccessRanges
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
+from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.prefetch_parts import LayerConstants
+from toolchain.schedule.sampled_tiles import SEEN_IN_PLANS, Visited, sample_tiles
+from toolchain.schedule.stripes import LayerCall
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
+from toolchain.schedule.tile_pipeline import LayerPipeline, PrefetchQueue
+from toolchain.schedule.unit_choice import turn
+
+
+class PlanCosts:
+    """Of the plans of one region; remembers the works of a layer's tiling."""
+
+    def __init__(self, model: CostModel):
+        self.model = model
+        self._visited: dict[tuple[str, Tiling], Visited] = {}
+
+    def cycles(self, plan: RegionPlan, there: Mapping[int, LayerConstants] | None = None) -> int:
+        """Of all layers, one behind the other, at their addresses. there: by layer, constants that are not brought."""
+        walk, _ = _walked(plan, self.model, self._some, there or {})
+        return walk.cycles
+
+    def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
+        """The works that stand for all: where only the first have their constants there, none does."""
+        if plan.ahead and any(slot.of_constants for slot in plan.slots):
+            return [_all_works(layer, plan)]
+        key = layer.node.name, plan.tiling
+        if key not in self._visited:
+            nest = layer.tiled.nest(layer, plan.tiling)
+            self._visited[key] = list(sample_tiles(nest, turn(plan.units), SEEN_IN_PLANS))
+        return self._visited[key]
+
+
+def assign_units(plan: RegionPlan, model: CostModel) -> RegionPlan:
+    """With the cycles of all its works, one by one, and the units of those, where there is a choice."""
+    walk, layers = _walked(plan, model)
+    return replace(plan, cycles=walk.cycles, layers=layers if model.choice else plan.layers)
+
+
+def _walked(
+    plan: RegionPlan,
+    model: CostModel,
+    some: Callable[[Layer, LayerPlan], Visited] | None = None,
+    there: Mapping[int, LayerConstants] = MappingProxyType({}),
+) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
+    """some: works of a layer that stand for all; None: all works are looked at, those of stripes too. there: constants that are
+    not brought, by layer."""
+    walk, areas, layers = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched)), AccessRanges(), []
+    ahead: dict[int, dict[Hashable, AccessRange]] = {
+        i: dict.fromkeys((block.key for block in own.blocks), AccessRange(own.space, 0, 0, [])) for i, own in there.items()
+    }
+    for run in plan.runs:
+        inside = [run] if isinstance(run, int) else list(run.layers)
+        for index in inside:
+            _roots(plan, index, walk, areas)
+        slots = {i: _slots(plan, i, p, areas) for i in inside if (p := plan.layers[i].plan) is not None}
+        if not isinstance(run, int):
+            stages = {
+                i: LayerPipeline.of(p.layer, p.plan.slots, p.plan.units, slots[i])
+                for i in inside
+                if (p := plan.layers[i]).plan is not None
+            }
+            ran = walk.cascade(stages, _all_stripes(plan, run) if some is None else run.visited)
+            layers += [replace(plan.layers[i], units=tuple(ran[i])) for i in inside]
+            continue
+        fetched: list[AccessRange] = []
+        for index, part in plan.fetched.get(run, ()):
+            slot = plan.part(index, part)
+            fetched.append(areas.add(slot.space, slot.address, part.size_bytes))
+            ahead.setdefault(index, {}).update(dict.fromkeys(part.places, fetched[-1]))
+        planned = plan.layers[run]
+        if planned.plan is None:
+            walk.moves(planned.layer)
+        else:
+            tiled = planned.plan
+            visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
+            cuts = plan.cuts(run, model.chip) if fetched else ()
+            dealt = (
+                PrefetchQueue(fetched, [[([fetched[c.part]], c.stop - c.start) for c in own] for own in cuts])
+                if fetched
+                else None
+            )
+            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), dealt)
+            planned = replace(planned, units=tuple(walk.units))
+        layers.append(planned)
+    return walk, tuple(layers)
+
+
+def _all_works(layer: Layer, plan: LayerPlan, extent: Extent | None = None) -> Sequence[TileTask]:
+    return tuple(layer.tiled.nest(layer, plan.tiling, extent).works())
+
+
+def _all_stripes(plan: RegionPlan, cascade: Cascade) -> VisitedStripes:
+    def works(call: LayerCall) -> tuple[int, Sequence[TileTask]]:
+        planned = plan.layers[call.layer]
+        assert planned.plan is not None
+        return call.layer, _all_works(planned.layer, planned.plan, call.extent)
+
+    return [[works(step) if isinstance(step, LayerCall) else step for step in steps] for steps in cascade.stripes.steps]
+
+
+def _roots(plan: RegionPlan, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
+    """Where the resident roots lie that a layer is the first to touch."""
+    layer = plan.layers[index].layer
+    for name in (*layer.activations, *layer.node.outputs):
+        root = plan.views[name].root
+        if root in plan.resident and root not in walk.roots:
+            size_bytes = plan.views[root].stored_bytes(layer.types[root].shape)
+            walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
+
+
+def _slots(
+    plan: RegionPlan, index: int, tiled: LayerPlan, areas: AccessRanges
+) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
+    """Where the slots of a layer lie."""
+    found: dict[tuple[str, int], list[AccessRange]] = {}
+    for slot in tiled.slots:
+        starts = (plan.slot(index, slot.role, slot.space, copy).address for copy in range(slot.copies))
+        found[slot.role, slot.space] = [areas.add(slot.space, start, size) for start, size in zip(starts, slot.sizes)]
+    return found

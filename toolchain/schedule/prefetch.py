@@ -1,0 +1,199 @@
+"""Constants that are fetched while layers before theirs run, so that the channel that loads works where it would wait.
+
+Layer by layer the cycles in which the loads have nothing to do are filled with constants of the layers behind it, in the order of
+their first use, as far as there is room from then to the end of their layer. Where all of a layer's constants have room, none of
+them passes through a ring; else the first may have. What a layer fetches so for others is cut into equal pieces, one behind the
+loads of each of its works. A plan is taken only where it takes fewer cycles as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import groupby, islice, product
+
+import numpy as np
+import numpy.typing as npt
+
+from toolchain.ops.kit.tile import ConstantBlock, round_up
+from toolchain.schedule.copies import dram_alignment
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan_cost import PlanCosts
+from toolchain.schedule.prefetch_parts import split_constants
+from toolchain.schedule.preloaded_cost import PreloadedCost, with_constants_there
+from toolchain.schedule.tile_buffers import PlannedLayer, Room, staging_bytes
+
+_FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
+_USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
+_LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
+_BY_ADDRESSES = 2.0  # times what is gained where addresses stay: places that nothing had before wait for nothing
+_FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
+
+Place = Callable[[Sequence[PlannedLayer], bool], RegionPlan | None]
+
+
+_Bytes = Mapping[int, npt.NDArray[np.int64]]  # by memory, of each layer
+
+
+class PrefetchSearch:
+    """For one plan, layer by layer or with layers in turns, which keep their constants as they are."""
+
+    def __init__(
+        self,
+        plan: RegionPlan,
+        shared: Collection[int],
+        taken: Callable[[int], Sequence[int]],
+        sizes: Room,
+        costs: PlanCosts,
+        place: Place,
+    ):
+        """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
+        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of the
+        plan, changed, after a search if so."""
+        self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
+        self._costs, self._chip = costs, costs.model.chip
+        self._known_places: dict[Hashable, RegionPlan | None] = {}
+        self._pitch = dram_alignment(self._chip)
+        self._search_failed = False  # for places of other constants ahead: one that finds none takes long, and so would the next
+
+    def best(self) -> RegionPlan:
+        """The plan itself where nothing is gained."""
+        best = self._plan
+        if any(gain < _LEAST_GAIN * best.cycles for gain in self._most_gains()):
+            return best
+        for most in (_FEW, len(self._plan.layers)):
+            found = self._plans(most)
+            fastest = min(found, key=lambda plan: plan.cycles, default=best)
+            if fastest.cycles < (1 - _LEAST_GAIN) * best.cycles:
+                best = fastest
+            if all(_served(plan.layers) < most for plan in found):
+                break  # more would be served by none
+        return best
+
+    def _plans(self, most: int) -> list[RegionPlan]:
+        """Those that have a place. most: layers for which one fetches."""
+        found: list[RegionPlan] = []
+        for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
+            for share, searched in _USABLE:
+                plan = self._placed(self._dealt(filled, share, some, most), searched)
+                if plan is not None:
+                    found.append(plan)
+                    break
+        return found
+
+    def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
+        parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.ahead)
+        key = searched, *parts
+        if key not in self._known_places:
+            self._known_places[key] = self._place(dealt, searched and not self._search_failed)
+            self._search_failed |= searched and self._known_places[key] is None
+        return self._known_places[key]
+
+    def _most_gains(self) -> Iterator[float]:
+        """Cycles, if no layer waits for its constants: each alone; and amid the others, which hide a part of what one waits, and
+        beside which it may gain by other addresses."""
+        yield sum(max(0.0, self._plan_cycles(i) - known.cycles) for i, known in self._known.items())
+        there = {i: known.constants for i, known in self._known.items()}
+        yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, there))
+
+    def _plan_cycles(self, index: int) -> float:
+        plan = self._plan.layers[index].plan
+        return plan.cycles if plan is not None else 0.0
+
+    @cached_property
+    def _known(self) -> dict[int, PreloadedCost]:
+        """The layers whose constants can be fetched before and that can fetch some."""
+        others = {i for c in self._plan.cascades for i in c.layers}.union(self._shared)
+        alone = (i for i in range(len(self._plan.layers)) if i not in others)
+        there = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
+        return {i: known for i, known in there if known is not None}
+
+    def _room(self, share: float) -> _Bytes:
+        """By memory, the bytes of so much of it that are free while each layer runs."""
+        return {s: int(share * self._sizes[s]) - used for s, used in self._used.items()}
+
+    @cached_property
+    def _used(self) -> _Bytes:
+        """Bytes in use while each layer runs, by memory that constants are read in."""
+        return {s: np.array(self._taken(s), np.int64) for s in sorted({known.constants.space for known in self._known.values()})}
+
+    def _whole(self, room: _Bytes) -> set[int]:
+        """The layers for all of whose constants there is room while they run."""
+        return {i for i, known in self._known.items() if known.grows_bytes <= room[known.constants.space][i]}
+
+    @cached_property
+    def _cut_short(self) -> bool:
+        """Whether some layer has more constants than that."""
+        return len(self._whole(self._room(1.0))) < len(self._known)
+
+    def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
+        """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
+        when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. some: of layers that
+        have no room for all, the first constants, while the others pass through their rings. most: layers that one serves so."""
+        room = self._room(share)
+        whole = self._whole(room)
+        left = {i: deque(self._known[i].constants.blocks) for i in sorted(self._known if some else whole)}
+        waiting = deque(i for i, blocks in left.items() if blocks)  # owners of some that nothing fetches yet
+        fetched: dict[int, list[int]] = {}  # behind which layer each of the first constants of one is
+        for at in sorted(self._known):
+            while waiting and waiting[0] <= at:
+                owner = waiting.popleft()
+                if owner in fetched and owner in whole:
+                    fetched[owner] += [at] * len(left[owner])
+            idle = filled * self._idle_cycles(at, fetched.get(at, ()))
+            full: set[int] = set()  # owners whose next constant finds no room
+            served: set[int] = set()  # owners some of whose constants are fetched here
+            for owner, block in ((i, block) for i in list(waiting) for block in list(left[i])):
+                if idle <= 0:
+                    break
+                if owner in full:
+                    continue
+                known = self._known[owner]
+                size, free = round_up(block.size_bytes, self._pitch), room[known.constants.space]
+                more = known.grows_bytes if owner in whole and owner not in fetched else 0
+                until = owner if owner in whole else owner + 1
+                idle -= self._block_cycles(block)
+                if idle < 0 or (owner not in served and len(served) == most):
+                    break
+                if free[owner] < more or free[at:until].min() < size:
+                    if owner in whole:
+                        break
+                    full.add(owner)
+                    idle += self._block_cycles(block)
+                    continue
+                free[at:until] -= size
+                free[owner] -= more
+                fetched.setdefault(owner, []).append(at)
+                served.add(owner)
+                left[owner].popleft()
+                if not left[owner]:
+                    waiting.remove(owner)
+        return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
+
+    def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:
+        """In which the channel that loads has nothing to do. fetched: behind which layer each of its first constants is."""
+        known = self._known[index]
+        there = sum(since < index for since in fetched)
+        asked = sum(self._block_cycles(b) for b in islice(known.constants.blocks, there, None))
+        return max(known.cycles, known.moved_cycles + asked) - known.moved_cycles - asked
+
+    def _block_cycles(self, block: ConstantBlock) -> float:
+        return block.size_bytes / self._chip.dram.read_bytes_per_cycle
+
+    def _changed(self, index: int, planned: PlannedLayer, fetched: Sequence[int]) -> PlannedLayer:
+        if planned.plan is None or not fetched:
+            return planned
+        known = self._known[index]
+        parts = split_constants(known.constants, ((len(list(own)), since) for since, own in groupby(fetched)), self._pitch)
+        if len(fetched) < len(known.constants.blocks):
+            return replace(planned, plan=replace(planned.plan, ahead=parts))
+        plan = replace(planned.plan, slots=known.slots, staging_bytes=staging_bytes(known.slots, self._chip), ahead=parts)
+        return replace(planned, plan=replace(plan, cycles=known.cycles, busy_cycles=known.busy_cycles))
+
+
+def _served(layers: Sequence[PlannedLayer]) -> int:
+    """The most layers for which one fetches constants."""
+    fetching = Counter(since for p in layers if p.plan is not None for since in {part.since for part in p.plan.ahead})
+    return max(fetching.values(), default=0)

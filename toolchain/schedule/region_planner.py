@@ -1,0 +1,190 @@
+"""The plan of one region: by layers themselves and in turns, with what is fetched ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from toolchain.errors import CompileError
+from toolchain.schedule.capacity_errors import explain_too_many
+from toolchain.schedule.cascade import CascadePlanner
+from toolchain.schedule.cost_weights import ALONE, AMID, LEAST_MOVED, CostWeights
+from toolchain.schedule.grouping_bounds import GroupingBounds
+from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
+from toolchain.schedule.layer_grouping import GroupingSearch, LayerGroup, Turns
+from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.plan_cost import assign_units
+from toolchain.schedule.prefetch import PrefetchSearch
+from toolchain.schedule.refine_tiles import refine_tiles
+from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.shared_constants import find_shared_constants
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
+
+_CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
+_FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
+_USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
+_TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
+
+
+class RegionPlanner(LayerByLayer):
+    """Of one region, with layers in turns as well."""
+
+    def __init__(self, planning: RegionInput):
+        super().__init__(planning)
+        self.turns: dict[CostWeights, Turns] = {}
+
+    def search_plans(self) -> list[RegionPlan]:
+        """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
+        plans = [replace(self.ahead(plan), raced=plan.raced) for plan in self.base_plans() or [self._in_all()]]
+        most = _CLOSE * min(plan.cycles for plan in plans)
+        return [assign_units(plan, self.model) for plan in plans if plan.cycles <= most]
+
+    def base_plans(self) -> list[RegionPlan]:
+        """Plans without constants ahead, and with finer tiles where there are such. Raises CompileError."""
+        plans: list[RegionPlan] = []
+        for number, plan in enumerate(self._best()):
+            finer = self.retiled(plan)
+            plans.append(replace(plan, raced=number > 0))
+            plans += [] if finer is plan else [replace(finer, raced=True)]
+        return [plan for plan in plans if self.too_many(plan) is None]
+
+    def of_little_traffic(self) -> list[RegionPlan]:
+        """Plans of the ways in which bytes count."""
+        if not self.options.residency:
+            return []
+        tried = (self._try(self._least, share, by) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
+        layerwise = [plan for plan in tried if plan is not None]
+        cut = self._little_traffic(layerwise)
+        return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
+
+    def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
+        """With layers in turns, where bytes count."""
+        before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
+        if before is not None:
+            for share in _USABLE:
+                ways = (self._cuts(int(self.size * share), before, CostWeights(byte=t / rate)) for t in _TRAFFIC)
+                cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
+                if any(cut):
+                    return [p for p in cut if p is not None]
+        return []
+
+    def _spilling(self, plans: Sequence[RegionPlan]) -> RegionPlan | None:
+        """The first that spills anything, with all that any of them spills."""
+        spilled = {s.name: s for p in plans for s in p.spilled}
+        for plan in plans:
+            if plan.spilled:
+                return replace(plan, spilled=tuple(spilled.values()), resident=plan.resident.difference(spilled))
+        return None
+
+    def _in_all(self) -> RegionPlan:
+        """With nothing resident and tiles as large as they can be."""
+        plan = self._try([self.size] * len(self._least), 1.0, ALONE)
+        if plan is None:
+            raise self.unplaced()
+        self.require_few(plan)
+        return self.cascaded(plan)
+
+    def require_few(self, plan: RegionPlan) -> None:
+        """Raises CompileError where its program would be too long to be built and checked."""
+        refusal = self.too_many(plan)
+        if refusal is not None:
+            raise CompileError(refusal)
+
+    def too_many(self, plan: RegionPlan) -> str | None:
+        """Why its program would be too long; or None."""
+        return explain_too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
+
+    def ahead(self, plan: RegionPlan) -> RegionPlan:
+        """The plan with constants fetched ahead where that takes fewer cycles."""
+        if not self.options.ahead:
+            return plan
+
+        def place(planned: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
+            return self.place(planned, plan.resident, plan.views, plan.cascades, searched)
+
+        taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
+        return PrefetchSearch(plan, self.shared, taken, self.sizes, self.costs, place).best()
+
+    def retiled(self, plan: RegionPlan) -> RegionPlan:
+        """With finer tiles where units of another kind wait for them."""
+        if not self.options.residency:
+            return plan
+        live = self._live_bytes(plan.resident)
+
+        def finer(index: int, plan: RegionPlan) -> Sequence[LayerPlan]:
+            before = plan.layers[index].plan
+            return () if before is None else self.layerwise.finer(index, before, plan.resident, self.size - live[index])
+
+        def place(planned: Sequence[PlannedLayer], plan: RegionPlan) -> RegionPlan | None:
+            return self.place(planned, plan.resident, plan.views, plan.cascades, searched=False)
+
+        return refine_tiles(plan, finer, place)
+
+    @cached_property
+    def shared(self) -> Collection[int]:
+        """Layers whose constants others have as well."""
+        return find_shared_constants(enumerate(self.layers))
+
+    def cascaded(self, plan: RegionPlan) -> RegionPlan:
+        """The plan with layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
+        if not self.options.residency or not plan.spilled:
+            return plan
+        for share in _USABLE:
+            ways = (self._cuts(int(self.size * share), plan, by) for by in (ALONE, AMID))
+            cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
+            if any(cut):
+                return min((plan, *(p for p in cut if p is not None)), key=lambda p: p.cycles)
+        return plan
+
+    def _cuts(self, usable: int, before: RegionPlan, by: CostWeights) -> GroupingSearch:
+        """before: layer by layer."""
+        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, self.turns.setdefault(by, {}))
+
+    def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> RegionPlan | None:
+        """The plan cut so; None where nothing was found or something has no place."""
+        if cuts is None:
+            return None
+        planned: list[PlannedLayer] = []
+        views, resident, cascades = dict(self.views), set[str](), list[Cascade]()
+        for cut in cuts:
+            resident |= cut.resident
+            if cut.cascade is None:
+                plan = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident, cut.first, cut.end), way.by)
+                planned.append(PlannedLayer(self.layers[cut.first], plan))
+            else:
+                planned += cut.cascade.layers
+                views |= cut.cascade.views
+                resident |= {v.root for v in cut.cascade.views.values()}
+                cascades.append(cut.cascade.cascade)
+        return self.place(planned, frozenset(resident), views, tuple(cascades))
+
+    @cached_property
+    def cascades(self) -> CascadePlanner:
+        graph = self.layers, self.views, self.storages, self.port_roots, self.in_place
+        return CascadePlanner(*graph, self.model, self.layerwise.depth, self.layerwise.candidates(), self.size)
+
+    def bounds(self, before: RegionPlan) -> GroupingBounds:
+        few = len(self.layers) <= _FEW
+        spilled = frozenset(range(len(self.layers)) if few else (i for s in before.spilled for i in range(s.start, s.end)))
+        touched = {r for r, s in self.storages.items() if not spilled.isdisjoint(range(s.start, s.end))}
+        return GroupingBounds(
+            self.storages,
+            self.port_roots,
+            [frozenset(self.views[n].root for n in (*la.activations, *la.node.outputs)) for la in self.layers],
+            [la.output.shape[1] if len(la.output.shape) == 4 else 1 for la in self.layers],
+            self.layerwise.cycles,
+            self.chip.dram.read_bytes_per_cycle,
+            self.chip.sram.alignment_bytes,
+            spilled,
+            before.resident - touched,
+        )
+
+    def _best(self) -> list[RegionPlan]:
+        """The best plan, and behind it those layer by layer that may be faster by all works. Empty where nothing can be
+        placed."""
+        ways = self._layer_by_layer()
+        if not ways:
+            return []
+        best = self.cascaded(ways[0])
+        return [best, *(plan for plan in ways[1:] if plan.cycles <= _CLOSE * best.cycles)]

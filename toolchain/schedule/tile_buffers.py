@@ -1,0 +1,217 @@
+"""Staging: the slots in memories of the chip through which a layer's tiles pass.
+
+Each operand that lives elsewhere than a unit reads it, each constant block and a DRAM output has a ring of one or two slots in
+the memory of that operand; a box that is still in its ring is not loaded again. Units with memories of their own have rings
+of their own. Codegen walks the same rings, so that what is costed is what is emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.unit_map import Unit
+from toolchain.machine import Space
+from toolchain.machine.tensors import Strides
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Box, ConstantBlock, TileTask, Tiling, round_up
+from toolchain.schedule.copies import Stride
+
+Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Buffers of these sizes in one memory; `role` is r0, r1, ... for reads, b0, ... for blocks, w for the output."""
+
+    role: str
+    sizes: tuple[int, ...]
+    space: int  # a code of `chip.spaces`
+
+    @property
+    def copies(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def of_constants(self) -> bool:
+        return self.role.startswith("b")
+
+
+@dataclass(frozen=True)
+class PrefetchPart:
+    """Constants of a layer that lie one behind the other, in DRAM and in a slot of their own, and are brought in pieces behind
+    the loads of layer `since` of the region, which may be itself. places: of each block by its key, in bytes from the first.
+    needed: (work of the layer, bytes that it and those before it need). space: the memory of the slot."""
+
+    role: str
+    blocks: tuple[ConstantBlock, ...] = field(repr=False)
+    places: Mapping[Hashable, int] = field(repr=False)
+    needed: Mapping[int, int] = field(repr=False)
+    size_bytes: int
+    since: int
+    space: int  # a code of `chip.spaces`
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A tiling with its slots and their bytes in each memory, how many works it has, and what they are expected to cost.
+    units: that may run them. moved_bytes: between DRAM and the chip, where tilings are compared by that. ahead: constants that
+    pass through no ring, all or the first of them."""
+
+    tiling: Tiling
+    slots: tuple[Slot, ...]
+    staging_bytes: Room
+    works: int
+    cycles: int
+    busy_cycles: float
+    units: tuple[Unit, ...]
+    moved_bytes: int = 0
+    ahead: tuple[PrefetchPart, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A node and its tiling; None for movers, which copy between the homes of their tensors. units: that run its works one by
+    one; none where the machine leaves no choice."""
+
+    layer: Layer
+    plan: LayerPlan | None
+    units: tuple[Unit, ...] = ()
+
+
+@dataclass
+class MultiBuffer:
+    """Least recently used slot of a ring, with what each holds."""
+
+    copies: int
+    held: list[Hashable] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+
+    def holds(self, key: Hashable) -> bool:
+        return key in self.held
+
+    def take(self, key: Hashable) -> tuple[int, bool]:
+        """(slot, whether it holds `key` already)."""
+        if key in self.held:
+            index = self.held.index(key)
+            self.order.remove(index)
+            self.order.append(index)
+            return index, True
+        if len(self.held) < self.copies:
+            self.held.append(key)
+            self.order.append(len(self.held) - 1)
+            return len(self.held) - 1, False
+        index = self.order.pop(0)
+        self.held[index] = key
+        self.order.append(index)
+        return index, False
+
+
+def rings(slots: Iterable[Slot]) -> dict[tuple[str, int], MultiBuffer]:
+    """Empty ones, by role and memory."""
+    return {(s.role, s.space): MultiBuffer(s.copies) for s in slots}
+
+
+def needs_staging(box: Box, unit: Unit, resident: Collection[str]) -> bool:
+    """Whether what the unit reads must be brought in: its tensor does not lie in the memory that the unit reads it from."""
+    return box.tensor not in resident or unit.roles[box.role] != Space.SRAM
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What passes through a ring: which of a unit's operands it is, and whether its tensor is resident."""
+
+    operand: str
+    resident: bool
+
+
+class Sizes:
+    """The largest thing that passes through each role, and whether more than one does."""
+
+    def __init__(self, layer: Layer, units: Sequence[Unit]):
+        """units: that may run the works."""
+        self._layer = layer
+        self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
+        self._sizes: dict[str, int] = {}
+        self._uses: dict[str, _Use] = {}
+        self._keys: dict[str, Hashable] = {}  # the first thing of each role
+        self._many: set[str] = set()
+        self.total_bytes = 0  # all roles with one slot each, wherever they lie
+
+    def add(self, work: TileTask, resident: Collection[str]) -> None:
+        for i, box in enumerate(work.reads):
+            kept = box.tensor in resident
+            if not (kept and box.role in self._in_place):
+                self._note(f"r{i}", self._layer.box_bytes(box), box, _Use(box.role, kept))
+        for i, block in enumerate(work.blocks):
+            self._note(f"b{i}", block.size_bytes, block.key, _Use(block.role, False))
+        if work.write is not None and work.write.tensor not in resident:
+            self._note("w", self._layer.box_bytes(work.write), work.write, _Use("output", False))
+
+    def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
+        old = self._sizes.get(role, 0)
+        if size_bytes > old:
+            self._sizes[role] = size_bytes
+            self.total_bytes += size_bytes - old
+            self._uses[role] = use
+        if role not in self._many and self._keys.setdefault(role, key) != key:
+            self._many.add(role)
+
+    def least(self, units: Iterable[Unit]) -> Room:
+        """Bytes of all roles with one slot each, by memory."""
+        found: dict[int, int] = {}
+        for role, space in self._rings(units):
+            found[space] = found.get(space, 0) + self._sizes[role]
+        return found
+
+    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False, single: Collection[str] = ()) -> tuple[Slot, ...]:
+        """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
+        operands in that memory. single: roles that have one slot."""
+        found = []
+        for (role, space), sharing in sorted(self._rings(units).items()):
+            copies = depth * (sharing if apart else 1) if role in self._many and role not in single else 1
+            found.append(Slot(role, (self._sizes[role],) * copies, space))
+        return tuple(found)
+
+    def mixes(self) -> Iterator[frozenset[str]]:
+        """Roles that could do with one slot where not all have more: fewest first, neither none nor all."""
+        many = sorted(self._many)
+        for count in range(1, len(many)):
+            yield from map(frozenset, combinations(many, count))
+
+    def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
+        """(role, memory) -> how many of the units use it."""
+        found: dict[tuple[str, int], int] = {}
+        for unit in units:
+            for role, use in self._uses.items():
+                space = unit.roles[use.operand]
+                if not (use.resident and space == Space.SRAM):
+                    found[role, space] = found.get((role, space), 0) + 1
+        return found
+
+
+def staging_bytes(slots: Iterable[Slot], chip: Chip) -> Room:
+    """What slots take of each memory."""
+    found: dict[int, int] = {}
+    for s in slots:
+        alignment = chip.spaces[s.space].memory.alignment_bytes
+        found[s.space] = found.get(s.space, 0) + sum(round_up(size, alignment) for size in s.sizes)
+    return found
+
+
+def fits(needed: Room, room: Room) -> bool:
+    return all(size <= room.get(space, 0) for space, size in needed.items())
+
+
+def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
+    """Loops over a box between two places where it lies in one order; in granules, over whole ones."""
+    loops = [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
+    maps = source.maps
+    if maps is None:
+        return sorted(loops, key=lambda loop: -loop.target)
+    surfaces = Stride(source.granules(box.size[-1]), source.surface_bytes, target.surface_bytes)
+    inner = replace(loops[-1], count=maps.granule)
+    image, line, pixel = loops[:-1]
+    return [image, surfaces, line, pixel, inner] if maps.order == "surface" else [image, line, surfaces, pixel, inner]

@@ -1,0 +1,172 @@
+"""What a schedule says of one layer's loops and units, held against its operator and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quant.suggestion import suggestion
+from toolchain.hw.unit_map import Unit
+from toolchain.machine import find_unsupported
+from toolchain.ops.kit.loops import LoopOrder
+from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.tile import Extent, TileTask, Tiling
+from toolchain.schedule.accumulator_memory import AccumulatorAddresses
+from toolchain.schedule.tilings import layer_units
+from toolchain.schedule.tree.nodes import Alloc, LayerTree
+from toolchain.schedule.tree.schedule_faults import Faults
+from toolchain.schedule.unit_choice import emit_at_zero, lower_to_unit
+
+
+@dataclass(frozen=True)
+class LayerDirective:
+    """How a tiled layer is to be run; said: in the schedule."""
+
+    layer: Layer
+    said: LayerTree
+    tiling: Tiling
+    units: tuple[Unit, ...]
+
+
+def bind_layer(layer: Layer, said: LayerTree, in_turns: bool, faults: Faults) -> LayerDirective | None:
+    """None of a mover, and where something is wrong with the loops, the units or what they are to do. in_turns: its tiles are no
+    higher than a stripe, so that it is known elsewhere whether a unit can run them."""
+    call = said.call
+    if not isinstance(layer.node.op, TiledOp):
+        for part in (*said.rings, *said.loops):
+            faults.of(layer, part.line, f"is moved by DMA and has no {'rings' if isinstance(part, Alloc) else 'loops'}")
+        if call.units or call.dataflow or call.mode:
+            faults.of(layer, call.line, "is moved by DMA and runs on no unit; write 'call' alone")
+        return None
+    if call.inline:
+        faults.of(layer, call.line, "call inline: it is computed, and inline is what would only be moved; leave the word out")
+        return None
+    order, units = _order(layer, said, faults), _units(layer, said, faults)
+    if order is None or units is None:
+        return None
+    flow = _number("dataflow", call.dataflow, units, layer, call.line, faults)
+    mode = _number("mode", call.mode, units, layer, call.line, faults)
+    if flow is None or mode is None:
+        return None
+    found = LayerDirective(layer, said, order.tiling(said.steps, flow, mode), units)
+    nest = layer.tiled.nest(layer, found.tiling, _one_row(layer) if in_turns else None)
+    able = require_capable_units(found, units, nest.distinct, faults)
+    return replace(found, units=able) if able else None
+
+
+def _one_row(layer: Layer) -> Extent:
+    return Extent((0, 1), (0, layer.output.shape[-1]))
+
+
+def require_capable_units(
+    asked: LayerDirective, units: Sequence[Unit], works: Callable[[], Iterable[TileTask]], faults: Faults
+) -> tuple[Unit, ...]:
+    """The units that can run the works; all of those that are named, or none."""
+    reasons = {unit: broken(asked.layer, unit, works()) for unit in units}
+    able = tuple(unit for unit, reason in reasons.items() if reason is None)
+    if able and not asked.said.call.units:
+        return able
+    for unit, reason in reasons.items():
+        if reason is not None:
+            other = "" if len(layer_units(asked.layer, asked.tiling)) == 1 else ", or another unit"
+            faults.of(asked.layer, asked.said.call.line, f"{unit.name} cannot run its tiles: {reason}; take smaller steps{other}")
+    return able if len(able) == len(units) else ()
+
+
+def broken(layer: Layer, unit: Unit, works: Iterable[TileTask]) -> str | None:
+    """Why the unit cannot run one of the works; or None."""
+    for work in works:
+        for op in lower_to_unit(emit_at_zero(work, layer), unit, layer.chip, AccumulatorAddresses(layer.chip)):
+            reason = find_unsupported(op, layer.chip)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _order(layer: Layer, said: LayerTree, faults: Faults) -> LoopOrder | None:
+    """The first order in which its loops stand."""
+    orders, loops = layer.tiled.loop_orders(layer), said.loops
+    known = {axis.name for order in orders for axis in order.axes if axis.size > 1}
+    given = [loop.axis for loop in loops]
+    for loop in loops:
+        if loop.axis not in known:
+            near = suggestion(loop.axis, known) or (f"; there are {', '.join(sorted(known))}" if known else "; it has none")
+            faults.of(layer, loop.line, f"for {loop.axis}: it has no such loop{near}")
+        elif given.count(loop.axis) > 1:
+            faults.of(layer, loop.line, f"for {loop.axis}: stands there twice; one loop over an axis is all that tiles have")
+    if len(set(given)) < len(given) or not known.issuperset(given):
+        return None
+    standing = [order for order in orders if [a.name for a in order.axes if a.name in given] == given]
+    if not standing:
+        there = dict.fromkeys(" > ".join(a.name for a in order.axes if a.name in given) for order in orders if known)
+        faults.of(layer, loops[0].line, f"its loops stand as {' > '.join(given)}; it has them as {', or as '.join(there)}")
+        return None
+    broken = [_broken_steps(order, said.steps) for order in standing]
+    for order, reasons in zip(standing, broken):
+        if not reasons:
+            return order
+    axis, reason = broken[0][0]
+    faults.of(layer, next((loop.line for loop in loops if loop.axis == axis), said.call.line), f"for {axis} {reason}")
+    return None
+
+
+def _broken_steps(order: LoopOrder, steps: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Of each axis whose step cannot be, and why."""
+    found: list[tuple[str, str]] = []
+    for axis in order.axes:
+        step = min(steps.get(axis.name, axis.size), axis.size)
+        if not axis.field and step > 1:
+            found.append(
+                (
+                    axis.name,
+                    f"by {step}: must be by 1, its {axis.size} are made one by one"
+                    if axis.name in steps
+                    else f"by 1: is missing, its {axis.size} are made one by one",
+                )
+            )
+        elif step < axis.least:
+            found.append((axis.name, f"by {step}: must be {axis.least} or more; {axis.why}"))
+        elif step < axis.size and step % axis.multiple:
+            found.append((axis.name, f"by {step}: must be a multiple of {axis.multiple}, or all {axis.size}; {axis.why}"))
+    return found
+
+
+def _units(layer: Layer, said: LayerTree, faults: Faults) -> tuple[Unit, ...] | None:
+    """Those that are named, or all of the kind that runs the layer."""
+    chip = layer.chip
+    tiling = next(iter(layer.tiled.tilings(layer)))
+    units = layer_units(layer, tiling)
+    own = {unit.name: unit for unit in units}
+    every = {unit.name: unit for unit in chip.units}
+    found: list[Unit] = []
+    for wanted in said.call.units:
+        fault = None
+        if wanted not in every:
+            fault = f"there is no such unit{suggestion(wanted, own)}"
+        elif wanted not in own:
+            unused = chip.unused.get(every[wanted].engine)
+            fault = unused if unused is not None else f"does not run this layer; {', '.join(own)} can"
+        elif own[wanted] in found:
+            fault = "is named twice"
+        if fault is None:
+            found.append(own[wanted])
+        else:
+            faults.of(layer, said.call.line, f"on {wanted}: {fault}")
+    if len(found) < len(said.call.units):
+        return None
+    return tuple(found) or units
+
+
+def _number(what: str, given: str, units: Sequence[Unit], layer: Layer, line: int, faults: Faults) -> int | None:
+    """By which operations name a dataflow or depthwise mode."""
+    if not given:
+        return 0
+    if units[0].kind != "mac_array":
+        faults.of(layer, line, f"{what} {given}: {units[0].name} is no array and has none")
+        return None
+    array = units[0].array
+    names = array.dataflows if what == "dataflow" else array.depthwise_modes
+    if given not in names:
+        faults.of(layer, line, f"{what} {given}: {units[0].name} has {', '.join(names)}")
+        return None
+    return names.index(given)

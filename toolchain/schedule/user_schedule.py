@@ -1,0 +1,118 @@
+"""The plan of a region by a schedule: exactly that where it names all layers, else the search around those that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from toolchain.errors import CompileError
+from toolchain.schedule.grouping_bounds import GroupingBounds
+from toolchain.schedule.layer_by_layer import LayerByLayer
+from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.plan_cost import assign_units
+from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.region_planner import RegionPlanner
+from toolchain.schedule.region_tilings import RegionTilings
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
+from toolchain.schedule.tree.bind_tree import RegionFacts, bind_tree, inline_of
+from toolchain.schedule.tree.build_layers import DirectedLayerBuilder
+from toolchain.schedule.tree.fixed_layers import FixedLayers
+from toolchain.schedule.tree.node_order import reorder_nodes
+from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.overflow_errors import explain_fragmentation, explain_overflow
+from toolchain.schedule.views import View
+
+
+def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> RegionPlan:
+    """The plan of a region by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
+    CompileError with all that is wrong with it."""
+    planning = replace(planning, inline=inline_of(planning.nodes, tree))
+    free = {n.name for n in LayerByLayer(planning).free}
+    return _Given(replace(planning, nodes=reorder_nodes(planning.nodes, free, tree)), tree).plan()
+
+
+class _Given(RegionPlanner):
+    def __init__(self, planning: RegionInput, tree: RegionTree):
+        super().__init__(planning)
+        self.facts = RegionFacts(
+            self.layers, self.free, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth
+        )
+        self.tree = bind_tree(tree, self.facts)
+        self.pinned = FixedLayers(self.tree, self.facts, DirectedLayerBuilder(self.tree, self.facts, lambda: self.cascades))
+        self.settled = self.settled.union(self.pinned.inside, self.pinned.outside)
+        pins = {self.layers[i].node.name: partial(self._pin, i) for i in self.tree.asked}
+        self.layerwise = RegionTilings(self.layers, self.views, self.model, self.options, pins)
+
+    def _pin(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
+        if index not in self.pinned.together:
+            return self.pinned.alone(index, inside)
+        cascades = self.pinned.turns(self.pinned.inside)
+        return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
+
+    def plan(self) -> RegionPlan:
+        return self._as_written() if self.tree.whole else min(self.search_plans(), key=lambda plan: plan.cycles)
+
+    def _as_written(self) -> RegionPlan:
+        planned = self._as_said()
+        plan = self.place(planned, self.pinned.inside)
+        if plan is None:
+            raise self._overfull(planned) or explain_fragmentation(self.tree)
+        self.require_few(plan)
+        return assign_units(plan, self.model)
+
+    def _as_said(self) -> list[PlannedLayer]:
+        """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
+        CompileError."""
+        self.pinned.turns(self.pinned.inside)
+        found = self.pinned.made([i for i in self.tree.layers if i not in self.pinned.together])
+        return [found.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
+
+    def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
+        return explain_overflow(self.tree, self.facts, self.allocation(*self._with_turns(planned, self.pinned.inside)))
+
+    def unplaced(self) -> CompileError:
+        return self._overfull(self._as_said()) or super().unplaced()
+
+    def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
+        said = self.pinned.least_bytes()
+        return [said.get(step, size) for step, size in enumerate(tiles)]
+
+    def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
+        """Beside those that must."""
+        kept = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
+        return super().residents(kept, capacity) | self.pinned.inside
+
+    def place(
+        self,
+        planned: Sequence[PlannedLayer],
+        resident: frozenset[str],
+        views: Mapping[str, View] | None = None,
+        cascades: tuple[Cascade, ...] = (),
+        searched: bool = True,
+    ) -> RegionPlan | None:
+        if views is not None or not self.tree.turns:
+            return super().place(planned, resident, views, cascades, searched)
+        return super().place(*self._with_turns(planned, resident))
+
+    def _with_turns(
+        self, planned: Sequence[PlannedLayer], resident: frozenset[str]
+    ) -> tuple[list[PlannedLayer], frozenset[str], Mapping[str, View], tuple[Cascade, ...]]:
+        """Layers, roots in SRAM, views and cascades, with layers that run in turns as they do where these roots lie in SRAM."""
+        found = self.pinned.turns(resident)
+        inside = {i: p for c in found for i, p in zip(c.cascade.layers, c.layers)}
+        layers = [inside.get(i, p) for i, p in enumerate(planned)]
+        views = {**self.views, **{name: view for c in found for name, view in c.views.items()}}
+        return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in found)
+
+    def cascaded(self, plan: RegionPlan) -> RegionPlan:
+        """Others take turns where none are said to."""
+        return plan if self.tree.turns else super().cascaded(plan)
+
+    def bounds(self, before: RegionPlan) -> GroupingBounds:
+        found, pinned = super().bounds(before), self.pinned
+        said = pinned.inside | self.tree.spilled
+        touching = (i for i, roots in enumerate(found.roots) if roots & said)
+        closed = frozenset(self.tree.layers).union(touching)
+        ports = frozenset(found.ports) | pinned.outside
+        return replace(found, ports=ports, open=found.open - closed, settled=(found.settled | pinned.inside) - pinned.outside)

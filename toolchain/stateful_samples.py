@@ -1,0 +1,92 @@
+"""Samples that hold nothing of a model's states: the float model runs over them in order, from where the run before ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from quant.calibration_data import Samples, Types, open_data
+from quant.fit_sample import MissingArray, Sample
+from quant.float_session import FloatSession
+from toolchain.errors import CompileError
+from toolchain.frontend import ModelData, NormalModel
+from toolchain.inference import InferenceError
+from toolchain.ir.states import StatePair
+
+
+def open_samples(
+    spec: str, model: NormalModel, inputs: Types, limit: int | None = None, loose: Collection[str] = ()
+) -> tuple[Samples, tuple[str, ...]]:
+    """Data that hold the states as they hold other inputs, or none of them: then those are zero at first, and go from sample to
+    sample. And a note of that. loose: as in `open_data`. Raises CompileError as `open_data`, and says where a state could be
+    meant."""
+    pasts = [pair.past for pair in model.states]
+    try:
+        whole = open_data(spec, inputs, limit=limit, loose=loose)
+        if pasts:
+            next(iter(whole))
+        return whole, ()
+    except MissingArray as fault:
+        if set(pasts).isdisjoint(fault.inputs):
+            raise _explained(fault, model) from None
+    others = {name: kind for name, kind in inputs.items() if name not in pasts}
+    try:
+        rest = open_data(spec, others, limit=limit, loose=loose)
+    except MissingArray as fault:
+        raise _explained(fault, model) from None
+    how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
+    return run_states_in_float(rest, model, inputs), (f"{spec} has no {', '.join(pasts)}: {how}",)
+
+
+def model_data(spec: str | None, limit: int | None = None, judge: str | None = None) -> ModelData | None:
+    """The samples of `open_data`, the first `limit` at most, for `load_model`; None: there are none. judge: more data."""
+    if spec is None:
+        return None
+    return ModelData(spec, partial(_held, spec, limit), None if judge is None else (judge, partial(_held, judge, None)))
+
+
+def _held(spec: str, limit: int | None, types: Types) -> Iterator[Sample]:
+    """Samples of all inputs that the data hold. Raises CompileError as `open_data`."""
+    try:
+        samples = open_data(spec, types, limit=limit)
+        next(iter(samples))
+    except MissingArray as fault:
+        kept = {n: t for n, t in types.items() if n not in fault.inputs}
+        if not kept:
+            return iter(())
+        samples = open_data(spec, kept, limit=limit)
+    return iter(samples)
+
+
+def _explained(fault: MissingArray, model: NormalModel) -> CompileError:
+    """An input that the data lack may be an output of the run before, though no name says so."""
+    known = {name for pair in model.states for name in pair}
+    pairs = [(x, y) for x in fault.inputs for y in model.graph.outputs if model.types[x] == model.types[y]]
+    likely = [f"--state {x}={y}" for x, y in pairs if known.isdisjoint((x, y))]
+    if not likely:
+        return fault
+    return CompileError(f"{fault}\n  help: what is an output of the run before needs no data: {' or '.join(likely[:3])}")
+
+
+def run_states_in_float(samples: Samples, model: NormalModel, inputs: Types) -> Samples:
+    """With the states that a sequence of these samples has in float."""
+
+    def start() -> Iterator[Sample]:
+        session = FloatSession(model, [pair.present for pair in model.states])
+        state = {pair.past: np.zeros(inputs[pair.past].shape, np.float32) for pair in model.states}
+        for index, sample in enumerate(samples):
+            whole = {**sample, **state}
+            yield {name: whole[name] for name in inputs}
+            state = _next(session, whole, model.states, f"{samples.source}: sample {index}")
+
+    return Samples(samples.source, samples.count, start, samples.random)
+
+
+def _next(session: FloatSession, whole: Sample, states: Sequence[StatePair], where: str) -> Sample:
+    try:
+        made = session.run(whole)
+    except InferenceError as fault:
+        raise CompileError(f"{where}: onnxruntime cannot run the model on it: {fault.reason}") from None
+    return {pair.past: np.asarray(value, np.float32) for pair, value in zip(states, made)}

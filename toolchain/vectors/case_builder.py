@@ -1,0 +1,188 @@
+"""What a case of an instruction is drawn on: the memory that it begins with, and its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point import FixedPointError
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.scale import choose_scale
+from toolchain.hw.unit_map import Unit
+from toolchain.isa import Machine
+from toolchain.machine import MachineOp, code_bytes, granule_of, memory_type
+
+Array = NDArray[Any]
+MARGIN_BYTES = 8  # around what an operation writes: other bytes must stay as they are
+FAR_BYTES = 1 << 20  # the DRAM that cases use lies at the end of a larger one
+
+
+class NotApplicable(Exception):
+    """The machine cannot do what a case is about."""
+
+
+class FeatureMapSite(NamedTuple):
+    """Where a feature map lies: address and strides in bytes. surface: between granules of channels; 0: channels together."""
+
+    address: int
+    row: int
+    column: int
+    surface: int = 0
+
+    def named(self, operand: str) -> dict[str, int]:
+        """As parameters of this operand."""
+        surface = {f"{operand}_surface_stride": self.surface} if self.surface else {}
+        return {
+            f"{operand}_address": self.address,
+            f"{operand}_row_stride": self.row,
+            f"{operand}_column_stride": self.column,
+        } | surface
+
+
+class CaseBuilder:
+    """One case while it is drawn. name: of the case, from which all that is random follows. at_end: memories are used from their
+    last byte on downwards; in_granules: feature maps have granules of channels. memory: uint8 of each, the DRAM's first bytes
+    alone; said: which of its bytes the case gives."""
+
+    def __init__(self, machine: Machine, name: str, at_end: bool = False, in_granules: bool = False):
+        self.machine, self.chip, self.at_end = machine, machine.chip, at_end
+        self.granule = granule_of(self.chip) if in_granules else 0
+        if in_granules and not self.granule:
+            raise NotApplicable("no granules of channels")
+        self.rng = np.random.default_rng(crc32(name.encode()))
+        sizes = [min(s.memory.size, FAR_BYTES) if i == 0 else s.memory.size for i, s in enumerate(self.chip.spaces)]
+        self.far_bytes = self.chip.dram.size - sizes[0] if at_end else 0
+        self.memory = [np.zeros(size, np.uint8) for size in sizes]
+        self.said = [np.zeros(size, np.bool_) for size in sizes]
+        self._next = [0] * len(sizes)
+        self.ops: list[MachineOp] = []
+
+    # places
+
+    def place(self, space: int, size_bytes: int, step: int = 1) -> int:
+        """Room for so many bytes on a multiple of `step`. Raises NotHere where the memory is full."""
+        used, size = self._next[space], self.memory[space].size
+        address = (size - used - size_bytes) // step * step if self.at_end else -(-used // step) * step
+        self._next[space] = size - address if self.at_end else address + size_bytes
+        if address < 0 or address + size_bytes > size:
+            raise NotApplicable(f"{self.chip.spaces[space].name} is too small")
+        return address
+
+    def put(self, space: int, address: int, data: bytes | Array) -> None:
+        held = np.frombuffer(data if isinstance(data, bytes) else data.tobytes(), np.uint8)
+        self.memory[space][address : address + held.size] = held
+        self.said[space][address : address + held.size] = True
+
+    def block(self, space: int, data: bytes, step: int = 1) -> int:
+        """The address of these bytes."""
+        address = self.place(space, len(data), step)
+        self.put(space, address, data)
+        return address
+
+    def room(self, space: int, size_bytes: int) -> int:
+        """The address of bytes that are to be written, and hold something else; so do some before and behind them."""
+        before = 0 if self.at_end or self._next[space] == 0 else MARGIN_BYTES
+        behind = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
+        whole = before + size_bytes + behind
+        address = self.place(space, whole)
+        self.put(space, address, self.rng.integers(0, 256, whole, dtype=np.uint8))
+        return address + before
+
+    # codes
+
+    def type(self, number: int) -> CodeType:
+        return self.chip.code_types[number]
+
+    def codes(self, shape: Sequence[int], number: int = 0) -> Array:
+        """Random codes of a type of activations; every third one is its least or largest."""
+        codes = self.type(number)
+        values = self.rng.integers(codes.low, codes.high, shape, np.int64, endpoint=True)
+        ends = self.rng.integers(0, 6, shape)
+        return np.select([ends == 0, ends == 1], [codes.low, codes.high], values).astype(codes.dtype)
+
+    def feature_map(self, unit: Unit, role: str, values: Array, gap: int = 1) -> FeatureMapSite:
+        """codes [h, w, c] where the unit has operands of this role; gap: elements between columns, and between rows."""
+        size = values.dtype.itemsize
+        strides, offsets = self._laid(values.shape, size, gap)
+        filled = self.rng.integers(0, 2, offsets.shape).astype(values.dtype)
+        filled[..., : values.shape[2]] = values
+        space = unit.roles[role]
+        address = self.place(space, int(offsets.max(initial=0)) + size)
+        lying = np.ascontiguousarray(filled).astype(memory_type(values.dtype)).reshape(-1, 1).view(np.uint8)
+        at = address + offsets.reshape(-1, 1) + np.arange(size)
+        self.memory[space][at], self.said[space][at] = lying, True
+        return FeatureMapSite(address, *strides)
+
+    def output(self, unit: Unit, shape: tuple[int, int, int], number: int = 0, gap: int = 1) -> FeatureMapSite:
+        """Room for codes [h, w, c] of a type, with gaps that stay as they are."""
+        size = int(code_bytes(number, self.chip))
+        strides, offsets = self._laid(shape, size, gap)
+        return FeatureMapSite(self.room(unit.roles["output"], int(offsets.max(initial=0)) + size), *strides)
+
+    def _laid(self, shape: Sequence[int], size: int, gap: int) -> tuple[tuple[int, int, int], Array]:
+        """Strides of rows, columns and granules, and the place of each element, with those that fill the last granule."""
+        height, width, channels = shape
+        together = self.granule or channels
+        count = -(-channels // together)
+        column = (together + gap) * size
+        row = width * column + gap * size
+        surface = (height * row + gap * size) if self.granule else 0
+        y, x, g, e = np.ogrid[:height, :width, :count, :together]
+        offsets = y * row + x * column + g * surface + e * size
+        return (row, column, surface), offsets.reshape(height, width, -1)
+
+    # operations
+
+    def unit(self, operation: type[MachineOp], number: int = 0) -> Unit:
+        units = self.chip.of_kind(operation.ENGINE or "")
+        if number >= len(units):
+            raise NotApplicable(f"no unit {number} of {operation.ENGINE}")
+        return units[number]
+
+    def add(self, operation: type[MachineOp], /, **fields: Any) -> Any:
+        """An operation, at the end of the case; what is not given is the least that programs have, clamps and scales open."""
+        names = operation.parameters()
+        made = operation(**{name: fields.pop(name) if name in fields else self.usual(operation, name) for name in names})
+        assert not fields, f"{operation.NAME} has no {', '.join(fields)}"
+        self.ops.append(made)
+        return made
+
+    def stretched(self) -> None:
+        """The last operation with the largest strides: of sizes of 1, so that no byte lies elsewhere. Those between channels are
+        0 or the size of an element."""
+        op: Any = self.ops.pop()
+        names = [n for n in op.parameters() if n.endswith("stride") and not n.endswith("channel_stride")]
+        self.ops.append(replace(op, **{n: type(op).need(n, self.chip).high for n in names if getattr(op, n)}))
+
+    def usual(self, operation: type[MachineOp], name: str) -> Any:
+        known, need = operation.described()[name], operation.need(name, self.chip)
+        kinds = known.kinds or int
+        if known.choice or need.low == need.high:
+            return kinds(known.absent if known.choice else need.low)
+        if name.endswith(("clamp_low", "clamp_high")):
+            return self.type(0).low if name.endswith("low") else self.type(0).high
+        if name.endswith(("multiplier", "shift")) and not name.endswith("left_shift"):
+            return self.scale(0)[name.endswith("shift")]
+        if name.endswith("zero_point"):
+            return max(need.low, 0)
+        return kinds(need.low)
+
+    def zero(self, operation: type[MachineOp], name: str, number: int = 0) -> int:
+        """A zero point that is not in the middle, where the machine has others than 0."""
+        need, codes = operation.need(name, self.chip), self.type(number)
+        if need.low == need.high or codes.is_wide:
+            return 0
+        return int(self.rng.integers(codes.low, codes.high, endpoint=True))
+
+    def scale(self, shift: int, mantissa: float = 1.0) -> tuple[int, int]:
+        """(multiplier, shift) of mantissa / 2**shift. Raises NotHere where the machine has no such scale."""
+        try:
+            found = choose_scale(mantissa * 2.0**-shift, self.chip.numerics.scale)
+        except FixedPointError as fault:
+            raise NotApplicable(str(fault)) from None
+        return int(found.multiplier[0]), int(found.shift[0])

@@ -1,0 +1,94 @@
+"""What becomes of an array's sums: parameters of output channels whose results lie on every edge of the rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.hw import Chip
+from toolchain.machine import MachineOp, pack_parameters
+from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
+
+Array = NDArray[Any]
+
+
+CLAMPS = ("some", "low", "high")  # a small range, the least code alone, the largest code alone
+
+
+def clamps(bench: CaseBuilder, name: str) -> tuple[int, int]:
+    """(clamp_low, clamp_high) by a name of CLAMPS."""
+    codes = bench.type(0)
+    middle = (codes.low + codes.high) // 2
+    return {"some": (middle - 9, middle + 20), "low": (codes.low, codes.low), "high": (codes.high, codes.high)}[name]
+
+
+def end_shifts(chip: Chip) -> tuple[int, ...]:
+    """The least and the largest shift, where a shift is all of a scale."""
+    return chip.numerics.scale.shifts if chip.numerics.scale.kind == "pow2" else ()
+
+
+def edges(shift: int, largest: int) -> list[int]:
+    """Sums whose product with 2**-shift lies on an integer, half way to the next, and beside both; and the largest ones."""
+    unit, half = 1 << shift, (1 << shift) >> 1
+    near = [n * unit + at + d for n in (-2, -1, 0, 1, 2, 3) for at in (0, half) for d in (-1, 0, 1)]
+    far = [largest, largest - 1, -largest - 1, -largest, 200 * unit, -200 * unit]
+    return [v for v in dict.fromkeys([*near, *far]) if -largest - 1 <= v <= largest]
+
+
+def rounding_entries(bench: CaseBuilder) -> tuple[list[int], list[tuple[int, int]]]:
+    """(biases, scales) of a channel each: sums on the edges of several shifts, of which a machine's least and largest are two."""
+    largest = bench.chip.numerics.largest_sum
+    biases: list[int] = []
+    scales: list[tuple[int, int]] = []
+    for shift in sorted({0, 1, 4, 9, *end_shifts(bench.chip)}):
+        try:
+            scale = bench.scale(shift)
+        except NotApplicable:
+            continue
+        found = edges(max(0, shift), largest) if shift >= 0 else [0, 1, -1, 2, -2, largest, -largest]
+        biases += found
+        scales += [scale] * len(found)
+    for shift in (5, 8):
+        scale = bench.scale(shift, 1.37)
+        found = bench.rng.integers(-60 << shift, 60 << shift, 16).tolist()
+        biases, scales = biases + found, scales + [scale] * len(found)
+    return biases, scales
+
+
+def parameters(
+    bench: CaseBuilder, operation: type[MachineOp], role: str, biases: Sequence[int], scales: Sequence[tuple[int, int]]
+) -> int:
+    """The address of requantization entries, one for each channel."""
+    bias = np.array(biases, np.int64)
+    multiplier, shift = (np.array(column, np.int64) for column in zip(*scales))
+    if not bench.chip.numerics.weights_per_channel and bench.chip.layout.parameters.multiplier_bits == 0:
+        multiplier = np.ones_like(multiplier)
+    data = pack_parameters(bias, multiplier, shift, bench.chip)
+    step = operation.need("parameter_address", bench.chip).step
+    return bench.block(bench.unit(operation).roles[role], data, max(step, bench.chip.layout.parameters.alignment_bytes))
+
+
+def random_entries(bench: CaseBuilder, channels: int, shift: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """(biases, scales) of results that fill the codes, where sums are some 2**(shift + 7)."""
+    mantissas = bench.rng.uniform(1.0, 1.9, channels) if bench.chip.numerics.weights_per_channel else [1.3] * channels
+    return bench.rng.integers(-500, 500, channels).tolist(), [bench.scale(shift, float(m)) for m in mantissas]
+
+
+def table(bench: CaseBuilder, operation: type[MachineOp], role: str, number: int, name: str = "table_address") -> int:
+    """The address of a table of random entries."""
+    codes = bench.type(number)
+    entries = bench.codes((codes.table_entries,), number)
+    step = operation.need(name, bench.chip).step
+    return bench.block(bench.unit(operation).roles[role], entries.astype(entries.dtype.newbyteorder("<")).tobytes(), step)
+
+
+def addend(bench: CaseBuilder, operation: Any) -> dict[str, int]:
+    """Parameters of the sum behind the array."""
+    left = operation.need("add_left_shift", bench.chip).high
+    scales = {"input": bench.scale(2, 1.7), "addend": bench.scale(1, 1.2), "output": bench.scale(left - 1, 1.1)}
+    f = {f"add_{name}_{part}": value for name, pair in scales.items() for part, value in zip(("multiplier", "shift"), pair)}
+    f |= {f"add_{name}_zero_point": bench.zero(operation, f"add_{name}_zero_point") for name in scales}
+    return f | {"add_left_shift": left, "add_clamp_low": bench.type(0).low + 3, "add_clamp_high": bench.type(0).high}

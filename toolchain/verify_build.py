@@ -1,0 +1,77 @@
+"""Whether what was emitted is what was asked for: the program against the integer reference, the integers against float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quant.calibrate import default_observer
+from quant.calibration_data import Samples
+from toolchain.codegen import Region
+from toolchain.compiler import CompiledNetwork, Progress
+from toolchain.errors import InternalError
+from toolchain.options import BuildOptions
+from toolchain.passes.fold_qdq import fuse_selected_clamps
+from toolchain.passes.select import IDLE, Selection
+from toolchain.repair.calibrate_network import CalibratedNetwork
+from toolchain.repair.channel_scaling import broadcast_factors
+from toolchain.report import collect_metrics, explain_nodes
+from toolchain.report.accuracy import AccuracyInput, AccuracyResult, JudgedOn, evaluate_accuracy
+from toolchain.report.error_report import concat_parts, network_of
+from toolchain.report.findings import AdviceContext
+from toolchain.report.gate import Evaluation
+from toolchain.report.partly_rounded import shared_warnings
+from toolchain.report.report_text import RANDOM
+from toolchain.runtime import Session
+from toolchain.schedule.options import LEVELS
+
+
+def verify_build(
+    entry: tuple[bytes, str],
+    compiled: CompiledNetwork,
+    calibrated: CalibratedNetwork,
+    judging: tuple[JudgedOn, Samples],
+    evaluation: Evaluation | None,
+    options: BuildOptions,
+    progress: Progress,
+) -> tuple[dict[str, Any], AccuracyResult]:
+    """Runs the emitted bytes (of a file and an entry) once against the integer reference; the reference on a few samples against
+    float."""
+    container, (on, samples) = compiled.container, judging
+    model, selection = calibrated.network.model, calibrated.network.selection
+    simulator = Session(entry[0], host=options.host, timing=True, entry=entry[1])  # type: ignore[arg-type]
+    reference = Session(container, backend="reference", host=options.host)  # type: ignore[arg-type]
+    first = next(iter(samples))
+    run = simulator.run_detailed(first, lambda stage, done, total: progress(stage, done, total))
+    expected = reference.run_detailed(first)
+    for name, value in expected.outputs.items():
+        if not np.array_equal(value, run.outputs[name], equal_nan=True):
+            raise InternalError(f"the program's output {name} differs from the integer reference")
+    figures = collect_metrics(container, [s.simulation for s in run.segments])
+    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["warnings"] = [w for s in run.segments for w in s.warnings]
+    flows = [simulator.program(i).flow if isinstance(s, Region) else None for i, s in enumerate(container.segments)]
+    resident = LEVELS[options.level].residency
+    figures["nodes"] = explain_nodes(model.nodes, figures["layers"], container, flows, host_reasons(selection), resident)
+    del run, simulator, flows
+    chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
+    ranges = calibrated.quantization.ranges
+    clamped_graph = fuse_selected_clamps(selection, chip)
+    factors = broadcast_factors(model.graph, calibrated.quantization.factors)
+    network = network_of(model, compiled.unfused, clamped_graph, selection.shown, parts, ranges, selection.ended, factors)
+    observer = calibrated.label or default_observer(chip.numerics)
+    given = ranges if options.parameters is not None else None
+    quantized = AdviceContext(chip, observer, given, options.parameters, calibrated.effort)
+    subject = AccuracyInput(model, container, reference, network, quantized, parts, samples, on, samples.count)
+    shared = shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
+    figures["warnings"] += shared if on != RANDOM else []
+    judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)
+    return {**figures, **judgement.figures}, judgement
+
+
+def host_reasons(selection: Selection) -> dict[str, str]:
+    """By the model's own nodes: of several here, of one that computes."""
+    sources = {n.name: n.sources for n in selection.graph.nodes}
+    moving_first = sorted(selection.fallbacks, key=lambda f: f.reason != IDLE)
+    return {s: f.reason for f in moving_first for s in sources.get(f.node) or (f.node,)}
