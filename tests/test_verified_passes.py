@@ -43,11 +43,13 @@ def test_a_tensor_of_the_compiler_is_named_by_what_it_is_for() -> None:
 
 def test_every_stage_that_makes_a_graph_is_watched() -> None:
     found = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
-    stages = "walk.static_graph widen.in_float32 dequantize.dequantize_graph rewrite.sweep normal.normal_form promote.promote"
-    others = "compose.compose select.select movers.merge_moves lift.lift_functions lift.lift_sums given.clamped given.selected"
+    stages = "import_graph.import_graph cast_to_float32.cast_to_float32 dequantize.dequantize_graph rewrite.sweep"
+    stages += " canonicalize.canonicalize promote_attributes.promote"
+    others = "compose.compose select.select merge_transposes.merge_transposes hoist_over_moves.lift_functions"
+    others += " hoist_over_moves.hoist_sums fold_qdq.fuse_selected_clamps fold_qdq.select_graph"
     others += " fuse.fuse_clamps fuse.fuse_tables fuse.fuse_residuals quantize.quantize"
     assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= found
-    assert "repair.factors.scaled_model" in found and "export.qdq.qdq_graph" in found
+    assert "repair.channel_scaling.scaled_model" in found and "export.qdq.qdq_graph" in found
 
 
 @pytest.mark.parametrize("fault", BROKEN)
