@@ -22,7 +22,7 @@ def arbitrates(chip: Chip) -> bool:
 
 
 class Contention:
-    """start, end, ended_by, begun, asked: as of `Recurrence`."""
+    """start, end, ended_by, begun, asked: as of `TimingModel`."""
 
     def __init__(self, chip: Chip, record: Record):
         self._chip, self._record = chip, record

@@ -32,7 +32,7 @@ def chrome_trace(
     causes: Attribution | None = None,
 ) -> dict[str, Any]:
     """The trace of a run that was simulated with timing. ops: as dispatched. labels: a name of each, say its layer. causes: of
-    the run's cycles (None: `attributed` finds them)."""
+    the run's cycles (None: `attribute_cycles` finds them)."""
     if len(run.start) != len(ops):
         raise InternalError(f"a trace of {len(ops)} operations needs a simulation with timing=True, has {len(run.start)} times")
     causes = attribute_cycles(chip, run) if causes is None else causes

@@ -57,7 +57,7 @@ def fit_weight_change(seen: Moments, share: float) -> Array:
     """float64[g, o, k]: what weights must grow by to give, from the inputs as the machine has them, what their outputs lack, as
     nearly as may be: L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
 
-    seen: with what outputs lack; share: of `damped`.
+    seen: with what outputs lack; share: of `add_damping`.
     """
     assert seen.lacking is not None
     return np.linalg.solve(add_damping(seen.hessian, share), seen.lacking.cross.transpose(0, 2, 1)).transpose(0, 2, 1)

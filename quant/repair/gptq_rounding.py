@@ -36,7 +36,7 @@ def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int
     ways: to choose a row's codes, kept at once; fewer where weights are many. sweeps: so many times at most each code is then set
     to the best beside all others, until none changes.
     w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k],
-    `damped`.
+    `add_damping`.
     -> float64[g, o, k]. No row is worse than the nearest codes by that measure.
     """
     k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)

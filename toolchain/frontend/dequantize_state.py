@@ -46,7 +46,7 @@ class DequantizeState:
     nodes: list[OnnxNode] = field(default_factory=list)
     stored: dict[str, FileWeights] = field(default_factory=dict)  # by node
     floats: dict[str, str] = field(default_factory=dict)  # by constant, the type of its codes, which are floats
-    lost: int = 0  # layers whose weights are held in a way that is no `Stored`
+    lost: int = 0  # layers whose weights are held in a way that is no `FileWeights`
 
     def emit(self, node: OnnxNode) -> None:
         """Computes the node where all that it reads is constant, else adds it."""

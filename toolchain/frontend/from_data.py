@@ -44,7 +44,7 @@ class BoundByData:
 
 def static_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
     """The graph as it is; where that has shapes that depend on values, with the fewest inputs bound that mend it, which become
-    initializers of `proto`. Raises CompileError as `static_graph`, and says which input would mend it but differs."""
+    initializers of `proto`. Raises CompileError as `import_graph`, and says which input would mend it but differs."""
     try:
         return BoundByData(import_graph(proto, bound.types))
     except CompileError as fault:

@@ -72,7 +72,7 @@ def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def reverse_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A Slice by negative steps, in the form of `slicing`, of more elements than copies are made for."""
+    """A Slice by negative steps, in the form of `slice_rules`, of more elements than copies are made for."""
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
         return None

@@ -135,7 +135,7 @@ def _turned_by_host(graph: Graph) -> Graph:
 
 def _given_turned(graph: Graph) -> Graph:
     """What the host gives in three dimensions, as the input of a 1-D window, arrives channels last where that spares a Transpose.
-    Of four dimensions it does already (`Scope.read`)."""
+    Of four dimensions it does already (`SelectionContext.read`)."""
     producers, consumers = graph.producers(), graph.consumers()
     views: dict[str, Node] = {}
     gone, types = set[str](), dict[str, TensorType]()

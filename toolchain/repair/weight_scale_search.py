@@ -27,7 +27,7 @@ _FARTHEST = 2.0  # times as large, or as small, as it was: a fitted scale beyond
 
 @dataclass(frozen=True, eq=False)
 class ScaleSearch:
-    """wanted: float64[g, o, k], weights; hessian: float64[g, k, k], `damped`; limits, sweeps: of `round_weights`; ratio: the
+    """wanted: float64[g, o, k], weights; hessian: float64[g, k, k], `add_damping`; limits, sweeps: of `round_weights`; ratio: the
     input's scale over the output's."""
 
     wanted: Array

@@ -35,7 +35,7 @@ class RequiredElements:
 @dataclass(frozen=True)
 class Read:
     """How a layer reads one activation. elements: that all of its output is made of. channels: among them some of each channel;
-    even, mixes, keeps: as `moments.Edge` has them. passes: as many are needed as of the output, if that is not needed whole.
+    even, mixes, keeps: as `reload_bound.Edge` has them. passes: as many are needed as of the output, if that is not needed whole.
     part: all that is read."""
 
     elements: int
