@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import parser
 
-ADDED = Path(__file__).parent / "added"
+ADDED = Path(__file__).parent / "plugin_example"
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[48,10] x) => (float[48,10] y) {
@@ -41,7 +41,7 @@ from pathlib import Path
 import simulator.semantics, toolchain.machine.operations, toolchain.ops
 folder, added = sys.argv[1], sys.argv[2]
 toolchain.machine.operations.__path__.append(added + "/operations")
-simulator.semantics.__path__.append(added + "/values")
+simulator.semantics.__path__.append(added + "/semantics")
 toolchain.ops.__path__.append(added + "/operators")
 import toolchain.vectors.draws
 toolchain.vectors.draws.__path__.append(added + "/draws")
@@ -73,7 +73,7 @@ KIT = """
 import sys
 import simulator.semantics, toolchain.machine.operations
 toolchain.machine.operations.__path__.append(sys.argv[2] + "/operations")
-simulator.semantics.__path__.append(sys.argv[2] + "/values")
+simulator.semantics.__path__.append(sys.argv[2] + "/semantics")
 import toolchain.vectors.draws
 toolchain.vectors.draws.__path__.append(sys.argv[2] + "/draws")
 from toolchain.cli.hw import app
