@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from quant.fidelity import ErrorSums
 from toolchain.errors import InternalError
 from toolchain.inference import CPU, InferenceError, InferenceSession, add_weights, open_model, session_options
 from toolchain.ir.float_submodel import FloatSubmodel
@@ -174,14 +175,12 @@ def _distance(expected: Any, value: Any) -> float:
         return np.inf
     if expected.dtype.kind in "OSU":  # strings
         return 0.0 if np.array_equal(expected, value) else np.inf
-    signal = noise = 0.0
+    sums = ErrorSums()
     for at in range(0, expected.size, _AT_ONCE):
         a, b = (v.reshape(-1)[at : at + _AT_ONCE].astype(np.float64) for v in (expected, value))
         finite = np.isfinite(a)  # where it is not, a fused kernel that makes a number of it is no worse
-        a, b = a[finite], b[finite]
-        signal += float(a @ a)
-        noise += float((b - a) @ (b - a))
-    return 0.0 if noise == 0 else np.inf if signal == 0 or not np.isfinite(noise) else float(np.sqrt(noise / signal))
+        sums.update(a[finite], b[finite])
+    return 10 ** (-sums.sqnr_db / 20)
 
 
 def _share(distance: float) -> str:
