@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolchain.frontend.bind_by_data import ModelData
     from toolchain.frontend.check_host_model import find_host_model_fault
     from toolchain.frontend.decomposition_pass import apply_decompositions
-    from toolchain.frontend.from_data import ModelData
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
     from toolchain.frontend.repeated_blocks import tie_block_ranges
     from toolchain.frontend.state_pairs import pair_states

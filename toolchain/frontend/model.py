@@ -14,13 +14,13 @@ from typing import TypeVar
 import numpy as np
 import onnx
 
+from toolchain.frontend.bind_by_data import ModelData, import_bound_by_data
 from toolchain.frontend.bind_shapes import bind_inputs
 from toolchain.frontend.bind_values import Value, bind_values
 from toolchain.frontend.canonicalize import canonicalize
 from toolchain.frontend.cast_to_float32 import cast_to_float32
 from toolchain.frontend.dequantize import dequantize_graph
 from toolchain.frontend.export_onnx import subgraph, to_part, to_proto
-from toolchain.frontend.from_data import ModelData, static_by_data
 from toolchain.frontend.import_graph import unique_name
 from toolchain.frontend.promote_attributes import promote
 from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, read_model
@@ -180,7 +180,7 @@ def load_model(
     fixed = bind_values(proto.graph, values, shapes)
     said = {name: shape for name, shape in shapes.items() if name not in fixed}
     bound = bind_inputs(proto.graph, said)
-    by_data = static_by_data(proto, bound, data)
+    by_data = import_bound_by_data(proto, bound, data)
     static, graph = by_data.static, by_data.static.graph
     bound = bound.without(by_data.values)
     opset = max(NORMAL_OPSET, opset_of(proto))

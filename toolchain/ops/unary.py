@@ -26,7 +26,7 @@ from toolchain.ops.lookup import Lookup
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.rescale import Rescale, make_rescale_node
 from toolchain.ops.scalar_functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
-from toolchain.ops.stepped import stepped
+from toolchain.ops.step_functions import find_step_decomposition
 
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
 _BEYOND = 1 / 64  # of what was seen
@@ -82,7 +82,7 @@ class Unary(FloatOp):
         apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
         if not tabled or apart:
             return [self._scaled(node, *(scaled_bounds(self.function) or (1.0, (None, None))), scope)]
-        steps = stepped(node, self.function, scope) if read.interpolates else None
+        steps = find_step_decomposition(node, self.function, scope) if read.interpolates else None
         if steps is not None:
             return steps
         exact = self._exact(node, scope) if made.interpolates and read == made else None

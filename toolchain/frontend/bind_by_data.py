@@ -42,7 +42,7 @@ class BoundByData:
     notes: tuple[str, ...] = ()
 
 
-def static_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
+def import_bound_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
     """The graph as it is; where that has shapes that depend on values, with the fewest inputs bound that mend it, which become
     initializers of `proto`. Raises CompileError as `import_graph`, and says which input would mend it but differs."""
     try:

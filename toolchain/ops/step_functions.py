@@ -51,7 +51,7 @@ class _Line(NamedTuple):
     ends: tuple[float, float] | None = None
 
 
-def stepped(node: Node, function: Function, scope: QuantContext) -> list[Node] | None:
+def find_step_decomposition(node: Node, function: Function, scope: QuantContext) -> list[Node] | None:
     """The integer nodes of y = function(x) where it steps over the codes of x, None elsewhere. None too where the machine lacks
     an operation, wraps what a comparison clamps, or rounds towards zero."""
     numerics = scope.chip.numerics
