@@ -111,6 +111,7 @@ def _initializers(rng: random.Random) -> Mapping[str, np.ndarray]:
         "i": integers(rng.randrange(6)),
         "j": integers(1).reshape(()),
         "k": integers(4),
+        "m": integers(2).reshape(1, 2),
         "f": floats(3),
         "g": floats(),
         "w": floats(*rng.choice(((4, 3, 3, 3), (4, 2, 3, 3), (8, 8), (0, 3)))),

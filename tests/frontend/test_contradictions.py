@@ -14,6 +14,8 @@ from toolchain.frontend import load_model
 
 DISAGREE = "the specification and onnxruntime do not agree what that is"
 CONV = "float[4,3,3,3] w"
+BRANCH = "{} () => (float[a] u) {{ u = Relu(x) }}"
+BODY = "b (int64 i, bool c, float[a] u) => (bool d, float[a] v) { d = Identity(c) v = Neg(u) }"
 # inputs besides x, nodes, message behind "node NAME (OPERATOR): "
 MAP = [
     (CONV, "y = Conv<kernel_shape = [5,5]>(x, w)", 'kernel_shape=[5, 5], but its weights "w" are [3, 3] wide'),
@@ -121,6 +123,34 @@ MAP = [
         "y = PRelu(x, w)",
         'its slope "w" [2, 1, 3, 8, 8] does not broadcast to its input [1, 3, 8, 8]\n'
         "  help: give the slope as many dimensions as the input at most, each 1 or the input's",
+    ),
+    *(
+        (
+            "",
+            f"j = int64{of} {{1}} k = int64[1] {{0}} o = int64[1] {{1}} t = int64[2] {{1,1}} z = float {{0}} y = {call}",
+            f'its operand "j" is {shape}; it must be a list of numbers, [n]',
+        )
+        for of, shape in (("", "[]"), ("[1,1]", "[1, 1]"))
+        for call in (
+            *(f"{name}(x, j)" for name in ("ReduceSum", "ReduceMax", "ReduceMean", "Split", "Squeeze", "Reshape")),
+            *(f"Slice(x, {operands})" for operands in ("j, o", "k, j", "k, o, j", "k, o, k, j")),
+            "Pad(x, t, z, j)",
+        )
+    ),
+    (
+        "",
+        "j = int64[0] {} y = Squeeze(x, j)",
+        f'its axes "j" are an empty list: {DISAGREE}\n  help: leave them out, or name them',
+    ),
+    *(
+        ("", f"j = int64[{count}] {{{values}}} {body}", f'its operand "{operand}" is [{count}]; it must be one number, []')
+        for count, values in ((0, ""), (2, "1,1"))
+        for operand, body in (
+            ("j", "y = CumSum(x, j)"),
+            ("j", "y = Trilu(x, j)"),
+            ("b", f"b = Cast<to = 9>(j) y = If(b)<then_branch = {BRANCH.format('t')}, else_branch = {BRANCH.format('e')}>"),
+            ("j", f"y = Loop(j, , x)<body = {BODY}>"),
+        )
     ),
 ]
 

@@ -17,6 +17,16 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 DISAGREE = "the specification and onnxruntime do not agree what that is"
 # Onnx's inference takes any number but 0 for true, onnxruntime 1 alone.
 _FLAGS = ("keepdims", "noop_with_empty_axes", "allowzero", "select_last_index", "count_include_pad", "transA", "transB")
+_REDUCTIONS = ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+# Inputs that onnxruntime takes as lists of numbers alone, while onnx's inference lets any rank pass.
+_LISTS: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys((f"Reduce{kind}" for kind in _REDUCTIONS), (1,)),
+    **dict.fromkeys(("Split", "Squeeze", "Reshape"), (1,)),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 3),
+}
+# Inputs that hold one number, whatever their rank.
+_NUMBERS: Mapping[str, Sequence[int]] = {**dict.fromkeys(("CumSum", "Trilu"), (1,)), "If": (0,), "Loop": (0, 1)}
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,9 @@ def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[st
     """node: number and types of its inputs are right. Raises one CompileError with all that is wrong."""
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
     facts = NodeFacts(node, types, constants)
-    faults = [*_flags(facts), *(() if rule is None else rule(facts))]
+    faults = [*_flags(facts), *_parameters(facts)]
+    if not faults and rule is not None:
+        faults = [*rule(facts)]
     if faults:
         raise all_of(faults)
 
@@ -61,6 +73,18 @@ def _flags(said: NodeFacts) -> Faults:
         value = said.number(key, 0)
         if value not in (0, 1):
             yield said.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
+
+
+def _parameters(said: NodeFacts) -> Faults:
+    """Yield a fault for each list of another rank than 1, and for each number of other than one element."""
+    op_type = said.node.op.op_type if not said.node.op.domain else ""
+    known = {i: (n, said.types[n].shape) for i, n in enumerate(said.node.inputs) if n in said.types}
+    for name, shape in (known[i] for i in _LISTS.get(op_type, ()) if i in known):
+        if len(shape) != 1:
+            yield said.refuse(f'its operand "{name}" is {list(shape)}; it must be a list of numbers, [n]')
+    for name, shape in (known[i] for i in _NUMBERS.get(op_type, ()) if i in known):
+        if prod(shape) != 1:
+            yield said.refuse(f'its operand "{name}" is {list(shape)}; it must be one number, []')
 
 
 def conv(said: NodeFacts) -> Faults:
@@ -240,6 +264,11 @@ def split(said: NodeFacts) -> Faults:
         yield said.refuse(f"num_outputs={named}, but it has {outputs} outputs")
 
 
+def squeeze(said: NodeFacts) -> Faults:
+    if said.has(1) and not prod(said.shape(1)):
+        yield said.refuse(f'its axes "{said.node.inputs[1]}" are an empty list: {DISAGREE}', "leave them out, or name them")
+
+
 def pad(said: NodeFacts) -> Faults:
     """Reflection takes elements that are there."""
     x, pads = said.shape(0), said.value(1)
@@ -297,6 +326,7 @@ RULES: Mapping[str, Callable[[NodeFacts], Faults]] = {
     "Transpose": transpose,
     "Reshape": reshape,
     "Split": split,
+    "Squeeze": squeeze,
     "Pad": pad,
     "Clip": clip,
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), layer_norm),

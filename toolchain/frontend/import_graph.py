@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from toolchain.errors import CompileError
+from toolchain.frontend.check_nodes import check
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
@@ -217,6 +218,7 @@ def visit(node: OnnxNode, walk: ImportState) -> None:
     op_type = node.op.op_type
     if op_type in CONTROL_FLOW and not node.op.domain:
         check_complete(node, schema_of(node, walk.opset))
+        check(node, walk.types, walk.constants)
         flow = UnrollContext(walk.opset, walk.types, walk.constants, walk.lost, walk.repeated, within(walk), adding(walk))
         CONTROL_FLOW[op_type](node, flow)
         return
