@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from toolchain.input_limits import FAULTS, MESSAGE_LINE
@@ -82,10 +83,38 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def printable(line: str) -> str:
+    """Spells out the control characters of a line, line breaks too: a terminal obeys them, and names in files hold any."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def printable_lines(text: str) -> str:
+    """Spells out the control characters of each line of a text."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def comment_name(name: str) -> str:
+    """Returns a name for a comment of a listing: one line, runs of blanks as one, control characters spelled out."""
+    return printable(" ".join(name.split()))
+
+
+def printable_strings(value: Any) -> Any:
+    """Spells out the control characters of all strings in nested mappings and sequences, for a report that a terminal shows."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable_strings(key): printable_strings(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [printable_strings(part) for part in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    return value
+
+
 def shown(line: str) -> str:
     """The line for a terminal: control characters spelled out, the middle left out of more than MESSAGE_LINE characters."""
-    if not line.isprintable():
-        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    line = printable(line)
     if len(line) <= MESSAGE_LINE:
         return line
     head, tail = line[: MESSAGE_LINE * 3 // 4], line[-MESSAGE_LINE // 4 :]

@@ -6,6 +6,7 @@ import hashlib
 import io
 import runpy
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -28,9 +29,9 @@ class Printed:
     err: str
 
 
-def run(line: str) -> Printed:
+def run(line: str | Sequence[str]) -> Printed:
     """line: command, or path of a script from the repository's root, and arguments, separated by single spaces."""
-    command, *arguments = line.split(" ")
+    command, *arguments = line.split(" ") if isinstance(line, str) else line
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with mock.patch.object(sys, "argv", [command, *arguments]), redirect_stdout(out), redirect_stderr(err):

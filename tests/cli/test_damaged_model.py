@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from commands import contents, run
 from fix_checksum import PREFIX_BYTES, VERSION, changed, graph_changed, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import parser
 
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
@@ -270,6 +272,25 @@ def test_a_graph_changed_by_hand(change: Callable[[dict[str, Any]], Any], reason
 )
 def test_an_operator_of_another_toolchain(change: dict[str, Any], reason: str, data: bytes) -> None:
     assert refusal(graph_changed(data, lambda g: g["nodes"][0].update(change))) == f"model: {reason}"
+
+
+def test_figures_that_do_not_follow(tmp_path: Path) -> None:
+    """What the report asks of a layer and its tensors, which nothing needs that runs: the order of a Transpose."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8,8] x) => (float[1,8,8,4] y) '
+        "{ a = Relu(x) b = Transpose<perm = [0,2,1,3]>(a) y = Softmax(b) }"
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    data = build(tmp_path / "m.onnx", BuildOptions("edge16")).data
+
+    def shorten(graph: dict[str, Any]) -> None:
+        (node,) = (n for n in graph["nodes"] if n["operator"] == "Transpose")
+        node["fields"]["perm"] = node["fields"]["perm"][:-1]
+
+    (tmp_path / "m.npu").write_bytes(graph_changed(data, shorten))
+    printed = run(f"npu-sim {tmp_path}/m.npu")
+    assert printed.code == 2
+    assert printed.err == "graph: its layers do not fit its tensors: tuple index out of range; build it again\n"
 
 
 def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,13 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from bad_files import model
 from commands import contents, run
+from onnx import ModelProto, numpy_helper
+
+from toolchain.cli import application
 
 COMMAND = "from toolchain.cli import {0}; {0}()"
 
@@ -121,3 +126,49 @@ def test_names_with_control_characters_are_spelled(tmp_path: Path) -> None:
     proto.graph.node[0].name = "a\x1b[2Jb"
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     assert run(f"npu-build {tmp_path}/m.onnx --hw edge16").err == "node a\\x1b[2Jb (Frobnicate): is not an ONNX operator\n"
+
+
+def test_names_in_what_is_printed_are_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables keep their lines; the report is in JSON as the model says it."""
+    monkeypatch.chdir(tmp_path)
+    odd = "\x1b[2J\nz"
+    (tmp_path / "m.onnx").write_bytes(_with_names(odd).SerializeToString())
+    entries = [f"--entry a:x{odd}=1,3,8,8", f"--entry b:x{odd}=2,3,8,8"]
+    for line in (
+        "npu-build m.onnx --hw edge16 -o m.npu --explain --json m.json",
+        f"npu-build m.onnx --hw edge16 -o m2.npu {' '.join(entries)}",
+        "npu-sim m.npu --verify",
+        "npu-dis m.npu",
+    ):
+        printed = run(line)
+        assert printed.code == 0, printed.err
+        assert "\\x1b[2J" in printed.out
+        assert all(c.isprintable() or c == "\n" for c in printed.out + printed.err)
+        assert not any(text.startswith("z") for text in printed.out.splitlines())
+    layers = json.loads((tmp_path / "m.json").read_text())["layers"]
+    assert f"Relu{odd}" in {layer["name"] for layer in layers}
+
+
+def _with_names(odd: str) -> ModelProto:
+    """A model of chip and host nodes whose names, and those of its tensors and of its dimension, end so."""
+    text = "{ a = Relu(x) c = Concat<axis = 1>(a, a) d = Round(c) y = Slice(d, i, j, j) }"
+    proto = model(f"(float[n,3,8,8] x) => (float[n,2,8,8] y) {text}")
+    proto.graph.initializer.extend(numpy_helper.from_array(np.array([v]), n) for n, v in (("i", 1), ("j", 3)))
+    for node in proto.graph.node:
+        node.name = node.op_type + odd
+        node.input[:] = [name if name in ("i", "j") else name + odd for name in node.input]
+        node.output[:] = [name + odd for name in node.output]
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name += odd
+        value.type.tensor_type.shape.dim[0].dim_param += odd
+    return proto
+
+
+def test_commands_print_in_one_way() -> None:
+    """`say` spells control characters out. Schemas and headers, which are files on stdout, are written as they are."""
+    folder = Path(application.__file__).parent
+    lines = [f"{f.name}: {line.strip()}" for f in sorted(folder.glob("*.py")) for line in f.read_text().splitlines()]
+    assert [line for line in lines if "print(" in line] == [
+        "application.py: print(printable_lines(text), end=end, file=sys.stderr if is_fault else sys.stdout)",
+        "memory_limit.py: print(out_of_memory(fault, limit_bytes()), file=sys.stderr)",
+    ]

@@ -20,7 +20,7 @@ from toolchain import __version__
 from toolchain.atomic_files import is_stream
 from toolchain.cli import interruptible
 from toolchain.cli.memory_limit import end_for_memory, lacks_memory
-from toolchain.errors import CompileError, ToolchainError, first_line, system_cause
+from toolchain.errors import CompileError, ToolchainError, first_line, printable_lines, printable_strings, system_cause
 
 Paths = str | Path | Sequence[str | Path] | None
 
@@ -28,7 +28,7 @@ Paths = str | Path | Sequence[str | Path] | None
 def _print_version(requested: bool) -> None:
     """Print the version and exit, where --version was given."""
     if requested:
-        print(f"npu-toolchain {__version__}")
+        say(f"npu-toolchain {__version__}")
         raise typer.Exit
 
 
@@ -68,6 +68,12 @@ def application(
     if command is not None:
         app.command(cls=type("Command", (GroupedCommand,), {"examples": examples}))(command)
     return app
+
+
+def say(text: str, *, is_fault: bool = False, end: str = "\n") -> None:
+    """Prints text for a person on stdout, a fault on stderr. All that commands print goes through here: names in files hold any
+    characters, and control characters are spelled out."""
+    print(printable_lines(text), end=end, file=sys.stderr if is_fault else sys.stdout)
 
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -120,11 +126,11 @@ def _threads_reported() -> Iterator[None]:
 
 def _report_thread(ended: threading.ExceptHookArgs) -> None:
     reason = "" if ended.exc_value is None else f": {first_line(ended.exc_value)}"
-    print(f"WARNING: a thread of the Python file ended with {ended.exc_type.__name__}{reason}; mend it", file=sys.stderr)
+    say(f"WARNING: a thread of the Python file ended with {ended.exc_type.__name__}{reason}; mend it", is_fault=True)
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    print(message, file=sys.stderr)
+    say(message, is_fault=True)
     raise SystemExit(code) from None
 
 
@@ -146,8 +152,8 @@ def as_options() -> Iterator[None]:
 def warn(sentences: Iterable[str]) -> None:
     """On stderr, behind what stdout has."""
     sys.stdout.flush()
-    for sentence in sentences:
-        print(f"WARNING: {sentence}", file=sys.stderr)
+    for sentence in printable_strings([*sentences]):
+        say(f"WARNING: {sentence}", is_fault=True)
 
 
 def require_host(host: str) -> None:

@@ -23,6 +23,7 @@ from toolchain.cli.application import (
     require_distinct_files,
     require_new_folder,
     require_writable,
+    say,
     warn,
 )
 from toolchain.cli.build_report import curve_picture, error_reports, report
@@ -345,10 +346,10 @@ def _build(
     with make_progress_bar() as progress:
         built = build(model, options, dump, progress)
     if built.failures and not force:
-        print(report(built, explain, options))
+        say(report(built, explain, options))
         warn(built.warnings)
         refused = "nothing was written; mend it, ask for less, or take it as it is with --force"
-        print("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), file=sys.stderr)
+        say("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), is_fault=True)
         raise SystemExit(NOT_ACCURATE)
     parts = built.entries or {"": built}
     files: dict[str | Path, bytes] = {wanted.qdq[name]: one.qdq for name, one in parts.items() if one.qdq is not None}
@@ -364,12 +365,12 @@ def _build(
     folders |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))
     made = [*filter(None, (wanted.image, wanted.error_report)), *(file.parent for file in folders)]
     write_files({**files, **folders, wanted.target: built.data}, made)
-    print(report(built, explain, options))
+    say(report(built, explain, options))
     programs = any(one.figures["layers"] for one in parts.values())
     checked = "the emitted program equals the integer reference bit for bit" if programs else "no program"
     if len(built.entries) > 1 and programs:
         checked = "of every entry the emitted program equals the integer reference bit for bit"
-    print(f"\nwrote {wanted.target}: {len(built.data):,} bytes; {checked}")
+    say(f"\nwrote {wanted.target}: {len(built.data):,} bytes; {checked}")
     warn((*built.warnings, *(f"NOT ACCURATE ENOUGH, written because of --force: {f}" for f in built.failures)))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from toolchain.errors import printable, printable_strings
+
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions
     from toolchain.codegen import Container
@@ -17,7 +19,7 @@ def report(built: Build, explain: bool, options: BuildOptions) -> str:
 
     if not built.entries:
         return _report(built, explain)
-    parts = [f"== entry {name}: {_shapes(one)}\n\n{_report(one, explain)}" for name, one in built.entries.items()]
+    parts = [f"== entry {name}: {printable(_shapes(one))}\n\n{_report(one, explain)}" for name, one in built.entries.items()]
     shared = [sharing_text(built.figures, options.parameters)] if len(parts) > 1 else []
     return "\n\n".join([*parts, *shared])
 
@@ -29,21 +31,22 @@ def _shapes(built: Build) -> str:
 def _report(built: Build, explain: bool) -> str:
     from toolchain.report import breakdown_text, fidelity_text, report_text
 
+    figures = printable_strings(built.figures)
     sections = [
-        report_text.layers_text(built.figures),
-        report_text.totals_text(built.figures),
-        breakdown_text.attribution_text(built.figures),
-        breakdown_text.traffic_text(built.figures),
-        report_text.fallbacks_text(built.figures),
+        report_text.layers_text(figures),
+        report_text.totals_text(figures),
+        breakdown_text.attribution_text(figures),
+        breakdown_text.traffic_text(figures),
+        report_text.fallbacks_text(figures),
         _curve_text(built),
-        report_text.repair_text(built.figures),
-        fidelity_text.fidelity_text(built.figures, "outputs", "outputs"),
-        fidelity_text.spread_text(built.figures),
-        fidelity_text.fidelity_text(built.figures, "concats", "concat operands"),
-        report_text.worst_text(built.figures),
-        report_text.score_text(built.figures),
-        report_text.explain_text(built.figures) if explain else "",
-        *(f"note: {note}" for note in built.notes),
+        report_text.repair_text(figures),
+        fidelity_text.fidelity_text(figures, "outputs", "outputs"),
+        fidelity_text.spread_text(figures),
+        fidelity_text.fidelity_text(figures, "concats", "concat operands"),
+        report_text.worst_text(figures),
+        report_text.score_text(figures),
+        report_text.explain_text(figures) if explain else "",
+        *(f"note: {note}" for note in printable_strings(built.notes)),
     ]
     return "\n\n".join(s for s in sections if s)
 

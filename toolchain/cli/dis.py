@@ -8,9 +8,9 @@ from pathlib import Path
 import typer
 
 from toolchain.atomic_files import read_limited, write_atomically
-from toolchain.cli.application import Version, application, as_options, report_errors, require_writable
+from toolchain.cli.application import Version, application, as_options, report_errors, require_writable, say
 from toolchain.codegen import Container, Region, entries_to_bytes, read_container, read_entries
-from toolchain.errors import ProgramError, format_count
+from toolchain.errors import ProgramError, comment_name, format_count
 from toolchain.input_limits import LISTING_BYTES
 from toolchain.isa import AssembledProgram, assemble_words, disassemble, split_listings
 
@@ -44,7 +44,7 @@ def run(
             return
         text = listing(container)
         if output is None:
-            print(text, end="")
+            say(text, end="")
         else:
             write_atomically(output, text.encode(errors="backslashreplace"))
 
@@ -59,7 +59,7 @@ def _text(path: Path) -> str:
 def listing(container: Container) -> str:
     """Every program of the model, one after the other, each from its line `isa NAME` on."""
     machine = container.machine
-    parts = [f"; {' '.join(container.name.split())} for {machine.chip.name}\n"]
+    parts = [f"; {comment_name(container.name)} for {machine.chip.name}\n"]
     for index, segment in enumerate(container.segments):
         if not isinstance(segment, Region):
             parts.append(f"\n; segment {index}: host, {format_count(len(segment.nodes), 'node')}\n")
@@ -69,9 +69,9 @@ def listing(container: Container) -> str:
         parts.append(f"\n; segment {index}: npu, {format_count(words, 'word')}, {format_count(constants, 'byte')} of constants\n")
         states = [s.port for s in segment.states]
         for kind, ports in (("input", segment.inputs), ("output", segment.outputs), ("state", states)):
-            parts += [f"; {kind} {' '.join(p.model.split())} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
+            parts += [f"; {kind} {comment_name(p.model)} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
         for area in segment.areas:
-            held = " ".join(area.label.split())
+            held = comment_name(area.label)
             parts += [f"; base {area.base_register}: {held} at DRAM {area.base:#x}\n"] if area.base_register else []
         parts.append(disassemble(segment.program, machine.isa, segment.op_layers, [layer.name for layer in segment.layers]))
     return "".join(parts)

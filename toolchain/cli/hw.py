@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
 from toolchain.atomic_files import naming
-from toolchain.cli.application import Version, application, report_errors
+from toolchain.cli.application import Version, application, report_errors, say
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.hw.timing import IDEAL
@@ -36,14 +37,14 @@ def check(file: str = _MACHINE) -> None:
     terms of its time are left at their defaults."""
     with report_errors():
         machine = load_machine(file)
-        print(f"{machine.chip.name}: no faults; instruction table {machine.isa.name} ({machine.isa.kind})")
+        say(f"{machine.chip.name}: no faults; instruction table {machine.isa.name} ({machine.isa.kind})")
         for engine, reason in machine.chip.unused.items():
-            print(f"engines.{engine} is not used by compiled programs: {reason}")
+            say(f"engines.{engine} is not used by compiled programs: {reason}")
         for name, array in machine.chip.engines.items():
             if array.kind == "mac_array" and array.timing == IDEAL:
-                print(f"engines.{name}.timing is ideal: folds begin at once, operands enter in time, outputs leave for nothing")
+                say(f"engines.{name}.timing is ideal: folds begin at once, operands enter in time, outputs leave for nothing")
         for key, value in defaulted_terms(machine.chip):
-            print(f"{key} is left at its default, {value}")
+            say(f"{key} is left at its default, {value}")
 
 
 @app.command()
@@ -51,9 +52,9 @@ def show(name: str = _MACHINE) -> None:
     """Prints every key with its value, defaults included, and what follows from them."""
     with report_errors():
         machine = load_machine(name)
-        print("\n".join(chip_lines(machine.chip)))
-        print(f"# instruction table: {machine.isa.name} ({machine.isa.kind}), {', '.join(machine.isa.plans)}")
-        print(f"# digest: {machine_digest(machine)}")
+        say("\n".join(chip_lines(machine.chip)))
+        say(f"# instruction table: {machine.isa.name} ({machine.isa.kind}), {', '.join(machine.isa.plans)}")
+        say(f"# digest: {machine_digest(machine)}")
 
 
 @app.command(name="list")
@@ -63,7 +64,7 @@ def list_machines() -> None:
         names = shipped_names()
         width = max(len(name) for name in names)
         for name in names:
-            print(f"{name:{width}}  {load_machine(name).chip.description}")
+            say(f"{name:{width}}  {load_machine(name).chip.description}")
 
 
 @app.command()
@@ -76,19 +77,19 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
         if old_operations != new_operations:
             found.append(("operations", old_operations, new_operations))
         for key, old, new in found:
-            print(f"{key}: {old} -> {new}")
+            say(f"{key}: {old} -> {new}")
         if left.isa.table != right.isa.table and left.isa.name == right.isa.name:
             found.append(("instruction table", left.isa.name, "another of this name"))
-            print(f"instruction table: both are named {left.isa.name}, their contents differ")
+            say(f"instruction table: both are named {left.isa.name}, their contents differ")
         if not found:
-            print("no difference")
+            say("no difference")
     raise typer.Exit(1 if found else 0)
 
 
 @app.command()
 def schema(isa: bool = typer.Option(False, "--isa", help="Of instruction tables instead.")) -> None:
     """Prints the JSON schema of machine files, for editors."""
-    print(table_schema() if isa else chip_schema(), end="")
+    sys.stdout.write(table_schema() if isa else chip_schema())
 
 
 @app.command(name="manual")
@@ -105,7 +106,7 @@ def print_manual(
         if len(asked) > 1:
             raise CompileError(f"{' and '.join(asked)}: give one of them")
         write = forms[asked[0]][1] if asked else manual
-        print(write(load_machine(name)), end="")
+        sys.stdout.write(write(load_machine(name)))
 
 
 @app.command()
@@ -132,10 +133,10 @@ def vectors(
         except FixedPointError as fault:
             raise CompileError(str(fault)) from None
         size_bytes = sum(path.stat().st_size for path in Path(out).iterdir())
-        print(f"{out}: {what}, {size_bytes / 1024:.0f} KiB")
+        say(f"{out}: {what}, {size_bytes / 1024:.0f} KiB")
         uncovered = [] if instructions else _functions_without_cases(chip, Path(out))
         if uncovered:
-            print(f"note: no cases here of {', '.join(uncovered)}; --instructions writes those of every instruction")
+            say(f"note: no cases here of {', '.join(uncovered)}; --instructions writes those of every instruction")
 
 
 def _contents(chip: Chip) -> Contents:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from toolchain.cli.application import (
     require_host,
     require_new_folder,
     require_writable,
+    say,
     warn,
 )
 from toolchain.cli.input_files import machine_inputs
@@ -162,10 +162,10 @@ def _dump(asked: SimRequest, input_file: Path | None, after: str, out: Path) -> 
     with make_progress_bar() as progress:
         files = memory_files(session, stop, feeds, progress)
     write_files({out / name: data for name, data in files.items()}, [out])
-    print(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
-    print(f"behind op {stop.index} of segment {stop.segment}, on {asked.backend}")
+    say(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
+    say(f"behind op {stop.index} of segment {stop.segment}, on {asked.backend}")
     if input_file is None:
-        print("\nnote: ran on random inputs; give --input IN.npz")
+        say("\nnote: ran on random inputs; give --input IN.npz")
 
 
 def _simulate(
@@ -213,14 +213,14 @@ def _simulate(
             {**run.outputs, **{name: session.state(name) for name in (t.name for t in session.get_states())}}
         )
     write_files(files)
-    print(_report(session, run, figures))
+    say(_report(session, run, figures))
     if asked.without:
         named = ", ".join(asked.without)
-        print(f"\nnote: times of a copy of {session.container.machine.chip.name} on which this costs nothing: {named}")
+        say(f"\nnote: times of a copy of {session.container.machine.chip.name} on which this costs nothing: {named}")
     for note in notes:
-        print(f"\nnote: {note}")
+        say(f"\nnote: {note}")
     if input_file is None:
-        print("\nnote: ran on random inputs; give --input IN.npz")
+        say("\nnote: ran on random inputs; give --input IN.npz")
     if compare and difference is None:
         regions = (s for s in session.container.segments if isinstance(s, Region))
         partly = sum(layer.result is None for region in regions for layer in region.layers)
@@ -228,29 +228,33 @@ def _simulate(
             f"; the tensors of {format_count(partly, 'layer')} are kept a few rows at a time: "
             "they are seen in what is made of them"
         )
-        print(f"\nverified: every byte of every layer's tensor is the integer reference's{kept if partly else ''}")
+        say(f"\nverified: every byte of every layer's tensor is the integer reference's{kept if partly else ''}")
     warn(figures["warnings"])
     if difference is not None:
-        print(f"DIFFERS: {difference}", file=sys.stderr)
+        say(f"DIFFERS: {difference}", is_fault=True)
         raise SystemExit(1)
 
 
 def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
     """timed: the backend gives times."""
+    from toolchain.errors import ProgramError, first_line
     from toolchain.report import collect_metrics, untimed_figures
 
     simulations = [s.simulation for s in run.segments]
-    figures = collect_metrics(session.container, simulations) if timed else untimed_figures(session.container)
+    try:
+        figures = collect_metrics(session.container, simulations) if timed else untimed_figures(session.container)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as fault:
+        raise ProgramError(f"graph: its layers do not fit its tensors: {first_line(fault)}; build it again") from fault
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     return figures
 
 
 def _report(session: Session, run: Run, figures: dict) -> str:
-    from toolchain.errors import format_count
+    from toolchain.errors import format_count, printable_strings
     from toolchain.report import breakdown_text, report_text
 
-    timed = "cycles" in figures
+    figures, timed = printable_strings(figures), "cycles" in figures
     sections = [
         report_text.layers_text(figures) if timed else "",
         report_text.totals_text(figures)

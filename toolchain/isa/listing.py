@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from toolchain.errors import ProgramError
+from toolchain.errors import ProgramError, comment_name
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import Words, any_set, get, get_bits
 from toolchain.isa.encoding import Isa, OperationPlan, slot
@@ -51,7 +51,7 @@ class _Layers:
         own = found[index - first]
         said = [str(layer) if layer >= 0 else "-" for layer in ([own] if len({*found}) == 1 else found)]
         # A name is the model's: it must not end the comment's line.
-        name = " ".join(self._names[own].split()) if 0 <= own < len(self._names) else ""
+        name = comment_name(self._names[own]) if 0 <= own < len(self._names) else ""
         field = "" if said == ["-"] else f" layer={'/'.join(said)}"
         return f"{field}  ; op {first}{f'-{last}' if last > first else ''}{f' {name}' if name else ''}"
 
