@@ -274,23 +274,31 @@ def test_an_operator_of_another_toolchain(change: dict[str, Any], reason: str, d
     assert refusal(graph_changed(data, lambda g: g["nodes"][0].update(change))) == f"model: {reason}"
 
 
-def test_figures_that_do_not_follow(tmp_path: Path) -> None:
-    """What the report asks of a layer and its tensors, which nothing needs that runs: the order of a Transpose."""
+def shorten_order(graph: dict[str, Any]) -> None:
+    (node,) = (n for n in graph["nodes"] if n["operator"] == "Transpose")
+    node["fields"]["perm"] = node["fields"]["perm"][:-1]
+
+
+def flatten_input(graph: dict[str, Any]) -> None:
+    node = next(n for n in graph["nodes"] if n["operator"] == "MaxPool")
+    kind = graph["types"][node["inputs"][0]]
+    kind["shape"] = [1, kind["shape"][1] * kind["shape"][2], kind["shape"][3]]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(shorten_order, "tuple index out of range"), (flatten_input, "not enough values to unpack (expected 4, got 3)")],
+)
+def test_figures_that_do_not_follow(change: Callable[[dict[str, Any]], None], reason: str, tmp_path: Path) -> None:
+    """What figures and warnings ask of layers and tensors, while a run needs the program alone."""
     proto = parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8,8] x) => (float[1,8,8,4] y) '
-        "{ a = Relu(x) b = Transpose<perm = [0,2,1,3]>(a) y = Softmax(b) }"
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8,8] x) => (float[1,8,4,8] z) '
+        "{ a = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(x) b = Transpose<perm = [0,2,1,3]>(a) z = Softmax(b) }"
     )
     onnx.save(proto, tmp_path / "m.onnx")
-    data = build(tmp_path / "m.onnx", BuildOptions("edge16")).data
-
-    def shorten(graph: dict[str, Any]) -> None:
-        (node,) = (n for n in graph["nodes"] if n["operator"] == "Transpose")
-        node["fields"]["perm"] = node["fields"]["perm"][:-1]
-
-    (tmp_path / "m.npu").write_bytes(graph_changed(data, shorten))
+    (tmp_path / "m.npu").write_bytes(graph_changed(build(tmp_path / "m.onnx", BuildOptions("edge16")).data, change))
     printed = run(f"npu-sim {tmp_path}/m.npu")
-    assert printed.code == 2
-    assert printed.err == "graph: its layers do not fit its tensors: tuple index out of range; build it again\n"
+    assert (printed.code, printed.err) == (2, f"graph: its layers do not fit its tensors: {reason}; build it again\n")
 
 
 def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:

@@ -152,6 +152,36 @@ MAP = [
             ("j", f"y = Loop(j, , x)<body = {BODY}>"),
         )
     ),
+    *(
+        ("", f"y = RandomNormal{like}", f"scale={scale}: must be above 0")
+        for scale in ("0", "-1")
+        for like in (f"<shape = [2], scale = {scale}.0>()", f"Like<scale = {scale}.0>(x)")
+    ),
+    *(
+        ("", f"y = RandomUniform{like}", "low=2 and high=1: low must not be above high")
+        for like in ("<shape = [2], low = 2.0>()", "Like<low = 2.0>(x)")
+    ),
+    *(
+        ("", f"y = {call}", f"{said}: {number} is beyond 32 bits")
+        for number in (-(2**63), 2**63 - 1)
+        for call, said in (
+            *((f"{name}<axis = {number}>(x)", f"axis={number}") for name in ("Concat", "Softmax", "LogSoftmax", "Split")),
+            (f"MaxPool<kernel_shape = [1,1], strides = [1,{number}]>(x)", f"strides=[1, {number}]"),
+            (f"DepthToSpace<blocksize = {number}>(x)", f"blocksize={number}"),
+        )
+    ),
+    (
+        "",
+        "b = int64[1] {0} s = int64[4] {0,65536,65536,1} z = Slice(x, b, b) y = Reshape<allowzero = 1>(z, s)",
+        'its output "y" would have the shape [0, 65536, 65536, 1]; 268,435,456 elements are the most',
+    ),
+    ("", "y = LRN<size = 0>(x)", "size=0: must be 1 or more"),
+    ("", "y = DepthToSpace<blocksize = 2>(x)", "blocksize=2: its square must divide the 3 channels of its input"),
+    (
+        "",
+        "s = float {0} e = float {1e20} d = float {1} y = Range(s, e, d)",
+        'its output "y" would have the shape [9223372036854775807]; 268,435,456 elements are the most',
+    ),
 ]
 
 

@@ -237,14 +237,12 @@ def _simulate(
 
 def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
     """timed: the backend gives times."""
-    from toolchain.errors import ProgramError, first_line
+    from toolchain.codegen import reading_layers
     from toolchain.report import collect_metrics, untimed_figures
 
     simulations = [s.simulation for s in run.segments]
-    try:
+    with reading_layers():
         figures = collect_metrics(session.container, simulations) if timed else untimed_figures(session.container)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as fault:
-        raise ProgramError(f"graph: its layers do not fit its tensors: {first_line(fault)}; build it again") from fault
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     return figures

@@ -21,6 +21,7 @@ from toolchain.codegen.model import (
 from toolchain.codegen.outline import outline_region
 from toolchain.codegen.place_states import StillRead
 from toolchain.codegen.relocate import relocate_container
+from toolchain.codegen.verify_container import reading_layers
 
 __all__ = [
     "MAGIC",
@@ -49,6 +50,7 @@ __all__ = [
     "outline_region",
     "read_container",
     "read_entries",
+    "reading_layers",
     "reference_container",
     "relocate_container",
     "require_dram",

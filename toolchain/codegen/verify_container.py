@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from toolchain.codegen.model import HostSubgraph, Region, State
-from toolchain.errors import ProgramError
+from toolchain.errors import ProgramError, first_line
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -19,6 +20,16 @@ def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, ma
     _check_graph(segments, graph)
     _check_operators(graph, machine)
     _check_results(segments, graph, machine)
+
+
+@contextmanager
+def reading_layers() -> Iterator[None]:
+    """Turns what cannot be derived inside, of the layers and tensors of a file, into a ProgramError: figures and warnings ask
+    more of them than a run does."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as fault:
+        raise ProgramError(f"graph: its layers do not fit its tensors: {first_line(fault)}; build it again") from fault
 
 
 def _check_graph(segments: Sequence[Region | HostSubgraph], graph: Graph) -> None:

@@ -48,7 +48,7 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
     assumed: list[str] = []
     for name, dims in declared.items():
         shape = tuple(shapes[name]) if name in shapes else bind_dims(name, dims, values, notes, assumed)
-        if prod(shape) > TENSOR_ELEMENTS:
+        if prod(max(size, 1) for size in shape) > TENSOR_ELEMENTS:
             raise refuse(f'input "{name}"', f"has the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most")
         types[name] = TensorType(shape, dtypes[name])
     return BoundInputs(types, tuple(notes), tuple(assumed))

@@ -18,6 +18,9 @@ DISAGREE = "the specification and onnxruntime do not agree what that is"
 # Onnx's inference takes any number but 0 for true, onnxruntime 1 alone.
 _FLAGS = ("keepdims", "noop_with_empty_axes", "allowzero", "select_last_index", "count_include_pad", "transA", "transB")
 _REDUCTIONS = ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+# Numbers that may be as large as they like: values, and ends of a part, which stop at the tensor's.
+_ANY_NUMBER = frozenset(("value_int", "value_ints", "start", "end", "starts", "ends"))
+_INT32 = np.iinfo(np.int32)
 # Inputs that onnxruntime takes as lists of numbers alone, while onnx's inference lets any rank pass.
 _LISTS: Mapping[str, Sequence[int]] = {
     **dict.fromkeys((f"Reduce{kind}" for kind in _REDUCTIONS), (1,)),
@@ -60,7 +63,7 @@ def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[st
     """node: number and types of its inputs are right. Raises one CompileError with all that is wrong."""
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
     facts = NodeFacts(node, types, constants)
-    faults = [*_flags(facts), *_parameters(facts)]
+    faults = [*_flags(facts), *_numbers(facts), *_parameters(facts)]
     if not faults and rule is not None:
         faults = [*rule(facts)]
     if faults:
@@ -73,6 +76,16 @@ def _flags(said: NodeFacts) -> Faults:
         value = said.number(key, 0)
         if value not in (0, 1):
             yield said.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
+
+
+def _numbers(said: NodeFacts) -> Faults:
+    """Yield a fault for each whole number beyond int32: onnx and onnxruntime compute with such axes and strides until they
+    overflow."""
+    for key, value in () if said.node.op.domain else said.node.op.attributes.items():
+        numbers = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
+        far = next((n for n in numbers if isinstance(n, int) and not _INT32.min <= n <= _INT32.max), None)
+        if far is not None and key not in _ANY_NUMBER:
+            yield said.refuse(f"{key}={list(numbers) if value is numbers else value}: {far} is beyond 32 bits")
 
 
 def _parameters(said: NodeFacts) -> Faults:
@@ -314,6 +327,32 @@ def recurrent(said: NodeFacts) -> Faults:
         yield said.refuse(reason, f"write hidden_size={units} into the node")
 
 
+def local_response_norm(said: NodeFacts) -> Faults:
+    size = said.number("size", 1)
+    if size < 1:
+        yield said.refuse(f"size={size}: must be 1 or more")
+
+
+def depth_to_space(said: NodeFacts) -> Faults:
+    x, size = said.shape(0), said.number("blocksize", 1)
+    if len(x) == 4 and (size < 1 or x[1] % (size * size)):
+        yield said.refuse(f"blocksize={size}: its square must divide the {x[1]} channels of its input")
+
+
+def random_normal(said: NodeFacts) -> Faults:
+    """onnxruntime ends the process there."""
+    scale = float(said.node.op.attributes.get("scale", 1.0))
+    if not scale > 0:
+        yield said.refuse(f"scale={scale:g}: must be above 0")
+
+
+def random_uniform(said: NodeFacts) -> Faults:
+    """onnxruntime ends the process there."""
+    low, high = (float(said.node.op.attributes.get(key, default)) for key, default in (("low", 0.0), ("high", 1.0)))
+    if not low <= high:
+        yield said.refuse(f"low={low:g} and high={high:g}: low must not be above high")
+
+
 RULES: Mapping[str, Callable[[NodeFacts], Faults]] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
@@ -332,4 +371,8 @@ RULES: Mapping[str, Callable[[NodeFacts], Faults]] = {
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), layer_norm),
     "InstanceNormalization": instance_norm,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
+    "LRN": local_response_norm,
+    "DepthToSpace": depth_to_space,
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), random_normal),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), random_uniform),
 }

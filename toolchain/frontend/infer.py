@@ -25,6 +25,7 @@ SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
 COUNTED = frozenset(("NonZero", "Compress", "Range"))  # whose outputs are as long as their inputs' values say
 KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
 CEIL_OPSET = 22  # before it, onnx counts a last window of a pool that lies in the end padding; onnxruntime never makes it
+MOST_SIZE = 2**63 - 1  # that ONNX can say of a dimension
 END_HERE = "end the model before this node and do the rest outside"
 
 
@@ -82,7 +83,7 @@ def counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Map
     if op_type == "Range" and all(v is not None and v.size == 1 for v in values):
         start, limit, delta = (float(v.item()) for v in values if v is not None)
         steps = (limit - start) / delta if delta else np.inf
-        return TensorType((max(ceil(steps), 0),), x.dtype) if np.isfinite(steps) else None
+        return TensorType((min(max(ceil(steps), 0), MOST_SIZE),), x.dtype) if np.isfinite(steps) else None
     return None
 
 
@@ -169,7 +170,7 @@ def static_type(node: OnnxNode, name: str, found: onnx.TypeProto | None) -> Tens
     shape = tuple(d.dim_value for d in dims)
     if min(shape, default=0) < 0:
         raise refuse_node(node, f'its output "{name}" would have the shape {list(shape)}: its input is too small for it')
-    if prod(shape) > TENSOR_ELEMENTS:
+    if prod(max(size, 1) for size in shape) > TENSOR_ELEMENTS:  # what is read of such a file counts so
         raise refuse_node(
             node, f'its output "{name}" would have the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most'
         )

@@ -25,6 +25,7 @@ from toolchain.codegen import (
     State,
     container_from_bytes,
     read_container,
+    reading_layers,
     relocate_container,
 )
 from toolchain.errors import CompileError, ProgramError
@@ -328,8 +329,9 @@ class Session:
         if simulation is None and done.start.size:
             simulation = wrap_measured_run(program.machine.chip, program.flow, done.memory, done.start, done.end)
         if simulation is not None and index not in self._warnings:  # they do not depend on values
-            warnings = find_dead_stores(self.container, region, program.flow, simulation.unread)
-            warnings += geometry_warnings(self.container, region, program.flow) if self._check else ()
+            with nullcontext() if self._own else reading_layers():
+                warnings = find_dead_stores(self.container, region, program.flow, simulation.unread)
+                warnings += geometry_warnings(self.container, region, program.flow) if self._check else ()
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in warnings)
         return SegmentRun(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 
