@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +17,7 @@ from quant.decomposed_ranges import Decomposition, cut, get_range_owner
 from quant.fit_sample import NotFinite, Sample
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
-from quant.masks import LOWEST, MaskAwareObserver, masked_tensors
+from quant.masks import LOWEST, MaskAwareObserver, RowFloor, RowSink, find_row_floors, mask_aware_range, masked_tensors
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
 from quant.piecewise_model import PiecewiseModel, tensor_bytes
@@ -24,7 +25,6 @@ from quant.suggestion import suggestion
 from toolchain.errors import CompileError, InternalError
 from toolchain.inference import InferenceError
 from toolchain.ir.graph import TensorType
-from toolchain.ir.masks import MASK_LOW
 
 ObserverName = Literal["minmax", "percentile", "mse"]
 SinkT = TypeVar("SinkT", bound=Sink)
@@ -79,12 +79,13 @@ def calibrate(
     """
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
-    masks = _masks(model, divided)
+    whole = _whole(model, divided)
+    masks, rows = masked_tensors(whole), find_row_floors(whole)
     shared = dict[str, Observer]()
     observers: dict[str, Observer] = {}
     for name in tensors:
         observers[name] = shared.setdefault(get_range_owner(name, divided), make(others.get(name)))
-    observers |= {name: MaskAwareObserver(found) for name, found in observers.items() if name in masks}
+    observers |= {name: MaskAwareObserver(found, rows.get(name)) for name, found in observers.items() if name in masks}
     steps = _steps_of_inputs(model, observers)
     observe(
         model,
@@ -112,18 +113,20 @@ def _with_step(r: Range, seen: InputSink[Any] | None) -> Range:
 
 @dataclass(frozen=True)
 class ObservedRanges:
-    """What was seen of each tensor; `steps`: of inputs; `masks`: those that mask, whose ends stay as they are."""
+    """What was seen of each tensor; `steps`: of inputs; `masks`: those that may mask, whose ends then stay as they are;
+    `rows`: of those that a Softmax reads."""
 
     histograms: Mapping[str, Histogram]
-    steps: Mapping[str, InputSink[Histogram]]
+    steps: Mapping[str, InputSink[Any]]
     masks: frozenset[str]
+    rows: Mapping[str, RowFloor]
 
     def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
         found: dict[str, Range] = {}
         for name, histogram in self.histograms.items():
-            ends = histogram.extremes
-            masks = name in self.masks and min(ends.low, -ends.high) <= MASK_LOW
-            found[name] = _with_step(ends if masks else _range_by(observer, histogram, numerics), self.steps.get(name))
+            observed = partial(_range_by, observer, histogram, numerics)
+            r = mask_aware_range(observed, histogram.extremes, self.rows.get(name)) if name in self.masks else observed()
+            found[name] = _with_step(r, self.steps.get(name))
         return found
 
 
@@ -149,13 +152,16 @@ def observe_all(
     """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}
-    steps = _steps_of_inputs(model, histograms)
-    observe(model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, divided=divided)
-    return ObservedRanges(histograms, steps, _masks(model, divided))
+    whole = _whole(model, divided)
+    rows = {name: floor for name, floor in find_row_floors(whole).items() if name in histograms}
+    sinks = {**histograms, **{name: RowSink(histograms[name], floor) for name, floor in rows.items()}}
+    steps = _steps_of_inputs(model, sinks)
+    observe(model, data, {**sinks, **steps}, progress=progress, computed_by=computed_by, divided=divided)
+    return ObservedRanges(histograms, steps, masked_tensors(whole), rows)
 
 
-def _masks(model: onnx.ModelProto, divided: Decomposition | None) -> frozenset[str]:
-    return masked_tensors(model if divided is None else divided.whole)
+def _whole(model: onnx.ModelProto, divided: Decomposition | None) -> onnx.ModelProto:
+    return model if divided is None else divided.whole
 
 
 def observe(
@@ -177,7 +183,7 @@ def observe(
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
     producers = {output: node for node in model.graph.node for output in node.output}
-    masks, made_up = _masks(model, divided), bool(getattr(data, "random", False))
+    masks, made_up = masked_tensors(_whole(model, divided)), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from quant.observe import MinMax, Observer, Range
+from quant.common_step import Sink
+from quant.observe import Masking, MinMax, Observer, Range
 from quant.producer_links import HANDED_ON, Links
 from toolchain.errors import CompileError
 from toolchain.ir.masks import MASK_LOW
@@ -18,55 +19,65 @@ MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
 LOWEST = float(np.finfo(np.float32).min)  # what stands for minus infinity where ranges must be finite
 # Operators that minus infinity cannot get past: a position so low has no part in what they give.
 JUDGES = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
+_SCALES = frozenset({"Div", "Mul"})
+_TERMS = frozenset({"Add", "Sub", "Where"})
 
 
 def masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """What is summed into the scores that a Softmax, LogSoftmax, Hardmax or ArgMax reads, the sums too: minus infinity in
     any of these is a mask. Sums that others see as well are none: a bound in its place would be a wrong number to them."""
     graph, found = Links(model.graph), set[str]()
-    pending = [node.input[0] for node in graph.nodes if node.op_type in JUDGES and _sums(graph, node.input[0])]
+    pending = [node.input[0] for node in graph.nodes if node.op_type in JUDGES and _is_sum(graph, node.input[0])]
     while pending:
         name = pending.pop()
-        if name in found or _seen_elsewhere(graph, name):
+        if name in found or _is_read_elsewhere(graph, name):
             continue
         node = graph.producer(name)
         found.add(name)
-        if node is not None and node.op_type in HANDED_ON:
+        if node is None:
+            continue
+        if node.op_type in HANDED_ON or _factor(graph, node):
             pending.append(node.input[0])
-        elif node is not None and node.op_type in ("Add", "Sub"):
-            pending.extend(node.input)
-        elif node is not None and (scores := _masked_by_choice(graph, node)) is not None:
-            pending.append(scores)
+        elif node.op_type in _TERMS:
+            pending.extend(n for n in _terms(node) if graph.constant(n) is None)
     return frozenset(found)
 
 
-def _sums(graph: Links, name: str) -> bool:
+def _terms(node: onnx.NodeProto) -> Sequence[str]:
+    """The operands of a sum or a choice."""
+    return node.input[1:] if node.op_type == "Where" else node.input
+
+
+def _factor(graph: Links, node: onnx.NodeProto) -> float | None:
+    """What a product with one positive constant multiplies its first operand by."""
+    value = graph.constant(node.input[1]) if node.op_type in _SCALES else None
+    if value is None or value.size != 1 or not value.item() > 0:
+        return None
+    return float(value.item()) if node.op_type == "Mul" else 1 / float(value.item())
+
+
+def _is_sum(graph: Links, name: str) -> bool:
     *_, first = _before(graph, name)
     node = graph.producer(first)
-    return node is not None and (node.op_type in ("Add", "Sub") or _masked_by_choice(graph, node) is not None)
+    return node is not None and (node.op_type in _TERMS or _has_mask_for_bias(graph, node))
 
 
-def _masked_by_choice(graph: Links, node: onnx.NodeProto) -> str | None:
-    """The scores of a Where that puts minus infinity, or what stands for it, in the place of some of them."""
-    if node.op_type != "Where":
-        return None
-    for scores, other in (node.input[1:3], node.input[:0:-1]):
-        mask = graph.constant(other)
-        if mask is not None and mask.size and mask.max() <= MASK_LOW and graph.constant(scores) is None:
-            return scores
-    return None
+def _has_mask_for_bias(graph: Links, node: onnx.NodeProto) -> bool:
+    """Whether some outputs of a matrix product or convolution get a bias that alone may mask them."""
+    bias = graph.constant(node.input[2]) if node.op_type in ("Conv", "Gemm") and len(node.input) > 2 else None
+    return bias is not None and bool(bias.size) and float(bias.min()) <= float(bias.max()) - MASK_MARGIN
 
 
-def _seen_elsewhere(graph: Links, name: str) -> bool:
+def _is_read_elsewhere(graph: Links, name: str) -> bool:
     """Whether a sum is an output of the model, or read by what minus infinity can get past. A maximum of positions that
     are not all masked it cannot."""
-    return _sums(graph, name) and not graph.ends_in(name, {*JUDGES, "ReduceMax"}, (*HANDED_ON, "Add", "Sub", "Where"))
+    return _is_sum(graph, name) and not graph.ends_in(name, {*JUDGES, "ReduceMax"}, (*HANDED_ON, *_TERMS, *_SCALES))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
-    """`name` and the tensors it was made from by operators that hand values on, backwards."""
+    """`name` and the tensors it was made from by operators that hand values on or scale them, backwards."""
     yield name
-    while (node := graph.producer(name)) is not None and node.op_type in HANDED_ON:
+    while (node := graph.producer(name)) is not None and (node.op_type in HANDED_ON or _factor(graph, node)):
         name = node.input[0]
         yield name
 
@@ -74,135 +85,145 @@ def _before(graph: Links, name: str) -> Iterator[str]:
 def bound_masks(
     model: onnx.ModelProto, ranges: Mapping[str, Range], called: Callable[[str], str] = str
 ) -> tuple[dict[str, Range], list[str]]:
-    """The ranges with those of masks and masked scores ending where a masked position is surely gone; a note for each mask.
-    called: what these call a tensor.
+    """The ranges with those of masks and masked scores ending where nothing is left of a position; a note for each Softmax that
+    reads a mask. called: what notes call a tensor.
 
-    A mask goes down to a bound, a sum of scores and mask to MASK_MARGIN below its least score. Raises CompileError: minus
-    infinity in every operand of a sum, so that scores cannot be told from masks.
+    What a Softmax reads ends at its `Masking.floor`. An operand of a sum ends where the sum would, whatever the other is.
+    Raises CompileError: a tensor goes down to minus infinity, and no row of a Softmax shows scores that are not masked.
     """
-    bounder = _Bounder(Links(model.graph), dict(ranges), called)
+    graph = Links(model.graph)
+    needed = _needed(graph, ranges)
+    found = dict(ranges)
+    for name in sorted(masked_tensors(model) & ranges.keys()):
+        seen, (low, high) = _seen(ranges[name]), needed.get(name, (-inf, inf))
+        if seen.low < low or seen.high > high:
+            found[name] = seen.within(low, high)
+        if found[name].low <= LOWEST:
+            raise CompileError(
+                f"tensor {name!r}: goes down to minus infinity, and nothing tells its scores from its mask; "
+                "mend the model, or give calibration data that does not mask everything"
+            )
+    return found, [note for node in graph.nodes if node.op_type in JUDGES if (note := _note(node, ranges, found, called))]
+
+
+def _note(node: onnx.NodeProto, ranges: Mapping[str, Range], found: Mapping[str, Range], called: Callable[[str], str]) -> str:
+    x = node.input[0]
+    if x not in ranges or _seen(ranges[x]).low >= found[x].low - MASK_MARGIN:
+        return ""
+    return f"{called(x)}: a mask down to {_seen(ranges[x]).low:.3g}; to {node.name or node.output[0]} {found[x].low:.4g} masks as well"
+
+
+def _seen(r: Range) -> Range:
+    """A range as the data has it, whatever an observer that weighs masked values makes of it."""
+    return r if r.masking is None else r.masking.ends
+
+
+_Interval = tuple[float, float]
+_ALL = (-inf, inf)
+
+
+def _needed(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _Interval]:
+    """By tensor the interval that its readers tell apart; values beyond it are as good as its ends."""
+    needed: dict[str, _Interval] = {o.name: _ALL for o in graph.graph.output}
+    for node in reversed(list(graph.nodes)):
+        after = needed.get(node.output[0], _ALL)
+        for index, name in enumerate(node.input):
+            if node.op_type == "ReduceMax":  # of a Softmax in steps: a maximum is never among what is masked
+                continue
+            low, high = _needed_by(node, index, after, graph, ranges)
+            before = needed.get(name, (low, high))
+            needed[name] = min(before[0], low), max(before[1], high)
+    return needed
+
+
+def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links, ranges: Mapping[str, Range]) -> _Interval:
+    """What one reader tells apart of its operand. after: what is told apart of the reader's output."""
+    kind, (low, high) = node.op_type, after
+    if kind in JUDGES:
+        masking = ranges[node.input[0]].masking if node.input[0] in ranges else None
+        return (-inf if masking is None or masking.floor is None else masking.floor), inf
+    if kind in HANDED_ON or kind == "Concat" or (kind == "Where" and index):
+        return after
+    if factor := _factor(graph, node):
+        return low / factor, high / factor
+    if kind not in ("Add", "Sub"):
+        return _ALL
+    other = _range_of(node.input[1 - index], graph, ranges)
+    if other is None:
+        return _ALL
+    if kind == "Add":
+        return low - other.high, high - other.low
+    return (low + other.low, high + other.high) if index == 0 else (other.low - high, other.high - low)
+
+
+def _range_of(name: str, graph: Links, ranges: Mapping[str, Range]) -> Range | None:
+    if name in ranges:
+        return _seen(ranges[name])
+    value = graph.constant(name)
+    if value is None or value.dtype.kind != "f" or not value.size:
+        return None
+    return Range.of(np.clip(value, LOWEST, -LOWEST))
+
+
+@dataclass
+class RowFloor:
+    """The value below which nothing is left of a position in any row seen: MASK_MARGIN below the least of the rows' largest.
+    A LogSoftmax gives low values as they are: there it is MASK_MARGIN below the least that is no minus infinity.
+
+    readers: the operator's type and the axis along which its rows lie, of each that reads the tensor.
+    """
+
+    readers: list[tuple[str, int]] = field(default_factory=list)
+    floor: float | None = None
+
+    def update(self, x: np.ndarray) -> None:
+        """x: float[...], in the shape that the readers see."""
+        for reader, axis in self.readers if x.size else ():
+            ends = x if reader == "LogSoftmax" else x.max(axis)
+            ends = ends[ends > MASK_LOW]
+            if ends.size:
+                floor = float(ends.min()) - MASK_MARGIN
+                self.floor = floor if self.floor is None else min(self.floor, floor)
+
+
+class RowSink:
+    """Shows a tensor's values to a sink and to the floor of its rows."""
+
+    def __init__(self, sink: Sink, rows: RowFloor) -> None:
+        self._sinks = sink, rows
+
+    def update(self, x: np.ndarray) -> None:
+        for sink in self._sinks:
+            sink.update(x)
+
+
+def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
+    """By tensor that may be masked and is read by a Softmax or its like, a floor of its rows that has seen nothing yet."""
+    masks, found = masked_tensors(model), dict[str, RowFloor]()
     for node in model.graph.node:
-        if node.op_type in JUDGES:
-            bounder.scores(node.input[0], 0.0)
-    lost = [name for name in masked_tensors(model) & ranges.keys() if bounder.found[name].low <= LOWEST]
-    if lost:
-        raise CompileError(
-            f"tensor {min(lost)!r}: goes down to minus infinity, and nothing tells its scores from its mask; "
-            "mend the model, or give calibration data that does not mask everything"
-        )
-    return bounder.found, bounder.notes
+        if node.op_type in JUDGES and node.input[0] in masks:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0 if node.op_type == "ArgMax" else -1)
+            found.setdefault(node.input[0], RowFloor()).readers.append((node.op_type, axis))
+    return found
 
 
 class MaskAwareObserver:
-    """Another observer's range, but for a tensor that masks its ends as they are: they say that it does."""
+    """Another observer's range of a tensor that may be masked, beside its ends. rows: of what a Softmax or its like reads."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer, self._ends = observer, MinMax()
+    def __init__(self, observer: Observer, rows: RowFloor | None = None) -> None:
+        self._observer, self._ends, self._rows = observer, MinMax(), rows
 
     def update(self, x: np.ndarray) -> None:
         self._observer.update(x)
         self._ends.update(x)
+        if self._rows is not None:
+            self._rows.update(x)
 
     def range(self) -> Range:
-        ends = self._ends.range()
-        return ends if min(ends.low, -ends.high) <= MASK_LOW else self._observer.range()
+        return mask_aware_range(self._observer.range, self._ends.range(), self._rows)
 
 
-@dataclass(frozen=True)
-class _Term:
-    """An operand of a sum, as it is added. low, high: what it lets through; lowest: with what it masks.
-
-    sign: -1 where it is taken off.
-    """
-
-    name: str
-    sign: int
-    lowest: float
-    low: float
-    high: float
-
-    @property
-    def masks(self) -> bool:
-        return self.lowest <= MASK_LOW
-
-    @property
-    def span(self) -> float:
-        return max(self.high, 0.0) - min(self.low, 0.0)
-
-
-class _Bounder:
-    """found: the ranges as they are changed; `seen` stays, for one mask may serve many layers."""
-
-    def __init__(self, graph: Links, ranges: dict[str, Range], called: Callable[[str], str]) -> None:
-        self._graph, self.found, self._seen, self._called = graph, ranges, dict(ranges), called
-        self._constants = {i.name: i for i in graph.graph.initializer}
-        self.notes: list[str] = []
-
-    def scores(self, name: str, room: float) -> Range | None:
-        """What a masked `name` lets through, once it and its operands are bounded; None: it is no masked sum.
-
-        room: by how much what is added behind `name` may lift a masked position over one that is not.
-        """
-        node = self._graph.producer(name)
-        if node is None or _seen_elsewhere(self._graph, name):
-            return None
-        if node.op_type in HANDED_ON:
-            kept = self.scores(node.input[0], room)
-        else:
-            kept = self._sum(node, room) if node.op_type in ("Add", "Sub") else self._choice(node, room)
-        if kept is not None and name in self.found:
-            low = kept.low - room - MASK_MARGIN
-            if self.found[name] is not self._seen[name]:
-                low = min(low, self.found[name].low)
-            self.found[name] = Range(low, max(kept.high, low))
-        return kept
-
-    def _choice(self, node: onnx.NodeProto, room: float) -> Range | None:
-        name = _masked_by_choice(self._graph, node)
-        if name is None or name not in self._seen:
-            return None
-        self.notes.append(f"{node.name or node.output[0]}: masks; {MASK_MARGIN:g} below the least score masks as well")
-        return self.scores(name, room) or self._seen[name]
-
-    def _sum(self, node: onnx.NodeProto, room: float) -> Range | None:
-        terms = [self._term(n, -1 if i and node.op_type == "Sub" else 1) for i, n in enumerate(node.input)]
-        for mask, other in (terms, terms[::-1]):
-            if mask is None or other is None or not mask.masks or other.masks:
-                continue
-            kept = self.scores(mask.name, room + other.span) if mask.sign > 0 else None
-            if kept is None:
-                kept = Range(mask.low, mask.high)
-                self._bound(mask, mask.low - other.span - room - MASK_MARGIN, node.name or node.output[0])
-            return Range(kept.low + min(other.low, 0.0), max(kept.high + max(other.high, 0.0), other.high))
-        return None
-
-    def _term(self, name: str, sign: int) -> _Term | None:
-        if name in self._seen:
-            low, high = sorted((sign * self._seen[name].low, sign * self._seen[name].high))
-            return _Term(name, sign, low, low if low > MASK_LOW else min(0.0, high), high)
-        constant = self._constants.get(name)
-        if constant is None or constant.data_type != onnx.TensorProto.FLOAT:
-            return None
-        values = sign * numpy_helper.to_array(constant)
-        kept = values[values > MASK_LOW]
-        return _Term(name, sign, float(values.min()), float(kept.min()), float(kept.max())) if kept.size else None
-
-    def _bound(self, mask: _Term, bound: float, where: str) -> None:
-        for name in self._parts(mask.name, mask.sign) & self.found.keys():
-            if _seen_elsewhere(self._graph, name):
-                continue
-            seen, found = self._seen[name], self.found[name]
-            if mask.sign > 0:
-                low = bound if found is seen else min(found.low, bound)
-                self.found[name] = Range(low, max(seen.high, low))
-            else:
-                high = -bound if found is seen else max(found.high, -bound)
-                self.found[name] = Range(min(seen.low, high), high)
-        self.notes.append(f"{self._called(mask.name)}: a mask down to {mask.lowest:.3g}; in {where} {bound:.4g} masks as well")
-
-    def _parts(self, name: str, sign: int) -> set[str]:
-        """The tensors that a mask is made of by operators that hand values on and by sums of masks."""
-        same = list(_before(self._graph, name))
-        node = self._graph.producer(same[-1])
-        terms = [self._term(n, sign) for n in node.input] if node is not None and node.op_type == "Add" else []
-        return set(same).union(*(self._parts(t.name, sign) for t in terms if t is not None and t.masks))
+def mask_aware_range(observed: Callable[[], Range], ends: Range, rows: RowFloor | None) -> Range:
+    """What an observer observed, or the ends where they say that the tensor masks."""
+    r = ends if min(ends.low, -ends.high) <= MASK_LOW else observed()
+    return Range(r.low, r.high, r.tails, r.step, Masking(ends, None if rows is None else rows.floor))

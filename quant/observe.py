@@ -28,14 +28,25 @@ class Tails:
 
 
 @dataclass(frozen=True)
+class Masking:
+    """What was seen of a tensor that may hold masked scores. ends: its least and largest value; floor: the value below which a
+    position counts for nothing with the Softmax that reads the tensor, None where none reads it."""
+
+    ends: Range
+    floor: float | None
+
+
+@dataclass(frozen=True)
 class Range:
     """low <= real values <= high, both finite. tails: where it was measured and values that were not seen may lie beyond; None
-    where it is as somebody says, or as it must be. step: what all of the values are whole multiples of, where there is one."""
+    where it is as somebody says, or as it must be. step: what all of the values are whole multiples of, where there is one.
+    masking: of a tensor that may hold masked scores, until its range ends where nothing is left of them."""
 
     low: float
     high: float
     tails: Tails | None = field(default=None, compare=False, repr=False)
     step: float | None = field(default=None, compare=False, repr=False)
+    masking: Masking | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):

@@ -15,14 +15,14 @@ from quant.calibrate import calibrate
 from quant.fidelity import sqnr_db
 from quant.float_session import open_session
 from quant.masks import LOWEST, masked_tensors
-from quant.observe import Range
+from quant.observe import Masking, Range
 from quant.structural_ranges import adjust_ranges
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session
 
 SIZE = 16
-LOWS = (-1e4, -65504.0, -1e9, -1e30, LOWEST, -np.inf)
+LOWS = (-30.0, -100.0, -999.0, -1e4, -65504.0, -1e9, -1e30, LOWEST, -np.inf)
 UPPER = np.triu(np.ones((SIZE, SIZE), bool), 1)
 SCORES = [node("MatMul", "x w", "s")]
 FORMS = {
@@ -53,6 +53,10 @@ FORMS = {
         node("Reshape", "q shape", "a"),
     ],
     "mask_then_bias": [*SCORES, node("Add", "s m", "t"), node("Add", "t x", "a")],
+    "scaled": [*SCORES, node("Add", "s m", "t"), node("Mul", "t half", "a")],
+    "codes": [*SCORES, node("DequantizeLinear", "codes step most", "n"), node("Add", "s n", "a")],
+    "computed": [*SCORES, node("Sub", "one k", "n"), node("Mul", "n low", "p"), node("Add", "s p", "a")],
+    "computed_choice": [*SCORES, node("Cast", "k", "c", to=onnx.TensorProto.BOOL), node("Where", "c s low", "a")],
     "bias_of_mask": [*SCORES, node("Relu", "x", "t"), node("Add", "t m", "n"), node("Add", "s n", "a")],
 }
 
@@ -69,6 +73,10 @@ def masked(form: str, low: float) -> onnx.ModelProto:
         "upper": UPPER[None, None],
         "low": np.float32(low),
         "zero": np.float32(0),
+        "one": np.float32(1),
+        "codes": np.where(UPPER, np.int8(-128), np.int8(127)),
+        "step": np.float32(-low / 255),
+        "most": np.int8(127),
         "larger": larger[None, None],
         "starts": np.array([0, 0]),
         "ends": np.array([SIZE, SIZE]),
@@ -81,8 +89,8 @@ def masked(form: str, low: float) -> onnx.ModelProto:
     nodes = [*FORMS[form], node("Softmax", "a", "y", axis=-1)]
     used = {name for n in nodes for name in n.input}
     initializers = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in used]
-    ports = [helper.make_tensor_value_info(name, 1, [1, 2, SIZE, SIZE]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], initializers)
+    *inputs, y = (helper.make_tensor_value_info(name, 1, [1, 2, SIZE, SIZE]) for name in "xky" if name in used | {"y"})
+    graph = helper.make_graph(nodes, "g", inputs, [y], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -90,25 +98,32 @@ def quality(form: str, low: float, hw: str, folder: Path) -> float:
     """dB of the chip's integers against onnxruntime on the file."""
     path, data = folder / "m.onnx", folder / "c.npz"
     onnx.save(masked(form, low), path)
-    x = np.random.default_rng(5).normal(0, 1.5, (6, 1, 2, SIZE, SIZE)).astype(np.float32)
-    np.savez(data, x=x)
-    session = Session(build(path, BuildOptions(hw, calibration=str(data))).data, backend="reference")
+    values = {"x": np.random.default_rng(5).normal(0, 1.5, (6, 1, 2, SIZE, SIZE)).astype(np.float32)}
     exact = open_session(str(path))
-    pairs = [(exact.run(None, {"x": one})[0], session.run(None, {"x": one})[0]) for one in x]
+    if len(exact.get_inputs()) > 1:
+        values["k"] = (np.random.default_rng(6).random((6, 1, 2, SIZE, SIZE)) < 0.6).astype(np.float32)
+        values["k"][..., 0] = 1
+    np.savez(data, allow_pickle=False, **values)
+    session = Session(build(path, BuildOptions(hw, calibration=str(data))).data, backend="reference")
+    samples = [{name: value[i] for name, value in values.items()} for i in range(6)]
+    pairs = [(exact.run(None, one)[0], session.run(None, one)[0]) for one in samples]
     return sqnr_db(np.stack([a for a, _ in pairs]), np.stack([b for _, b in pairs]))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_minus_infinity_masks_alike_and_as_well_as_a_hundred(form: str, tmp_path: Path) -> None:
-    hundred = quality(form, -100.0, "edge16", tmp_path)
-    found = [quality(form, low, "edge16", tmp_path) for low in (LOWS if form == "add" else (-1e4, LOWEST, -np.inf))]
-    assert max(found) - min(found) < 0.5, found
-    assert min(found) >= max(hundred, 28.0), (found, hundred)
+def test_every_number_that_masks_masks_alike(form: str, tmp_path: Path) -> None:
+    lows = LOWS if form == "add" else (-40.0, -999.0, -1e4, LOWEST, -np.inf)
+    if form in ("codes", "computed"):
+        lows = lows[:-1]  # 0 times infinity is no number
+    if form == "padded":
+        lows = lows[2:]  # a Pad's value is kept as any number down to -1000
+    found = [quality(form, low, "edge16", tmp_path) for low in lows]
+    assert min(found) >= max(found[lows.index(-1e4)] - 0.5, 28.0), found
 
 
 @pytest.mark.parametrize("hw, least", [("ws8_pow2", 24.0), ("wide32_w4a16", 22.0)])
 def test_masks_on_machines_of_other_kinds(hw: str, least: float, tmp_path: Path) -> None:
-    found = [quality("add", low, hw, tmp_path) for low in (-1e4, -1e30, -np.inf)]
+    found = [quality("add", low, hw, tmp_path) for low in (-100.0, -1e4, -np.inf)]
     assert min(found) > least and max(found) - min(found) < 0.5, found
 
 
@@ -124,7 +139,8 @@ def test_ends_of_masks_are_seen_by_every_observer(observer: str) -> None:
     found = calibrate(proto, [sample], ["s", "a"], observer=observer, numerics=EDGE)  # type: ignore[arg-type]
     assert found["a"].low == LOWEST
     bounded = adjust_ranges(proto, found | {"m": Range(LOWEST, 0)}).ranges
-    assert -25 < bounded["a"].low < -16 and -25 < bounded["m"].low < -16
+    largest = float(sample["s"][0, 59])
+    assert bounded["a"].low == pytest.approx(largest - 16) and bounded["m"].low == pytest.approx(largest - 16 - 3)
 
 
 def test_minus_infinity_elsewhere_is_refused() -> None:
@@ -172,12 +188,13 @@ def test_a_choice_masks_scores_and_keeps_them(turned: bool) -> None:
     proto = model([*nodes, node("Softmax", "f", "y")], {"s": [1, 4], "m": [1, 4]}, ["y"])
     proto.graph.initializer.extend([_held("c", np.array([[0, 0, 0, 1]], bool)), _held("n", np.full((1, 4), -1e9, np.float32))])
     assert masked_tensors(proto) == {"f", "a", "b", "s", "m"}
-    ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "b": Range(-10002, 3), "a": Range(-1e9, 3), "f": Range(-1e9, 3)}
+    ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "b": Range(-10002, 3), "a": Range(-1e9, 3)}
+    ranges["f"] = Range(-1e9, 3, masking=Masking(Range(-1e9, 3), -18.0))
     found = adjust_ranges(proto, ranges)
-    assert [found.ranges[n] for n in "baf"] == [Range(-18, 3)] * 3
-    assert "a_node: masks; 16 below the least score masks as well" in found.notes
-    proto.graph.initializer[1].CopyFrom(_held("n", np.full((1, 4), -999, np.float32)))
-    assert adjust_ranges(proto, ranges).ranges["a"] == ranges["a"]
+    assert [found.ranges[n] for n in "baf"] == [Range(-18, 3)] * 3 and found.ranges["m"] == Range(-21, 0)
+    assert "f: a mask down to -1e+09; to y_node -18 masks as well" in found.notes
+    ranges["f"] = Range(-1e9, 3, masking=Masking(Range(-1e9, 3), None))
+    assert adjust_ranges(proto, ranges).ranges == ranges
 
 
 def test_a_sum_that_is_masked_throughout_is_refused() -> None:

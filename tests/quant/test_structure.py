@@ -6,7 +6,7 @@ import numpy as np
 from edge_numerics import EDGE
 from models import model, node
 
-from quant.observe import Range
+from quant.observe import Masking, Range
 from quant.structural_ranges import adjust_ranges, find_shared_scale_parts, poor_warnings
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -57,8 +57,8 @@ def test_masks_end_where_everything_is_masked() -> None:
         "mask": Range(LOWEST, 0),
         "a": Range(-4, 6),
         "b": Range(-10, 10),
-        "am": Range(LOWEST, 6),
-        "bm": Range(LOWEST, 10),
+        "am": Range(LOWEST, 6, masking=Masking(Range(LOWEST, 6), -20.0)),
+        "bm": Range(LOWEST, 10, masking=Masking(Range(LOWEST, 10), -26.0)),
     }
     found = adjust_ranges(proto, ranges)
     assert found.ranges == {

@@ -45,7 +45,8 @@ class RoundingError:
         multiplied by to be the file's numbers, broadcasts to it; None: nothing."""
         flat, back = np.ravel(x), _raveled(unscaled, x)
         some = flat[:: -(-flat.size // _SOME) or 1]
-        seen = _seen(some, self.masks)
+        floor = _floor(quant, dtype) if self.masks else -math.inf
+        seen = _seen(some, floor)
         some = np.abs(some if seen is None else some[seen])
         self._some.append(some[some > 0])
         limits = np.iinfo(dtype)
@@ -60,7 +61,7 @@ class RoundingError:
             held = np.clip(steps, limits.min, limits.max)
             made[start : start + _CHUNK] = held
             own = None if back is None else back[start : start + _CHUNK]
-            seen = _seen(part, self.masks)
+            seen = _seen(part, floor)
             if seen is not None:
                 part, steps, held, own = part[seen], steps[seen], held[seen], None if own is None else own[seen]
             if not part.size:
@@ -104,13 +105,14 @@ def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False, unsc
     """Sum of squared differences of what the codes stand for from x, of the same shape. masks, unscaled: as of `Rounding`."""
     flat, other, back = np.ravel(x), np.ravel(codes), _raveled(unscaled, x)
     scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
+    floor = _floor(quant, codes.dtype) if masks else -math.inf
     found = 0.0
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
         error = (other[start : start + _CHUNK].astype(np.float32) - zero) * scale - part
         if back is not None:
             error = error * back[start : start + _CHUNK]
-        seen = _seen(part, masks)
+        seen = _seen(part, floor)
         found += _energy(error if seen is None else error[seen])
     return found
 
@@ -119,11 +121,14 @@ def _raveled(unscaled: Array | None, x: Array) -> Array | None:
     return None if unscaled is None else np.ravel(np.broadcast_to(unscaled, x.shape))
 
 
-def _seen(x: Array, masks: bool) -> Array | None:
+def _floor(quant: Quant, dtype: str | np.dtype[Any]) -> float:
+    """What masks lies below: the codes of a tensor that masks end where nothing is left of a position."""
+    return max(MASK_LOW, quant.scale * (int(np.iinfo(dtype).min) - quant.zero_point - 0.5))
+
+
+def _seen(x: Array, floor: float) -> Array | None:
     """Where x does not mask; None: everywhere."""
-    if not masks or not x.size or x.min() > MASK_LOW:
-        return None
-    return x > MASK_LOW
+    return x > floor if x.size and x.min() <= floor else None
 
 
 def _energy(x: Array) -> float:

@@ -81,16 +81,18 @@ class Binary(FloatOp):
             return name, scope.quant(name)
         numerics = scope.numerics(node.outputs[0])
         own = get_file_codes(value, scope.stored(node), numerics)
-        codes, quant = own or self._codes(value, index, node, scope)
+        if self.kind in ("add", "sub"):
+            told = self._telling(value, index, node, scope)
+            # A step of the file that minus infinity chose is so wide that the other operand loses its bits in the sum.
+            value, own = (told, None) if own is None or np.ptp(told) < np.ptp(value) / 2 else (value, own)
+        codes, quant = own or self._codes(value, node, scope)
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:
             codes = np.broadcast_to(codes, shape)
         return scope.constant(f"{node.name}.{name}", codes.astype(numerics.activation.dtype)), quant
 
-    def _codes(self, value: Array, index: int, node: Node, scope: QuantContext) -> tuple[Array, Quant]:
+    def _codes(self, value: Array, node: Node, scope: QuantContext) -> tuple[Array, Quant]:
         """Of a constant, by its own range."""
-        if self.kind in ("add", "sub"):
-            value = self._telling(value, index, node, scope)
         quant, limits = scope.constant_quant(value, node.outputs[0]), scope.codes(node.outputs[0]).limits
         return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *limits), quant
 
