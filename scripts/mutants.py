@@ -75,7 +75,7 @@ SLOWEST = ("tests/memory", "tests/test_random.py", "tests/test_levels.py", "test
 ABOVE_INTEGERS = ("frontend", "passes", "ops", "quant")
 # They write texts for people, which tests of their own hold.
 TEXTS = ("toolchain/isa/manual/*.py", "toolchain/isa/verilog.py", "toolchain/isa/default_table.py",
-         "toolchain/schedule/capacity_errors.py", "toolchain/schedule/tree/text.py",
+         "toolchain/schedule/capacity_errors.py", "toolchain/schedule/text.py",
          "quant/fixed_point/conformance/*.py")  # fmt: skip
 NOT_COPIED = (".git", ".venv", "venv", "build", "__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache", "*.egg-info")
 OWN_TESTS = "test_mutants.py"  # they look for the texts of named faults, not for what these do

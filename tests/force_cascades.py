@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from toolchain.schedule.cascade_candidates import PlannedCascade
-from toolchain.schedule.cost_weights import ALONE, CostWeights
 from toolchain.schedule.layer_grouping import GroupingSearch, _Step
 from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.plan_cost import ALONE, CostWeights
 from toolchain.schedule.region_planner import RegionPlanner
-from toolchain.schedule.region_tilings import RegionTilings
 from toolchain.schedule.stripes import Sweep
+from toolchain.schedule.tilings import RegionTilings
 
 _WAYS = RegionPlanner._layer_by_layer
 

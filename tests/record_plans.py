@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from toolchain.schedule.goals import Objective, candidate_plans
+from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region_input import RegionInput
 
 
 @contextmanager

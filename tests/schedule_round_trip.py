@@ -11,7 +11,7 @@ from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork
 from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal
-from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.nodes import RegionTree
 
 
 def compiled(

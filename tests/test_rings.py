@@ -24,7 +24,7 @@ from toolchain.errors import ProgramError
 from toolchain.ir.states import CircularState
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.text import print_schedule
 
 MACHINE = "transformer64"
 _ENDS = "b = Constant<value_ints = [{first}]>() e = Constant<value_ints = [1000]>() a = Constant<value_ints = [{axis}]>() "

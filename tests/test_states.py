@@ -34,7 +34,7 @@ from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.goals import Goal
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.text import print_schedule
 
 STEPS = 12
 CASES = {

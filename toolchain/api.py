@@ -61,8 +61,8 @@ from toolchain.report import (
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.gate import Evaluation, load_evaluation
 from toolchain.report.stride_warnings import stride_warnings
-from toolchain.schedule.tree.nodes import RegionTree
-from toolchain.schedule.tree.region_headers import read_schedules
+from toolchain.schedule.bind_region import read_schedules
+from toolchain.schedule.nodes import RegionTree
 from toolchain.sram_sweep import SramSweep, as_figures, sram_curve
 from toolchain.stateful_samples import model_data
 from toolchain.verify_build import host_reasons, verify_build

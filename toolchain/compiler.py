@@ -44,14 +44,13 @@ from toolchain.passes.select import Selection
 from toolchain.passes.select_states import drop_states, insert_state_copies
 from toolchain.report.bounds.dram import held_bytes
 from toolchain.report.traffic import count_traffic, together, traffic_figures
+from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
-from toolchain.schedule.options import LEVELS, Options
+from toolchain.schedule.nodes import RegionTree, Tensor, tensors_of
+from toolchain.schedule.options import LEVELS, Options, RegionInput
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region_input import RegionInput
-from toolchain.schedule.tree.nodes import RegionTree, Tensor, tensors_of
-from toolchain.schedule.tree.plan_to_tree import plan_to_tree, region_note
-from toolchain.schedule.tree.region_headers import resolve_level, split_regions
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.plan_to_tree import plan_to_tree, region_note
+from toolchain.schedule.text import print_schedule
 from toolchain.schedule.user_schedule import plan_user_schedule
 
 STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")

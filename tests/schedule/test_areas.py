@@ -7,7 +7,7 @@ import random
 import pytest
 
 from toolchain.machine import Space
-from toolchain.schedule.access_ranges import AccessRange, AccessRanges
+from toolchain.schedule.dependences import AccessRange, AccessRanges
 
 ARRAY, DMA = 0, 1
 

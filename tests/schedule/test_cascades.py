@@ -26,7 +26,7 @@ from toolchain.machine import Space
 from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region_planner import RegionPlanner
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.text import print_schedule
 
 
 class Built(NamedTuple):

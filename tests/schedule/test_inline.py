@@ -11,9 +11,9 @@ from tests.frontend.onnx_text import model, save
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session, random_feeds
-from toolchain.schedule.tree import transform
-from toolchain.schedule.tree.nodes import RegionTree, layers_of, tensors_of
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule import transform
+from toolchain.schedule.nodes import RegionTree, layers_of, tensors_of
+from toolchain.schedule.text import print_schedule
 
 TEXT = """(float[1,16,12,12] x, float[16,16,3,3] w, float[8,16,1,1] w2, float[24,16,1,1] w3, float[2,9,24] q) =>
 (float[a,b,c,d] y, float[e,f,g] s) {

@@ -20,9 +20,8 @@ from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.cost import CostModel, Runs
-from toolchain.schedule.options import LEVELS
+from toolchain.schedule.options import LEVELS, RegionInput
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region_input import RegionInput
 from toolchain.schedule.region_planner import RegionPlanner
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), Rounding("single_half_up"), 0, -128, 127)

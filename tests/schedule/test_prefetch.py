@@ -25,7 +25,7 @@ from toolchain.isa import Machine, load_machine
 from toolchain.schedule import prefetch
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region_planner import RegionPlanner
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.text import print_schedule
 from toolchain.sram_sweep import with_sram_size
 
 CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"

@@ -11,7 +11,7 @@ import pytest
 from examples.schedules.networks import NETWORKS
 from toolchain.api import Build, BuildOptions, build
 from toolchain.schedule.region_planner import RegionPlanner
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.text import print_schedule
 
 
 @pytest.fixture

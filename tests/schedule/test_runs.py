@@ -12,7 +12,7 @@ from toolchain.machine.tensors import make_strides
 from toolchain.ops.kit.tile import Box, Loop, Move
 from toolchain.ops.permutation import reshaping
 from toolchain.schedule.copies import merge
-from toolchain.schedule.strided_runs import MoveSide, runs_of, writes_whole_blocks
+from toolchain.schedule.lower_moves import MoveSide, runs_of, writes_whole_blocks
 from toolchain.schedule.tile_buffers import box_strides
 
 Shape = tuple[int, ...]

@@ -13,9 +13,8 @@ from toolchain.codegen import Region
 from toolchain.codegen.lower import _LoadChannels
 from toolchain.isa import load_machine
 from toolchain.machine import Copy, Space
-from toolchain.schedule.cost_weights import ALONE
-from toolchain.schedule.options import LEVELS
-from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.options import LEVELS, RegionInput
+from toolchain.schedule.plan_cost import ALONE
 from toolchain.schedule.region_planner import RegionPlanner
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier" / "classifier.onnx"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from toolchain.ops.kit.tile import Box
 from toolchain.ops.kit.window import Window, output_size
-from toolchain.schedule.access_ranges import PartialBuffer
-from toolchain.schedule.sampled_stripes import sample_kinds
-from toolchain.schedule.sampled_tiles import BEGIN
+from toolchain.schedule.dependences import PartialBuffer
+from toolchain.schedule.sampling import BEGIN, sample_kinds
 from toolchain.schedule.stripes import (
     BufferReset,
     BufferShift,

@@ -31,9 +31,9 @@ from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.capacity_errors import MOST_TILES, explain_too_many
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.cost_weights import ALONE, LEAST_MOVED
+from toolchain.schedule.plan_cost import ALONE, LEAST_MOVED
 from toolchain.schedule.plan_timer import PlanTimer
-from toolchain.schedule.sampled_tiles import BEGIN, sample_points
+from toolchain.schedule.sampling import BEGIN, sample_points
 from toolchain.schedule.tile_buffers import LayerPlan, Sizes
 from toolchain.schedule.tilings import LayerTilings
 from toolchain.schedule.views import View

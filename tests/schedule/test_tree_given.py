@@ -17,9 +17,9 @@ from toolchain.api import BuildOptions, build
 from toolchain.compiler import CompiledNetwork
 from toolchain.errors import CompileError
 from toolchain.isa import Machine
+from toolchain.schedule.parser import parse_schedule
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.tree.parser import parse_schedule
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.text import print_schedule
 
 NETWORK, CONV = "resnet8_cifar", "/b.0.1/b.0.1.0/Conv"
 TIGHT, TURNS = with_sram("edge16", 32), with_sram("wide32_w4a16", 32)

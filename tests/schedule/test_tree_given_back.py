@@ -9,8 +9,8 @@ from tests.schedule_round_trip import compiled, digest
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal
-from toolchain.schedule.tree.parser import parse_schedule
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.parser import parse_schedule
+from toolchain.schedule.text import print_schedule
 
 SMALL, SMALLER = "resnet8_cifar", "dscnn_kws"
 MOST_LINES = 40  # of a printed layer

@@ -7,7 +7,7 @@ import pytest
 from tests.machine_variants import with_sram
 from tests.schedule_round_trip import compiled
 from toolchain.errors import CompileError
-from toolchain.schedule.tree.parser import parse_schedule
+from toolchain.schedule.parser import parse_schedule
 
 MACHINE = with_sram("edge16", 32)
 CONV, NEXT, PROJECTION = "/b.0.1/b.0.1.0/Conv", "/b.1.0/b.1.0.0/Conv", "/b.1.2/Conv"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.errors import CompileError
-from toolchain.schedule.tree.nodes import (
+from toolchain.schedule.nodes import (
     ALL,
     Alloc,
     Call,
@@ -22,8 +22,8 @@ from toolchain.schedule.tree.nodes import (
     Tree,
     region_body,
 )
-from toolchain.schedule.tree.parser import parse_schedule
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule.parser import parse_schedule
+from toolchain.schedule.text import print_schedule
 
 names = st.text(max_size=12)  # of users: line ends, quotes, '#', anything
 words = st.text(min_size=1, max_size=8)

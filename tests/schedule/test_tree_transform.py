@@ -9,10 +9,10 @@ import pytest
 from tests.machine_variants import with_sram
 from tests.schedule_round_trip import compiled
 from toolchain.errors import CompileError
-from toolchain.schedule.tree import transform
-from toolchain.schedule.tree.nodes import ALL, OperandBuffer, RegionTree
-from toolchain.schedule.tree.parser import parse_schedule
-from toolchain.schedule.tree.text import print_schedule
+from toolchain.schedule import transform
+from toolchain.schedule.nodes import ALL, OperandBuffer, RegionTree
+from toolchain.schedule.parser import parse_schedule
+from toolchain.schedule.text import print_schedule
 
 A = """  layer "a"
     ring input 0 in sram slots 2

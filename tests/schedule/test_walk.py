@@ -13,12 +13,10 @@ from toolchain.isa import load_machine
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import Box
 from toolchain.schedule import plan_cost
-from toolchain.schedule.access_ranges import AccessRanges, boxes_meet
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.dependences import DependenceTracker
+from toolchain.schedule.dependences import AccessRanges, DependenceTracker, boxes_meet
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.queue_cost import QueueCost
-from toolchain.schedule.queues import PlannedQueues
+from toolchain.schedule.queues import PlannedQueues, QueueCost
 from toolchain.schedule.views import View
 
 CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"

@@ -14,7 +14,7 @@ from simulator import Simulation, attribute_cycles, by_reason, simulate
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, Fill, MachineOp, MatrixProduct, Signal, Space, Wait, demand, demands
-from toolchain.schedule.queue_cost import sum_queue_cost
+from toolchain.schedule.queues import sum_queue_cost
 
 IMAGE = np.zeros(0x8000, np.uint8)
 

@@ -341,7 +341,7 @@ def _build(
     from toolchain.api import build
     from toolchain.atomic_files import write_files
     from toolchain.codegen import image_files, images_of_entries
-    from toolchain.schedule.tree.text import print_schedule
+    from toolchain.schedule.text import print_schedule
 
     with make_progress_bar() as progress:
         built = build(model, options, dump, progress)

@@ -13,8 +13,8 @@ from typing import Any
 
 from toolchain.memory import Placement
 from toolchain.ops.kit.tile import ConstantBlock, round_up
+from toolchain.schedule.layer_constants import find_shared_constants
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.shared_constants import find_shared_constants
 from toolchain.schedule.tile_buffers import PlannedLayer
 
 Needed = tuple[int, Hashable, int]  # by layer, the key of a block and a memory

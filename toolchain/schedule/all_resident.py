@@ -11,10 +11,10 @@ from toolchain.machine import Space
 from toolchain.memory import Operator, order_operators
 from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import round_up
-from toolchain.schedule.cost_weights import ALONE, AMID
 from toolchain.schedule.layer_by_layer import LayerByLayer
+from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region_input import RegionInput
+from toolchain.schedule.plan_cost import ALONE, AMID
 from toolchain.schedule.tilings import smallest_tile
 
 _STATES = 20_000  # of the search for an order

@@ -15,16 +15,17 @@ from toolchain.schedule.cascade_candidates import (
     CascadeCandidate,
     ConstantBuffers,
     PlannedCascade,
+    StripeTilings,
     TileChoice,
+    count_min_reads,
+    padding,
 )
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.dram_traffic import count_cascade_bytes
 from toolchain.schedule.in_place import InPlace
-from toolchain.schedule.min_reads import count_min_reads
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
+from toolchain.schedule.plan_cost import count_cascade_bytes
 from toolchain.schedule.plan_timer import PlanTimer
-from toolchain.schedule.sampled_stripes import count_tiles, flatten_tiles, sample_kinds
-from toolchain.schedule.stripe_tilings import StripeTilings, padding
+from toolchain.schedule.sampling import count_tiles, flatten_tiles, sample_kinds
 from toolchain.schedule.stripes import (
     WHOLE,
     BufferReset,

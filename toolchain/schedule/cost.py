@@ -15,7 +15,7 @@ from toolchain.ops.kit.tile import Box, TileTask
 from toolchain.schedule.accumulator_memory import count_accumulator_halves
 from toolchain.schedule.copies import CopyEngine, Location, Stride, copies
 from toolchain.schedule.lower_moves import lower_moves
-from toolchain.schedule.queue_cost import QueueCost, mean, sum_queue_cost
+from toolchain.schedule.queues import QueueCost, mean, sum_queue_cost
 from toolchain.schedule.tile_buffers import box_strides
 from toolchain.schedule.unit_choice import emit_at_zero, find_capable_units
 from toolchain.schedule.views import View

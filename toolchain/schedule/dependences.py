@@ -1,13 +1,173 @@
-"""Which operations made what lies in tensors, and which touched their places last."""
+"""Dependences between operations: which wrote the bytes of a memory or a tensor last, and which touched them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from math import prod
+
+import numpy as np
 
 from toolchain.ops.kit.tile import Box
-from toolchain.schedule.access_ranges import AccessRange, PartialBuffer, boxes_meet
 from toolchain.schedule.views import View
+
+
+class AccessRange:
+    """Bytes in which a slot or a resident tensor lies for a while.
+
+    written: operations that made what lies there. used: the last to touch it, by queue. group: the tile that touched it last.
+    """
+
+    __slots__ = ("_older", "_parts", "_waited", "end", "group", "space", "start", "used", "written")
+
+    def __init__(self, space: int, start: int, end: int, older: list[AccessRange]):
+        self.space, self.start, self.end = space, start, end
+        self.written: tuple[int, ...] = ()
+        self.used: dict[int, int] = {}
+        self.group = -1
+        self._parts: list[tuple[int, int, int]] | None = []  # bytes [first, end) and what touched them; None: not all are known
+        self._older = older  # those that had bytes of this one before, until it is first written whole
+        self._waited: set[int] = set()  # queues that have written a part of it, behind those
+
+    def touched_in(self, group: int) -> bool:
+        """Whether the tile touches bytes of the area."""
+        return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
+
+    def use(self, number: int, queue: int, part: tuple[int, int] | None = None) -> None:
+        """part: bytes of it, [first, end), of what lies there for all of its time; None: not known."""
+        self.used[queue] = number
+        if part is None:
+            self._parts = None
+        elif self._parts is not None:
+            self._parts.append((*part, number))
+
+    def inherited(self) -> list[int]:
+        """The operations that had its bytes before it did, until it is first written."""
+        found = self._earlier()
+        self._older = []
+        return found
+
+    def _earlier(self) -> list[int]:
+        return [n for area in self._older for n in area.touching(self.start, self.end)]
+
+    def touching(self, start: int, end: int) -> list[int]:
+        """The last operations that touched bytes [start, end) of the memory, or any, where it is not known which each did."""
+        if not self._parts:
+            return [*self.used.values(), *self.written]
+        return [n for first, last, n in self._parts if first < end and start < last]
+
+    def before(self) -> list[int]:
+        """The operations that must be over before the area is written whole."""
+        return [*self.used.values(), *self.written, *self.inherited()]
+
+    def before_part(self, queue: int) -> list[int]:
+        """Those before a part of it is written by this queue, of bytes that nothing else in the area touches."""
+        if queue in self._waited:
+            return []
+        self._waited.add(queue)
+        return self._earlier()
+
+    def write(self, number: int) -> None:
+        """What lay there is gone."""
+        self.written, self.used = (number,), {}
+
+
+_Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer, operation, elements not written since
+
+
+class PartialBuffer:
+    """The buffer of a root of which only some rows are kept. top, column, channel: of what lies first in it."""
+
+    def __init__(self) -> None:
+        self.top, self.column, self.channel = 0, 0, 0
+        self._used: list[_Used] = []
+
+    def use(self, box: Box, number: int) -> None:
+        place = self._place(box)
+        self._used.append((place.start[1], place.start[1] + place.size[1], place, number, prod(box.size)))
+
+    def before(self, box: Box) -> list[int]:
+        """The operations that must be over before the box is written."""
+        place = self._place(box)
+        top, bottom = place.start[1], place.start[1] + place.size[1]
+        found: list[int] = []
+        written: set[int] = set()  # places in the list of those of which nothing is left
+        for at, (first, end, other, number, left) in enumerate(self._used):
+            met = rows_meet(place, other) if first < bottom and top < end else 0
+            if met:
+                found.append(number)
+                self._used[at] = first, end, other, number, left - met
+                if left <= met:
+                    written.add(at)
+        if written:
+            self._used = [used for at, used in enumerate(self._used) if at not in written]
+        return found
+
+    def _place(self, box: Box) -> Box:
+        _, row, column, channel = box.start
+        return Box(box.tensor, (0, row - self.top, column - self.column, channel - self.channel), box.size)
+
+
+class AccessRanges:
+    """Areas that still have a byte of their own."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[int, _Space] = {}
+
+    def add(self, space: int, start: int, size_bytes: int) -> AccessRange:
+        if space not in self._spaces:
+            self._spaces[space] = _Space()
+        known, end = self._spaces[space], start + size_bytes
+        area = AccessRange(space, start, end, known.meeting(start, end))
+        known.add(area)
+        return area
+
+
+class _Space:
+    """Areas of one memory, by place; beside them their first bytes and ends, as columns."""
+
+    def __init__(self) -> None:
+        self._areas: list[AccessRange] = []
+        self._bytes = np.zeros((2, 64), dtype=np.int64)
+
+    def meeting(self, start: int, end: int) -> list[AccessRange]:
+        """Those that have bytes of [start, end)."""
+        starts, ends = self._bytes[:, : len(self._areas)]
+        return [self._areas[at] for at in np.flatnonzero((starts < end) & (ends > start)).tolist()]
+
+    def add(self, area: AccessRange) -> None:
+        """In the place of those of which it has all bytes."""
+        starts, ends = self._bytes[:, : len(self._areas)]
+        for at in np.flatnonzero((starts >= area.start) & (ends <= area.end)).tolist()[::-1]:
+            self._put(at, self._areas.pop())
+        if len(self._areas) == self._bytes.shape[1]:
+            self._bytes = np.concatenate((self._bytes, np.zeros_like(self._bytes)), axis=1)
+        self._areas.append(area)
+        self._bytes[:, len(self._areas) - 1] = area.start, area.end
+
+    def _put(self, at: int, area: AccessRange) -> None:
+        """The last one in a place that becomes free; none where the place was its own."""
+        if at < len(self._areas):
+            self._areas[at] = area
+            self._bytes[:, at] = area.start, area.end
+
+
+def rows_meet(a: Box, b: Box) -> int:
+    """Elements of `a` in those rows of one buffer that `b` has too, wherever in them tensors lie; of one tensor those in both."""
+    met, common = 1, 2 if a.tensor != b.tensor else len(a.size)
+    for dimension in range(common - 1, -1, -1):
+        first, second = a.start[dimension], b.start[dimension]
+        end, other = first + a.size[dimension], second + b.size[dimension]
+        side = (end if end < other else other) - (first if first > second else second)
+        if side <= 0:
+            return 0
+        met *= side
+    return met * prod(a.size[common:])
+
+
+def boxes_meet(a: Box, b: Box) -> bool:
+    """Two boxes of one tensor."""
+    return all(first < second + n and second < first + m for first, m, second, n in zip(a.start, a.size, b.start, b.size))
 
 
 class DependenceTracker:

@@ -10,9 +10,8 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
 from toolchain.schedule.all_resident import plan_all_resident
-from toolchain.schedule.options import LEVELS, Options
+from toolchain.schedule.options import LEVELS, Options, RegionInput
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region_input import RegionInput
 from toolchain.schedule.region_planner import RegionPlanner
 
 Objective = Literal["cycles", "memory", "traffic", "energy"]

@@ -19,13 +19,12 @@ from toolchain.schedule.allocation import Allocation, ResidentRoot, lives_togeth
 from toolchain.schedule.capacity_errors import explain_too_small
 from toolchain.schedule.channel_blocks import find_blocked_tensors
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.cost_weights import ALONE, AMID, LEAST_MOVED, CostWeights
 from toolchain.schedule.in_place import InPlace
+from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
-from toolchain.schedule.plan_cost import PlanCosts
-from toolchain.schedule.region_input import RegionInput
-from toolchain.schedule.region_tilings import RegionTilings
+from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, PlanCosts
 from toolchain.schedule.tile_buffers import PlannedLayer
+from toolchain.schedule.tilings import RegionTilings
 from toolchain.schedule.transposed_views import find_dimension_orders, views_in_place
 from toolchain.schedule.views import View, ViewInputs, find_views
 

@@ -1,18 +1,186 @@
-"""A mover's fills and copies between the places of its tensors."""
+"""Data-movement operators are lowered to fills and copies, as strided runs where channels lie in granules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, MachineOp
+from toolchain.machine.tensors import Shape, Strides
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import FillBox, Loop, Move
-from toolchain.schedule.copies import CopyEngine, Location, copies, fills
-from toolchain.schedule.queue_cost import sum_queue_cost
-from toolchain.schedule.strided_runs import MoveSide, padding, runs_of, writes_whole_blocks
+from toolchain.schedule.copies import CopyEngine, Location, Stride, copies, fills
+from toolchain.schedule.queues import sum_queue_cost
 from toolchain.schedule.views import View
+
+
+@dataclass(frozen=True)
+class StridedRun:
+    """Loops from `source` bytes behind the first element of a move's source, and `target` behind that of its target."""
+
+    source: int
+    target: int
+    loops: tuple[Stride, ...]
+
+
+@dataclass(frozen=True)
+class MoveSide:
+    """One side of a move: how its tensor lies, the shape of that, and where the move begins in it."""
+
+    strides: Strides
+    shape: Shape
+    start: Shape
+
+    @property
+    def last(self) -> int:
+        """The dimension that lies in granules; below all others where there is none."""
+        return len(self.shape) - 1 if self.strides.maps is not None else -2
+
+    def offset(self, channel: int) -> int:
+        """Bytes from the first element to the one that is so many further along the last dimension."""
+        outer = (0,) * (len(self.shape) - 1)
+        first = self.start[-1]
+        return self.strides.offset_bytes((*outer, first + channel)) - self.strides.offset_bytes((*outer, first))
+
+    def granule(self, channel: int) -> tuple[int, int]:
+        """In which one that element lies, and where in it."""
+        maps = self.strides.maps
+        return divmod(self.start[-1] + channel, maps.granule) if maps is not None else (0, 0)
+
+    def is_whole(self, count: int) -> bool:
+        """Whether so many elements along the last dimension are whole granules."""
+        return self.strides.is_whole(self.start[-1], count, self.shape[-1])
+
+
+def runs_of(move: Move, source: MoveSide, target: MoveSide) -> list[StridedRun]:
+    """The move as runs; neither side in granules: one."""
+    cut = _crossing(move, source, target)
+    plain = tuple(_stride(loop, source, target) for loop in move.loops if loop not in cut)
+    found = [StridedRun(0, 0, plain)]
+    for group in _groups(cut, source, target):
+        own = list(_cut(group, source, target))
+        found = [StridedRun(a.source + b.source, a.target + b.target, (*a.loops, *b.loops)) for a, b in product(found, own)]
+    return found
+
+
+def _crossing(move: Move, source: MoveSide, target: MoveSide) -> list[Loop]:
+    """Loops along what lies in granules on either side."""
+    return [loop for loop in move.loops if loop.source_dim == source.last or loop.target_dim == target.last]
+
+
+def writes_whole_blocks(move: Move, source: MoveSide, target: MoveSide) -> bool:
+    """Whether all that the move writes are whole granules, brought with what fills the last one."""
+    if target.strides.maps is None:
+        return True
+    cut = _crossing(move, source, target)
+    return len(cut) == 1 and _is_whole(cut[0], source, target)
+
+
+def _is_whole(loop: Loop, source: MoveSide, target: MoveSide) -> bool:
+    kept = (loop.source_dim, loop.target_dim) == (source.last, target.last) and loop.source_step == loop.target_step == 1
+    return kept and source.is_whole(loop.count) and target.is_whole(loop.count)
+
+
+def _stride(loop: Loop, source: MoveSide, target: MoveSide) -> Stride:
+    """Of a loop along no granules."""
+    step = source.strides[loop.source_dim] * loop.source_step if loop.source_dim >= 0 else 0
+    return Stride(loop.count, step, target.strides[loop.target_dim] * loop.target_step if loop.target_dim >= 0 else 0)
+
+
+def _groups(loops: Sequence[Loop], source: MoveSide, target: MoveSide) -> list[list[Loop]]:
+    """Those that go along the same granules together."""
+    groups: list[list[Loop]] = []
+    for loop in loops:
+        along = [g for g in groups if any(_meet(loop, other, source, target) for other in g)]
+        groups = [g for g in groups if g not in along] + [[*(other for g in along for other in g), loop]]
+    return groups
+
+
+def _meet(a: Loop, b: Loop, source: MoveSide, target: MoveSide) -> bool:
+    return a.source_dim == b.source_dim == source.last or a.target_dim == b.target_dim == target.last
+
+
+def _cut(group: Sequence[Loop], source: MoveSide, target: MoveSide) -> Iterator[StridedRun]:
+    """The longest loop of a group in parts that lie in one granule on both sides, once for each step of the others."""
+    if len(group) == 1 and _is_whole(group[0], source, target):
+        yield _whole(group[0].count, source, target)
+        return
+    inner = max(group, key=lambda loop: loop.count)
+    others = [loop for loop in group if loop is not inner]
+    for index in product(*(range(loop.count) for loop in others)):
+        before = list(zip(others, index))
+        yield from _progressions(_parts(inner, before, source, target))
+
+
+def _whole(count: int, source: MoveSide, target: MoveSide) -> StridedRun:
+    maps = target.strides.maps
+    assert maps is not None
+    surfaces = Stride(target.strides.granules(count), source.strides.surface_bytes, target.strides.surface_bytes)
+    return StridedRun(0, 0, (surfaces, Stride(maps.granule, source.strides[-1], target.strides[-1])))
+
+
+Phase = tuple[int, int]  # of the first element in its granule, on both sides
+Part = tuple[int, int, tuple[Stride, Phase]]  # where it begins on both sides, and the loop inside it
+
+
+def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide) -> Iterator[Part]:
+    """before: the loops around it, each at a step."""
+    places = [_place(((inner, k), *before), source, target) for k in range(inner.count)]
+    first = 0
+    for k in range(1, inner.count + 1):
+        if k < inner.count and places[k].granules == places[first].granules:
+            continue
+        (a, b, _, phase), count = places[first], k - first
+        a_step, b_step = (places[first + 1].source - a, places[first + 1].target - b) if count > 1 else (0, 0)
+        yield a, b, (Stride(count, a_step, b_step), phase)
+        first = k
+
+
+class _Place(NamedTuple):
+    """Bytes from the first element on both sides, the granules there, and where in them."""
+
+    source: int
+    target: int
+    granules: tuple[int, int]
+    phase: Phase
+
+
+def _place(steps: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide) -> _Place:
+    read, written = (
+        sum(k * loop.source_step for loop, k in steps if loop.source_dim == source.last),
+        sum(k * loop.target_step for loop, k in steps if loop.target_dim == target.last),
+    )
+    others = [(_stride(loop, source, target), loop, k) for loop, k in steps]
+    a = source.offset(read) + sum(k * s.source for s, loop, k in others if loop.source_dim != source.last)
+    b = target.offset(written) + sum(k * s.target for s, loop, k in others if loop.target_dim != target.last)
+    (own, at), (other, to) = source.granule(read), target.granule(written)
+    return _Place(a, b, (own, other), (at, to))
+
+
+def _progressions(parts: Iterator[Part]) -> Iterator[StridedRun]:
+    """Parts that are alike and equally far apart as one loop around them."""
+    alike: dict[tuple[Stride, Phase], list[tuple[int, int]]] = {}
+    for a, b, kind in parts:
+        alike.setdefault(kind, []).append((a, b))
+    for (loop, _), starts in alike.items():
+        while starts:
+            (a, b), count = starts[0], 1
+            step = (starts[1][0] - a, starts[1][1] - b) if len(starts) > 1 else (0, 0)
+            while count < len(starts) and starts[count] == (a + count * step[0], b + count * step[1]):
+                count += 1
+            yield StridedRun(a, b, (Stride(count, *step), loop))
+            starts = starts[count:]
+
+
+def padding(shape: Shape, strides: Strides) -> tuple[Shape, Shape] | None:
+    """(start, size) of what fills the last granules of a tensor; None where nothing does."""
+    maps = strides.maps
+    rest = -shape[-1] % maps.granule if maps is not None else 0
+    return ((0,) * (len(shape) - 1) + (shape[-1],), (*shape[:-1], rest)) if rest else None
+
 
 INDEXED = 1  # a base register that is named when it is known which are free
 Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tensor lies

@@ -1,9 +1,13 @@
-"""What the optimization levels switch on."""
+"""The input of planning: one region, and what each optimization level switches on."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
 
 
 @dataclass(frozen=True)
@@ -38,3 +42,18 @@ LEVELS = (
     Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, False),
     Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
 )
+
+
+@dataclass(frozen=True)
+class RegionInput:
+    """Nodes of one region, in an order that runs, of an integer graph; the tensors that enter and leave it; for which machine and
+    with what of its ways to plan. inline: of these movers, by name, whether units read and write what they move where it lies; of
+    others it is open."""
+
+    graph: Graph
+    nodes: Sequence[Node]
+    inputs: Collection[str]
+    outputs: Collection[str]
+    chip: Chip
+    options: Options
+    inline: Mapping[str, bool] = field(default_factory=dict[str, bool])

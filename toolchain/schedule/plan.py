@@ -45,7 +45,7 @@ class Storage:
 @dataclass(frozen=True)
 class Cascade:
     """Layers of a region that run in turns. visited: the works of the stripes that stand for all, by layer, with what is repeated
-    (`schedule.sampled_tiles`)."""
+    (`schedule.sampling`)."""
 
     layers: range
     stripes: Stripes

@@ -1,28 +1,88 @@
-"""A whole plan through the recurrence of times: what it costs, and which unit runs each of its works.
+"""The cost of a whole plan: its cycles by the timing model, the unit that runs each tile, its DRAM bytes.
 
-Works are given out greedily, each chain where it ends first. A chain is the works that add to the same sums: accumulators are
-an array's own, so they stay together.
+Tiles are assigned greedily, each chain to the unit on which it ends first. A chain is the tiles that add to the same partial
+sums: accumulators belong to one array, so a chain stays on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Extent, TileTask, Tiling
-from toolchain.schedule.access_ranges import AccessRange, AccessRanges
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.dependences import AccessRange, AccessRanges
+from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
 from toolchain.schedule.plan_timer import PlanTimer
-from toolchain.schedule.prefetch_parts import LayerConstants
-from toolchain.schedule.sampled_tiles import SEEN_IN_PLANS, Visited, sample_tiles
+from toolchain.schedule.sampling import BEGIN, SEEN_IN_PLANS, Visited, flatten_tiles, sample_tiles
 from toolchain.schedule.stripes import LayerCall
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
+from toolchain.schedule.tile_buffers import LayerPlan, MultiBuffer, PlannedLayer, Slot, needs_staging, rings
 from toolchain.schedule.tile_pipeline import LayerPipeline, PrefetchQueue
 from toolchain.schedule.unit_choice import turn
+
+
+@dataclass(frozen=True)
+class CostWeights:
+    """What a cycle counts, one in which the busiest queue works, and a byte between DRAM and the chip."""
+
+    cycle: float = 1.0
+    busy: float = 0.0
+    byte: float = 0.0
+
+    def __call__(self, plan: LayerPlan) -> float:
+        return self.cycle * plan.cycles + self.busy * plan.busy_cycles + self.byte * plan.moved_bytes
+
+
+ALONE = CostWeights()  # with nothing before or behind it
+AMID = CostWeights(0.5, 0.5)  # between neighbours that fill about half of the time in which its busiest queue has nothing to do
+LEAST_MOVED = CostWeights(2.0**-44, 0.0, 1.0)  # by bytes, of equal ones by cycles
+
+
+_Passing = tuple[TileTask, Layer, Unit, Mapping[tuple[str, int], MultiBuffer]]
+
+
+def count_layer_bytes(
+    layer: Layer, slots: Iterable[Slot], unit: Unit, resident: Collection[str], visited: Iterable[Sequence[TileTask] | int]
+) -> int:
+    """visited: the works that stand for all, with what is repeated (`schedule.sampling`). unit: that runs them."""
+    held = rings(slots)
+    own = (works if isinstance(works, int) else ((work, layer, unit, held) for work in works) for works in visited)
+    return _moved(own, resident)
+
+
+def count_cascade_bytes(layers: Mapping[int, PlannedLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
+    """Of layers in turns, by their numbers."""
+    stages = {i: (p.layer, p.plan.units[0], rings(p.plan.slots)) for i, p in layers.items() if p.plan is not None}
+    own = (
+        steps if isinstance(steps, int) else ((work, *stages[i]) for i, works in flatten_tiles([steps]) for work in works)
+        for steps in visited
+    )
+    return _moved(own, resident)
+
+
+def _moved(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str]) -> int:
+    total, marks = 0, list[int]()
+    for passing in visited:
+        if not isinstance(passing, int):
+            for work, layer, unit, held in passing:
+                for i, box in enumerate(work.reads):
+                    if needs_staging(box, unit, resident) and not held[f"r{i}", unit.roles[box.role]].take(box)[1]:
+                        total += 0 if box.tensor in resident else layer.box_bytes(box)
+                for i, block in enumerate(work.blocks):
+                    if not held[f"b{i}", unit.roles[block.role]].take(block.key)[1]:
+                        total += block.size_bytes
+                if work.write is not None and work.write.tensor not in resident:
+                    total += layer.box_bytes(work.write)
+        elif passing == BEGIN:
+            marks.append(total)
+        else:
+            total += passing * (total - marks.pop())
+    return total
 
 
 class PlanCosts:

@@ -2,7 +2,7 @@
 
 Loads, computes and stores are asked for as `codegen.lower` orders them, and wait for each other where they touch the same
 bytes: slots of a ring, places of tensors, and whatever had those addresses before. Of neighbouring steps of one kind only the
-first few are looked at (`schedule.sampled_tiles`); what the last of those takes, each of the others does. In the same way one
+first few are looked at (`schedule.sampling`); what the last of those takes, each of the others does. In the same way one
 tiling is costed alone and a whole plan from its first layer to its last.
 """
 
@@ -15,18 +15,23 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine.timing_model import SharedTasks
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, TileTask
-from toolchain.schedule.access_ranges import AccessRange
 from toolchain.schedule.cost import Brought, CostModel, TileCost
-from toolchain.schedule.dependences import DependenceTracker
-from toolchain.schedule.loads import Loads
+from toolchain.schedule.dependences import AccessRange, DependenceTracker
 from toolchain.schedule.plan import VisitedStripes
-from toolchain.schedule.queue_cost import QueueCost
-from toolchain.schedule.queues import Now, PlannedQueues
-from toolchain.schedule.rolling_buffers import RollingBufferUpdates
-from toolchain.schedule.sampled_tiles import BEGIN
+from toolchain.schedule.queues import Now, PlannedQueues, QueueCost
+from toolchain.schedule.sampling import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
 from toolchain.schedule.tile_buffers import Slot, needs_staging
-from toolchain.schedule.tile_pipeline import LayerPipeline, PendingTile, Piece, PrefetchQueue, SlotAreas, passing
+from toolchain.schedule.tile_pipeline import (
+    LayerPipeline,
+    Loads,
+    PendingTile,
+    Piece,
+    PrefetchQueue,
+    RollingBufferUpdates,
+    SlotAreas,
+    passing,
+)
 from toolchain.schedule.unit_choice import chain_of, earliest
 from toolchain.schedule.views import View
 

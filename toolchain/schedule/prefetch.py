@@ -1,16 +1,16 @@
-"""Constants that are fetched while layers before theirs run, so that the channel that loads works where it would wait.
+"""Constants are fetched while earlier layers run, so that the load channel works where it would wait.
 
-Layer by layer the cycles in which the loads have nothing to do are filled with constants of the layers behind it, in the order of
-their first use, as far as there is room from then to the end of their layer. Where all of a layer's constants have room, none of
-them passes through a ring; else the first may have. What a layer fetches so for others is cut into equal pieces, one behind the
-loads of each of its works. A plan is taken only where it takes fewer cycles as a whole.
+Layer by layer, the idle cycles of the load channel are filled with constants of later layers, in the order of their first use, as
+far as there is room from then to the end of their layer. Where all constants of a layer have room, none of them passes through a
+ring; else the first of them may have. What a layer fetches for others is cut into equal pieces, one behind the loads of each of
+its tiles. A plan is taken only where it takes fewer cycles as a whole.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice, product
 
@@ -19,11 +19,50 @@ import numpy.typing as npt
 
 from toolchain.ops.kit.tile import ConstantBlock, round_up
 from toolchain.schedule.copies import dram_alignment
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.dependences import AccessRange
+from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.plan_cost import PlanCosts
-from toolchain.schedule.prefetch_parts import split_constants
-from toolchain.schedule.preloaded_cost import PreloadedCost, with_constants_there
-from toolchain.schedule.tile_buffers import PlannedLayer, Room, staging_bytes
+from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.sampling import sample_tiles
+from toolchain.schedule.tile_buffers import PlannedLayer, Room, Slot, staging_bytes
+from toolchain.schedule.unit_choice import turn
+
+
+@dataclass(frozen=True)
+class PreloadedCost:
+    """Of one layer: cycles from its first work to its last, of the busiest queue alone, and of the loads and stores that remain.
+    slots: of what else passes through. grows_bytes: that it takes more of the constants' memory than with those in rings."""
+
+    constants: LayerConstants
+    slots: tuple[Slot, ...]
+    cycles: int
+    busy_cycles: float
+    moved_cycles: float
+    grows_bytes: int
+
+
+def with_constants_there(plan: RegionPlan, index: int, model: CostModel) -> PreloadedCost | None:
+    """A layer of the plan that runs by itself, with its constants there when it begins. None where it has no constants to be
+    fetched before, or has them so already."""
+    planned = plan.layers[index]
+    layer, tiled, chip, pitch = planned.layer, planned.plan, model.chip, dram_alignment(model.chip)
+    if tiled is None or tiled.ahead:
+        return None
+    constants = collect_constants(layer, tiled.tiling, tiled.units)
+    if constants is None or pitch % chip.spaces[constants.space].memory.alignment_bytes:
+        return None
+    inside = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in plan.residents)
+    slots = tuple(s for s in tiled.slots if not s.of_constants)
+    here = AccessRange(constants.space, 0, 0, [])
+    walk, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
+    works = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
+    walk.works(layer, slots, tiled.units, works, period, None, {block.key: here for block in constants.blocks})
+    rings = tiled.staging_bytes.get(constants.space, 0) - staging_bytes(slots, chip).get(constants.space, 0)
+    grows = sum(round_up(block.size_bytes, pitch) for block in constants.blocks) - rings
+    return PreloadedCost(constants, slots, walk.cycles, walk.busy_cycles, walk.moved_cycles, grows)
+
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found

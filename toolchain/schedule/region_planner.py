@@ -1,25 +1,59 @@
-"""The plan of one region: by layers themselves and in turns, with what is fetched ahead."""
+"""The search for a region's plan: layer by layer, cascades, finer tiles, prefetch of constants."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from toolchain.errors import CompileError
 from toolchain.schedule.capacity_errors import explain_too_many
 from toolchain.schedule.cascade import CascadePlanner
-from toolchain.schedule.cost_weights import ALONE, AMID, LEAST_MOVED, CostWeights
-from toolchain.schedule.grouping_bounds import GroupingBounds
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
-from toolchain.schedule.layer_grouping import GroupingSearch, LayerGroup, Turns
+from toolchain.schedule.layer_constants import find_shared_constants
+from toolchain.schedule.layer_grouping import GroupingBounds, GroupingSearch, LayerGroup, Turns
+from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import Cascade, RegionPlan
-from toolchain.schedule.plan_cost import assign_units
+from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, assign_units
 from toolchain.schedule.prefetch import PrefetchSearch
-from toolchain.schedule.refine_tiles import refine_tiles
-from toolchain.schedule.region_input import RegionInput
-from toolchain.schedule.shared_constants import find_shared_constants
 from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
+
+_GAIN = 0.001  # of the plan's cycles: less is not worth more operations, nor looking for it
+
+Finer = Callable[[int, RegionPlan], Sequence[LayerPlan]]  # tilings of a layer with more tiles than the plan's
+Place = Callable[[Sequence[PlannedLayer], RegionPlan], RegionPlan | None]  # layers that are planned otherwise than the plan's
+
+
+def refine_tiles(plan: RegionPlan, finer: Finer, place: Place) -> RegionPlan:
+    """The plan, or one of fewer cycles with finer tiles. Layers with one tiling, as those of equal blocks have, are changed
+    together, and take them one after the other, each beside what the earlier ones took."""
+    for group in _groups(plan):
+        if _most(plan, group) < _GAIN * plan.cycles:
+            continue
+        for tiles in finer(group[0], plan):
+            planned = [replace(p, plan=tiles) if i in group else p for i, p in enumerate(plan.layers)]
+            found = place(planned, plan)
+            if found is not None and found.cycles < (1 - _GAIN) * plan.cycles:
+                plan = found
+    return plan
+
+
+def _groups(plan: RegionPlan) -> list[Sequence[int]]:
+    """Layers by themselves, those of one tiling together."""
+    in_turns = {i for cascade in plan.cascades for i in cascade.layers}
+    groups: dict[int, list[int]] = {}
+    for i, planned in enumerate(plan.layers):
+        if planned.plan is not None and i not in in_turns:
+            groups.setdefault(id(planned.plan), []).append(i)
+    return list(groups.values())
+
+
+def _most(plan: RegionPlan, group: Sequence[int]) -> int:
+    """Cycles that these layers could work beside neighbours on units of another kind."""
+    plans = [p.plan for p in plan.layers]
+    pairs = ((plans[i], plans[j]) for i in group for j in (i - 1, i + 1) if 0 <= j < len(plans))
+    return sum(min(a.cycles, b.cycles) for a, b in pairs if a and b and a.units[0].kind != b.units[0].kind)
+
 
 _CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
 _FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled

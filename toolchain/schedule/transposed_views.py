@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.permutation import Transpose
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.queue_cost import sum_queue_cost
+from toolchain.schedule.queues import sum_queue_cost
 from toolchain.schedule.unit_choice import emit_at_zero
 from toolchain.schedule.views import View, ViewInputs, find_views
 

@@ -1,4 +1,4 @@
-"""The plan of a region by a schedule: exactly that where it names all layers, else the search around those that it names."""
+"""A region is planned by the user's schedule: exactly so where it names all layers, else by a search around those it names."""
 
 from __future__ import annotations
 
@@ -7,21 +7,57 @@ from dataclasses import replace
 from functools import partial
 
 from toolchain.errors import CompileError
-from toolchain.schedule.grouping_bounds import GroupingBounds
+from toolchain.schedule.allocation import Allocation
+from toolchain.schedule.bind_layer import Faults
+from toolchain.schedule.bind_plans import DirectedLayerBuilder, FixedLayers
+from toolchain.schedule.bind_region import BoundTree, RegionFacts, bind_tree, inline_of, reorder_nodes
 from toolchain.schedule.layer_by_layer import LayerByLayer
+from toolchain.schedule.layer_grouping import GroupingBounds
+from toolchain.schedule.nodes import RegionTree
+from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.plan_cost import assign_units
-from toolchain.schedule.region_input import RegionInput
 from toolchain.schedule.region_planner import RegionPlanner
-from toolchain.schedule.region_tilings import RegionTilings
+from toolchain.schedule.text import quote_name
 from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
-from toolchain.schedule.tree.bind_tree import RegionFacts, bind_tree, inline_of
-from toolchain.schedule.tree.build_layers import DirectedLayerBuilder
-from toolchain.schedule.tree.fixed_layers import FixedLayers
-from toolchain.schedule.tree.node_order import reorder_nodes
-from toolchain.schedule.tree.nodes import RegionTree
-from toolchain.schedule.tree.overflow_errors import explain_fragmentation, explain_overflow
+from toolchain.schedule.tilings import RegionTilings
 from toolchain.schedule.views import View
+
+_NAMED = 8  # tensors of a layer
+
+
+def explain_overflow(given: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:
+    """The layer beside which most lies in each memory that is too small, and by how many bytes; None where none is."""
+    faults = Faults(given.tree)
+    for space in facts.chip.staging:
+        memory, buffers = facts.chip.spaces[space], allocation.buffers(space)
+        live = [sum(b.size_bytes for b in buffers if b.start <= step < b.end) for step in range(len(facts.layers))]
+        step = max(range(len(live)), key=lambda i: live[i], default=0)
+        beyond = live[step] - memory.memory.size if live else 0
+        if beyond <= 0:
+            continue
+        roots = [b for b in buffers if b.start <= step < b.end and b.name in facts.storages]
+        names = ", ".join([*(quote_name(b.name) for b in roots[:_NAMED]), *(["..."] if len(roots) > _NAMED else [])])
+        tensors = f" ({sum(b.size_bytes for b in roots):,} of them {names})" if roots else ""
+        said = given.layers.get(step)
+        faults.of(
+            facts.layers[step],
+            said.call.line if said is not None else given.tree.line,
+            f"{live[step]:,} bytes{tensors} lie in {memory.name} while it runs, {beyond:,} more than memories.{memory.key}.size="
+            f"{memory.memory.size:,}; take smaller steps or fewer slots, or let a tensor lie in dram",
+        )
+    return CompileError("\n".join(faults.told())) if faults else None
+
+
+def explain_fragmentation(given: BoundTree) -> CompileError:
+    """Where no memory is too small, and no addresses were found."""
+    faults = Faults(given.tree)
+    faults.add(
+        given.tree.line,
+        f"region {given.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
+        "take smaller steps or fewer slots, or let a tensor lie in dram",
+    )
+    return CompileError("\n".join(faults.told()))
 
 
 def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> RegionPlan:

@@ -1,21 +1,56 @@
-"""What a schedule says of one layer's loops and units, held against its operator and the machine."""
+"""A schedule's loops, units and rings of one layer are checked against its operator and the machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quant.suggestion import suggestion
+from toolchain.errors import CompileError
 from toolchain.hw.unit_map import Unit
 from toolchain.machine import find_unsupported
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.operator import Layer, TiledOp
-from toolchain.ops.kit.tile import Extent, TileTask, Tiling
+from toolchain.ops.kit.tile import Box, Extent, TileTask, Tiling
 from toolchain.schedule.accumulator_memory import AccumulatorAddresses
+from toolchain.schedule.nodes import ALL, Alloc, LayerTree, OperandBuffer, RegionTree
+from toolchain.schedule.plan_to_tree import ring_of
+from toolchain.schedule.text import quote_name, ring_name
+from toolchain.schedule.tile_buffers import Slot
+from toolchain.schedule.tile_pipeline import passing
 from toolchain.schedule.tilings import layer_units
-from toolchain.schedule.tree.nodes import Alloc, LayerTree
-from toolchain.schedule.tree.schedule_faults import Faults
 from toolchain.schedule.unit_choice import emit_at_zero, lower_to_unit
+
+
+class Faults:
+    """Of one region's tree."""
+
+    def __init__(self, tree: RegionTree):
+        self._tree = tree
+        self._found: list[tuple[int, str]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, line: int, fault: str) -> None:
+        """line: where what it is about stands; 0: it was in no file."""
+        self._found.append((line, fault))
+
+    def of(self, layer: Layer, line: int, fault: str) -> None:
+        """What is wrong with a layer."""
+        self.add(line, f"layer {quote_name(layer.node.name)}: {fault}")
+
+    def told(self) -> list[str]:
+        """In the order of the file."""
+        return [f"{self._place(line)}: {fault}" for line, fault in sorted(self._found, key=lambda f: f[0])]
+
+    def end(self) -> None:
+        """Raises CompileError where there are some."""
+        if self._found:
+            raise CompileError("\n".join(self.told()))
+
+    def _place(self, line: int) -> str:
+        return f"{self._tree.file}:{line}" if self._tree.file and line else f"region {self._tree.region} of the schedule"
 
 
 @dataclass(frozen=True)
@@ -170,3 +205,89 @@ def _number(what: str, given: str, units: Sequence[Unit], layer: Layer, line: in
         faults.of(layer, line, f"{what} {given}: {units[0].name} has {', '.join(names)}")
         return None
     return names.index(given)
+
+
+def ring_slots(
+    asked: LayerDirective,
+    known: Sequence[Slot],
+    works: Iterator[TileTask],
+    resident: Collection[str],
+    faults: Faults,
+    units: Sequence[Unit],
+) -> tuple[Slot, ...] | None:
+    """known: the rings that it has, with slots for where nothing is said. works: all that run, asked for only where every thing
+    has a slot of its own."""
+    spaces = {space.name: code for code, space in enumerate(asked.layer.chip.spaces)}
+    said: dict[tuple[OperandBuffer, int], Alloc] = {}
+    found = {(ring_of(slot.role), slot.space): slot for slot in known}
+    wrong = False
+    for ring in list_buffers(asked.said):
+        assert isinstance(ring.buffer, OperandBuffer)
+        key = ring.buffer, spaces.get(ring.memory, -1)
+        fault = None
+        if ring.memory not in spaces:
+            fault = f"there is no memory {ring.memory}{suggestion(ring.memory, spaces)}"
+        elif key in said:
+            fault = "stands there twice"
+        elif key not in found:
+            fault = _no_ring(asked, ring.buffer, ring.memory, found, resident)
+        if fault is not None:
+            faults.of(asked.layer, ring.line, f"ring {ring_name(ring.buffer)}: {fault}")
+            wrong = True
+        said[key] = ring
+    if wrong:
+        return None
+    things = _things(asked.layer, units, works, resident) if any(ring.slots == ALL for ring in said.values()) else {}
+    slots: list[Slot] = []
+    for key, slot in found.items():
+        ring = said.get(key)
+        if ring is None:
+            slots.append(slot)
+        elif ring.slots == ALL:
+            sizes = tuple(things.get((slot.role, slot.space), {0: max(slot.sizes)}).values())
+            # Of several units each may take any of the things first.
+            slots.append(replace(slot, sizes=sizes if len(units) == 1 else (max(sizes),) * len(sizes)))
+        else:
+            slots.append(replace(slot, sizes=(max(slot.sizes),) * int(ring.slots)))
+    return tuple(slots)
+
+
+def list_buffers(said: LayerTree) -> tuple[Alloc, ...]:
+    """Of a layer's allocations those of rings."""
+    return tuple(ring for ring in said.rings if isinstance(ring.buffer, OperandBuffer))
+
+
+def _no_ring(
+    asked: LayerDirective,
+    ring: OperandBuffer,
+    memory: str,
+    found: Mapping[tuple[OperandBuffer, int], Slot],
+    resident: Collection[str],
+) -> str:
+    """Why it is none of the layer's."""
+    elsewhere = [asked.layer.chip.spaces[space].name for own, space in found if own == ring]
+    if elsewhere:
+        return f"lies in {', '.join(elsewhere)}, where {', '.join(u.name for u in asked.units)} reads it, and not in {memory}"
+    reads = next(asked.layer.tiled.nest(asked.layer, asked.tiling).works()).reads
+    if ring.role == "input" and ring.number < len(reads) and reads[ring.number].tensor in resident:
+        return f"{quote_name(reads[ring.number].tensor)} lies in sram and is read there; leave out the ring or that alloc"
+    if ring.role == "output" and asked.layer.node.outputs[0] in resident:
+        return f"{quote_name(asked.layer.node.outputs[0])} lies in sram and is written there; leave out the ring or that alloc"
+    names = ", ".join(dict.fromkeys(ring_name(own) for own, _ in found))
+    return f"nothing passes through it; the layer has {f'rings of {names}' if names else 'no rings'}"
+
+
+def _things(
+    layer: Layer, units: Sequence[Unit], works: Iterator[TileTask], resident: Collection[str]
+) -> dict[tuple[str, int], dict[Hashable, int]]:
+    """What passes through each ring, in order, with its bytes: of units with rings of their own, all through each."""
+    found: dict[tuple[str, int], dict[Hashable, int]] = {}
+    for work in works:
+        for unit in units:
+            for role, item, key, space in passing(work, unit, resident):
+                size = layer.box_bytes(item) if isinstance(item, Box) else item.size_bytes
+                found.setdefault((role, space), {}).setdefault(key, size)
+            if work.write is not None and work.write.tensor not in resident:
+                ring = found.setdefault(("w", unit.roles["output"]), {})
+                ring.setdefault(work.write, layer.box_bytes(work.write))
+    return found

@@ -1,4 +1,4 @@
-"""The tree of a planned region: what `schedule.tree.bind_tree` makes the same plan of."""
+"""The tree of a planned region: what `schedule.bind_region` makes the same plan of."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import TileTask, Tiling
-from toolchain.schedule.plan import Cascade, RegionPlan
-from toolchain.schedule.sampled_stripes import flatten_tiles
-from toolchain.schedule.stripes import group_calls
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, PrefetchPart, Slot
-from toolchain.schedule.tree.nodes import (
+from toolchain.schedule.nodes import (
     ALL,
     CHANNELS,
     COLUMNS,
@@ -31,7 +27,11 @@ from toolchain.schedule.tree.nodes import (
     Tree,
     region_body,
 )
-from toolchain.schedule.tree.text import quote_name
+from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.sampling import flatten_tiles
+from toolchain.schedule.stripes import group_calls
+from toolchain.schedule.text import quote_name
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, PrefetchPart, Slot
 from toolchain.schedule.views import is_inline
 
 _ADDRESSES = 4  # of slots that are told of one ring

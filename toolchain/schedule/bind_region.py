@@ -1,6 +1,6 @@
-"""A region's tree held against the region: its layers, its tensors, the machine; and the plan that it is.
+"""The names of a schedule are resolved against a region: its layers, its tensors, the machine.
 
-Nothing is searched here. All that is wrong is told at once.
+Nothing is searched here. All that is wrong is reported at once.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from quant.suggestion import suggestion
-from toolchain.errors import format_count
+from toolchain.errors import CompileError, format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node
 from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.schedule.bind_layer import Faults, LayerDirective, bind_layer
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.plan import Storage
-from toolchain.schedule.stripes import WHOLE, Sweep, can_be_cut
-from toolchain.schedule.tree.layer_directives import LayerDirective, bind_layer
-from toolchain.schedule.tree.nodes import (
+from toolchain.schedule.nodes import (
     BLOCKS,
     ROWS,
     TENSOR_MEMORIES,
@@ -32,9 +30,95 @@ from toolchain.schedule.tree.nodes import (
     split_cascade,
     tensors_of,
 )
-from toolchain.schedule.tree.schedule_faults import Faults
-from toolchain.schedule.tree.text import quote_name
+from toolchain.schedule.options import LEVELS
+from toolchain.schedule.parser import read_schedule
+from toolchain.schedule.plan import Storage
+from toolchain.schedule.stripes import WHOLE, Sweep, can_be_cut
+from toolchain.schedule.text import quote_name
 from toolchain.schedule.views import View, can_inline, is_inline
+
+
+def read_schedules(file: str | None, entries: Sequence[str]) -> dict[str, tuple[RegionTree, ...]]:
+    """What the file says, by entry, "" where the build has none. Raises CompileError, OSError naming the file."""
+    found: dict[str, tuple[RegionTree, ...]] = {}
+    told: list[str] = []
+    for tree in () if file is None else read_schedule(file):
+        faults = Faults(tree)
+        if tree.entry and not entries:
+            faults.add(tree.line, f"entry {quote_name(tree.entry)}: the build has no entries; leave it out, or give --entry")
+        elif tree.entry not in entries and entries:
+            there = ", ".join(map(quote_name, entries))
+            faults.add(
+                tree.line, f"entry {quote_name(tree.entry)}: there is none{suggestion(tree.entry, entries)}; entries are {there}"
+            )
+        told += faults.told()
+        found[tree.entry] = (*found.get(tree.entry, ()), tree)
+    if told:
+        raise CompileError("\n".join(told))
+    return found
+
+
+def split_regions(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dict[int, RegionTree]:
+    """By region. regions: that there are. Raises CompileError: others."""
+    told: list[str] = []
+    for tree in schedule:
+        if tree.region not in regions:
+            there = ", ".join(map(str, regions))
+            faults = Faults(tree)
+            faults.add(
+                tree.line,
+                f"region {tree.region}: there is none; " + (f"regions are {there}" if there else "nothing runs on the chip"),
+            )
+            told += faults.told()
+    if told:
+        raise CompileError("\n".join(told))
+    return {tree.region: tree for tree in schedule}
+
+
+def resolve_level(tree: RegionTree, level: int, sampled: bool, sram_bytes: int) -> int:
+    """By whose options the region is planned. level: of the build. sampled: whether there is a program of one sample. sram_bytes:
+    that plans may have. Raises CompileError."""
+    faults = Faults(tree)
+    if tree.within > sram_bytes:
+        faults.add(
+            tree.line, f"within {tree.within:,}: plans have {sram_bytes:,} bytes of sram (memories.sram.size, --sram-budget)"
+        )
+    if tree.level >= len(LEVELS):
+        faults.add(tree.line, f"level {tree.level}: must be from 0 to {len(LEVELS) - 1}")
+    if tree.sample and not sampled:
+        faults.add(
+            tree.line,
+            "sample: the region is not made sample by sample: control.repeat of the machine, and a batch of more than one",
+        )
+    faults.end()
+    return level if tree.level < 0 else tree.level
+
+
+def reorder_nodes(nodes: Sequence[Node], free: Collection[str], tree: RegionTree) -> Sequence[Node]:
+    """free: nodes that are no layers, which go in front of the first that reads them. The nodes as they are where the schedule
+    does not name each of the others once, or where its order lets one run before what it reads is made."""
+    said = [layer.call.layer for layer in layers_of(tensors_of(tree.body)[1])]
+    named = {node.name: node for node in nodes if node.name not in free}
+    if sorted(said) != sorted(named):
+        return nodes
+    makers = {name: node for node in nodes for name in node.outputs}
+    found: dict[str, Node] = {}
+    for name in said:
+        for node in (*_free_before(named[name], makers, free), named[name]):
+            if any(tensor in makers and makers[tensor].name not in found for tensor in node.inputs):
+                return nodes
+            found[node.name] = node
+    return [*found.values(), *(node for node in nodes if node.name not in found)]
+
+
+def _free_before(node: Node, makers: dict[str, Node], free: Collection[str]) -> list[Node]:
+    """Those that the node reads through, the first to run first."""
+    found: list[Node] = []
+    for name in node.inputs:
+        maker = makers.get(name)
+        if maker is not None and maker.name in free:
+            found += [*_free_before(maker, makers, free), maker]
+    return found
 
 
 @dataclass(frozen=True)

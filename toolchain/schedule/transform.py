@@ -11,7 +11,7 @@ from typing import Literal
 
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
-from toolchain.schedule.tree.nodes import (
+from toolchain.schedule.nodes import (
     ALL,
     ROWS,
     TENSOR_MEMORIES,
@@ -30,7 +30,7 @@ from toolchain.schedule.tree.nodes import (
     split_cascade,
     tensors_of,
 )
-from toolchain.schedule.tree.text import quote_name, ring_name
+from toolchain.schedule.text import quote_name, ring_name
 
 
 def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:

@@ -1,4 +1,4 @@
-"""Schedules as text, which `schedule.tree.parser` reads back: a line for each node, what stands in it further to the right."""
+"""Schedules as text, which `schedule.parser` reads back: a line for each node, what stands in it further to the right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from toolchain.errors import shown
-from toolchain.schedule.tree.nodes import (
+from toolchain.schedule.nodes import (
     ALL,
     Alloc,
     LayerTree,

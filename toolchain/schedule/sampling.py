@@ -1,13 +1,47 @@
-"""Which stripes of a cascade stand for all, and what those that are looked at say of all."""
+"""A few tiles of a loop nest and a few stripes of a cascade are walked, and stand for all others of their kind."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
+from toolchain.ops.kit.nest import Axis, Nest
 from toolchain.ops.kit.tile import TileTask
 from toolchain.schedule.plan import VisitedStripes
-from toolchain.schedule.sampled_tiles import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
+
+# Of equal steps, of the innermost loop: the pipeline is in its stride after two works, that of all layers together after three.
+SEEN, SEEN_IN_PLANS = 3, 4
+_SEEN_OUTER = 2
+
+# A point of a nest; BEGIN before the last of the steps that are looked at, and behind them how many steps they stand for.
+Visit = tuple[Any, ...] | int
+BEGIN = -1
+Visited = Sequence[Sequence[TileTask] | int]  # the works of such points
+
+
+def sample_points(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point: tuple[Any, ...] = ()) -> Iterator[Visit]:
+    """The points that stand for all, in order, with what is to be repeated: the last `period` steps that are looked at,
+    as many of which keep all units busy once. seen: how many of the innermost loop are looked at."""
+    if not axes:
+        yield point
+        return
+    axis, deeper = axes[0], axes[1:]
+    most = (_SEEN_OUTER if any(len(a.steps) > 1 for a in deeper) else seen) + period - 1
+    for start, count in axis.runs:
+        looked_at = min(count, most)
+        for i in range(start, start + looked_at):
+            if count > looked_at and i == start + looked_at - period:
+                yield BEGIN
+            yield from sample_points(deeper, period, seen, (*point, axis.steps[i]))
+        if count > looked_at:
+            yield count - looked_at
+
+
+def sample_tiles(nest: Nest, period: int = 1, seen: int = SEEN) -> Iterator[Sequence[TileTask] | int]:
+    """The works at the points that stand for all, and how often what is repeated."""
+    return (visit if isinstance(visit, int) else nest.body(visit) for visit in sample_points(nest.axes, period, seen))
+
 
 _LONGEST_PERIOD = 8  # stripes
 

@@ -1,0 +1,315 @@
+"""Plans are made of the layers that a schedule names, with their prefetches and cascades, exactly as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+
+from quant.suggestion import suggestion
+from toolchain.errors import format_count
+from toolchain.machine import Space
+from toolchain.ops.kit.operator import TiledOp
+from toolchain.ops.kit.tile import TileTask, round_up
+from toolchain.schedule.bind_layer import Faults, LayerDirective, require_capable_units, ring_slots
+from toolchain.schedule.bind_region import BoundTree, CascadeDirective, RegionFacts, tensors_in
+from toolchain.schedule.cascade import CascadePlanner
+from toolchain.schedule.cascade_candidates import BufferCounts, PlannedCascade, TileChoice
+from toolchain.schedule.copies import dram_alignment
+from toolchain.schedule.dependences import AccessRange
+from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
+from toolchain.schedule.nodes import CHANNELS, COLUMNS, ROWS, Alloc, LayerTree, OperandBuffer, Prefetch
+from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.sampling import flatten_tiles, sample_tiles
+from toolchain.schedule.stripes import LayerCall, Step
+from toolchain.schedule.text import quote_name
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, PrefetchPart, Sizes, Slot, staging_bytes
+from toolchain.schedule.tilings import layer_units
+from toolchain.schedule.unit_choice import turn
+
+
+def list_prefetches(said: LayerTree) -> list[tuple[Prefetch, Alloc]]:
+    """Of a layer's allocations those of constants that are fetched ahead."""
+    return [(alloc.buffer, alloc) for alloc in said.rings if isinstance(alloc.buffer, Prefetch)]
+
+
+def bind_prefetches(
+    index: int, asked: LayerDirective, given: BoundTree, facts: RegionFacts, faults: Faults
+) -> tuple[PrefetchPart, ...] | None:
+    """Of a layer by itself; () where it says nothing of them, None where something is wrong."""
+    fetches = list_prefetches(asked.said)
+    if not fetches:
+        return ()
+    found: list[tuple[int, int]] = []
+    for ahead, alloc in fetches:
+        behind = _behind(ahead.behind, index, given, facts)
+        if isinstance(behind, str):
+            faults.of(asked.layer, alloc.line, f"fetch {ahead.constants} behind {quote_name(ahead.behind)}: {behind}")
+            return None
+        found.append((ahead.constants, behind))
+    constants = collect_constants(asked.layer, asked.tiling, asked.units)
+    fault = _fault([since for _, since in found], sum(n for n, _ in found), constants, asked, facts)
+    if fault is not None:
+        faults.of(asked.layer, fetches[0][1].line, f"fetch: {fault}")
+        return None
+    assert constants is not None
+    return split_constants(constants, found, dram_alignment(facts.chip))
+
+
+def _behind(name: str, own: int, given: BoundTree, facts: RegionFacts) -> int | str:
+    """The place of that layer, or why nothing is fetched behind its loads."""
+    named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
+    at = named.get(name)
+    if at is None:
+        return f"there is no such layer{suggestion(name, named)}"
+    if at > own:
+        return "it runs later; name this layer or one before it"
+    if not isinstance(facts.layers[at].node.op, TiledOp):
+        return "it is moved by DMA and has no tiles"
+    if any(at in turns.layers for turns in given.turns):
+        return "it runs in turns with others; name one that does not"
+    if at not in given.layers:
+        return "the schedule does not name it, so that it might take turns; name it too"
+    return at
+
+
+def _fault(
+    order: list[int], count: int, constants: LayerConstants | None, asked: LayerDirective, facts: RegionFacts
+) -> str | None:
+    """order: behind which layers. count: of the constants that are fetched so."""
+    if order != sorted(order):
+        return "constants come in the order of their use; name the layers in their order"
+    if constants is None:
+        return "its units read constants in more than one memory, so that nothing is fetched ahead; leave it out"
+    memory = facts.chip.spaces[constants.space]
+    if dram_alignment(facts.chip) % memory.memory.alignment_bytes:
+        return f"{memory.key}.alignment_bytes does not divide that of DRAM, so that nothing is fetched ahead; leave it out"
+    if count > len(constants.blocks):
+        return f"{format_count(count, 'constant')} in all; with these loops it has {len(constants.blocks)}"
+    rings = [r for r in asked.said.rings if isinstance(r.buffer, OperandBuffer) and r.buffer.role == "constant"]
+    if rings and count == len(constants.blocks):
+        return "its constants pass through no ring then; leave out the rings of constants"
+    return None
+
+
+def fetches_all(asked: LayerDirective, parts: Sequence[PrefetchPart]) -> bool:
+    """Whether no constant of the layer is left that would pass through a ring."""
+    constants = collect_constants(asked.layer, asked.tiling, asked.units) if parts else None
+    return constants is not None and sum(len(part.blocks) for part in parts) == len(constants.blocks)
+
+
+class DirectedLayerBuilder:
+    """Of one region. Raises CompileError with all faults that depend on where tensors lie."""
+
+    def __init__(self, given: BoundTree, facts: RegionFacts, cascades: Callable[[], CascadePlanner]):
+        """cascades: of the region, asked for where layers take turns."""
+        self._given, self._facts, self._of_region = given, facts, cascades
+
+    @property
+    def _cascades(self) -> CascadePlanner:
+        return self._of_region()
+
+    def alone(self, indices: Sequence[int], resident: Collection[str]) -> dict[int, PlannedLayer]:
+        """Layers by themselves. resident: roots in SRAM."""
+        facts, faults, found = self._facts, Faults(self._given.tree), dict[int, PlannedLayer]()
+        for index in indices:
+            layer, asked = facts.layers[index], self._given.asked.get(index)
+            if asked is None:
+                found[index] = PlannedLayer(layer, None)
+                continue
+            inside = frozenset(tensors_in(layer, facts.views, resident))
+            plan = _planned(index, asked, inside, self._given, facts, faults)
+            found[index] = PlannedLayer(layer, plan)
+        faults.end()
+        return found
+
+    def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
+        """Layers in turns. resident: roots that lie in SRAM whole."""
+        faults = Faults(self._given.tree)
+        found = [self._turns(turns, resident, faults) for turns in self._given.turns]
+        faults.end()
+        return tuple(f for f in found if f is not None)
+
+    def _turns(self, turns: CascadeDirective, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
+        self._require_rows(turns, faults)
+        self._require_blocks(turns, frozenset(resident), faults)
+        chosen: dict[int, TileChoice] = {}
+        for index in turns.layers:
+            asked = self._given.asked[index]
+            for _, alloc in list_prefetches(asked.said):
+                faults.of(asked.layer, alloc.line, "fetch: layers in turns bring their constants themselves; leave it out")
+            chosen[index] = TileChoice(asked.tiling, asked.units)
+        if faults:
+            return None
+        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen, turns.sweep)
+        visited = list(flatten_tiles(draft.visited))
+        slots: dict[int, tuple[Slot, ...]] = {}
+        for index in turns.layers:
+            asked, units = self._given.asked[index], chosen[index].units
+            own = [work for layer, works in visited if layer == index for work in works]
+            known = draft.blocks[index].slots(BufferCounts(self._facts.depth, self._facts.depth), True)
+            works = _works_of(index, draft.stripes.steps, asked)
+            found = ring_slots(asked, known, works, draft.inside, faults, units)
+            if require_capable_units(asked, units, lambda own=own: own, faults) and found is not None:
+                slots[index] = found
+        return self._cascades.planned(draft, slots) if len(slots) == len(turns.layers) else None
+
+    def _require_rows(self, turns: CascadeDirective, faults: Faults) -> None:
+        """As many of each tensor are kept as stripes need."""
+        layers, height, lines = turns.layers, turns.loop.step, self._given.lines
+        kept = set(self._cascades.kept(layers.start, layers.stop, ()).values())
+        for root in sorted(turns.rows.keys() - kept):
+            faults.add(
+                lines[root],
+                f"alloc {quote_name(root)}: its rows cannot be kept by themselves; let all of it lie in sram, or in dram",
+            )
+        least = self._cascades.least_rows(layers, height, turns.rows)
+        if least is None:
+            faults.add(turns.loop.line, f"for {ROWS}: one of these layers needs all of what another makes; they take no turns")
+            return
+        types = self._facts.layers[layers.start].types
+        for root, rows in turns.rows.items():
+            tall, need = types[root].shape[1], least.get(root, 0)
+            if rows > tall:
+                faults.add(lines[root], f"alloc {quote_name(root)} rows {rows}: it has {tall}")
+            elif rows < need:
+                stripes = f"stripes of {format_count(height, 'row')} need {need} of it at once"
+                faults.add(lines[root], f"alloc {quote_name(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
+
+    def _require_blocks(self, turns: CascadeDirective, resident: frozenset[str], faults: Faults) -> None:
+        """Blocks of channels, or of columns, go through all the layers one by one."""
+        layers, (channels, columns) = turns.layers, turns.sweep
+        _, _, wide, deep = self._facts.layers[layers.stop - 1].output.shape
+        if channels:
+            at, blocks = f"for {CHANNELS} by {channels}", self._cascades.blocks(layers.start, layers.stop, resident)
+            if not blocks:
+                faults.add(turns.loop.line, f"{at}: one of these layers needs other channels of what another makes")
+            elif channels % blocks[-1] or channels >= deep:
+                faults.add(turns.loop.line, f"{at}: take a multiple of {blocks[-1]} below {deep}")
+        if columns:
+            at = f"for {COLUMNS} by {columns}"
+            if columns >= wide:
+                faults.add(turns.loop.line, f"{at}: take fewer than {wide}")
+            elif not self._in_columns(turns):
+                reason = "keep rows of all that these layers hand on, each in an alloc of its own, to nothing behind them"
+                faults.add(turns.loop.line, f"{at}: {reason}")
+
+    def _in_columns(self, turns: CascadeDirective) -> bool:
+        """Whether rows are kept of all that a block of columns would make more than once."""
+        layers, views = turns.layers, self._facts.views
+        made = {views[layer.node.outputs[0]].root for layer in self._facts.layers[layers.start : layers.stop - 1]}
+        return made <= turns.rows.keys() and bool(self._cascades.columns(layers.start, layers.stop, frozenset()))
+
+
+def _planned(
+    index: int, asked: LayerDirective, resident: Collection[str], given: BoundTree, facts: RegionFacts, faults: Faults
+) -> LayerPlan | None:
+    """A layer by itself. resident: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
+    layer, units, model = asked.layer, asked.units, facts.model
+    every = layer_units(layer, asked.tiling)
+    nest = layer.tiled.nest(layer, asked.tiling)
+    visited = list(sample_tiles(nest, turn(every)))
+    sizes = Sizes(layer, every)
+    for works in visited:
+        for work in works if not isinstance(works, int) else ():
+            sizes.add(work, resident)
+    ahead = bind_prefetches(index, asked, given, facts, faults)
+    no_rings = ahead is not None and fetches_all(asked, ahead)
+    known = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
+    slots = ring_slots(asked, known, nest.works(), resident, faults, units)
+    if slots is None or ahead is None:
+        return None
+    walk = PlanTimer(model, facts.views, resident)
+    # Where only the first constants are there, its cycles are those with none there, as when they were dealt.
+    there: dict[Hashable, AccessRange] = {
+        key: AccessRange(part.space, 0, 0, []) for part in ahead for key in part.places if no_rings
+    }
+    works = walk.works(layer, slots, units, visited, turn(every), None, there)
+    needed = staging_bytes(slots, model.chip)
+    return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, ahead=ahead)
+
+
+def _works_of(index: int, stripes: Iterable[Sequence[Step]], asked: LayerDirective) -> Iterator[TileTask]:
+    """All of a layer in turns, in order."""
+    calls = (step for step in chain.from_iterable(stripes) if isinstance(step, LayerCall) and step.layer == index)
+    return chain.from_iterable(asked.layer.tiled.nest(asked.layer, asked.tiling, c.extent).works() for c in calls)
+
+
+class FixedLayers:
+    """Of one region. inside, outside: roots that must lie in SRAM whole, and that must not."""
+
+    def __init__(self, given: BoundTree, facts: RegionFacts, made: DirectedLayerBuilder):
+        self.given, self._facts, self._made = given, facts, made
+        self._plans: dict[tuple[int, frozenset[str]], LayerPlan | None] = {}
+        self._cascades: dict[frozenset[str], tuple[PlannedCascade, ...]] = {}
+
+    @property
+    def inside(self) -> frozenset[str]:
+        return self.given.resident
+
+    @cached_property
+    def rows(self) -> frozenset[str]:
+        """Roots of which the latest rows are kept."""
+        return frozenset(root for turns in self.given.turns for root in turns.rows)
+
+    @cached_property
+    def outside(self) -> frozenset[str]:
+        return self.given.spilled.union(self.rows, self._through_rings())
+
+    def _through_rings(self) -> Iterator[str]:
+        """Roots that layers bring to rings of their own or take from them."""
+        for asked in self.given.asked.values():
+            layer = asked.layer
+            reads = next(layer.tiled.nest(layer, asked.tiling).works()).reads
+            for alloc in asked.said.rings:
+                ring = alloc.buffer
+                if not isinstance(ring, OperandBuffer) or ring.role == "constant":
+                    continue
+                operands = (
+                    [(box.tensor, box.role) for box in reads] if ring.role == "input" else [(layer.node.outputs[0], "output")]
+                )
+                for tensor, role in operands[ring.number : ring.number + 1]:
+                    if all(unit.roles[role] == Space.SRAM for unit in asked.units):  # elsewhere rings bring what is resident too
+                        yield self._facts.views[tensor].root
+
+    def alone(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
+        """Of a layer by itself, or None of a mover. inside: tensors of it that lie in SRAM. Raises CompileError."""
+        key = index, inside
+        if key not in self._plans:
+            roots = {self._facts.views[n].root for n in inside}
+            self._plans[key] = self._made.alone([index], roots)[index].plan
+        return self._plans[key]
+
+    def made(self, indices: Sequence[int]) -> dict[int, PlannedLayer]:
+        """Layers by themselves, with all that is wrong with them. Raises CompileError."""
+        return self._made.alone(indices, self.inside)
+
+    def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
+        """resident: roots in SRAM whole. Raises CompileError."""
+        own = frozenset(resident)
+        if own not in self._cascades:
+            self._cascades[own] = self._made.turns(own)
+        return self._cascades[own]
+
+    @cached_property
+    def together(self) -> frozenset[int]:
+        """Layers in turns."""
+        return frozenset(i for turns in self.given.turns for i in turns.layers)
+
+    def least_bytes(self) -> Mapping[int, int]:
+        """SRAM that each layer it names needs beside what stays there, where nothing else does."""
+        sram, align = int(Space.SRAM), self._facts.chip.sram.alignment_bytes
+        plans = {i: self._least_plan(i) for i in self.given.asked if i not in self.together}
+        found = {i: plan.staging_bytes.get(sram, 0) for i, plan in plans.items() if plan is not None}
+        for turns, cascade in zip(self.given.turns, self.turns(self.inside)):
+            held = {v.root: v for v in cascade.views.values()}
+            types = self._facts.layers[turns.layers.start].types
+            rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in held.items())
+            slots = sum(p.plan.staging_bytes.get(sram, 0) for p in cascade.layers if p.plan is not None)
+            found |= dict.fromkeys(turns.layers, rows + slots)
+        return found
+
+    def _least_plan(self, index: int) -> LayerPlan | None:
+        layer = self._facts.layers[index]
+        names = (*layer.activations, *layer.node.outputs)
+        return self.alone(index, frozenset(n for n in names if self._facts.views[n].root in self.inside))
