@@ -14,6 +14,7 @@ from tests.quantized.test_forms import built_form, by_onnxruntime, db, outputs, 
 from tests.semantics.machines import mixed_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import load_machine
+from toolchain.runtime import Session
 
 MACHINES = {"edge16_mixed": mixed_machine, "transformer64": lambda: load_machine("transformer64")}
 
@@ -132,3 +133,18 @@ def test_what_is_left_in_float_does_not_end_where_calibration_does(tmp_path: Pat
     loud = [{"x": 3 * s["x"]} for s in samples]
     built = build(tmp_path / "tensorrt.onnx", BuildOptions(mixed_machine(), calibration=str(tmp_path / "calib.npz")))
     assert db(by_onnxruntime(quantized, loud), outputs(built, loud)) >= 40
+
+
+def test_what_is_left_in_float_ends_where_its_function_does(tmp_path: Path) -> None:
+    """A Tanh gives nothing beyond 1, whatever its input does, which has four times what calibration saw."""
+    text = """(float[1,32] x) => (float[1,32] q, float[1,32] y)
+        <float s = {0.1}, int8 z = {0}, float k = {20}, float h = {0.5}> {
+        a = Mul(x, k) t = Tanh(a) c = QuantizeLinear(t, s, z) q = DequantizeLinear(c, s, z) y = Mul(t, h) }"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}'), tmp_path / "m.onnx")
+    x = np.linspace(-1.5, 2, 64, dtype=np.float32).reshape(2, 1, 32)
+    np.savez(tmp_path / "data.npz", x=x)
+    built = build(tmp_path / "m.onnx", BuildOptions("transformer64", calibration=str(tmp_path / "data.npz")))
+    codes = codes_of(built)
+    assert codes["t"][1] == pytest.approx(1 / 32767, rel=0.01)
+    (y,) = Session(built.data).run(["y"], {"x": x[0]})
+    assert db(np.tanh(20 * x[0]) / 2, np.asarray(y)) >= 65

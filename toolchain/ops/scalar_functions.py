@@ -191,19 +191,26 @@ def clip_bounds(function: Function) -> Bounds | None:
 
 def scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
     """(k, (low, high)) when the function is k x, clamped, else None. k: finite and not zero."""
+    found = affine_bounds(function)
+    return (found[0], found[2]) if found is not None and found[1] == 0 else None
+
+
+def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
+    """(k, b, (low, high)) when the function is k x + b, clamped, else None. k and b: finite, k not zero."""
     steps: list[tuple[str, float]] = []  # from the outermost on, as clamps of the result
-    factor = 1.0
+    factor, offset = 1.0, 0.0
     while not isinstance(function, float) and function != X:
         if function[0] in ("min", "max") and isinstance(function[2], float):
             kind = function[0] if factor > 0 else _OTHER_END[function[0]]
-            steps.append((kind, function[2] * factor))
+            steps.append((kind, function[2] * factor + offset))
             function = function[1]
             continue
-        found = _factor(function)
+        found = _affine(function)
         if found is None:
             return None
-        factor, function = factor * found[0], found[1]
-        if not math.isfinite(factor) or factor == 0:
+        offset += factor * found[1]
+        factor, function = factor * found[0], found[2]
+        if not math.isfinite(factor) or factor == 0 or not math.isfinite(offset):
             return None
     if isinstance(function, float):
         return None
@@ -213,7 +220,7 @@ def scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
             low, high = value if low is None else max(low, value), None if high is None else max(high, value)
         else:
             low, high = None if low is None else min(low, value), value if high is None else min(high, value)
-    return factor, (low, high)
+    return factor, offset, (low, high)
 
 
 def multiple(function: Function) -> float | None:
@@ -222,13 +229,19 @@ def multiple(function: Function) -> float | None:
     return found[0] if found is not None and found[0] > 0 and found[1] == (None, None) else None
 
 
-def _factor(function: Function) -> tuple[float, Function] | None:
-    """(k, f) where the function is k f."""
+def _affine(function: Function) -> tuple[float, float, Function] | None:
+    """(k, b, f) where the function is k f + b."""
     kind, *arguments = function
     if kind == "neg":
-        return -1.0, arguments[0]
-    if kind == "mul":
-        return next(((a, b) for a, b in (arguments, arguments[::-1]) if isinstance(a, float)), None)
+        return -1.0, 0.0, arguments[0]
+    if kind in ("mul", "add"):
+        pair = next(((a, b) for a, b in (arguments, arguments[::-1]) if isinstance(a, float)), None)
+        return None if pair is None else (pair[0], 0.0, pair[1]) if kind == "mul" else (1.0, pair[0], pair[1])
+    if kind == "sub":
+        first, second = arguments
+        if isinstance(second, float):
+            return 1.0, -second, first
+        return (-1.0, first, second) if isinstance(first, float) else None
     if kind == "div" and isinstance(arguments[1], float) and arguments[1]:
-        return 1 / arguments[1], arguments[0]
+        return 1 / arguments[1], 0.0, arguments[0]
     return None

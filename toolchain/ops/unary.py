@@ -25,7 +25,17 @@ from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.rescale import Rescale, make_rescale_node
-from toolchain.ops.scalar_functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, multiple, scaled_bounds
+from toolchain.ops.scalar_functions import (
+    SIGN,
+    SQUARE,
+    Bounds,
+    Function,
+    affine_bounds,
+    clip_bounds,
+    evaluate,
+    multiple,
+    scaled_bounds,
+)
 from toolchain.ops.step_functions import find_step_decomposition
 
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
@@ -99,19 +109,23 @@ class Unary(FloatOp):
 
     def _exact(self, node: Node, scope: QuantContext) -> Node | None:
         """In the place of an interpolated table, which bends between two of its entries: a square as a product, a multiple,
-        clamped or not, as a change of scale, where the machine has it to half a code."""
+        shifted or not, clamped or not, as a change of scale, where the machine has it to half a code."""
         operations = scope.chip.functions
         if self.function == SQUARE and "mul" in operations:
             return self._square(node, scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope)
-        found, y, numerics = scaled_bounds(self.function), scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
+        found, y, numerics = affine_bounds(self.function), scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
         if found is None or found[0] < 0 or "rescale" not in operations:
             return None
+        factor, offset, bounds = found
+        zero_point, ends = y.zero_point + round(offset / y.scale), clamp_codes(bounds, y, numerics.activation)
+        if not numerics.activation.low <= zero_point <= numerics.activation.high:
+            return None
         try:
-            error = choose_scale(scope.quant(node.inputs[0]).scale * found[0] / y.scale, numerics.scale).relative_error
+            error = choose_scale(scope.quant(node.inputs[0]).scale * factor / y.scale, numerics.scale).relative_error
         except ScaleRangeError:
             return None
-        low, high = numerics.activation.limits
-        return self._scaled(node, *found, scope) if abs(float(error[0])) * (high - low) <= 0.5 else None
+        off = abs(float(error[0])) * max(abs(end - zero_point) for end in ends)
+        return self._scaled(node, factor, bounds, scope, offset) if off <= 0.5 else None
 
     def _square(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
         """A product is exact; between two entries of a table a square is always above itself, which a mean of many shows."""
@@ -186,11 +200,11 @@ class Unary(FloatOp):
         requant = scope.requant(min(reach, most), "rescale", codes, zero, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
-    def _scaled(self, node: Node, factor: float, bounds: Bounds, scope: QuantContext) -> Node:
-        """factor: positive."""
+    def _scaled(self, node: Node, factor: float, bounds: Bounds, scope: QuantContext, offset: float = 0.0) -> Node:
+        """factor: positive; offset: what is added, to half a code."""
         x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
-        low, high = clamp_codes(bounds, y, codes)
-        requant = scope.requant(x.scale * factor / y.scale, "rescale", codes, y.zero_point, low, high, where=node.name)
+        (low, high), zero_point = clamp_codes(bounds, y, codes), y.zero_point + round(offset / y.scale)
+        requant = scope.requant(x.scale * factor / y.scale, "rescale", codes, zero_point, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
 

@@ -25,6 +25,7 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.ir.range_constraints import FixedRange
+from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.passes.decompose import decompose_all
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.repair_pipeline import EFFORTS, OBSERVERS_STEP, STEPS, Effort, RepairStep, StepResult, run_repair
@@ -251,9 +252,20 @@ def _of_model(found: Quantization, model: NormalModel) -> Quantization:
 
 def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
     """What a quantized model leaves in float has no end there: where its codes are finer than those of 8 bits, so much of them
-    goes to values beyond what calibration saw."""
+    goes to values beyond what calibration saw, but where what makes them has an end."""
     fine = {n for n in network.selection.left & ranges.keys() if types[n].bits > 8}
-    return {n: Range(_ROOM * r.low, _ROOM * r.high) if n in fine else r for n, r in ranges.items()}
+    roomy = {n: Range(_ROOM * r.low, _ROOM * r.high) if n in fine else r for n, r in ranges.items()}
+    for node in (n for n in network.selection.graph.nodes if isinstance(n.op, FloatOp)):
+        y, x = (network.origins[n].tensor if n in network.origins else "" for n in (node.outputs[0], node.inputs[0]))
+        if y not in fine or x not in roomy:
+            continue
+        low, high = operator_of(node, FloatOp).reach(roomy[x])
+        seen, wide = ranges[y], roomy[y]
+        roomy[y] = Range(
+            wide.low if low is None else max(wide.low, min(seen.low, low)),
+            wide.high if high is None else min(wide.high, max(seen.high, high)),
+        )
+    return roomy
 
 
 def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
