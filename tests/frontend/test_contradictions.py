@@ -175,6 +175,14 @@ MAP = [
         "b = int64[1] {0} s = int64[4] {0,65536,65536,1} z = Slice(x, b, b) y = Reshape<allowzero = 1>(z, s)",
         'its output "y" would have the shape [0, 65536, 65536, 1]; 268,435,456 elements are the most',
     ),
+    *(
+        (
+            "",
+            f"i = int64[1,2] {{0,0}} y = GatherND<batch_dims = {count}>(x, i)",
+            f"batch_dims={count}: its data [1, 3, 8, 8] and indices [1, 2] have 1 at most",
+        )
+        for count in (-1, 2, -(2**31))
+    ),
     ("", "y = LRN<size = 0>(x)", "size=0: must be 1 or more"),
     ("", "y = DepthToSpace<blocksize = 2>(x)", "blocksize=2: its square must divide the 3 channels of its input"),
     (

@@ -218,6 +218,12 @@ def gather(said: NodeFacts) -> Faults:
 def gather_nd(said: NodeFacts) -> Faults:
     """GatherND, ScatterND: the last dimension of the indices counts through those of the data, behind the batch's."""
     indices, batch = said.value(1), said.number("batch_dims", 0)
+    most = min(len(said.shape(0)), len(said.shape(1))) - 1
+    if not 0 <= batch <= max(most, 0):
+        yield said.refuse(
+            f"batch_dims={batch}: its data {list(said.shape(0))} and indices {list(said.shape(1))} have {most} at most"
+        )
+        return
     if indices is None or not indices.size:
         return
     if not indices.ndim:
