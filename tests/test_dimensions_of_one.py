@@ -31,7 +31,8 @@ MACHINES = ("edge16", "ethos_u55_256", "ethos_u65_512", "nvdla_small", "transfor
 CONSTANT = "wvuks"  # how names of constants begin
 COUNT, SEED = int(os.environ.get("ONES_CASES", "6")), int(os.environ.get("ONES_SEED", "0"))
 ONE_SENTENCE = re.compile(r"[^\n]+(\n  help: [^\n]+)?")
-REFUSED: tuple[str, ...] = ()  # what a shipped machine may say of a case, each a part of its sentence
+# What may be said of a case, each a part of its sentence: of a ConvTranspose with SAME whose window is 1.
+REFUSED = ("beyond its window: the specification and onnxruntime do not agree what that is",)
 MOST_REFUSED = 0.05  # of the cases
 LEAST_DB = 40.0  # of int16: as of random networks
 ALL = [c for m in (windows, arithmetic, movement, functions, decompose_models, logic_cases) for c in m.CASES]

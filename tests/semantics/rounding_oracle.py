@@ -39,10 +39,16 @@ def half_toward_zero(x: Array) -> Array:
 
 
 def nearest(rounding: Rounding) -> tuple[Nearest, ...]:
-    """The ways to the nearest code on a machine of this rounding, which differ in where halves go: as it says, by the even code
-    where it names none; and either way, since a ratio of scales such as 1 / 254 is no multiplier over a power of two: the least
-    that is left of it moves all halves of a tensor toward zero, or all away from it."""
-    own = {Rounding.SINGLE_HALF_UP: half_up, Rounding.DOUBLE_ROUND: half_away}
+    """The ways to a code on a machine of this rounding: as it says, toward zero or down where it rounds so, else to the nearest,
+    halves to the even code where it names no other; and to the nearest with halves either way, since a ratio of scales such as
+    1 / 254 is no multiplier over a power of two: the least that is left of it moves all halves of a tensor toward zero, or all
+    away from it."""
+    own: dict[Rounding, Nearest] = {
+        Rounding.SINGLE_HALF_UP: half_up,
+        Rounding.DOUBLE_ROUND: half_away,
+        Rounding.TRUNCATE: np.trunc,  # each rounding is half a code off on the whole, which sums of sums add up
+        Rounding.FLOOR: np.floor,
+    }
     return tuple(dict.fromkeys((own.get(rounding, np.rint), half_toward_zero, half_away)))
 
 
@@ -126,6 +132,8 @@ class Rounded:
     def _computed(self, index: int, node: onnx.NodeProto, values: dict[str, Array], constants: dict[str, Array]) -> list[Array]:
         if f"{node.output[0]}/scaled" in self._codes and node.op_type == "BatchNormalization":
             return [self._normalized(node, [values[n] for n in node.input])]
+        if node.op_type == "QuantizeLinear" and len(node.input) == 3 and values[node.input[1]].size == 1:
+            return [self._quantized(*(np.asarray(values[n]) for n in node.input))]
         if node.op_type in ("Sum", "Mean"):
             return [self._summed(node, [values[n] for n in node.input])]
         read = [n for n in dict.fromkeys(node.input) if n]
@@ -154,6 +162,14 @@ class Rounded:
         others = tuple(a for a in range(weight.ndim) if a != axis)
         scale = np.abs(weight).max(others, keepdims=True) / most
         return {name: np.asarray(self._nearest(weight / np.where(scale == 0, 1, scale)) * scale, weight.dtype)}
+
+    def _quantized(self, x: Array, scale: Array, zero_point: Array) -> Array:
+        """As the file says, but for halves: codes of one rounding are halves between those of the next, coarser one."""
+        codes = np.asarray(x, np.float64) / scale
+        is_half = np.abs(codes - np.floor(codes) - 0.5) < HALF - 0.5
+        limits = np.iinfo(zero_point.dtype)
+        whole = np.where(is_half, self._nearest(codes), np.rint(codes)) + zero_point
+        return np.clip(whole, limits.min, limits.max).astype(zero_point.dtype)
 
     def _summed(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
         """Two by two, with codes between them, and before they are divided by their number."""

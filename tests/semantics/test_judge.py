@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 from quant.fixed_point.core.rounding import Rounding
 from tests.semantics.case import Case
 from tests.semantics.chip_tensors import held_codes
 from tests.semantics.judge import changed_outputs, codes_db, in_float, judged, sqnr_db
 from tests.semantics.machines import int8_machine, int16_machine
-from tests.semantics.rounding_oracle import nearest
+from tests.semantics.rounding_oracle import Rounded, nearest
 from tests.semantics.sqnr_floors import LEAST_DB, right_on_8, right_on_16
 from toolchain.frontend import linear_rules
 from toolchain.runtime import Session
@@ -153,7 +154,20 @@ def test_halves_go_where_the_machine_says_or_either_way() -> None:
     up, toward, away = [-1, 0, 1, 2, 3, 0, 0, 2], [-1, 0, 0, 1, 2, 0, 0, 2], [-2, -1, 1, 2, 3, 0, 0, 2]
     assert found == [up, toward, away]
     assert [way(x).tolist() for way in nearest(Rounding.DOUBLE_ROUND)] == [away, toward]
-    assert nearest(Rounding.FLOOR)[0](x).tolist() == [-2, 0, 0, 2, 2, 0, 0, 2]
+    assert nearest(Rounding.FP32_RNE)[0](x).tolist() == [-2, 0, 0, 2, 2, 0, 0, 2]
+    assert nearest(Rounding.FLOOR)[0](x).tolist() == [-2, -1, 0, 1, 2, 0, -1, 1]
+    assert nearest(Rounding.TRUNCATE)[0](x).tolist() == [-1, 0, 0, 1, 2, 0, 0, 1]
+
+
+def test_the_file_rounds_halves_where_the_machine_does() -> None:
+    """Codes of 0.5 are halves between those of 1, which the file rounds to the even one."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) <float s = {1}, int8 z = {3}> {
+        q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
+    )
+    x = np.array([0.5, -0.5, 1.6, 200], np.float32)
+    found = [Rounded(proto, {}, 8, way).run({"x": x})[0].tolist() for way in nearest(Rounding.DOUBLE_ROUND)]
+    assert found == [[1, -1, 2, 124], [0, 0, 2, 124]]
 
 
 def test_halves_that_add_up_cost_the_rounded_file_what_they_cost_the_chip(tmp_path: Path) -> None:
