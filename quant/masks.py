@@ -110,7 +110,8 @@ def _note(node: onnx.NodeProto, ranges: Mapping[str, Range], found: Mapping[str,
     x = node.input[0]
     if x not in ranges or _seen(ranges[x]).low >= found[x].low - MASK_MARGIN:
         return ""
-    return f"{called(x)}: a mask down to {_seen(ranges[x]).low:.3g}; to {node.name or node.output[0]} {found[x].low:.4g} masks as well"
+    low = _seen(ranges[x]).low
+    return f"{called(x)}: a mask down to {low:.3g}; to {node.name or node.output[0]} {found[x].low:.4g} masks as well"
 
 
 def _seen(r: Range) -> Range:

@@ -8,13 +8,14 @@ from pathlib import Path
 import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
-from toolchain.atomic_files import naming
+from toolchain.atomic_files import naming, read_limited, write_atomically
 from toolchain.cli.application import Version, application, report_errors, say
-from toolchain.errors import CompileError
-from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
+from toolchain.errors import CompileError, ConfigError
+from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names, upgrade_text
 from toolchain.hw.timing import IDEAL
 from toolchain.hw.timing_terms import defaulted_terms
 from toolchain.hw.unit_map import EMIT
+from toolchain.input_limits import YAML_BYTES
 from toolchain.isa import load_machine, machine_digest, table_schema
 from toolchain.isa.c_header import c_header
 from toolchain.isa.manual import manual, manual_page
@@ -84,6 +85,23 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
         if not found:
             say("no difference")
     raise typer.Exit(1 if found else 0)
+
+
+@app.command()
+def upgrade(
+    file: str = typer.Argument(metavar="FILE", help="A machine's YAML, or an instruction table's."),
+    output: str | None = typer.Option(None, "-o", "--output", help="Where to write; without it the file itself is replaced."),
+) -> None:
+    """Rewrites a machine file or an instruction table of an earlier format. Comments and all other keys stay as they are."""
+    with report_errors():
+        try:
+            text = read_limited(Path(file), YAML_BYTES).decode()
+        except UnicodeDecodeError:
+            raise ConfigError([f"{file}:1: not YAML: not UTF-8 text"]) from None
+        upgraded = upgrade_text(text, file)
+        if upgraded.changes or output is not None:
+            write_atomically(output or file, upgraded.text.encode())
+        print("\n".join(f"{file}: {change}" for change in upgraded.changes) or f"{file}: is of the newest format already")
 
 
 @app.command()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from toolchain.hw.chip import Chip, table_name_fault
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_differences, chip_lines
+from toolchain.hw.formats import MACHINE_FORMAT, TABLE_FORMAT, Upgrade, take_format, upgrade_text
 from toolchain.hw.limits import ConvolutionLimits, PoolLimits
 from toolchain.hw.load import ChipFile, is_shipped, load_chip, machine_files, read_chip_file, shipped_names
 from toolchain.hw.quantities import write_bytes, write_hertz
-from toolchain.hw.schema import chip_schema, schema_text
+from toolchain.hw.schema import chip_schema, format_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
 from toolchain.hw.type_rules import Broken
 from toolchain.hw.unit_map import Space, Unit
@@ -16,6 +17,8 @@ from toolchain.hw.validation import shown, suggest, validate
 from toolchain.hw.yaml_source import KeyPath, Source, read_source, read_yaml, render_path
 
 __all__ = [
+    "MACHINE_FORMAT",
+    "TABLE_FORMAT",
     "Broken",
     "Chip",
     "ChipFile",
@@ -27,10 +30,12 @@ __all__ = [
     "Source",
     "Space",
     "Unit",
+    "Upgrade",
     "chip_differences",
     "chip_lines",
     "chip_schema",
     "find_broken_rules",
+    "format_schema",
     "is_shipped",
     "load_chip",
     "machine_files",
@@ -43,6 +48,8 @@ __all__ = [
     "shown",
     "suggest",
     "table_name_fault",
+    "take_format",
+    "upgrade_text",
     "validate",
     "write_bytes",
     "write_hertz",

@@ -13,6 +13,7 @@ from toolchain.errors import NO_FILE, ConfigError
 from toolchain.hw.chip import Chip
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.fault_recovery import RecoveredFault, RecoveredModels, readings
+from toolchain.hw.formats import MACHINE_FORMAT, take_format, upgrade_hint
 from toolchain.hw.validation import find_faults, format_fault, in_order, suggest, words_of
 from toolchain.hw.yaml_source import Source, read_yaml
 
@@ -58,7 +59,7 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
     label, file = _locate(name_or_path)
     if not file.is_file() and (hint := _shipped_hint(label)):
         raise ConfigError([f"{label}: {NO_FILE}{hint}"])
-    source = read_yaml(file, label, doubles=True)
+    source, format_faults = take_format(read_yaml(file, label, doubles=True), MACHINE_FORMAT)
     if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
     if table is not None and isinstance(source.data, dict):
@@ -67,7 +68,8 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
         chip, mended = _read(source)
     except RecursionError:
         raise ConfigError([source.fault((), "nests too deep")]) from None
-    faults = in_order([*source.doubles, *(fault.reason for fault in mended.faults)])
+    faults = in_order([*format_faults, *source.doubles, *(fault.reason for fault in mended.faults)])
+    faults = [*upgrade_hint(source), *faults] if faults else faults
 
     def sibling(relative: str) -> tuple[str, Traversable]:
         if isinstance(file, Path) and (beside := _inside(file.parent, relative)) is not None:

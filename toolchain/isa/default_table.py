@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from toolchain.errors import ConfigError
-from toolchain.hw import Chip
+from toolchain.hw import TABLE_FORMAT, Chip
 from toolchain.isa.encoding import WIDEST_VALUE
 from toolchain.isa.encoding_needs import list_needed_operations
 from toolchain.isa.table import WORD_BITS
@@ -192,6 +192,7 @@ def _register_row(wanted: dict[str, Need], opcode_low: int, name: str) -> list[s
 def _head(chip: Chip, kind: str, word_bits: int) -> list[str]:
     return [
         f"# A first table for {chip.name}: every field as wide as this machine needs. Bits are [high, low].",
+        f"format: {TABLE_FORMAT}",
         f"name: {chip.name.replace('-', '_')}_{kind}",
         f"kind: {kind}",
         f"description: {_DESCRIPTIONS[kind].format(word_bits)}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import (
+    TABLE_FORMAT,
     Broken,
     Chip,
     ChipFile,
@@ -22,6 +23,7 @@ from toolchain.hw import (
     read_yaml,
     render_path,
     table_name_fault,
+    take_format,
     validate,
 )
 from toolchain.isa.encoding import Isa
@@ -109,6 +111,9 @@ def _certain(broken: Callable[[Chip], Sequence[Broken]], chip_file: ChipFile) ->
 
 def read_table(source: Source) -> tuple[Table | None, list[str]]:
     """(the instruction table, []) or (None, its faults)."""
+    source, format_faults = take_format(source, TABLE_FORMAT)
+    if format_faults:
+        return None, format_faults
     if not isinstance(source.data, dict):
         return None, validate(RegisterTable, source)[1]  # tables of every kind are mappings
     kind = source.data.get("kind")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from toolchain.hw import NonNegative, Section
+from toolchain.hw import TABLE_FORMAT, NonNegative, Section, format_schema
 
 Bits = Annotated[tuple[NonNegative, NonNegative], Field(description="[high, low]", examples=[[31, 26]])]
 Reserved = Annotated[tuple[Bits, ...], Field(description="list of [high, low]", examples=[[[31, 26], [15, 12]]])]
@@ -132,4 +132,6 @@ TABLES: dict[str, type[RegisterTable] | type[DescriptorTable]] = {
 def table_schema() -> str:
     """The JSON schema of `hw_configs/isa/*.yaml`, for editors."""
     schema = TypeAdapter(Table).json_schema(by_alias=True)
+    for table in (d for d in schema["$defs"].values() if "kind" in d.get("properties", {}) and "word_bits" in d["properties"]):
+        table["properties"]["format"] = format_schema(TABLE_FORMAT)
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1, sort_keys=True) + "\n"
