@@ -19,6 +19,8 @@ from onnx import ModelProto, numpy_helper
 
 from toolchain.cli import application
 
+from toolchain.cli import THREADS_RAN_ON
+
 COMMAND = "from toolchain.cli import {0}; {0}()"
 
 
@@ -80,6 +82,32 @@ def test_an_interrupt_of_a_build(in_workshop: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["endless.py", "running"]
 
 
+THREAD = """
+import threading, time
+import numpy as np
+
+
+def f():
+    threading.Thread(target=time.sleep, args=({seconds},)).start()
+    yield {{"x": np.zeros((1, 3, 8, 8), np.float32)}}
+"""
+
+
+@pytest.mark.parametrize(("seconds", "warnings"), [(1000, 1), (0.1, 0)])
+def test_a_thread_of_the_users_file_does_not_keep_the_command(
+    in_workshop: Path, tmp_path: Path, seconds: float, warnings: int
+) -> None:
+    (tmp_path / "threads.py").write_text(THREAD.format(seconds=seconds))
+    arguments = ["good.onnx", "--hw", "edge16", "--calib", f"{tmp_path}/threads.py:f", "-o", f"{tmp_path}/z.npu"]
+    with started("build", *arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and f"wrote {tmp_path}/z.npu" in out
+    assert err.count(THREADS_RAN_ON) == warnings
+
+
 def test_names_that_the_terminal_cannot_show(in_workshop: Path, tmp_path: Path) -> None:
     proto = model()
     proto.graph.node[-1].output[0] = proto.graph.output[0].name = "выход"
@@ -103,6 +131,31 @@ def test_a_dump_appears_whole_or_not_at_all(in_workshop: Path, tmp_path: Path) -
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert (printed.code, printed.err) == (2, f"{tmp_path}/00-normal.txt: file too large\n")
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"00-normal.txt": "old"}
+
+
+def test_a_full_disk_leaves_old_dumps_and_every_other_file(in_workshop: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    line = (
+        f"npu-build good.onnx --hw edge16 -o {tmp_path}/z.npu --dump-after fuse --dump-dir {tmp_path}/d --json {tmp_path}/z.json"
+    )
+    assert run(line).code == 0
+    before, usual = contents(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "z.npu").stat().st_size - 1, usual[1]))
+    try:
+        printed = run(f"{line} -O0 --host-node Relu_1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert (printed.code, printed.err.splitlines()[-1]) == (2, f"{tmp_path}/z.npu: file too large")
+    assert contents(tmp_path) == before
+
+
+def test_a_build_that_fails_writes_the_dumps_of_the_stages_that_it_got_through(in_workshop: Path, tmp_path: Path) -> None:
+    (tmp_path / "z.npu").write_text("old")
+    line = f"npu-build good.onnx --hw edge16 -o {tmp_path}/z.npu --dump-after all --dump-dir {tmp_path}/d"
+    printed = run(f"{line} --calib feed.py:fails")
+    assert printed.code == 2 and "feed.py:fails" in printed.err
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["00-normal.txt", "01-compose.txt", "02-select.txt"]
+    assert (tmp_path / "z.npu").read_text() == "old"
 
 
 def test_dumps_of_all_regions_are_in_one_file(in_workshop: Path, tmp_path: Path) -> None:

@@ -12,6 +12,12 @@ from importlib import import_module
 
 from toolchain.cli.memory_limit import end_for_memory, lacks_memory, work_in_child
 
+THREAD_SECONDS = 2.0  # threads of a pool end as soon as Python does
+THREADS_RAN_ON = (
+    f"WARNING: a thread of the Python file ran on for {THREAD_SECONDS:g} s behind the command and was ended; "
+    "end it in the file, or start it with daemon=True\n"
+)
+
 
 def build() -> None:
     _run_console_script("build")
@@ -36,7 +42,25 @@ def collect_seldom() -> None:
 
 def _run_console_script(command: str) -> None:
     work_in_child()
-    run_command(command)
+    before = threading.enumerate()
+    try:
+        run_command(command)
+    except SystemExit as done:
+        if any(not thread.daemon for thread in threading.enumerate() if thread not in before):
+            _end_threads_later(done.code)
+        raise
+
+
+def _end_threads_later(code: object) -> None:
+    """Python waits at its end for the threads that a user's file started; after a while this ends the process with `code`."""
+    timer = threading.Timer(THREAD_SECONDS, _end_with_threads, (code if isinstance(code, int) else int(code is not None),))
+    timer.daemon = True
+    timer.start()
+
+
+def _end_with_threads(code: int) -> None:
+    os.write(2, THREADS_RAN_ON.encode())
+    os._exit(code)
 
 
 def run_command(command: str) -> None:

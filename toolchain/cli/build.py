@@ -38,8 +38,8 @@ from toolchain.cli.option_values import (
     VALUE,
     VALUE_FORM,
     VALUE_HELP,
+    StageDumps,
     dump_files,
-    dumper,
     judging_data,
     plan_goal,
     qdq_files,
@@ -51,7 +51,6 @@ from toolchain.errors import CompileError
 
 if TYPE_CHECKING:
     from toolchain.api import BuildOptions
-    from toolchain.compiler import Dump
 
 NOT_ACCURATE = 3  # exit code of a build that the gate keeps from being written
 LEVELS = ("0", "1", "2", "3")
@@ -246,7 +245,7 @@ def build_command(
         wanted = OutputFiles(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         _require_places(inputs, wanted, dumps)
-        _build(model, options, wanted, explain, force, dumper(dumps))
+        _build(model, options, wanted, explain, force, StageDumps(dumps))
 
 
 def _machine(hw: str | None, level: str) -> str:
@@ -336,19 +335,25 @@ def _build(
     wanted: OutputFiles,
     explain: bool,
     force: bool,
-    dump: Dump,
+    dumps: StageDumps,
 ) -> None:
     from toolchain.api import build
     from toolchain.atomic_files import write_files
     from toolchain.codegen import image_files, images_of_entries
     from toolchain.schedule.text import print_schedule
 
-    with make_progress_bar() as progress:
-        built = build(model, options, dump, progress)
+    try:
+        with make_progress_bar() as progress:
+            built = build(model, options, dumps.add, progress)
+    except Exception:  # what the stages made is looked at then
+        dumps.write()
+        raise
     if built.failures and not force:
+        dumps.write()
         say(report(built, explain, options))
         warn(built.warnings)
-        refused = "nothing was written; mend it, ask for less, or take it as it is with --force"
+        written = "nothing but the dumps" if dumps.files else "nothing"
+        refused = f"{written} was written; mend it, ask for less, or take it as it is with --force"
         say("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), is_fault=True)
         raise SystemExit(NOT_ACCURATE)
     parts = built.entries or {"": built}
@@ -364,7 +369,7 @@ def _build(
     folders = _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
     folders |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))
     made = [*filter(None, (wanted.image, wanted.error_report)), *(file.parent for file in folders)]
-    write_files({**files, **folders, wanted.target: built.data}, made)
+    write_files({**dumps.contents, **files, **folders, wanted.target: built.data}, [*dumps.folders, *made])
     say(report(built, explain, options))
     programs = any(one.figures["layers"] for one in parts.values())
     checked = "the emitted program equals the integer reference bit for bit" if programs else "no program"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain.atomic_files import is_stream, naming
+from toolchain.atomic_files import is_stream
 from toolchain.cli.application import require_folder
 from toolchain.errors import CompileError
 
 if TYPE_CHECKING:
-    from toolchain.compiler import Dump
     from toolchain.schedule.goals import Goal
 
 
@@ -162,21 +162,30 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
     return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
 
 
-def dumper(files: Mapping[str, Path]) -> Dump:
-    """Writes the file of a stage, whole; those of later regions are added to it. The function raises OSError."""
-    from toolchain.atomic_files import write_atomically
-    from toolchain.compiler import ignore_progress
+@dataclass(frozen=True)
+class StageDumps:
+    """Texts of the stages that have `files`, held until they are written together with whatever else a command writes."""
 
-    if not files:
-        return ignore_progress
-    texts: dict[str, str] = {}
+    files: Mapping[str, Path]
+    texts: dict[str, str] = field(default_factory=dict[str, str])
 
-    def dump(name: str, text: Callable[[], str]) -> None:
-        if name not in files:
-            return
-        texts[name] = texts.get(name, "") + text()
-        with naming(files[name]):
-            files[name].parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(files[name], texts[name].encode(errors="backslashreplace"))
+    def add(self, stage: str, text: Callable[[], str]) -> None:
+        """Keep the text of a stage; those of later regions and entries are added to it."""
+        if stage in self.files:
+            self.texts[stage] = self.texts.get(stage, "") + text()
 
-    return dump
+    @property
+    def contents(self) -> dict[Path, bytes]:
+        """The bytes of each file of a stage that was reached."""
+        return {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
+
+    @property
+    def folders(self) -> list[Path]:
+        """Those of the files."""
+        return list(dict.fromkeys(file.parent for file in self.contents))
+
+    def write(self) -> None:
+        """Write the files, all or none. Raises OSError."""
+        from toolchain.atomic_files import write_files
+
+        write_files({**self.contents}, self.folders)

@@ -63,7 +63,7 @@ class NormalModel:
     operator in float, as a share of each number; states: inputs with the outputs that are
     these inputs of the next run, states_asked: those of them that somebody asked for, states_likely: pairs that are none unless
     somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its; bound:
-    inputs of the file that the data bind to these values."""
+    inputs of the file that somebody or the data bind to these values."""
 
     graph: OnnxGraph
     opset: int
@@ -190,7 +190,8 @@ def load_model(
     weights = {name: _weights(n, graph.constants, held) for (name, _), n in zip(nodes, proto.graph.node)}
     made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     warnings = length_warnings(proto, graph, bound, said)
-    source = source_of(Path(path), proto, inlined, bound, graph, {**fixed, **by_data.values})
+    constant_inputs = {**fixed, **by_data.values}
+    source = source_of(Path(path), proto, inlined, bound, graph, constant_inputs)
     del proto
     wide, notes = cast_to_float32(graph, opset)
     real = dequantize_graph(wide, opset, static_ranges)
@@ -199,7 +200,7 @@ def load_model(
     steps = {n: fresh_name(one, taken) for n, one in static.repeated.items() if n in normal.types}
     own |= {n: one for n, one in steps.items() if n not in made}
     told = (*bound.notes, *by_data.notes, *notes, *real.notes), tuple(warnings)
-    return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps, bound=by_data.values)
+    return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps, bound=constant_inputs)
 
 
 def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], held: Mapping[str, str]) -> tuple[str, ...]:
