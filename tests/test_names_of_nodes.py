@@ -13,7 +13,7 @@ from tests.verified_passes import graphs_in
 from toolchain import entry_points
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import InternalError, ProgramError
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType, distinctly_named, verify
+from toolchain.ir.graph import Graph, Node, OnnxOp, Origin, Quant, TensorType, distinctly_named, verify
 
 F = TensorType((2,), "float32")
 
@@ -34,6 +34,13 @@ def test_two_nodes_of_one_name_are_a_fault_that_a_new_graph_does_not_have() -> N
     broken = Graph("g", nodes, ("x",), ("y",), dict.fromkeys("xpy", F), {})
     assert verify(broken) == ["2 nodes have the name 'a'"]
     assert not verify(broken.with_nodes(nodes))
+
+
+def test_codes_say_of_what_they_are() -> None:
+    types = {"x": F, "y": TensorType((2,), "int8", Quant(1.0, 0))}
+    graph = Graph("g", (node("a", "x", "y"),), ("x",), ("y",), types, {})
+    assert verify(graph) == ["tensor 'y' has codes, and no origin says of what"]
+    assert not verify(graph.with_nodes(graph.nodes, origins={"y": Origin("y", "plain")}))
 
 
 def rounded(kind: str, scale: float) -> onnx.ModelProto:

@@ -224,6 +224,8 @@ def verify(graph: Graph[Any]) -> list[str]:
         defined.update(n for n in node.outputs if n)
     faults += [f"output {n!r} is never defined" for n in graph.outputs if n not in defined]
     faults += [f"tensor {n!r} has no type" for n in sorted(defined) if n not in graph.types]
+    coded = (n for n in sorted(defined - graph.constants.keys()) if n in graph.types and graph.types[n].quant is not None)
+    faults += [f"tensor {n!r} has codes, and no origin says of what" for n in coded if n not in graph.origins]
     for name, value in graph.constants.items():
         said, held = graph.types.get(name), TensorType(value.shape, value.dtype.name)
         if said is not None and (said.shape, said.dtype) != (held.shape, held.dtype):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant, TensorType, fresh_name, step_name
+from toolchain.ir.graph import INNER, Graph, Node, Origin, Quant, TensorType, fresh_name, step_name
 from toolchain.ir.states import ChipState, CircularState
 from toolchain.ops.data_movement import IntegerConcat, Slice
 from toolchain.ops.kit.tile import ceil_div, round_up
@@ -146,13 +146,14 @@ def _turned(graph: Graph, window: _Window, ring: CircularState, numbers: dict[tu
     held = fresh_name(f"{state.past}@ring", taken)
     taken[held] = taken[state.made] = _of_rows(kind, axis, 2 * ring.period)
     inputs = tuple(held if n == state.past else n for n in graph.inputs)
+    origins = {held: graph.origins[state.past]}
     number = numbers.get((ring.period, ring.rows))
     if number is None:
         number = fresh_name(f"{state.pair.past}: where its rows go", taken)
         numbers[ring.period, ring.rows] = number
         codes = min(number_types(ring.period, chip), key=lambda c: c.bits)
         taken[number] = TensorType((1,), codes.dtype.name, Quant(1.0, 0))
-        inputs = (*inputs, number)
+        inputs, origins[number] = (*inputs, number), Origin(state.pair.past, INNER)
     first, last = ring.window(0).start, ring.period - ring.rows
     nodes = list[Node]()
     for node in graph.nodes:
@@ -164,7 +165,7 @@ def _turned(graph: Graph, window: _Window, ring: CircularState, numbers: dict[tu
             newer, rows = window.newer, _of_rows(kind, axis, ring.rows)
             if taken[newer].shape != rows.shape:
                 newer = fresh_name(f"{newer}@rows", taken)
-                taken[newer] = rows
+                taken[newer], origins[newer] = rows, Origin(graph.origins[window.newer].tensor, INNER)
                 nodes.append(Node(step_name(node.name, "rows"), Reshape(rows.shape), (window.newer,), (newer,)))
             nodes.append(replace(node, op=PutRows(axis, True, ring.period), inputs=(held, newer, number)))
         elif state.past in node.inputs and isinstance(node.op, Reshape) and _alike(kind.shape, node.op.shape):
@@ -176,7 +177,7 @@ def _turned(graph: Graph, window: _Window, ring: CircularState, numbers: dict[tu
         nodes = [Node(step_name(state.pair.past, "window"), take, (held, number), (state.past,)), *nodes]
     states = tuple(s._replace(past=held, ring=ring._replace(number=number)) if s == state else s for s in graph.states)
     turned = replace(graph, inputs=inputs, states=states)
-    return turned.with_nodes(_wanted(nodes, graph.outputs), taken, None, {held: graph.origins[state.past]})
+    return turned.with_nodes(_wanted(nodes, graph.outputs), taken, None, origins)
 
 
 def _wanted(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
