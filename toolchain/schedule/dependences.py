@@ -109,47 +109,44 @@ class PartialBuffer:
 
 
 class AccessRanges:
-    """Areas that still have a byte of their own."""
+    """The ranges of each memory that still have a byte of their own."""
 
     def __init__(self) -> None:
         self._spaces: dict[int, _Space] = {}
 
     def add(self, space: int, start: int, size_bytes: int) -> AccessRange:
+        """A new range, which takes its bytes from those that had them before."""
         if space not in self._spaces:
-            self._spaces[space] = _Space()
-        known, end = self._spaces[space], start + size_bytes
-        area = AccessRange(space, start, end, known.meeting(start, end))
-        known.add(area)
-        return area
+            self._spaces[space] = _Space(space)
+        return self._spaces[space].add(start, start + size_bytes)
 
 
 class _Space:
-    """Areas of one memory, by place; beside them their first bytes and ends, as columns."""
+    """The ranges of one memory in no order, with their first bytes and ends as columns of an array."""
 
-    def __init__(self) -> None:
-        self._areas: list[AccessRange] = []
+    def __init__(self, space: int) -> None:
+        self._space = space
+        self._ranges: list[AccessRange] = []
         self._bytes = np.zeros((2, 64), dtype=np.int64)
 
-    def meeting(self, start: int, end: int) -> list[AccessRange]:
-        """Those that have bytes of [start, end)."""
-        starts, ends = self._bytes[:, : len(self._areas)]
-        return [self._areas[at] for at in np.flatnonzero((starts < end) & (ends > start)).tolist()]
-
-    def add(self, area: AccessRange) -> None:
-        """In the place of those of which it has all bytes."""
-        starts, ends = self._bytes[:, : len(self._areas)]
-        for at in np.flatnonzero((starts >= area.start) & (ends <= area.end)).tolist()[::-1]:
-            self._put(at, self._areas.pop())
-        if len(self._areas) == self._bytes.shape[1]:
+    def add(self, start: int, end: int) -> AccessRange:
+        starts, ends = self._bytes[:, : len(self._ranges)]
+        overlapping = np.flatnonzero((starts < end) & (ends > start)).tolist()
+        added = AccessRange(self._space, start, end, [self._ranges[at] for at in overlapping])
+        for at in reversed(overlapping):
+            if start <= self._ranges[at].start and self._ranges[at].end <= end:
+                self._replace(at, self._ranges.pop())
+        if len(self._ranges) == self._bytes.shape[1]:
             self._bytes = np.concatenate((self._bytes, np.zeros_like(self._bytes)), axis=1)
-        self._areas.append(area)
-        self._bytes[:, len(self._areas) - 1] = area.start, area.end
+        self._ranges.append(added)
+        self._bytes[:, len(self._ranges) - 1] = start, end
+        return added
 
-    def _put(self, at: int, area: AccessRange) -> None:
-        """The last one in a place that becomes free; none where the place was its own."""
-        if at < len(self._areas):
-            self._areas[at] = area
-            self._bytes[:, at] = area.start, area.end
+    def _replace(self, at: int, last: AccessRange) -> None:
+        """Put the last range in a place that becomes free, unless that place was its own."""
+        if at < len(self._ranges):
+            self._ranges[at] = last
+            self._bytes[:, at] = last.start, last.end
 
 
 def rows_meet(a: Box, b: Box) -> int:
