@@ -84,7 +84,7 @@ def _in_columns() -> Iterator[None]:
 def _stays(plan: RegionPlan, cascade: Cascade) -> int:
     """Layers of blocks of channels with more slots for an input than rings have."""
     own = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.sweep.channels else []
-    return sum(any(s.role.startswith("r") and s.copies > 2 for s in p.slots) for p in own if p is not None)
+    return sum(any(r.buffer.role == "input" and r.copies > 2 for r in p.rings) for p in own if p is not None)
 
 
 def _all_spilled(planner: RegionPlanner, plan: RegionPlan) -> RegionPlan:

@@ -279,7 +279,7 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     with forced_turns(counts):
         (plan,) = _built(model, with_keys(base, memories=memories, engines=engines), tmp_path).plans
     assert counts["cascades"] and counts["in turns on several units"]
-    rings = [slot for planned in plan.layers if planned.plan is not None for slot in planned.plan.slots if slot.copies > 1]
+    rings = [r for planned in plan.layers if planned.plan is not None for r in planned.plan.rings if r.copies > 1]
     assert {slot.space for slot in rings if slot.of_constants} > {int(Space.SRAM)}
     assert all(len(set(slot.sizes)) == 1 for slot in rings)
 

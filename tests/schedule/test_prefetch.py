@@ -110,8 +110,8 @@ def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> 
         patch.setattr(prefetch.PrefetchSearch, "_cut_short", False)
         assert built.figures["cycles"] < 0.95 * build(path, BuildOptions(machine)).figures["cycles"]
     (late,) = (p.plan for p in plans[-1].layers if p.layer.node.name == "late" and p.plan is not None)
-    assert any(slot.of_constants for slot in late.slots)
-    assert {machine.chip.spaces[part.space].name for part in late.ahead} == {"weights"}
+    assert any(slot.of_constants for slot in late.rings)
+    assert {machine.chip.spaces[part.space].name for part in late.fetches} == {"weights"}
     assert plans[-1].cycles == pytest.approx(built.figures["cycles"], rel=0.03)
     (tmp_path / "net.sched").write_text(print_schedule(built.schedule))
     assert build(path, BuildOptions(machine, schedule=str(tmp_path / "net.sched"))).data == built.data

@@ -117,18 +117,18 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
     views, model = _views(layer), CostModel(layer.chip)
     for tiling in _some_tilings(data.draw, layer):
         nest = layer.tiled.nest(layer, tiling)
-        works = list(nest.works())
+        tiles = list(nest.works())
         plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, UNBOUNDED)
         assert plan is not None
         sizes = Sizes(layer, plan.units)
-        for work in works:
-            sizes.add(work, resident)
-        assert plan.slots == sizes.slots(depth, plan.units)
-        assert plan.works == len(works)
+        for tile in tiles:
+            sizes.add(tile, resident)
+        assert plan.rings == sizes.slots(depth, plan.units)
+        assert plan.works == len(tiles)
         whole = PlanTimer(model, views, resident)
-        assert whole.works(layer, plan.slots, plan.units, [works]) == len(works)
+        assert whole.works(layer, plan.rings, plan.units, [tiles]) == len(tiles)
         # Steps that are passed over may leave other tiles in their rings: two loads for each turn of the innermost loop.
-        turns = len(works) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
+        turns = len(tiles) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
         assert plan.cycles == pytest.approx(whole.cycles, rel=0.005, abs=320 * turns)
 
 
@@ -240,7 +240,7 @@ def test_the_best_of_a_budget_fits_it() -> None:
         assert plan == LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).best(room, 12)
         if plan is not None:
             align = layer.chip.sram.alignment_bytes
-            rings = sum(-(-size // align) * align for s in plan.slots for size in s.sizes)
+            rings = sum(-(-size // align) * align for s in plan.rings for size in s.sizes)
             assert plan.staging_bytes == {SRAM: rings} and rings <= budget
         costs.append(plan.cycles if plan is not None else float("inf"))
     assert costs == sorted(costs) and costs[0] < costs[3] < costs[4] == float("inf")

@@ -56,7 +56,7 @@ def test_slots_and_orders_need_not_be_among_those_that_are_searched() -> None:
     plan = _plan(_given(said))
     (layer,) = (p.plan for p in plan.layers if p.layer.node.name == CONV)
     assert layer is not None
-    assert {s.role: s.copies for s in layer.slots if s.role != "w"} == {"b0": 8, "r0": 5}  # where its output lies is open
+    assert {r.key: r.copies for r in layer.rings if r.key != "w"} == {"b0": 8, "r0": 5}  # where its output lies is open
     assert not layer.tiling.rows_outer and (layer.tiling.channels, layer.tiling.inner) == (4, 8)
 
 
@@ -122,7 +122,7 @@ def test_constants_that_are_brought_again_fit_their_slots() -> None:
 """
     found = [_plan(_given(said.replace("ALL", count), with_sram("edge16", 64))) for count in ("all", "2")]
     plans = [p.plan for plan in found for p in plan.layers if p.layer.node.name == last and p.plan is not None]
-    each, two = (next(slot.sizes for slot in plan.slots if slot.role == "b0") for plan in plans)
+    each, two = (next(ring.sizes for ring in plan.rings if ring.key == "b0") for plan in plans)
     assert len(set(each)) > 1 and len(each) == 4
     assert two == (max(each),) * 2
 

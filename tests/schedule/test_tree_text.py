@@ -17,6 +17,7 @@ from toolchain.schedule.nodes import (
     Loop,
     OperandBuffer,
     RegionTree,
+    Ring,
     Seq,
     Tensor,
     Tree,
@@ -34,7 +35,7 @@ counts = st.integers(1, 2000)
 def layers(draw: Any) -> Tree:
     rings = draw(st.lists(st.tuples(st.sampled_from(["input", "constant", "output"]), st.integers(0, 9), words), max_size=4))
     allocs = [
-        Alloc(
+        Ring(
             OperandBuffer(role, 0 if role == "output" else number),
             memory,
             Seq(()),

@@ -163,12 +163,12 @@ def test_constants_come_earlier_or_later() -> None:
     free = compiled(network, machine, 2)
     (tree,), (plan,) = free.schedule, free.plans
     names = [p.layer.node.name for p in plan.layers]
-    late = next(i for i, p in enumerate(plan.layers) if p.plan is not None and p.plan.ahead and p.plan.ahead[0].since < i - 1)
-    count = sum(len(part.blocks) for part in plan.layers[late].plan.ahead)  # type: ignore[union-attr]
+    late = next(i for i, p in enumerate(plan.layers) if p.plan is not None and p.plan.fetches and p.plan.fetches[0].since < i - 1)
+    count = sum(len(part.blocks) for part in plan.layers[late].plan.fetches)  # type: ignore[union-attr]
     for changed, behind in (
         (transform.fetch(tree, names[late], (count, names[late - 1])), [late - 1]),
         (transform.fetch(tree, names[late]), []),
     ):
         (made,) = compiled(network, machine, 2, [changed]).plans
         layer = made.layers[late].plan
-        assert layer is not None and [part.since for part in layer.ahead] == behind
+        assert layer is not None and [part.since for part in layer.fetches] == behind

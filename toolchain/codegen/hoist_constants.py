@@ -56,7 +56,7 @@ def _alike(plan: RegionPlan) -> list[int]:
     inside = {i for c in plan.cascades for i in c.layers}
     layers = enumerate(plan.layers)
     return sorted(
-        find_shared_constants((i, p.layer) for i, p in layers if p.plan is not None and not p.plan.ahead and i not in inside)
+        find_shared_constants((i, p.layer) for i, p in layers if p.plan is not None and not p.plan.fetches and i not in inside)
     )
 
 

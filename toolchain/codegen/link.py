@@ -26,8 +26,8 @@ from toolchain.ops.kit.tile import ConstantBlock, round_up
 from toolchain.passes.extract_sample import SampleGraph
 from toolchain.passes.partition import Segment
 from toolchain.schedule.copies import Location, dram_alignment
+from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.tile_buffers import PrefetchPart
 
 
 def link_region(
@@ -220,13 +220,13 @@ class _Constants:
                 self.end += round_up(len(data), self._align)
         return self._known[block.key]
 
-    def together(self, part: PrefetchPart) -> int:
+    def together(self, part: Fetch) -> int:
         """Of blocks that nothing else reads: one behind the other, with zeros between them."""
         first = self.end
         for block in part.blocks:
             data = block.data()
             padded = data if block is part.blocks[-1] else data.ljust(round_up(len(data), self._align), b"\0")
-            if self.end - first != part.places[block.key] or block.key in self._known:
+            if self.end - first != part.offsets[block.key] or block.key in self._known:
                 raise InternalError(f"constants {block.key} do not lie where they are fetched from")
             self._known[block.key] = self.end
             self.blocks.append((self.end, padded))

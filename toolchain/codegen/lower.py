@@ -17,9 +17,10 @@ from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, Tile
 from toolchain.schedule.accumulator_memory import AccumulatorAddresses
 from toolchain.schedule.copies import CopyEngine, Location, Stride, copies
 from toolchain.schedule.lower_moves import lower_moves
+from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.stripes import BufferReset, BufferShift, LayerCall, shift_boxes
-from toolchain.schedule.tile_buffers import PlannedLayer, PrefetchPart, box_strides, needs_staging, rings
+from toolchain.schedule.tile_buffers import PlannedLayer, box_strides, empty_buffers, needs_staging
 from toolchain.schedule.unit_choice import lower_to_unit
 from toolchain.schedule.views import View
 
@@ -32,7 +33,7 @@ class BaseAddresses:
 
     roots: Mapping[str, Location]
     block: Callable[[ConstantBlock], int]
-    part: Callable[[PrefetchPart], int]
+    part: Callable[[Fetch], int]
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,8 @@ class _LayerLowering:
         store = chip.channels[-1]
         self.loads = CopyEngine(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = CopyEngine(store.number, chip.dma_dimensions)
-        self.rings = rings(planned.plan.slots) if planned.plan is not None else {}
-        self.ahead = {key: part for part in (planned.plan.ahead if planned.plan is not None else ()) for key in part.places}
+        self.rings = empty_buffers(planned.plan.rings) if planned.plan is not None else {}
+        self.ahead = {key: part for part in (planned.plan.fetches if planned.plan is not None else ()) for key in part.offsets}
         self.starts: dict[str, int] = {}  # in DRAM, of parts
         self.units = iter(planned.units or ())
 
@@ -189,11 +190,11 @@ class _LayerLowering:
         for group in self._tiles(None):
             yield replace(group, loads=(*group.loads, *next(fetched, ())))
 
-    def fetch(self, part: PrefetchPart, start: int, stop: int) -> Iterator[Copy]:
+    def fetch(self, part: Fetch, start: int, stop: int) -> Iterator[Copy]:
         """Bytes [start, stop) of constants that lie one behind the other."""
-        if part.role not in self.starts:
-            self.starts[part.role] = self.bases.part(part)
-        source, target = self.starts[part.role] + start, self.plan.part(self.index, part)
+        if part.key not in self.starts:
+            self.starts[part.key] = self.bases.part(part)
+        source, target = self.starts[part.key] + start, self.plan.part(self.index, part)
         ends = Location(Space.DRAM, source), replace(target, address=target.address + start)
         return self.channels.deal(copies(*ends, [Stride(stop - start, 1, 1)], 1, self.loads))
 
@@ -235,7 +236,7 @@ class _LayerLowering:
     def _block(self, role: str, block: ConstantBlock, unit: Unit, loads: list[MachineOp]) -> int:
         part = self.ahead.get(block.key)
         if part is not None:
-            return self.plan.part(self.index, part).address + part.places[block.key]
+            return self.plan.part(self.index, part).address + part.offsets[block.key]
         slot, held = self.kept.take(self.index, block, unit) or self._take(role, unit.roles[block.role], block.key)
         if not held:
             source = Location(Space.DRAM, self.bases.block(block))

@@ -9,8 +9,9 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
 from toolchain.ops.kit.tile import round_up
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import Storage, slot_name
-from toolchain.schedule.tile_buffers import PlannedLayer, Slot
+from toolchain.schedule.tile_buffers import PlannedLayer
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 
@@ -42,7 +43,7 @@ class Allocation:
 
     def in_memories(self, searched: bool = True) -> dict[int, Placement] | None:
         """By memory; None where something has no place. searched: not only what is found by one order after the other."""
-        used = {item.space for p in self.planned if p.plan is not None for item in (*p.plan.slots, *p.plan.ahead)}
+        used = {item.space for p in self.planned if p.plan is not None for item in (*p.plan.rings, *p.plan.fetches)}
         placements: dict[int, Placement] = {}
         for space in sorted({int(Space.SRAM), *used}):
             placement = self._in(space, searched)
@@ -67,7 +68,7 @@ class Allocation:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.apart else []
         outlive = (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0))
-        ahead = any(p.plan is not None and p.plan.ahead for p in self.planned)
+        ahead = any(p.plan is not None and p.plan.fetches for p in self.planned)
         nodes = _PLACING_NODES if searched else 0
         for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
             for early, late in outlive:
@@ -94,19 +95,19 @@ class Allocation:
             for h in (self.held if space == Space.SRAM else ())
         ]
         slots = [
-            Buffer(slot_name(step, slot.role, i), _since(start, slot, early), end + late, size, align)
+            Buffer(slot_name(step, ring.key, i), _since(start, ring, early), end + late, size, align)
             for step, p in enumerate(self.planned)
             if p.plan is not None
             for start, end in (_lives(step, step + 1, self.together),)
-            for slot in p.plan.slots
-            if slot.space == space
-            for i, size in enumerate(slot.sizes)
+            for ring in p.plan.rings
+            if ring.space == space
+            for i, size in enumerate(ring.sizes)
         ]
         ahead = [
-            Buffer(slot_name(step, part.role, 0), part.since, step + 1 + late, part.size_bytes, align)
+            Buffer(slot_name(step, fetch.key, 0), fetch.since, step + 1 + late, fetch.size_bytes, align)
             for step, p in enumerate(self.planned)
-            for part in (p.plan.ahead if p.plan is not None else ())
-            if part.space == space
+            for fetch in (p.plan.fetches if p.plan is not None else ())
+            if fetch.space == space
         ]
         return [*homes, *slots, *ahead]
 
@@ -121,6 +122,6 @@ def _lives(start: int, end: int, together: Mapping[int, range]) -> tuple[int, in
     return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop
 
 
-def _since(step: int, slot: Slot, early: int) -> int:
+def _since(step: int, ring: Ring, early: int) -> int:
     """Constant blocks may be fetched while the layer before still runs."""
-    return max(0, step - early) if slot.of_constants else step
+    return max(0, step - early) if ring.of_constants else step

@@ -13,10 +13,8 @@ from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Box, Extent, TileTask, Tiling
 from toolchain.schedule.accumulator_memory import AccumulatorAddresses
-from toolchain.schedule.nodes import ALL, Alloc, LayerTree, OperandBuffer, RegionTree
-from toolchain.schedule.plan_to_tree import ring_of
+from toolchain.schedule.nodes import ALL, Alloc, LayerTree, OperandBuffer, RegionTree, Ring
 from toolchain.schedule.text import quote_name, ring_name
-from toolchain.schedule.tile_buffers import Slot
 from toolchain.schedule.tile_pipeline import passing
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.unit_choice import emit_at_zero, lower_to_unit
@@ -68,7 +66,7 @@ def bind_layer(layer: Layer, said: LayerTree, in_turns: bool, faults: Faults) ->
     higher than a stripe, so that it is known elsewhere whether a unit can run them."""
     call = said.call
     if not isinstance(layer.node.op, TiledOp):
-        for part in (*said.rings, *said.loops):
+        for part in (*said.rings, *said.fetches, *said.loops):
             faults.of(layer, part.line, f"is moved by DMA and has no {'rings' if isinstance(part, Alloc) else 'loops'}")
         if call.units or call.dataflow or call.mode:
             faults.of(layer, call.line, "is moved by DMA and runs on no unit; write 'call' alone")
@@ -207,87 +205,80 @@ def _number(what: str, given: str, units: Sequence[Unit], layer: Layer, line: in
     return names.index(given)
 
 
-def ring_slots(
-    asked: LayerDirective,
-    known: Sequence[Slot],
+def bind_rings(
+    directive: LayerDirective,
+    defaults: Sequence[Ring],
     works: Iterator[TileTask],
     resident: Collection[str],
     faults: Faults,
     units: Sequence[Unit],
-) -> tuple[Slot, ...] | None:
-    """known: the rings that it has, with slots for where nothing is said. works: all that run, asked for only where every thing
-    has a slot of its own."""
-    spaces = {space.name: code for code, space in enumerate(asked.layer.chip.spaces)}
-    said: dict[tuple[OperandBuffer, int], Alloc] = {}
-    found = {(ring_of(slot.role), slot.space): slot for slot in known}
-    wrong = False
-    for ring in list_buffers(asked.said):
-        assert isinstance(ring.buffer, OperandBuffer)
-        key = ring.buffer, spaces.get(ring.memory, -1)
-        fault = None
-        if ring.memory not in spaces:
-            fault = f"there is no memory {ring.memory}{suggestion(ring.memory, spaces)}"
-        elif key in said:
-            fault = "stands there twice"
-        elif key not in found:
-            fault = _no_ring(asked, ring.buffer, ring.memory, found, resident)
-        if fault is not None:
-            faults.of(asked.layer, ring.line, f"ring {ring_name(ring.buffer)}: {fault}")
-            wrong = True
-        said[key] = ring
-    if wrong:
+) -> tuple[Ring, ...] | None:
+    """The layer's rings, each with as many slots as the schedule says, else as `defaults` has; None where some ring is not its.
+
+    works: all tiles that run, which are looked at only where each item has a slot of its own. resident: tensors in SRAM.
+    """
+    rings = {(ring.buffer, ring.memory): ring for ring in defaults}
+    written: dict[tuple[OperandBuffer, str], Ring] = {}
+    refusals: list[str] = []
+    for ring in directive.said.rings:
+        key = ring.buffer, ring.memory
+        refusal = "stands there twice" if key in written else None if key in rings else _no_ring(directive, ring, rings, resident)
+        if refusal is not None:
+            faults.of(directive.layer, ring.line, f"ring {ring_name(ring.buffer)}: {refusal}")
+            refusals.append(refusal)
+        written[key] = ring
+    if refusals:
         return None
-    things = _things(asked.layer, units, works, resident) if any(ring.slots == ALL for ring in said.values()) else {}
-    slots: list[Slot] = []
-    for key, slot in found.items():
-        ring = said.get(key)
-        if ring is None:
-            slots.append(slot)
-        elif ring.slots == ALL:
-            sizes = tuple(things.get((slot.role, slot.space), {0: max(slot.sizes)}).values())
-            # Of several units each may take any of the things first.
-            slots.append(replace(slot, sizes=sizes if len(units) == 1 else (max(sizes),) * len(sizes)))
-        else:
-            slots.append(replace(slot, sizes=(max(slot.sizes),) * int(ring.slots)))
-    return tuple(slots)
+    items = _items(directive.layer, units, works, resident) if any(ring.slots == ALL for ring in written.values()) else {}
+    return tuple(_bind_ring(ring, written.get(key), items, len(units) > 1) for key, ring in rings.items())
 
 
-def list_buffers(said: LayerTree) -> tuple[Alloc, ...]:
-    """Of a layer's allocations those of rings."""
-    return tuple(ring for ring in said.rings if isinstance(ring.buffer, OperandBuffer))
+def _bind_ring(
+    default: Ring, written: Ring | None, items: Mapping[tuple[str, int], Mapping[Hashable, int]], shared: bool
+) -> Ring:
+    """shared: several units take items from it, in no fixed order, so that each slot must hold the largest."""
+    if written is None:
+        return default
+    largest = max(default.sizes)
+    sizes = (
+        (largest,) * int(written.slots)
+        if written.slots != ALL
+        else tuple(items.get((default.key, default.space), {0: largest}).values())
+    )
+    return replace(default, slots=written.slots, sizes=(max(sizes),) * len(sizes) if shared else sizes, line=written.line)
 
 
 def _no_ring(
-    asked: LayerDirective,
-    ring: OperandBuffer,
-    memory: str,
-    found: Mapping[tuple[OperandBuffer, int], Slot],
-    resident: Collection[str],
+    directive: LayerDirective, ring: Ring, rings: Collection[tuple[OperandBuffer, str]], resident: Collection[str]
 ) -> str:
-    """Why it is none of the layer's."""
-    elsewhere = [asked.layer.chip.spaces[space].name for own, space in found if own == ring]
+    """The reason why a ring is none of the layer's. rings: those that it has."""
+    layer, buffer, memories = directive.layer, ring.buffer, [space.name for space in directive.layer.chip.spaces]
+    if ring.memory not in memories:
+        return f"there is no memory {ring.memory}{suggestion(ring.memory, memories)}"
+    elsewhere = [memory for other, memory in rings if other == buffer]
     if elsewhere:
-        return f"lies in {', '.join(elsewhere)}, where {', '.join(u.name for u in asked.units)} reads it, and not in {memory}"
-    reads = next(asked.layer.tiled.nest(asked.layer, asked.tiling).works()).reads
-    if ring.role == "input" and ring.number < len(reads) and reads[ring.number].tensor in resident:
-        return f"{quote_name(reads[ring.number].tensor)} lies in sram and is read there; leave out the ring or that alloc"
-    if ring.role == "output" and asked.layer.node.outputs[0] in resident:
-        return f"{quote_name(asked.layer.node.outputs[0])} lies in sram and is written there; leave out the ring or that alloc"
-    names = ", ".join(dict.fromkeys(ring_name(own) for own, _ in found))
+        names = ", ".join(u.name for u in directive.units)
+        return f"lies in {', '.join(elsewhere)}, where {names} reads it, and not in {ring.memory}"
+    reads = next(layer.tiled.nest(layer, directive.tiling).works()).reads
+    if buffer.role == "input" and buffer.number < len(reads) and reads[buffer.number].tensor in resident:
+        return f"{quote_name(reads[buffer.number].tensor)} lies in sram and is read there; leave out the ring or that alloc"
+    if buffer.role == "output" and layer.node.outputs[0] in resident:
+        return f"{quote_name(layer.node.outputs[0])} lies in sram and is written there; leave out the ring or that alloc"
+    names = ", ".join(dict.fromkeys(ring_name(other) for other, _ in rings))
     return f"nothing passes through it; the layer has {f'rings of {names}' if names else 'no rings'}"
 
 
-def _things(
+def _items(
     layer: Layer, units: Sequence[Unit], works: Iterator[TileTask], resident: Collection[str]
 ) -> dict[tuple[str, int], dict[Hashable, int]]:
-    """What passes through each ring, in order, with its bytes: of units with rings of their own, all through each."""
-    found: dict[tuple[str, int], dict[Hashable, int]] = {}
+    """The items that pass through each ring, in order, with their bytes. Units with rings of their own may take all of them."""
+    items: dict[tuple[str, int], dict[Hashable, int]] = {}
     for work in works:
         for unit in units:
-            for role, item, key, space in passing(work, unit, resident):
+            for ring, item, key, space in passing(work, unit, resident):
                 size = layer.box_bytes(item) if isinstance(item, Box) else item.size_bytes
-                found.setdefault((role, space), {}).setdefault(key, size)
+                items.setdefault((ring, space), {}).setdefault(key, size)
             if work.write is not None and work.write.tensor not in resident:
-                ring = found.setdefault(("w", unit.roles["output"]), {})
-                ring.setdefault(work.write, layer.box_bytes(work.write))
-    return found
+                stores = items.setdefault(("w", unit.roles["output"]), {})
+                stores.setdefault(work.write, layer.box_bytes(work.write))
+    return items

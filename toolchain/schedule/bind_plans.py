@@ -11,49 +11,45 @@ from toolchain.errors import format_count
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import TileTask, round_up
-from toolchain.schedule.bind_layer import Faults, LayerDirective, require_capable_units, ring_slots
+from toolchain.schedule.bind_layer import Faults, LayerDirective, bind_rings, require_capable_units
 from toolchain.schedule.bind_region import BoundTree, CascadeDirective, RegionFacts, tensors_in
 from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.cascade_candidates import BufferCounts, PlannedCascade, TileChoice
 from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.dependences import AccessRange
 from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
-from toolchain.schedule.nodes import CHANNELS, COLUMNS, ROWS, Alloc, LayerTree, OperandBuffer, Prefetch
+from toolchain.schedule.nodes import CHANNELS, COLUMNS, ROWS, Fetch, Prefetch, Ring
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import flatten_tiles, sample_tiles
 from toolchain.schedule.stripes import LayerCall, Step
 from toolchain.schedule.text import quote_name
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, PrefetchPart, Sizes, Slot, staging_bytes
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes, staging_bytes
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.unit_choice import turn
 
 
-def list_prefetches(said: LayerTree) -> list[tuple[Prefetch, Alloc]]:
-    """Of a layer's allocations those of constants that are fetched ahead."""
-    return [(alloc.buffer, alloc) for alloc in said.rings if isinstance(alloc.buffer, Prefetch)]
-
-
 def bind_prefetches(
     index: int, asked: LayerDirective, given: BoundTree, facts: RegionFacts, faults: Faults
-) -> tuple[PrefetchPart, ...] | None:
-    """Of a layer by itself; () where it says nothing of them, None where something is wrong."""
-    fetches = list_prefetches(asked.said)
+) -> tuple[Fetch, ...] | None:
+    """The fetches of a layer by itself; None where some cannot be."""
+    fetches = asked.said.fetches
     if not fetches:
         return ()
-    found: list[tuple[int, int]] = []
-    for ahead, alloc in fetches:
-        behind = _behind(ahead.behind, index, given, facts)
+    cuts: list[tuple[Prefetch, int]] = []
+    for fetch in fetches:
+        behind = _behind(fetch.buffer.behind, index, given, facts)
         if isinstance(behind, str):
-            faults.of(asked.layer, alloc.line, f"fetch {ahead.constants} behind {quote_name(ahead.behind)}: {behind}")
+            line = f"fetch {fetch.buffer.constants} behind {quote_name(fetch.buffer.behind)}"
+            faults.of(asked.layer, fetch.line, f"{line}: {behind}")
             return None
-        found.append((ahead.constants, behind))
+        cuts.append((fetch.buffer, behind))
     constants = collect_constants(asked.layer, asked.tiling, asked.units)
-    fault = _fault([since for _, since in found], sum(n for n, _ in found), constants, asked, facts)
+    fault = _fault([since for _, since in cuts], sum(prefetch.constants for prefetch, _ in cuts), constants, asked, facts)
     if fault is not None:
-        faults.of(asked.layer, fetches[0][1].line, f"fetch: {fault}")
+        faults.of(asked.layer, fetches[0].line, f"fetch: {fault}")
         return None
     assert constants is not None
-    return split_constants(constants, found, dram_alignment(facts.chip))
+    return split_constants(constants, cuts, dram_alignment(facts.chip))
 
 
 def _behind(name: str, own: int, given: BoundTree, facts: RegionFacts) -> int | str:
@@ -86,13 +82,12 @@ def _fault(
         return f"{memory.key}.alignment_bytes does not divide that of DRAM, so that nothing is fetched ahead; leave it out"
     if count > len(constants.blocks):
         return f"{format_count(count, 'constant')} in all; with these loops it has {len(constants.blocks)}"
-    rings = [r for r in asked.said.rings if isinstance(r.buffer, OperandBuffer) and r.buffer.role == "constant"]
-    if rings and count == len(constants.blocks):
+    if any(ring.of_constants for ring in asked.said.rings) and count == len(constants.blocks):
         return "its constants pass through no ring then; leave out the rings of constants"
     return None
 
 
-def fetches_all(asked: LayerDirective, parts: Sequence[PrefetchPart]) -> bool:
+def fetches_all(asked: LayerDirective, parts: Sequence[Fetch]) -> bool:
     """Whether no constant of the layer is left that would pass through a ring."""
     constants = collect_constants(asked.layer, asked.tiling, asked.units) if parts else None
     return constants is not None and sum(len(part.blocks) for part in parts) == len(constants.blocks)
@@ -136,20 +131,20 @@ class DirectedLayerBuilder:
         chosen: dict[int, TileChoice] = {}
         for index in turns.layers:
             asked = self._given.asked[index]
-            for _, alloc in list_prefetches(asked.said):
-                faults.of(asked.layer, alloc.line, "fetch: layers in turns bring their constants themselves; leave it out")
+            for fetch in asked.said.fetches:
+                faults.of(asked.layer, fetch.line, "fetch: layers in turns bring their constants themselves; leave it out")
             chosen[index] = TileChoice(asked.tiling, asked.units)
         if faults:
             return None
         draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen, turns.sweep)
         visited = list(flatten_tiles(draft.visited))
-        slots: dict[int, tuple[Slot, ...]] = {}
+        slots: dict[int, tuple[Ring, ...]] = {}
         for index in turns.layers:
             asked, units = self._given.asked[index], chosen[index].units
             own = [work for layer, works in visited if layer == index for work in works]
             known = draft.blocks[index].slots(BufferCounts(self._facts.depth, self._facts.depth), True)
             works = _works_of(index, draft.stripes.steps, asked)
-            found = ring_slots(asked, known, works, draft.inside, faults, units)
+            found = bind_rings(asked, known, works, draft.inside, faults, units)
             if require_capable_units(asked, units, lambda own=own: own, faults) and found is not None:
                 slots[index] = found
         return self._cascades.planned(draft, slots) if len(slots) == len(turns.layers) else None
@@ -216,17 +211,17 @@ def _planned(
     ahead = bind_prefetches(index, asked, given, facts, faults)
     no_rings = ahead is not None and fetches_all(asked, ahead)
     known = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
-    slots = ring_slots(asked, known, nest.works(), resident, faults, units)
+    slots = bind_rings(asked, known, nest.works(), resident, faults, units)
     if slots is None or ahead is None:
         return None
     walk = PlanTimer(model, facts.views, resident)
     # Where only the first constants are there, its cycles are those with none there, as when they were dealt.
     there: dict[Hashable, AccessRange] = {
-        key: AccessRange(part.space, 0, 0, []) for part in ahead for key in part.places if no_rings
+        key: AccessRange(part.space, 0, 0, []) for part in ahead for key in part.offsets if no_rings
     }
     works = walk.works(layer, slots, units, visited, turn(every), None, there)
     needed = staging_bytes(slots, model.chip)
-    return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, ahead=ahead)
+    return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, fetches=ahead)
 
 
 def _works_of(index: int, stripes: Iterable[Sequence[Step]], asked: LayerDirective) -> Iterator[TileTask]:
@@ -261,10 +256,7 @@ class FixedLayers:
         for asked in self.given.asked.values():
             layer = asked.layer
             reads = next(layer.tiled.nest(layer, asked.tiling).works()).reads
-            for alloc in asked.said.rings:
-                ring = alloc.buffer
-                if not isinstance(ring, OperandBuffer) or ring.role == "constant":
-                    continue
+            for ring in (written.buffer for written in asked.said.rings if not written.of_constants):
                 operands = (
                     [(box.tensor, box.role) for box in reads] if ring.role == "input" else [(layer.node.outputs[0], "output")]
                 )

@@ -10,7 +10,7 @@ from toolchain.machine import Space
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import round_up
-from toolchain.schedule.tile_buffers import Slot
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.tilings import SmallestTile
 
 MOST_TILES = 65_536  # of one program: building and checking it takes about a minute
@@ -72,12 +72,12 @@ def explain_too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) 
     )
 
 
-def _label(slot: Slot, layer: Layer, graph: Graph) -> str:
-    if slot.role == "w":
+def _label(ring: Ring, layer: Layer, graph: Graph) -> str:
+    role, index = ring.buffer.role, ring.buffer.number
+    if role == "output":
         return f"output {graph.shown(layer.node.outputs[0])}"
-    if slot.of_constants:
-        return "constants" if slot.role == "b0" else f"constants {int(slot.role[1:]) + 1}"
-    index = int(slot.role[1:])
+    if role == "constant":
+        return f"constants {index + 1}" if index else "constants"
     name = graph.shown(layer.activations[index]) if index < len(layer.activations) else index + 1
     return f"input {name}"
 

@@ -22,6 +22,7 @@ from toolchain.schedule.cascade_candidates import (
 )
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.in_place import InPlace
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
 from toolchain.schedule.plan_cost import count_cascade_bytes
 from toolchain.schedule.plan_timer import PlanTimer
@@ -38,7 +39,7 @@ from toolchain.schedule.stripes import (
     Sweep,
     can_be_cut,
 )
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Room, Sizes, fits, staging_bytes
 from toolchain.schedule.tile_pipeline import LayerPipeline
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.views import View
@@ -257,7 +258,7 @@ class CascadePlanner:
             return None
         return self._drafted(range(key.first, key.end), stripes, start.kept, key.resident, chosen, visited)
 
-    def planned(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
+    def planned(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Ring, ...]]) -> PlannedCascade:
         """slots: of each layer."""
         walk = PlanTimer(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: LayerPipeline.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}

@@ -14,9 +14,10 @@ from toolchain.machine import Space, granule_of
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, Extent, TileTask, Tiling, spans
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.nodes import ALL, Ring
 from toolchain.schedule.plan import Cascade, VisitedStripes
 from toolchain.schedule.stripes import WHOLE, LayerCall, Span, Stripes, Sweep
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes, Slot
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes
 from toolchain.schedule.tilings import Candidate, layer_units
 from toolchain.schedule.unit_choice import chain_of, emit_at_zero, units_for
 from toolchain.schedule.views import View
@@ -276,14 +277,20 @@ class ConstantBuffers:
             return tuple(*(block.values() for block in blocks))
         return (max(size for block in blocks for size in block.values()),) * max(map(len, blocks))
 
-    def slots(self, depth: BufferCounts, stay: bool) -> tuple[Slot, ...]:
+    def slots(self, depth: BufferCounts, stay: bool) -> tuple[Ring, ...]:
         """stay: constants are brought once, each to a slot of its own."""
         reads, stores = (self.sizes.slots(d, self._units, depth.apart) for d in (depth.reads, depth.stores))
-        slots = (store if store.role == "w" else read for read, store in zip(reads, stores))
-        kept = {role: self._kept(role) for role in self.blocks} if stay else {}
+        slots = (store if store.key == "w" else read for read, store in zip(reads, stores))
+        sizes = {key: self._kept(key) for key in self.blocks} if stay else {}
         if depth.stay:
-            kept |= {role: self._own_slots([things]) for role, things in self.read.items()}
-        return tuple(replace(s, sizes=kept.get(s.role, s.sizes)) for s in slots)
+            sizes |= {key: self._own_slots([items]) for key, items in self.read.items()}
+        return tuple(self._sized(ring, sizes[ring.key]) if ring.key in sizes else ring for ring in slots)
+
+    def _sized(self, ring: Ring, sizes: tuple[int, ...]) -> Ring:
+        """The ring with these slots: `ALL` where each item has one of its own."""
+        items = sum(map(len, self.blocks.get(ring.key, {}).values()))
+        each = len(set(sizes)) > 1 or 1 < len(sizes) == items
+        return replace(ring, sizes=sizes, slots=ALL if each else len(sizes))
 
 
 @dataclass
@@ -318,7 +325,7 @@ class CascadeCandidate:
         every = [BufferCounts(depth, depth) for depth in range(most, 0, -1)]
         return [depth._replace(stay=stay) for depth in (*shared, *every[:1], *mixed, *every[1:])]
 
-    def slots(self, depth: BufferCounts, streamed: int) -> dict[int, tuple[Slot, ...]]:
+    def slots(self, depth: BufferCounts, streamed: int) -> dict[int, tuple[Ring, ...]]:
         """streamed: how many layers bring their constants again for each stripe, those of most first."""
         again = self.order[:streamed]
         return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}

@@ -115,7 +115,7 @@ class LayerByLayer:
         different: dict[Hashable, RegionPlan] = {}
         for plan in (*ways, moved):
             if plan is not None:
-                tiles = tuple((p.plan.tiling, p.plan.slots, p.plan.units) if p.plan is not None else None for p in plan.layers)
+                tiles = tuple((p.plan.tiling, p.plan.rings, p.plan.units) if p.plan is not None else None for p in plan.layers)
                 different.setdefault((plan.resident, tiles), plan)
         return list(different.values())
 

@@ -14,7 +14,7 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import ConstantBlock, Tiling, round_up
-from toolchain.schedule.tile_buffers import PrefetchPart
+from toolchain.schedule.nodes import Fetch, Prefetch, Seq
 
 
 def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]:
@@ -66,18 +66,34 @@ def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> La
     return LayerConstants(dict(found.values()), spaces.pop() if spaces else Space.SRAM) if len(spaces) < 2 else None
 
 
-def split_constants(constants: LayerConstants, cuts: Iterable[tuple[int, int]], pitch: int) -> tuple[PrefetchPart, ...]:
-    """cuts: how many of the constants, in order, and behind the loads of which layer they are fetched; all of them, or only the
-    first. pitch: bytes of which each begins at a multiple."""
+def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, int]], pitch: int) -> tuple[Fetch, ...]:
+    """Split a layer's constants, all or only the first, in order into fetches.
+
+    cuts: each prefetch with the index of the layer behind whose loads it is. pitch: bytes; each block begins at a multiple of it.
+    """
     left = iter(constants.blocks.items())
-    found: list[PrefetchPart] = []
-    for count, since in cuts:
-        places: dict[Hashable, int] = {}
+    fetches: list[Fetch] = []
+    for prefetch, since in cuts:
+        offsets: dict[Hashable, int] = {}
         needed: dict[int, int] = {}
         end = 0
-        own = list(islice(left, count))
-        for block, work in own:
-            places[block.key] = round_up(end, pitch)
-            needed[work] = end = places[block.key] + block.size_bytes
-        found.append(PrefetchPart(f"c{len(found)}", tuple(b for b, _ in own), places, needed, end, since, constants.space))
-    return tuple(found)
+        blocks = list(islice(left, prefetch.constants))
+        for block, work in blocks:
+            offsets[block.key] = round_up(end, pitch)
+            needed[work] = end = offsets[block.key] + block.size_bytes
+        number, ordered = len(fetches), tuple(block for block, _ in blocks)
+        fetches.append(
+            Fetch(
+                prefetch,
+                "",
+                Seq(),
+                number=number,
+                blocks=ordered,
+                offsets=offsets,
+                needed=needed,
+                size_bytes=end,
+                since=since,
+                space=constants.space,
+            )
+        )
+    return tuple(fetches)

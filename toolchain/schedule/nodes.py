@@ -11,9 +11,11 @@ What a tree does not say (addresses, live ranges, which of equal units takes a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
+
+from toolchain.ops.kit.tile import ConstantBlock
 
 ALL: Literal["all"] = "all"  # slots of a ring: one for each thing that passes through it
 TENSOR_MEMORIES = ("sram", "dram")  # in which whole tensors lie
@@ -21,7 +23,8 @@ ROWS, CHANNELS, COLUMNS = "rows", "channels", "columns"
 BLOCKS = (CHANNELS, COLUMNS)  # axes of a loop around that over rows
 
 Role = Literal["input", "constant", "output"]
-ROLES: Mapping[str, Role] = {"r": "input", "b": "constant", "w": "output"}  # by how `staging.Slot.role` begins
+ROLES: Mapping[str, Role] = {"r": "input", "b": "constant", "w": "output"}  # by the first letter of `OperandBuffer.key`
+_LETTERS = {role: letter for letter, role in ROLES.items()}
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,26 @@ class Tensor:
 
 @dataclass(frozen=True)
 class OperandBuffer:
-    """Through which tiles of an operand pass: the input or constant of this number, in the order in which works name them."""
+    """Tiles of one operand pass through it: the input or constant of this number, in the order in which tile tasks name them."""
 
     role: Role
     number: int = 0
 
+    @property
+    def key(self) -> str:
+        """The name that timing and placement have for it: r0, r1, ... of inputs, b0, ... of constants, w of the output."""
+        return "w" if self.role == "output" else f"{_LETTERS[self.role]}{self.number}"
+
+    @classmethod
+    def of_key(cls, key: str) -> OperandBuffer:
+        """The buffer of that name."""
+        return cls(ROLES[key[0]], int(key[1:] or 0))
+
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The next so many constants of a layer, in the order of their first use, each at a place of its own: they are fetched behind
-    the loads of a layer, which may be the same."""
+    """The next constants of a layer, so many in the order of their first use. They are fetched behind the loads of another layer,
+    or of the same, each to a place of its own."""
 
     constants: int
     behind: str
@@ -77,7 +90,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Alloc:
-    """The body, while this lies in a memory ("": where units read it, of constants that are fetched ahead). slots: of a ring."""
+    """The body runs while a buffer lies in a memory. `memory` is "" for prefetched constants, which lie where units read them."""
 
     buffer: Tensor | OperandBuffer | Prefetch
     memory: str
@@ -88,10 +101,54 @@ class Alloc:
 
 
 @dataclass(frozen=True)
-class Seq:
-    """One after the other."""
+class Ring(Alloc):
+    """An operand's slots. A plan adds the bytes of each slot and the memory as a code of `chip.spaces`."""
 
-    parts: tuple[Tree, ...]
+    buffer: OperandBuffer
+    sizes: tuple[int, ...] = field(default=(), compare=False)
+    space: int = field(default=-1, compare=False)
+
+    @property
+    def key(self) -> str:
+        return self.buffer.key
+
+    @property
+    def copies(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def of_constants(self) -> bool:
+        return self.buffer.role == "constant"
+
+
+@dataclass(frozen=True)
+class Fetch(Alloc):
+    """A prefetch. A plan adds the constants, which lie one behind the other in DRAM and in a slot of their own.
+
+    number: its place among the layer's fetches. since: index of the layer behind whose loads pieces are brought. offsets: bytes
+    from the slot's start, by key of the block. needed: by tile of the layer, bytes that it and those before it read.
+    """
+
+    buffer: Prefetch
+    number: int = field(default=0, compare=False)
+    blocks: tuple[ConstantBlock, ...] = field(default=(), compare=False, repr=False)
+    offsets: Mapping[Hashable, int] = field(default_factory=dict[Hashable, int], compare=False, repr=False)
+    needed: Mapping[int, int] = field(default_factory=dict[int, int], compare=False, repr=False)
+    size_bytes: int = field(default=0, compare=False)
+    since: int = field(default=-1, compare=False)
+    space: int = field(default=-1, compare=False)
+
+    @property
+    def key(self) -> str:
+        """The name that placement has for its slot: c0, c1, ..."""
+        return f"c{self.number}"
+
+
+@dataclass(frozen=True)
+class Seq:
+    """The parts run one after the other."""
+
+    parts: tuple[Tree, ...] = ()
     note: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
 
@@ -120,9 +177,10 @@ class RegionTree:
 class LayerTree:
     """A layer taken apart: its rings, its loops from the outermost, and what is called."""
 
-    rings: tuple[Alloc, ...]
+    rings: tuple[Ring, ...]
     loops: tuple[Loop, ...]
     call: Call
+    fetches: tuple[Fetch, ...] = ()
 
     @property
     def note(self) -> str:
@@ -136,19 +194,22 @@ class LayerTree:
         """Together again."""
         body: Tree = self.call
         for loop in reversed(self.loops):
-            body = Loop(loop.axis, loop.step, body, loop.note, loop.line)
-        for ring in reversed(self.rings):
-            body = Alloc(ring.buffer, ring.memory, body, ring.slots, ring.note, ring.line)
+            body = replace(loop, body=body)
+        for alloc in reversed((*self.rings, *self.fetches)):
+            body = replace(alloc, body=body)
         return body
 
 
 def layer_of(tree: Tree) -> LayerTree | None:
     """The parts of a layer; None of what holds a Seq."""
-    rings, loops = list[Alloc](), list[Loop]()
-    while not isinstance(tree, Call | Seq):
-        rings, loops = ([*rings, tree], loops) if isinstance(tree, Alloc) else (rings, [*loops, tree])
+    nodes: list[Ring | Fetch | Loop] = []
+    while isinstance(tree, Ring | Fetch | Loop):
+        nodes.append(tree)
         tree = tree.body
-    return LayerTree(tuple(rings), tuple(loops), tree) if isinstance(tree, Call) else None
+    if not isinstance(tree, Call):
+        return None
+    rings, fetches = (tuple(n for n in nodes if isinstance(n, Ring)), tuple(n for n in nodes if isinstance(n, Fetch)))
+    return LayerTree(rings, tuple(n for n in nodes if isinstance(n, Loop)), tree, fetches)
 
 
 def tensors_of(tree: Tree) -> tuple[tuple[Alloc, ...], tuple[Tree, ...]]:
@@ -164,7 +225,7 @@ def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
     """The other way round."""
     body: Tree = Seq(parts)
     for alloc in reversed(tensors):
-        body = Alloc(alloc.buffer, alloc.memory, body, alloc.slots, alloc.note, alloc.line)
+        body = replace(alloc, body=body)
     return body
 
 

@@ -19,11 +19,13 @@ from toolchain.schedule.nodes import (
     ROLES,
     Alloc,
     Call,
+    Fetch,
     LayerTree,
     Loop,
     OperandBuffer,
     Prefetch,
     RegionTree,
+    Ring,
     Role,
     Seq,
     Tensor,
@@ -228,10 +230,10 @@ class _Parser:
     def _layer(self, said: Statement) -> Tree:
         name = said.name("layer")
         said.end()
-        rings, loops = list[Alloc](), list[Loop]()
+        allocs, loops = list[Ring | Fetch](), list[Loop]()
         inside = said.inside
         while inside and inside[0].kind in ("ring", "fetch"):
-            rings += self._each(inside[:1], {"ring": self._ring, "fetch": self._fetch}, "")
+            allocs += self._each(inside[:1], {"ring": self._ring, "fetch": self._fetch}, "")
             inside = inside[1:]
         at = said
         while inside and inside[0].kind == "for":
@@ -246,7 +248,8 @@ class _Parser:
         calls = self._each(
             inside[:1], {"call": lambda call: self._call(name, said.line, call)}, "a layer holds rings, then loops, then a call"
         )
-        return LayerTree(tuple(rings), tuple(loops), calls[0] if calls else Call(name)).tree()
+        rings, fetches = (tuple(a for a in allocs if isinstance(a, Ring)), tuple(a for a in allocs if isinstance(a, Fetch)))
+        return LayerTree(rings, tuple(loops), calls[0] if calls else Call(name), fetches).tree()
 
     def _alone(self, statements: Sequence[Statement]) -> None:
         for other in statements[1:]:
@@ -254,7 +257,7 @@ class _Parser:
                 (other.line, f"{other.kind}: is one too many; a layer holds rings, then one loop in another, then a call")
             )
 
-    def _ring(self, said: Statement) -> Alloc:
+    def _ring(self, said: Statement) -> Ring:
         role = said.next("input, constant or output")
         if role not in ROLES.values():
             raise FaultyLine(f"ring {role}: must be input, constant or output{suggestion(role, ROLES.values())}")
@@ -266,14 +269,14 @@ class _Parser:
         if said.takes("slots"):
             slots = ALL if said.takes(ALL) else said.number("slots", 1)
         self._ended(said)
-        return Alloc(OperandBuffer(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
+        return Ring(OperandBuffer(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
 
-    def _fetch(self, said: Statement) -> Alloc:
+    def _fetch(self, said: Statement) -> Fetch:
         constants = said.number("how many of the constants", 1)
         said.expect("behind")
         behind = said.name("layer")
         self._ended(said)
-        return Alloc(Prefetch(constants, behind), "", Seq(()), line=said.line)
+        return Fetch(Prefetch(constants, behind), "", Seq(()), line=said.line)
 
     def _call(self, layer: str, line: int, said: Statement) -> Call:
         """line: of the layer, at which faults of it are told."""

@@ -13,8 +13,9 @@ from toolchain.machine import Space
 from toolchain.memory import Placement
 from toolchain.ops.kit.tile import TileTask, round_up
 from toolchain.schedule.copies import Location, dram_alignment
+from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.stripes import BufferReset, BufferShift, Step, Stripes
-from toolchain.schedule.tile_buffers import PlannedLayer, PrefetchPart
+from toolchain.schedule.tile_buffers import PlannedLayer
 from toolchain.schedule.views import View
 
 _LATENCIES = 4  # in what is brought in one go at least
@@ -87,11 +88,11 @@ class RegionPlan:
         return alone_cycles(self.layers)
 
     @cached_property
-    def fetched(self) -> Mapping[int, Sequence[tuple[int, PrefetchPart]]]:
+    def fetched(self) -> Mapping[int, Sequence[tuple[int, Fetch]]]:
         """Constants, and whose they are, by the layer behind whose loads they are fetched, in order."""
-        found: dict[int, list[tuple[int, PrefetchPart]]] = {}
+        found: dict[int, list[tuple[int, Fetch]]] = {}
         for index, planned in enumerate(self.layers):
-            for part in planned.plan.ahead if planned.plan is not None else ():
+            for part in planned.plan.fetches if planned.plan is not None else ():
                 found.setdefault(part.since, []).append((index, part))
         return found
 
@@ -134,9 +135,9 @@ class RegionPlan:
         """Where a resident root begins."""
         return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
 
-    def part(self, layer: int, part: PrefetchPart) -> Location:
+    def part(self, layer: int, part: Fetch) -> Location:
         """Where constants of a layer are fetched to."""
-        return self.slot(layer, part.role, part.space, 0)
+        return self.slot(layer, part.key, part.space, 0)
 
     def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
         """Where a slot of a layer's ring begins."""

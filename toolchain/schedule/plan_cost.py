@@ -17,11 +17,12 @@ from toolchain.ops.kit.tile import Extent, TileTask, Tiling
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange, AccessRanges
 from toolchain.schedule.layer_constants import LayerConstants
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import BEGIN, SEEN_IN_PLANS, Visited, flatten_tiles, sample_tiles
 from toolchain.schedule.stripes import LayerCall
-from toolchain.schedule.tile_buffers import LayerPlan, MultiBuffer, PlannedLayer, Slot, needs_staging, rings
+from toolchain.schedule.tile_buffers import LayerPlan, MultiBuffer, PlannedLayer, empty_buffers, needs_staging
 from toolchain.schedule.tile_pipeline import LayerPipeline, PrefetchQueue
 from toolchain.schedule.unit_choice import turn
 
@@ -47,17 +48,17 @@ _Passing = tuple[TileTask, Layer, Unit, Mapping[tuple[str, int], MultiBuffer]]
 
 
 def count_layer_bytes(
-    layer: Layer, slots: Iterable[Slot], unit: Unit, resident: Collection[str], visited: Iterable[Sequence[TileTask] | int]
+    layer: Layer, slots: Iterable[Ring], unit: Unit, resident: Collection[str], visited: Iterable[Sequence[TileTask] | int]
 ) -> int:
     """visited: the works that stand for all, with what is repeated (`schedule.sampling`). unit: that runs them."""
-    held = rings(slots)
+    held = empty_buffers(slots)
     own = (works if isinstance(works, int) else ((work, layer, unit, held) for work in works) for works in visited)
     return _moved(own, resident)
 
 
 def count_cascade_bytes(layers: Mapping[int, PlannedLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
     """Of layers in turns, by their numbers."""
-    stages = {i: (p.layer, p.plan.units[0], rings(p.plan.slots)) for i, p in layers.items() if p.plan is not None}
+    stages = {i: (p.layer, p.plan.units[0], empty_buffers(p.plan.rings)) for i, p in layers.items() if p.plan is not None}
     own = (
         steps if isinstance(steps, int) else ((work, *stages[i]) for i, works in flatten_tiles([steps]) for work in works)
         for steps in visited
@@ -99,7 +100,7 @@ class PlanCosts:
 
     def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
         """The works that stand for all: where only the first have their constants there, none does."""
-        if plan.ahead and any(slot.of_constants for slot in plan.slots):
+        if plan.fetches and any(ring.of_constants for ring in plan.rings):
             return [_all_works(layer, plan)]
         key = layer.node.name, plan.tiling
         if key not in self._visited:
@@ -133,7 +134,7 @@ def _walked(
         slots = {i: _slots(plan, i, p, areas) for i in inside if (p := plan.layers[i].plan) is not None}
         if not isinstance(run, int):
             stages = {
-                i: LayerPipeline.of(p.layer, p.plan.slots, p.plan.units, slots[i])
+                i: LayerPipeline.of(p.layer, p.plan.rings, p.plan.units, slots[i])
                 for i in inside
                 if (p := plan.layers[i]).plan is not None
             }
@@ -144,7 +145,7 @@ def _walked(
         for index, part in plan.fetched.get(run, ()):
             slot = plan.part(index, part)
             fetched.append(areas.add(slot.space, slot.address, part.size_bytes))
-            ahead.setdefault(index, {}).update(dict.fromkeys(part.places, fetched[-1]))
+            ahead.setdefault(index, {}).update(dict.fromkeys(part.offsets, fetched[-1]))
         planned = plan.layers[run]
         if planned.plan is None:
             walk.moves(planned.layer)
@@ -157,7 +158,7 @@ def _walked(
                 if fetched
                 else None
             )
-            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), dealt)
+            walk.works(planned.layer, tiled.rings, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), dealt)
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)
@@ -191,7 +192,7 @@ def _slots(
 ) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
     """Where the slots of a layer lie."""
     found: dict[tuple[str, int], list[AccessRange]] = {}
-    for slot in tiled.slots:
-        starts = (plan.slot(index, slot.role, slot.space, copy).address for copy in range(slot.copies))
-        found[slot.role, slot.space] = [areas.add(slot.space, start, size) for start, size in zip(starts, slot.sizes)]
+    for ring in tiled.rings:
+        starts = (plan.slot(index, ring.key, ring.space, copy).address for copy in range(ring.copies))
+        found[ring.key, ring.space] = [areas.add(ring.space, start, size) for start, size in zip(starts, ring.sizes)]
     return found

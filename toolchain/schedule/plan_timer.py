@@ -17,11 +17,12 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, TileTask
 from toolchain.schedule.cost import Brought, CostModel, TileCost
 from toolchain.schedule.dependences import AccessRange, DependenceTracker
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, PlannedQueues, QueueCost
 from toolchain.schedule.sampling import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
-from toolchain.schedule.tile_buffers import Slot, needs_staging
+from toolchain.schedule.tile_buffers import needs_staging
 from toolchain.schedule.tile_pipeline import (
     LayerPipeline,
     Loads,
@@ -79,7 +80,7 @@ class PlanTimer:
     def works(
         self,
         layer: Layer,
-        slots: Sequence[Slot],
+        slots: Sequence[Ring],
         units: Sequence[Unit],
         visited: Sequence[Sequence[TileTask] | int],
         period: int = 1,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from toolchain.errors import InternalError, format_count
@@ -11,27 +12,25 @@ from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import TileTask, Tiling
 from toolchain.schedule.nodes import (
-    ALL,
     CHANNELS,
     COLUMNS,
-    ROLES,
     ROWS,
     Alloc,
     Call,
+    Fetch,
     LayerTree,
     Loop,
     OperandBuffer,
-    Prefetch,
+    Ring,
     Seq,
     Tensor,
     Tree,
     region_body,
 )
 from toolchain.schedule.plan import Cascade, RegionPlan
-from toolchain.schedule.sampling import flatten_tiles
 from toolchain.schedule.stripes import group_calls
 from toolchain.schedule.text import quote_name
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, PrefetchPart, Slot
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
 from toolchain.schedule.views import is_inline
 
 _ADDRESSES = 4  # of slots that are told of one ring
@@ -78,12 +77,7 @@ def _turns(cascade: Cascade, plan: RegionPlan, chip: Chip) -> Loop:
     last = plan.layers[layers.stop - 1].layer
     height = last.output.shape[1]
     step = group_calls(cascade.stripes)[layers.stop - 1][0].extent.rows[1]
-    inside: dict[int, dict[str, set[object]]] = {}
-    for index, works in flatten_tiles(cascade.visited):
-        for work in works:
-            for number, block in enumerate(work.blocks):
-                inside.setdefault(index, {}).setdefault(f"b{number}", set()).add(block.key)
-    parts = [_layer(i, plan, chip, {r: len(k) for r, k in inside.get(i, {}).items()}).tree() for i in layers]
+    parts = [_layer(i, plan, chip).tree() for i in layers]
     note = f"{_steps(step, height)} of {quote_name(last.node.name)}, layers {layers.start} to {layers.stop - 1} in turns"
     rows, sweep = Loop(ROWS, step, Seq(tuple(parts)), note), cascade.stripes.sweep
     if sweep.columns:
@@ -91,8 +85,7 @@ def _turns(cascade: Cascade, plan: RegionPlan, chip: Chip) -> Loop:
     return Loop(CHANNELS, sweep.channels, rows, _steps(sweep.channels, last.output.shape[3])) if sweep.channels else rows
 
 
-def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | None = None) -> LayerTree:
-    """things: that pass through each ring of constants, of a layer in turns."""
+def _layer(step: int, plan: RegionPlan, chip: Chip) -> LayerTree:
     planned = plan.layers[step]
     layer, name = planned.layer, planned.layer.node.name
     kind = f"{step}: {type(layer.node.op).__name__}"
@@ -102,12 +95,12 @@ def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | 
     own = planned.plan
     order = order_of(layer, own.tiling)
     works = list(islice(layer.tiled.nest(layer, own.tiling).works(), _TOLD))
-    rings = [_ring(slot, step, plan, chip, works, things or {}) for slot in own.slots]
-    rings += [_ahead(part, step, plan) for part in own.ahead]
+    rings = tuple(_ring(ring, step, plan, works) for ring in own.rings)
+    fetches = tuple(_fetch(fetch, step, plan) for fetch in own.fetches)
     steps = order.steps(own.tiling) or {}
     loops = [Loop(a.name, steps[a.name], Seq(()), _steps(steps[a.name], a.size)) for a in order.axes if steps[a.name] < a.size]
     cycles = f", {own.cycles:,} cycles alone" if own.cycles else ""
-    return LayerTree(tuple(rings), tuple(loops), _call(planned, own, f"{kind}, {format_count(own.works, 'tile')}{cycles}"))
+    return LayerTree(rings, tuple(loops), _call(planned, own, f"{kind}, {format_count(own.works, 'tile')}{cycles}"), fetches)
 
 
 def order_of(layer: Layer, tiling: Tiling) -> LoopOrder:
@@ -123,36 +116,29 @@ def _steps(step: int, size: int) -> str:
     return f"{format_count(count, 'step')}{f', the last of {left}' if left else ''}"
 
 
-def _ring(slot: Slot, step: int, plan: RegionPlan, chip: Chip, works: Sequence[TileTask], things: Mapping[str, int]) -> Alloc:
-    every = len(set(slot.sizes)) > 1 or 1 < slot.copies == things.get(slot.role)
-    at = ", ".join(str(plan.slot(step, slot.role, slot.space, i).address) for i in range(min(slot.copies, _ADDRESSES)))
-    at += ", ..." if slot.copies > _ADDRESSES else ""
-    sizes = f"{slot.copies} x {slot.sizes[0]:,}" if len(set(slot.sizes)) == 1 else f"{sum(slot.sizes):,}"
-    note = f"{_operand(slot.role, works)}: {sizes} bytes at {at}"
-    return Alloc(ring_of(slot.role), chip.spaces[slot.space].name, Seq(()), ALL if every else slot.copies, note)
+def _ring(ring: Ring, step: int, plan: RegionPlan, works: Sequence[TileTask]) -> Ring:
+    """The ring with a note of its bytes and addresses."""
+    at = ", ".join(str(plan.slot(step, ring.key, ring.space, i).address) for i in range(min(ring.copies, _ADDRESSES)))
+    at += ", ..." if ring.copies > _ADDRESSES else ""
+    sizes = f"{ring.copies} x {ring.sizes[0]:,}" if len(set(ring.sizes)) == 1 else f"{sum(ring.sizes):,}"
+    return replace(ring, note=f"{_operand(ring.buffer, works)}: {sizes} bytes at {at}")
 
 
-def _ahead(part: PrefetchPart, step: int, plan: RegionPlan) -> Alloc:
-    note = f"constants: {format_count(part.size_bytes, 'byte')} at {plan.part(step, part).address}"
-    return Alloc(Prefetch(len(part.blocks), plan.layers[part.since].layer.node.name), "", Seq(()), note=note)
+def _fetch(fetch: Fetch, step: int, plan: RegionPlan) -> Fetch:
+    """The fetch with a note of its bytes and address."""
+    return replace(fetch, note=f"constants: {format_count(fetch.size_bytes, 'byte')} at {plan.part(step, fetch).address}")
 
 
-def _operand(role: str, works: Sequence[TileTask]) -> str:
-    """What passes through a ring, as a person is told."""
-    if role == "w":
+def _operand(buffer: OperandBuffer, works: Sequence[TileTask]) -> str:
+    """The operand whose tiles pass through a ring, in words."""
+    if buffer.role == "output":
         return "what is stored"
-    number = int(role[1:])
     for work in works:
-        if role[0] == "r" and number < len(work.reads):
-            return quote_name(work.reads[number].tensor)
-        if role[0] == "b" and number < len(work.blocks):
-            return work.blocks[number].role
+        if buffer.role == "input" and buffer.number < len(work.reads):
+            return quote_name(work.reads[buffer.number].tensor)
+        if buffer.role == "constant" and buffer.number < len(work.blocks):
+            return work.blocks[buffer.number].role
     return "of later tiles"
-
-
-def ring_of(role: str) -> OperandBuffer:
-    """By how plans name it: r0, r1, ... for reads, b0, b1, ... for constants, w for the output."""
-    return OperandBuffer(ROLES[role[0]], int(role[1:] or 0))
 
 
 def _call(planned: PlannedLayer, own: LayerPlan, note: str) -> Call:

@@ -22,11 +22,12 @@ from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange
 from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
+from toolchain.schedule.nodes import Prefetch, Ring
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.plan_cost import PlanCosts
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import sample_tiles
-from toolchain.schedule.tile_buffers import PlannedLayer, Room, Slot, staging_bytes
+from toolchain.schedule.tile_buffers import PlannedLayer, Room, staging_bytes
 from toolchain.schedule.unit_choice import turn
 
 
@@ -36,7 +37,7 @@ class PreloadedCost:
     slots: of what else passes through. grows_bytes: that it takes more of the constants' memory than with those in rings."""
 
     constants: LayerConstants
-    slots: tuple[Slot, ...]
+    slots: tuple[Ring, ...]
     cycles: int
     busy_cycles: float
     moved_cycles: float
@@ -48,13 +49,13 @@ def with_constants_there(plan: RegionPlan, index: int, model: CostModel) -> Prel
     fetched before, or has them so already."""
     planned = plan.layers[index]
     layer, tiled, chip, pitch = planned.layer, planned.plan, model.chip, dram_alignment(model.chip)
-    if tiled is None or tiled.ahead:
+    if tiled is None or tiled.fetches:
         return None
     constants = collect_constants(layer, tiled.tiling, tiled.units)
     if constants is None or pitch % chip.spaces[constants.space].memory.alignment_bytes:
         return None
     inside = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in plan.residents)
-    slots = tuple(s for s in tiled.slots if not s.of_constants)
+    slots = tuple(s for s in tiled.rings if not s.of_constants)
     here = AccessRange(constants.space, 0, 0, [])
     walk, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
     works = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
@@ -123,7 +124,7 @@ class PrefetchSearch:
         return found
 
     def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
-        parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.ahead)
+        parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.fetches)
         key = searched, *parts
         if key not in self._known_places:
             self._known_places[key] = self._place(dealt, searched and not self._search_failed)
@@ -225,14 +226,16 @@ class PrefetchSearch:
         if planned.plan is None or not fetched:
             return planned
         known = self._known[index]
-        parts = split_constants(known.constants, ((len(list(own)), since) for since, own in groupby(fetched)), self._pitch)
+        layers = self._plan.layers
+        cuts = ((Prefetch(len(list(of)), layers[since].layer.node.name), since) for since, of in groupby(fetched))
+        parts = split_constants(known.constants, cuts, self._pitch)
         if len(fetched) < len(known.constants.blocks):
-            return replace(planned, plan=replace(planned.plan, ahead=parts))
-        plan = replace(planned.plan, slots=known.slots, staging_bytes=staging_bytes(known.slots, self._chip), ahead=parts)
+            return replace(planned, plan=replace(planned.plan, fetches=parts))
+        plan = replace(planned.plan, rings=known.slots, staging_bytes=staging_bytes(known.slots, self._chip), fetches=parts)
         return replace(planned, plan=replace(plan, cycles=known.cycles, busy_cycles=known.busy_cycles))
 
 
 def _served(layers: Sequence[PlannedLayer]) -> int:
     """The most layers for which one fetches constants."""
-    fetching = Counter(since for p in layers if p.plan is not None for since in {part.since for part in p.plan.ahead})
+    fetching = Counter(since for p in layers if p.plan is not None for since in {part.since for part in p.plan.fetches})
     return max(fetching.values(), default=0)

@@ -72,7 +72,7 @@ def _part(part: Tree) -> Iterator[_Line]:
 
 def _layer(layer: LayerTree, depth: int) -> Iterator[_Line]:
     yield _Line(depth, f"layer {quote_name(layer.call.layer)}", layer.note)
-    yield from (_Line(depth + 1, _alloc(ring), ring.note) for ring in layer.rings)
+    yield from (_Line(depth + 1, _alloc(alloc), alloc.note) for alloc in (*layer.rings, *layer.fetches))
     for inside, loop in enumerate(layer.loops):
         yield _Line(depth + 1 + inside, _loop(loop), loop.note)
     yield _Line(depth + 1 + len(layer.loops), _call(layer), "")

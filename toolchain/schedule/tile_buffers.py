@@ -16,59 +16,30 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.machine.tensors import Strides
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, ConstantBlock, TileTask, Tiling, round_up
+from toolchain.ops.kit.tile import Box, TileTask, Tiling, round_up
 from toolchain.schedule.copies import Stride
+from toolchain.schedule.nodes import Fetch, OperandBuffer, Ring, Seq
 
 Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
 
 
 @dataclass(frozen=True)
-class Slot:
-    """Buffers of these sizes in one memory; `role` is r0, r1, ... for reads, b0, ... for blocks, w for the output."""
-
-    role: str
-    sizes: tuple[int, ...]
-    space: int  # a code of `chip.spaces`
-
-    @property
-    def copies(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def of_constants(self) -> bool:
-        return self.role.startswith("b")
-
-
-@dataclass(frozen=True)
-class PrefetchPart:
-    """Constants of a layer that lie one behind the other, in DRAM and in a slot of their own, and are brought in pieces behind
-    the loads of layer `since` of the region, which may be itself. places: of each block by its key, in bytes from the first.
-    needed: (work of the layer, bytes that it and those before it need). space: the memory of the slot."""
-
-    role: str
-    blocks: tuple[ConstantBlock, ...] = field(repr=False)
-    places: Mapping[Hashable, int] = field(repr=False)
-    needed: Mapping[int, int] = field(repr=False)
-    size_bytes: int
-    since: int
-    space: int  # a code of `chip.spaces`
-
-
-@dataclass(frozen=True)
 class LayerPlan:
-    """A tiling with its slots and their bytes in each memory, how many works it has, and what they are expected to cost.
-    units: that may run them. moved_bytes: between DRAM and the chip, where tilings are compared by that. ahead: constants that
-    pass through no ring, all or the first of them."""
+    """A layer's tiling, rings and fetches, with the number of its tiles and their expected cycles.
+
+    staging_bytes: that its rings take of each memory. units: that may run its tiles. moved_bytes: between DRAM and the chip; 0
+    where tilings are not compared by it. fetches: constants that pass through no ring, all or the first of them.
+    """
 
     tiling: Tiling
-    slots: tuple[Slot, ...]
+    rings: tuple[Ring, ...]
     staging_bytes: Room
     works: int
     cycles: int
     busy_cycles: float
     units: tuple[Unit, ...]
     moved_bytes: int = 0
-    ahead: tuple[PrefetchPart, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,9 +80,9 @@ class MultiBuffer:
         return index, False
 
 
-def rings(slots: Iterable[Slot]) -> dict[tuple[str, int], MultiBuffer]:
-    """Empty ones, by role and memory."""
-    return {(s.role, s.space): MultiBuffer(s.copies) for s in slots}
+def empty_buffers(rings: Iterable[Ring]) -> dict[tuple[str, int], MultiBuffer]:
+    """An empty buffer for each ring, by its key and memory."""
+    return {(ring.key, ring.space): MultiBuffer(ring.copies) for ring in rings}
 
 
 def needs_staging(box: Box, unit: Unit, resident: Collection[str]) -> bool:
@@ -166,14 +137,15 @@ class Sizes:
             found[space] = found.get(space, 0) + self._sizes[role]
         return found
 
-    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False, single: Collection[str] = ()) -> tuple[Slot, ...]:
+    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False, single: Collection[str] = ()) -> tuple[Ring, ...]:
         """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
         operands in that memory. single: roles that have one slot."""
-        found = []
+        rings: list[Ring] = []
         for (role, space), sharing in sorted(self._rings(units).items()):
             copies = depth * (sharing if apart else 1) if role in self._many and role not in single else 1
-            found.append(Slot(role, (self._sizes[role],) * copies, space))
-        return tuple(found)
+            sizes, memory = (self._sizes[role],) * copies, self._layer.chip.spaces[space].name
+            rings.append(Ring(OperandBuffer.of_key(role), memory, Seq(), copies, sizes=sizes, space=space))
+        return tuple(rings)
 
     def mixes(self) -> Iterator[frozenset[str]]:
         """Roles that could do with one slot where not all have more: fewest first, neither none nor all."""
@@ -192,13 +164,13 @@ class Sizes:
         return found
 
 
-def staging_bytes(slots: Iterable[Slot], chip: Chip) -> Room:
-    """What slots take of each memory."""
-    found: dict[int, int] = {}
-    for s in slots:
-        alignment = chip.spaces[s.space].memory.alignment_bytes
-        found[s.space] = found.get(s.space, 0) + sum(round_up(size, alignment) for size in s.sizes)
-    return found
+def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:
+    """The bytes that rings take of each memory."""
+    total_bytes: dict[int, int] = {}
+    for ring in rings:
+        alignment = chip.spaces[ring.space].memory.alignment_bytes
+        total_bytes[ring.space] = total_bytes.get(ring.space, 0) + sum(round_up(size, alignment) for size in ring.sizes)
+    return total_bytes
 
 
 def fits(needed: Room, room: Room) -> bool:

@@ -13,9 +13,10 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, ConstantBlock, TileTask
 from toolchain.schedule.cost import Brought, CostModel, TileCost
 from toolchain.schedule.dependences import AccessRange, DependenceTracker
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.queues import PlannedQueues, QueueCost
 from toolchain.schedule.stripes import BufferReset, BufferShift, shift_boxes
-from toolchain.schedule.tile_buffers import MultiBuffer, Slot, needs_staging, rings
+from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
 
 SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memory: of each slot of the ring
 
@@ -33,14 +34,14 @@ class LayerPipeline(NamedTuple):
     def of(
         cls,
         layer: Layer,
-        slots: Sequence[Slot],
+        slots: Sequence[Ring],
         units: Sequence[Unit],
         areas: SlotAreas | None,
         ahead: Mapping[Hashable, AccessRange] | None = None,
     ) -> LayerPipeline:
         """areas: of the slots; None: at no address."""
-        areas = areas or {(s.role, s.space): [AccessRange(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        return cls(layer, units, {key: (ring, areas[key]) for key, ring in rings(slots).items()}, ahead or {})
+        areas = areas or {(s.key, s.space): [AccessRange(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
+        return cls(layer, units, {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}, ahead or {})
 
 
 Piece = Sequence[tuple[Sequence[AccessRange], int]]  # where constants go, and how many bytes of them in one copy

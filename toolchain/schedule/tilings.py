@@ -14,11 +14,12 @@ from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import TileTask, Tiling, ceil_div
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.nodes import Ring
 from toolchain.schedule.options import Options
 from toolchain.schedule.plan_cost import ALONE, CostWeights, count_layer_bytes
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import Visited, sample_tiles
-from toolchain.schedule.tile_buffers import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
+from toolchain.schedule.tile_buffers import LayerPlan, Room, Sizes, fits, staging_bytes
 from toolchain.schedule.unit_choice import emit_at_zero, speed, turn, units_for
 from toolchain.schedule.views import View
 
@@ -27,7 +28,7 @@ _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
 _FINER_TRIED, _FINER_WORKS, _FINER_CYCLES = 12, 8, 1.15  # next tilings, times the works and the cycles that finer ones may have
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
-_Run = tuple[tuple[Slot, ...], tuple[Unit, ...]]
+_Run = tuple[tuple[Ring, ...], tuple[Unit, ...]]
 Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
 
 
@@ -240,7 +241,7 @@ def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
 class SmallestTile:
     """The slots with which a layer can run at all, and their bytes in each memory."""
 
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[Ring, ...] = ()
     sizes: Room = field(default_factory=dict)
 
 

@@ -16,11 +16,13 @@ from toolchain.schedule.nodes import (
     ROWS,
     TENSOR_MEMORIES,
     Alloc,
+    Fetch,
     LayerTree,
     Loop,
     OperandBuffer,
     Prefetch,
     RegionTree,
+    Ring,
     Seq,
     Tensor,
     Tree,
@@ -74,7 +76,7 @@ def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Litera
 
     def changed(own: LayerTree) -> LayerTree:
         found = [replace(r, slots=count, note="") if r.buffer == ring else r for r in own.rings]
-        added = [] if any(r.buffer == ring for r in own.rings) else [Alloc(ring, memory, Seq(()), count)]
+        added = [] if any(r.buffer == ring for r in own.rings) else [Ring(ring, memory, Seq(()), count)]
         return replace(own, rings=(*found, *added))
 
     return _changed(tree, f"slots of {ring_name(ring)}", layer, changed)
@@ -99,7 +101,7 @@ def move(tree: RegionTree, layer: str) -> RegionTree:
 
 
 def _moving(own: LayerTree, what: str, inline: bool) -> LayerTree:
-    if own.rings or own.loops or own.call.units:
+    if own.rings or own.fetches or own.loops or own.call.units:
         raise CompileError(f"{what}: layer {quote_name(own.call.layer)} has rings, loops or units: it is computed, not moved")
     return replace(own, call=replace(own.call, inline=inline, note=""))
 
@@ -109,17 +111,13 @@ def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
     the next that is named, in order: earlier or later than they did. Others pass through its ring, all where none is named."""
     for constants, _ in ahead:
         _require_count("fetch", "constants", constants)
-    found = [Alloc(Prefetch(constants, behind), "", Seq(())) for constants, behind in ahead]
+    fetches = tuple(Fetch(Prefetch(constants, behind), "", Seq(())) for constants, behind in ahead)
     parts = tensors_of(tree.body)[1]
     if split_cascade(parts[_place(parts, "fetch", layer)]) is not None:
         raise CompileError(
             f"fetch: layer {quote_name(layer)} takes turns, in which it brings its constants itself; unfuse it first"
         )
-
-    def changed(own: LayerTree) -> LayerTree:
-        return replace(own, rings=(*(r for r in own.rings if not isinstance(r.buffer, Prefetch)), *found))
-
-    return _changed(tree, "fetch", layer, changed)
+    return _changed(tree, "fetch", layer, lambda own: replace(own, fetches=fetches))
 
 
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
@@ -182,8 +180,7 @@ def _fetching(part: Tree, wanted: Callable[[str, Prefetch], bool]) -> Tree:
     own = layer_of(part)
     if own is None:
         return part
-    kept = (r for r in own.rings if not isinstance(r.buffer, Prefetch) or wanted(own.call.layer, r.buffer))
-    return replace(own, rings=tuple(kept)).tree()
+    return replace(own, fetches=tuple(f for f in own.fetches if wanted(own.call.layer, f.buffer))).tree()
 
 
 def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
