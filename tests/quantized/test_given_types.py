@@ -135,6 +135,29 @@ def test_what_is_left_in_float_does_not_end_where_calibration_does(tmp_path: Pat
     assert db(by_onnxruntime(quantized, loud), outputs(built, loud)) >= 40
 
 
+def test_room_holds_what_was_seen(tmp_path: Path) -> None:
+    """Of a function whose values all lie above zero and end soon."""
+    text = """(float[1,32] x) => (float[1,32] q, float[1,32] y) <float s = {0.001}, int8 z = {0}, float h = {0.5}> {
+        t = Sigmoid(x) c = QuantizeLinear(t, s, z) q = DequantizeLinear(c, s, z) y = Mul(t, h) }"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}'), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=np.linspace(1, 2, 64, dtype=np.float32).reshape(2, 1, 32))
+    built = build(tmp_path / "m.onnx", BuildOptions("transformer64", calibration=str(tmp_path / "data.npz")))
+    assert codes_of(built)["t"][1] == pytest.approx(1 / 65535, rel=0.01)
+
+
+def test_an_asked_type_ends_where_the_file_does(tmp_path: Path) -> None:
+    """The Softplus gives up to 8 where the file's codes end at 1.8; its table is read as far as four times the input goes."""
+    text = """(float[1,32] x) => (float[1,32] t, float[1,32] y) <float s = {0.0078740157}, uint8 z = {28}, float h = {2}> {
+        t = Mul(x, h) a = Softplus(x) c = QuantizeLinear(a, s, z) y = DequantizeLinear(c, s, z) }"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}'), tmp_path / "m.onnx")
+    x = np.linspace(-1.5, 2, 64, dtype=np.float32).reshape(2, 1, 32)
+    np.savez(tmp_path / "data.npz", x=x)
+    built = build(tmp_path / "m.onnx", BuildOptions("transformer64", calibration=str(tmp_path / "data.npz"), types=("y=int16",)))
+    assert codes_of(built)["y"][:2] == ("int16", pytest.approx(255 / 127 / 65535, rel=0.01))
+    (y,) = Session(built.data).run(["y"], {"x": x[1]})
+    assert np.asarray(y).max() == pytest.approx(227 / 127, abs=1e-3)
+
+
 def test_what_is_left_in_float_ends_where_its_function_does(tmp_path: Path) -> None:
     """A Tanh gives nothing beyond 1, whatever its input does, which has four times what calibration saw."""
     text = """(float[1,32] x) => (float[1,32] q, float[1,32] y)

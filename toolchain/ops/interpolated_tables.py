@@ -130,7 +130,8 @@ class TableReadout:
     def ends(self, read: Quant) -> Range | None:
         """What the output's codes should hold where its input is rescaled to `read`; None: nothing more. The first and the last
         code in use lie between entries of which one is beyond the range in use: an entry that saturates there bends what is
-        interpolated. So the output's codes hold it, where it is a number and not far off."""
+        interpolated. So the output's codes hold it, where it is a number and not far off, but where they end before what is made
+        at the end of the range in use: a file clips there."""
         if self.seen is None or self.held is None:
             return None
         y, (least, most), form = self.y, self.numerics.activation.limits, _form(self.y, self.numerics)
@@ -142,7 +143,10 @@ class TableReadout:
         for end in (self.seen.low, self.seen.high):
             code = int(np.clip(np.rint(end / read.scale) + read.zero_point, least, most))
             with np.errstate(all="ignore"):
-                bent = max(BENT_CODES, BENT * abs(float(self.f(np.array(end))) / y.scale))
+                made = float(self.f(np.array(end))) / y.scale
+            bent = max(BENT_CODES, BENT * abs(made))
+            if np.isfinite(made) and not least - bent <= made + y.zero_point <= most + bent:
+                continue  # the output's codes are meant to end before
             beside = [
                 float(t) for t in entries[neighbour_entries16(code)] if np.isfinite(t) and not least - bent <= t <= most + bent
             ]

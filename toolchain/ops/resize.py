@@ -70,8 +70,8 @@ def _linear(scope: SelectionContext) -> None:
     source = _with_edges(scope, scope.read(x, "nhwc"), rows > 1, columns > 1)
     n, c, h, w = before
     if not _weights_are_exact(scope, (rows, columns)):
-        lines = [_phase(scope, source, (r, 0), (rows, 1), (n, h, w + 2, c), "_rows") for r in range(rows)]
-        source = _stacked(scope, "rows_alone", lines, (n, h, 1, (w + 2) * c), (n, h * rows, w + 2, c))
+        lines = [_phase(scope, source, (r, 0), (rows, 1), (n, h, w + 2, c), alone=True) for r in range(rows)]
+        source = _stacked(scope, "rows_alone", lines, (n, h, 1, (w + 2) * c), (n, h * rows, w + 2, c), like=source)
         rows, h = 1, h * rows
     made: list[str] = []
     for r in range(rows):
@@ -117,26 +117,28 @@ def _weights_are_exact(scope: SelectionContext, factors: tuple[int, int]) -> boo
 
 
 def _phase(
-    scope: SelectionContext, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape, alone: str = ""
+    scope: SelectionContext, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape, alone: bool = False
 ) -> str:
-    """alone: the axis whose weights these are, "" for both."""
+    """alone: these are the weights of the rows, whose means lie in the range of `source` and may leave that of the output."""
     half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
     kernel = np.outer(*(taps(p, f, half) for p, f in zip(phase, factors)))
     channels = shape[3]
     weights = np.ascontiguousarray(np.broadcast_to(kernel[None, :, :, None], (channels, *kernel.shape, 1)), np.float32)
-    name = scope.constant(f"{scope.node.name}@taps{alone}{phase[0]}.{phase[1]}", weights)
+    suffix = f"{'_rows' if alone else ''}{phase[0]}.{phase[1]}"
+    name = scope.constant(f"{scope.node.name}@taps{suffix}", weights)
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), channels)
-    return scope.step(f"phase{alone}{phase[0]}.{phase[1]}", op, (source, name), shape)
+    return scope.step(f"phase{suffix}", op, (source, name), shape, like=source if alone else "")
 
 
-def _stacked(scope: SelectionContext, suffix: str, parts: list[str], view: Shape, target: Shape) -> str:
-    """The parts, each under the shape `view`, side by side along its dimension 2; the result under the shape `target`."""
+def _stacked(scope: SelectionContext, suffix: str, parts: list[str], view: Shape, target: Shape, like: str = "") -> str:
+    """The parts, each under the shape `view`, side by side along its dimension 2; the result under the shape `target`. like: of
+    whose range all of these are; None: the output's."""
     if len(parts) == 1:
-        return scope.step(suffix, Reshape(target), (parts[0],), target)
-    views = [scope.step(f"{suffix}.view{i}", Reshape(view), (part,), view) for i, part in enumerate(parts)]
+        return scope.step(suffix, Reshape(target), (parts[0],), target, like=like)
+    views = [scope.step(f"{suffix}.view{i}", Reshape(view), (part,), view, like=like) for i, part in enumerate(parts)]
     joined = (*view[:2], len(parts), view[3])
-    stack = scope.step(f"{suffix}.stack", RescalingConcat(2), tuple(views), joined)
-    return scope.step(suffix, Reshape(target), (stack,), target)
+    stack = scope.step(f"{suffix}.stack", RescalingConcat(2), tuple(views), joined, like=like)
+    return scope.step(suffix, Reshape(target), (stack,), target, like=like)
 
 
 RULES = {"Resize": Rule(resize, "any")}

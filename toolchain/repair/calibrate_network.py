@@ -254,7 +254,7 @@ def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str
     """What a quantized model leaves in float has no end there: where its codes are finer than those of 8 bits, so much of them
     goes to values beyond what calibration saw, but where what makes them has an end."""
     fine = {n for n in network.selection.left & ranges.keys() if types[n].bits > 8}
-    roomy = {n: Range(_ROOM * r.low, _ROOM * r.high) if n in fine else r for n, r in ranges.items()}
+    roomy = {n: Range(min(r.low, _ROOM * r.low), max(r.high, _ROOM * r.high)) if n in fine else r for n, r in ranges.items()}
     for node in (n for n in network.selection.graph.nodes if isinstance(n.op, FloatOp)):
         y, x = (network.origins[n].tensor if n in network.origins else "" for n in (node.outputs[0], node.inputs[0]))
         if y not in fine or x not in roomy:
