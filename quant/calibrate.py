@@ -124,10 +124,15 @@ class ObservedRanges:
     def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
         found: dict[str, Range] = {}
         for name, histogram in self.histograms.items():
-            observed = partial(_range_by, observer, histogram, numerics)
+            observed = partial(_observed_range, observer, histogram, numerics)
             r = mask_aware_range(observed, histogram.extremes, self.rows.get(name)) if name in self.masks else observed()
             found[name] = _with_step(r, self.steps.get(name))
         return found
+
+
+def _observed_range(observer: ObserverName, histogram: Histogram, numerics: Numerics) -> Range:
+    """Return the range that the observer chooses, widened to the ends of rare samples."""
+    return histogram.with_rare_ends(_range_by(observer, histogram, numerics))
 
 
 def _range_by(observer: ObserverName, histogram: Histogram, numerics: Numerics) -> Range:

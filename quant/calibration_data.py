@@ -89,42 +89,6 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None, loose: Collec
     )
 
 
-HELD_FROM = 16  # so many are calibrated on first
-LEAST_HELD = 4  # where there are more, these come next: fewer say little of others
-_FEW = 128  # samples, of which a quarter is held out; of those behind them an eighth
-
-
-def split_calibration(samples: Samples) -> Samples:
-    """All but those that are held out to judge on: the 17th to the 20th, then every fourth, from the 129th on every eighth."""
-    count = samples.count
-    rest = None if count is None else count - _held_count(count)
-    return Samples(samples.source, rest, lambda: (s for i, s in enumerate(samples) if not _is_held(i)), samples.random)
-
-
-def split_holdout(samples: Samples) -> Samples:
-    """Those that `split_calibration` leaves out; none of 16 or fewer."""
-    count = None if samples.count is None else _held_count(samples.count)
-    return Samples(samples.source, count, lambda: (s for i, s in enumerate(samples) if _is_held(i)), samples.random)
-
-
-def _is_held(index: int) -> bool:
-    if index < HELD_FROM + LEAST_HELD:
-        return index >= HELD_FROM
-    return index % (4 if index < _FEW else 8) == 0
-
-
-def _held_count(count: int) -> int:
-    """Of so many samples, in closed form: `_is_held` over their indices."""
-    first = min(max(count - HELD_FROM, 0), LEAST_HELD)
-    quarters = _multiples(HELD_FROM + LEAST_HELD, min(count, _FEW), 4)
-    return first + quarters + _multiples(_FEW, count, 8)
-
-
-def _multiples(start: int, stop: int, of: int) -> int:
-    """How many indices from `start` up to `stop`, which is left out, are multiples of `of`."""
-    return max(-(-stop // of) - -(-start // of), 0)
-
-
 def data_files(path_or_spec: str | Path) -> list[Path]:
     """The files that `open_data` may read of this."""
     spec = str(path_or_spec)

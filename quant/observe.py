@@ -15,6 +15,7 @@ from toolchain.errors import CompileError
 Array = NDArray[Any]
 COMMON_PERCENT = 99.99
 _TAIL = 8  # samples whose ends tell how far others reach beyond
+RARE, _RARE_SHARE = _TAIL, 4  # samples whose values no range is to clip where none of the others has such
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,36 @@ class MinMax:
     """The smallest and largest value seen, and the tails beyond them as the outermost ends of single samples tell."""
 
     def __init__(self) -> None:
-        self._values = 0
+        self._values = self._samples = 0
         self._lows, self._highs = list[float](), list[float]()  # of samples, outermost first
 
     def update(self, x: Array) -> None:
         if x.size:
             self._values += x.size
+            self._samples += 1
             self._lows = sorted((*self._lows, float(x.min())))[: _TAIL + 1]
             self._highs = sorted((*self._highs, float(x.max())), reverse=True)[: _TAIL + 1]
+
+    def with_rare_ends(self, r: Range) -> Range:
+        """`r` with the extreme and its tail in the place of an end that RARE samples or fewer reach beyond, of few a quarter.
+
+        What clips these alone may serve all others, and be wrong for every sample of their kind.
+        """
+        rare = min(RARE, self._samples // _RARE_SHARE)
+        seen = self.range()
+        if not rare or seen.tails is None:
+            return r
+        below, above = seen.tails.below, seen.tails.above
+        low, high = r.low, r.high
+        if sum(end < r.low for end in self._lows) <= rare:
+            low = seen.low
+        else:
+            below = 0.0
+        if sum(end > r.high for end in self._highs) <= rare:
+            high = seen.high
+        else:
+            above = 0.0
+        return Range(low, high, Tails(seen.tails.values, below, above))
 
     def range(self) -> Range:
         if not self._values:
@@ -163,6 +186,10 @@ class Histogram:
     @property
     def extremes(self) -> Range:
         return self._extremes.range()
+
+    def with_rare_ends(self, r: Range) -> Range:
+        """As of `MinMax`."""
+        return self._extremes.with_rare_ends(r)
 
     def bins(self) -> tuple[Array, Array, Array]:
         """-> float64 lower and upper edges, int64 counts of the occupied bins, in ascending order, within the extremes."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
-from quant.calibration_data import Samples, split_calibration
+from quant.calibration_data import Samples
 from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
@@ -81,8 +81,7 @@ def run(options: argparse.Namespace) -> None:
     held = model_data(options.data, options.samples)
     model = load_model(options.model, shapes, values=input_values(options.values), data=held)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
-    given, stepped = open_samples(options.data, pair_states(model, options.states), types, options.samples)
-    data = split_calibration(given)
+    data, stepped = open_samples(options.data, pair_states(model, options.states), types, options.samples)
     started = time.process_time()
     if options.repair != "none" or options.observer == AUTO:
         parameters, notes, parts = _repaired(options, model, data)

@@ -41,7 +41,7 @@ from make_quantized import quantized
 from repair_datasets import FOLDS, JUDGES, Array, LabelledDataset, LabelledSample
 from varied_machines import every_arithmetic, varied_machine
 
-from quant.calibration_data import open_data, split_calibration
+from quant.calibration_data import open_data
 from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
@@ -79,7 +79,7 @@ def reference(path: Path, options: BuildOptions) -> Session:
     model = load_model(path, options.shapes)
     model = decompose_for_types(model, machine.chip, (), (), {})
     network = Network(model, select_model(model, machine), machine)
-    samples = split_calibration(open_data(options.calibration, inputs_of(model)))
+    samples = open_data(options.calibration, inputs_of(model))
     effort = effort_of(options.repair, network, samples, real=True)
     found = calibrate_network(network, samples, None, effort, _told)
     for tried in found.tried:

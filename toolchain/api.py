@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from quant.calibration_data import Samples, split_calibration
 from quant.file import read_parameters
 from quant.fit_sample import NotFinite
 from quant.float_session import inference_notes
@@ -25,8 +24,10 @@ from toolchain.evaluation_data import (
     calibration_in_other_shapes,
     data_in_other_shapes,
     evaluation_warnings,
+    hold_out_evaluation_data,
     open_build_data,
     random_warnings,
+    refit_notes,
     split_evaluation_data,
 )
 from toolchain.export.qdq import qdq_model
@@ -46,6 +47,8 @@ from toolchain.repair.calibrate_network import (
     widened,
 )
 from toolchain.repair.network import Network
+from toolchain.repair.repair_pipeline import Effort
+from toolchain.repair.sample_folds import HoldOut
 from toolchain.report import (
     calibration_warnings,
     check_frontend,
@@ -103,6 +106,7 @@ class _Started:
     calibrated: CalibratedNetwork
     calibrated_on: int | None  # samples, of this entry or the one by whose ranges it is quantized
     unread: tuple[str, ...]
+    held_out: HoldOut  # of the samples that this one calibrates on, or the one by whose ranges it is quantized
 
 
 def build(path: str | Path, options: BuildOptions, dump: Dump = ignore_progress, progress: Progress = ignore_progress) -> Build:
@@ -134,7 +138,7 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
         with entry_points.entry_in_errors(name if options.entries else None):
             begun = _started(opened(name), asked, first, progress, alone=len(each) == 1)
         if first is None and options.entries:
-            begun = replace(begun, calibrated=_over_all_shapes(begun.calibrated, each, opened, progress))
+            begun = replace(begun, calibrated=_over_all_shapes(begun, each, opened, progress))
         with entry_points.entry_in_errors(name if options.entries else None):
             tell = entry_points.dump_of(name, dump) if options.entries else dump
             network, given = begun.calibrated.network, begun.calibrated.quantization
@@ -176,9 +180,10 @@ def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dum
 
 
 def _over_all_shapes(
-    calibrated: CalibratedNetwork, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
+    begun: _Started, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
 ) -> CalibratedNetwork:
     """The first entry, its ranges widened to what the data show in the shapes of the others, where they have these."""
+    calibrated = begun.calibrated
     for name, options in list(each.items())[1:]:
         if options.calibration is None or options.parameters is not None:
             continue
@@ -186,7 +191,10 @@ def _over_all_shapes(
             network = opened(name)
             samples = calibration_in_other_shapes(network.model, options, calibrated.network.model)
             if samples is not None:
-                calibrated = widened(calibrated, network, samples, progress)
+                judged = calibrated.judged
+                if judged is not None:
+                    judged = widened(judged, network, begun.held_out.seen_of(samples), progress)
+                calibrated = replace(widened(replace(calibrated, judged=None), network, samples, progress), judged=judged)
     return calibrated
 
 
@@ -213,14 +221,12 @@ def _quantized(network: Network, options: BuildOptions, first: _Started | None, 
         if first is None
         else data_in_other_shapes(model, options, first.calibrated.network.model)
     )
-    all_of_it = first is not None or options.parameters is not None or data.judge is not None
-    samples = data.given if all_of_it else split_calibration(data.given)
-    model, unread = check_frontend(model, islice(samples, _AGREEMENT_SAMPLES))
+    model, unread = check_frontend(model, islice(data.given, _AGREEMENT_SAMPLES))
     network = replace(network, model=model)
     if first is None or options.parameters is not None:
-        calibrated = _prepared(network, options, samples, progress)
-        return _Started(data, calibrated, calibrated.samples, unread)
-    return _Started(data, reuse_quantization(network, first.calibrated), first.calibrated_on, unread)
+        return replace(_prepared(network, options, data, progress), unread=unread)
+    calibrated = reuse_quantization(network, first.calibrated)
+    return _Started(data, calibrated, first.calibrated_on, unread, first.held_out)
 
 
 def _built(
@@ -235,12 +241,13 @@ def _built(
     """What has come of one entry of the file `data`, checked."""
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
-    on, judging = split_evaluation_data(started.data, options, started.calibrated_on)
+    on, judging = split_evaluation_data(started.data, options, started.calibrated_on, started.held_out)
     figures, judgement = verify_build((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = host_reasons(selection)
     figures["expected_cycles"] = compiled.expected_cycles
     figures["repair"] = calibrated.figures()
     asked = options.repair is not None or options.observer == AUTO
+    figures["near_copies_judged"] = started.held_out.copies if on == "held out" else 0
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     measured = options.calibration is not None or options.parameters is not None
     warnings = (
@@ -253,7 +260,9 @@ def _built(
         *joined_warnings(calibrated.quantization.ranges, calibrated.quantization.joined, model.name),
         *idle_warnings(options.static_ranges, model.nodes),
         *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),
-        *evaluation_warnings(on, judgement.figures["judged_samples"], started.data, options),
+        *evaluation_warnings(
+            on, judgement.figures["judged_samples"], started.data, options, started.calibrated_on, started.held_out.copies
+        ),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
@@ -263,7 +272,9 @@ def _built(
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
     graph, network = selection.graph, calibrated.network
     anew = list_requantized_weights(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
-    notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
+    judged = calibrated.judged.samples if calibrated.judged is not None else None
+    refit = refit_notes(on, calibrated.samples, judged)
+    notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *refit, *idle)
     chosen = fuse_selected_clamps(selection, chip)
     integer, shown, nearest = compiled.unfused, selection.shown, options.export_nearest
     qdq = qdq_model(model, integer, chosen, shown, chip, nearest) if options.export_qdq else None
@@ -285,12 +296,20 @@ def _curve(name: str, calibrated: CalibratedNetwork, machine: Machine, options: 
     return sram_curve(container, machine, progress)
 
 
-def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> CalibratedNetwork:
-    """As the parameters file says, or calibrated and repaired."""
+def _prepared(network: Network, options: BuildOptions, data: BuildData, progress: Progress) -> _Started:
+    """As the parameters file says, or calibrated and repaired: the samples held out judge the network without them, and then
+    count like all others."""
+    effort: Effort = "none"
+    if options.parameters is None:
+        effort = effort_of(options.repair, network, data.given, real=options.calibration is not None)
+    chooses = effort != "none" or options.observer == AUTO
+    held_out = hold_out_evaluation_data(data, options, chooses=chooses, states=bool(network.model.states))
     if options.parameters is not None:
-        return load_quantization(network, Path(options.parameters))
-    effort = effort_of(options.repair, network, samples, real=options.calibration is not None)
-    return calibrate_network(network, samples, options.observer, effort, progress)
+        calibrated = load_quantization(network, Path(options.parameters))
+    else:
+        every = held_out.every if held_out.indices else None
+        calibrated = calibrate_network(network, held_out.seen, options.observer, effort, progress, every)
+    return _Started(replace(data, given=held_out.every), calibrated, calibrated.samples, (), held_out)
 
 
 def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str]]:

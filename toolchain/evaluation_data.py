@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from quant.calibration_data import HELD_FROM, LEAST_HELD, Samples, random_data, repeated_data, split_calibration, split_holdout
-from toolchain.errors import CompileError, first_line
+from quant.calibration_data import Samples, random_data, repeated_data
+from toolchain.errors import CompileError, first_line, format_count
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.input_limits import CLAIMED_ELEMENTS
 from toolchain.ir.graph import TensorType
 from toolchain.options import BuildOptions
+from toolchain.repair.sample_folds import NONE, STRETCH, Fold, HoldOut, hold_out
 from toolchain.report.accuracy import JudgedOn
 from toolchain.report.report_text import RANDOM, REPEATED
 from toolchain.stateful_samples import open_samples
 
+HELD_FROM = 16  # of so many samples none is held out
+LEAST_HELD = 4  # where there are more: fewer say little of others
+_MOST_HELD = 8  # of --calib, where no gate asks for more
+_EVERY, _EVERY_LATER = 4, 8  # one of so many judges for a gate, up to the first _MANY and beyond
+_MANY = 128
 _FEW_OF_A_GATE = 8
 
 
@@ -23,7 +29,7 @@ class BuildData:
     """given: of --calib, or random; judge: of --judge. on: what `given` are, where that is known already. notes: why they are
     random all the same."""
 
-    given: Samples
+    given: Samples | Fold
     judge: Samples | None
     on: JudgedOn | None = None
     notes: tuple[str, ...] = ()
@@ -79,7 +85,7 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
 
 
 def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Samples | None:
-    """The data that are calibrated on, in the shapes of another entry; None where they do not fit these, or where these differ in
+    """All data that are calibrated on, in the shapes of another entry; None where they do not fit these, or where these differ in
     the number of samples alone, which shows nothing new."""
     shapes, others = ({n: t.shape[1:] for n, t in inputs_of(m).items()} for m in (model, calibrated))
     if shapes == others:
@@ -89,7 +95,7 @@ def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calib
         next(iter(found))
     except CompileError:
         return None
-    return found if options.judge is not None else split_calibration(found)
+    return found
 
 
 def _in_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel, why: str) -> BuildData:
@@ -109,8 +115,32 @@ def inputs_of(model: NormalModel) -> dict[str, TensorType]:
     return {n: model.types[n] for n in to_graph(model).inputs}
 
 
-def split_evaluation_data(data: BuildData, options: BuildOptions, calibrated_on: int | None) -> tuple[JudgedOn, Samples]:
-    """What was not calibrated on, where there is any."""
+def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses: bool, states: bool) -> HoldOut:
+    """What of --calib is held out to judge the network: nothing where data to judge on are given, or where nothing judges.
+    chooses: a repair or an observer is chosen by what comes of it. states: the network keeps some from sample to sample."""
+    given = Fold.of(data.given)
+    if data.judge is not None or options.calibration is None or options.parameters is not None:
+        return HoldOut(given, given, NONE)
+    if not (chooses or options.gate):
+        return HoldOut(given, given, NONE)
+    count = count_judges if options.gate else _count_few_judges
+    return hold_out(given, count, stretch=STRETCH if states else 1, least_seen=HELD_FROM)
+
+
+def count_judges(count: int) -> int:
+    """Of so many samples, how many are held out for a gate."""
+    many = min(count, _MANY) // _EVERY + max(count - _MANY, 0) // _EVERY_LATER
+    return max(min(count - HELD_FROM, max(many, LEAST_HELD)), 0)
+
+
+def _count_few_judges(count: int) -> int:
+    return min(count_judges(count), max(count // _EVERY_LATER, LEAST_HELD), _MOST_HELD)
+
+
+def split_evaluation_data(
+    data: BuildData, options: BuildOptions, calibrated_on: int | None, held_out: HoldOut
+) -> tuple[JudgedOn, Samples | Fold]:
+    """What was not calibrated on, where there is any. held_out: of the samples that the first entry calibrates on."""
     if data.on is not None:
         return data.on, data.given
     if data.judge is not None:
@@ -119,21 +149,39 @@ def split_evaluation_data(data: BuildData, options: BuildOptions, calibrated_on:
         return RANDOM, data.given
     if options.parameters is not None or calibrated_on is None:  # a quantized model may give all ranges itself
         return "calib", data.given
-    held = split_holdout(data.given)
-    few = calibrated_on is not None and calibrated_on < HELD_FROM
-    return ("calibration", data.given) if few or next(iter(held), None) is None else ("held out", held)
+    if not held_out.indices:
+        return "calibration", data.given
+    return "held out", held_out.held_of(data.given)
 
 
-def evaluation_warnings(on: JudgedOn, count: int, data: BuildData, options: BuildOptions) -> list[str]:
-    """count: samples that were judged."""
+def evaluation_warnings(
+    on: JudgedOn, count: int, data: BuildData, options: BuildOptions, calibrated_on: int | None, copies: int
+) -> list[str]:
+    """count: samples that were judged; calibrated_on: samples; copies: of those held out that are like what was calibrated on."""
     asked = "the gate judges" if options.gate else "judged"
+    if on == "held out" and copies:
+        like = f"{format_count(copies, 'near-copy' if copies == 1 else 'near-copie')} of samples calibrated on"
+        among = f"{asked} on {format_count(count, 'sample')}, among which are {like}"
+        return [
+            f"{among}, as duplicates and neighbouring frames are: others may do worse; give --calib others too, or --judge DATA"
+        ]
     if on == "held out" and count < (_FEW_OF_A_GATE if options.gate else LEAST_HELD):
         alone = f"{count} sample{'s' if count != 1 else ''} alone, held out of calibration"
         return [f"{asked} on {alone}: others may do worse; give --calib more samples, or --judge DATA"]
-    if on != "calibration" or (data.on is not None and not options.gate):
+    if on != "calibration" or (not options.gate and (data.on is not None or (calibrated_on or 0) > HELD_FROM)):
         return []
     more = f"more than {HELD_FROM} samples, or " if data.on is None else ""  # other batches have samples of both kinds
     return [f"{asked} on the data it was calibrated on: others may do worse; give {more}--judge DATA"]
+
+
+def refit_notes(on: JudgedOn, shipped: int | None, judged: int | None) -> list[str]:
+    """shipped, judged: samples that ranges are of, in the file and in what was judged."""
+    if on != "held out" or shipped is None or judged is None or shipped == judged:
+        return []
+    return [
+        f"the file has ranges and biases of all {shipped} samples; figures against float are of the same choices with those of "
+        f"{judged}, on samples that neither saw"
+    ]
 
 
 def random_warnings(options: BuildOptions) -> list[str]:

@@ -16,8 +16,9 @@ from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.select import IDLE, Selection
 from toolchain.repair.calibrate_network import CalibratedNetwork
 from toolchain.repair.channel_scaling import broadcast_factors
+from toolchain.repair.sample_folds import Fold
 from toolchain.report import collect_metrics, explain_nodes
-from toolchain.report.accuracy import AccuracyInput, AccuracyResult, JudgedOn, evaluate_accuracy
+from toolchain.report.accuracy import AccuracyInput, AccuracyResult, JudgedNetwork, JudgedOn, evaluate_accuracy
 from toolchain.report.error_report import concat_parts, network_of
 from toolchain.report.findings import AdviceContext
 from toolchain.report.gate import Evaluation
@@ -31,13 +32,13 @@ def verify_build(
     entry: tuple[bytes, str],
     compiled: CompiledNetwork,
     calibrated: CalibratedNetwork,
-    judging: tuple[JudgedOn, Samples],
+    judging: tuple[JudgedOn, Samples | Fold],
     evaluation: Evaluation | None,
     options: BuildOptions,
     progress: Progress,
 ) -> tuple[dict[str, Any], AccuracyResult]:
     """Runs the emitted bytes (of a file and an entry) once against the integer reference; the reference on a few samples against
-    float."""
+    float. On samples held out it is the network whose ranges did not see them that is judged; layers are looked at as written."""
     container, (on, samples) = compiled.container, judging
     model, selection = calibrated.network.model, calibrated.network.selection
     simulator = Session(entry[0], host=options.host, timing=True, entry=entry[1])  # type: ignore[arg-type]
@@ -63,7 +64,13 @@ def verify_build(
     observer = calibrated.label or default_observer(chip.numerics)
     given = ranges if options.parameters is not None else None
     quantized = AdviceContext(chip, observer, given, options.parameters, calibrated.effort)
-    subject = AccuracyInput(model, container, reference, network, quantized, parts, samples, on, samples.count)
+    judged = calibrated.judged if on == "held out" else None
+    if judged is not None:
+        session = judged.network.session(judged.quantization, host=options.host)
+        expected, judged_by = session.run_detailed(first), JudgedNetwork(session.container, session)
+    else:
+        judged_by = JudgedNetwork(container, reference)
+    subject = AccuracyInput(model, judged_by, reference, network, quantized, parts, samples, on, samples.count)
     shared = shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
     figures["warnings"] += shared if on != RANDOM else []
     judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)

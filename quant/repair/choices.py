@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from types import MappingProxyType
@@ -10,10 +10,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
 from quant.parameters import WeightQuant
+from quant.structural_ranges import AdjustedRanges
 from toolchain.ir.file_quantization import FileWeights
 from toolchain.ir.graph import Quant
 from toolchain.ir.range_constraints import ClippedRange
@@ -97,6 +99,9 @@ class Quantization:
         return found
 
 
+Measure = Callable[[Iterable[Sample]], AdjustedRanges]  # of what samples show
+
+
 @dataclass(frozen=True)
 class Gain:
     """Of one layer, on the samples that a step saw: mean squared error of its output over the mean square of float's."""
@@ -108,8 +113,12 @@ class Gain:
 
 @dataclass(frozen=True, eq=False)
 class StepOutcome:
-    """Of one step. Whether it is kept is not its own to say: that is for samples it has not seen."""
+    """Of one step. Whether it is kept is not its own to say: that is for samples it has not seen.
+
+    measure: gives the ranges that go with its choices, of other samples; None where it chose nothing that ranges hang on.
+    """
 
     quantization: Quantization
     gains: tuple[Gain, ...] = ()
     notes: tuple[str, ...] = ()
+    measure: Measure | None = None

@@ -233,7 +233,7 @@ def test_data_of_other_shapes_are_said_not_to_be(in_shop: Path, tmp_path: Path) 
     """An entry whose shapes the data have not is judged on them repeated; a batch of them on themselves."""
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32))
     printed = run(
-        f"npu-build m.onnx --hw edge16 --calib {tmp_path}/x.npz --entry a:x=1,4,8,8 --entry b:x=2,4,8,8 "
+        f"npu-build m.onnx --hw edge16 --calib {tmp_path}/x.npz --observer auto --entry a:x=1,4,8,8 --entry b:x=2,4,8,8 "
         f"--entry c:x=1,4,9,9 -o {tmp_path}/m.npu --json {tmp_path}/m.json"
     )
     assert printed.code == 0, printed.err

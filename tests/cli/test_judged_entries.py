@@ -87,7 +87,7 @@ def test_samples_that_were_not_calibrated_on_judge_every_entry_of_their_batch(he
         ("calibration", 13),
     ]
     assert all(one["worst_layers"] for one in entries)
-    assert built(f"--calib images --samples 18 {SIZES.replace('9,9', '16,12')}").code == 0
+    assert built(f"--calib images --samples 18 --observer auto {SIZES.replace('9,9', '16,12')}").code == 0
     assert [(one["judged_on"], one["judged_samples"]) for one in figures()["entries"].values()] == [("held out", 2)] * 2
     assert [line for line in printed.err.splitlines() if "calibrated on" in line] == [
         "WARNING: entry pair: the gate judges on the data it was calibrated on: others may do worse; give --judge DATA"
@@ -113,7 +113,7 @@ def test_data_that_do_not_fit_an_entry_cannot_judge_it(here: Path) -> None:
 def test_an_entry_is_judged_on_data_of_its_own(here: Path) -> None:
     printed = built(f"--calib data.npz --min-sqnr 10 --judge large:alike.npz {SIZES}")
     assert printed.code == 0, printed.err
-    assert [(one["judged_on"], one["judged_samples"]) for one in figures()["entries"].values()] == [("held out", 5), ("judge", 5)]
+    assert [(one["judged_on"], one["judged_samples"]) for one in figures()["entries"].values()] == [("held out", 6), ("judge", 5)]
     printed = built(f"--calib data.npz --min-sqnr 10 --judge large:loud.npz {SIZES}")
     assert printed.code == 3
     said = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()

@@ -114,7 +114,7 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
     assert done.returncode == 0, done.stderr
     assert "equalization: kept" in done.stdout or "region ends: kept" in done.stdout
     again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), str(tmp_path / "p.yaml")))
-    held = folds(_stream(tmp_path))[1]
+    held = folds(_stream(tmp_path)).held
     plain = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz")))
     assert again.figures["outputs"][0]["sqnr_db"] > plain.figures["outputs"][0]["sqnr_db"] + 2
     found = calibrate_network(net, _stream(tmp_path), None, "fast", lambda *_: None)
@@ -127,11 +127,11 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
 
 
 def _stream(folder: Path):
-    from quant.calibration_data import open_data, split_calibration
+    from quant.calibration_data import open_data
     from toolchain.frontend import load_model
 
     model = load_model(folder / "net.onnx")
-    return split_calibration(open_data(folder / "c.npz", {"x": model.types["x"]}))
+    return open_data(folder / "c.npz", {"x": model.types["x"]})
 
 
 RANDOM = "repair fast: random inputs say nothing of accuracy; give --calib DATA, or --repair none"

@@ -18,19 +18,21 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
 from quant.parameters import quant_range
-from quant.repair.choices import Quantization
+from quant.repair.choices import Measure, Quantization
 from quant.repair.file import Repair
 from quant.structural_ranges import SILENT, adjust_ranges
-from toolchain.errors import CompileError, InternalError
+from toolchain.errors import CompileError, InternalError, format_count
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.ir.range_constraints import FixedRange
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.passes.decompose import decompose_all
+from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.repair_pipeline import EFFORTS, OBSERVERS_STEP, STEPS, Effort, RepairStep, StepResult, run_repair
-from toolchain.repair.sample_folds import LEAST_JUDGES, STRETCH, folds
+from toolchain.repair.sample_folds import LEAST_JUDGES, STRETCH, Fold, folds
 from toolchain.repair.sampled_rows import sample_rows
+from toolchain.repair.weight_rounding import refit_biases
 from toolchain.report import check_frontend
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
@@ -43,7 +45,8 @@ LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 @dataclass(frozen=True)
 class CalibratedNetwork:
     """network: gone through what `quantization` changes in it. samples: that were calibrated on, None where a file gave it.
-    unseen: tensors of which they showed no range; label: of the observers."""
+    unseen: tensors of which they showed no range; label: of the observers. judged: the same with ranges and biases that no sample
+    held out is in, where some were: what these judge."""
 
     network: Network
     quantization: Quantization
@@ -54,6 +57,7 @@ class CalibratedNetwork:
     effort: Effort = "none"
     held_out: int = 0
     tried: tuple[StepResult, ...] = ()
+    judged: CalibratedNetwork | None = None
 
     @property
     def repair(self) -> Repair | None:
@@ -126,24 +130,61 @@ def calibrate_network(
     observer: ObserverName | Literal["auto"] | None,
     effort: Effort,
     progress: Progress,
+    every: Iterable[Sample] | None = None,
 ) -> CalibratedNetwork:
-    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all steps."""
+    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all steps.
+
+    every: these and those that were held out to judge the network, None: there are none. Behind all choices ranges, offsets and
+    biases are made again of `every`, and what judging is of stays as `judged`.
+    """
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
     steps = steps_of(effort, observer, quantized=_is_quantized(network))
     if not steps:
-        return _calibrated(network, samples, observer, progress)
+        plain = _calibrated(network, samples, observer, progress)
+        return plain if every is None else replace(_calibrated(network, every, observer, progress), judged=plain)
     reason = _too_few(samples) if observer == AUTO else None
     if reason is not None:
         raise CompileError(f"observer auto: {reason}")
-    seen, held = folds(samples, stretch=STRETCH if network.model.states else 1)
-    plain = _calibrated(network, samples, observer, progress)
-    found = run_repair(network, plain.quantization, seen, held, steps, progress)
+    dealt = folds(samples, stretch=STRETCH if network.model.states else 1)
+    plain = _calibrated(network, dealt.every, observer, progress)
+    found = run_repair(network, plain.quantization, dealt.seen, dealt.held, steps, progress)
     if found.network is not network:  # the user's file must still say the same
-        check_frontend(replace(found.network.model, source=network.model.source), islice(seen, 1))
+        check_frontend(replace(found.network.model, source=network.model.source), islice(dealt.seen, 1))
     notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))
     done = replace(plain, network=found.network, quantization=found.quantization, notes=notes)
-    return replace(done, effort=effort, held_out=found.held_out, tried=found.tried)
+    done = replace(done, effort=effort, held_out=found.held_out, tried=found.tried)
+    if every is None and not any(layer.bias is not None for layer in done.quantization.layers.values()):
+        return done
+    return _refit(done, found.measure, dealt.every if every is None else every, observer, progress)
+
+
+def _refit(
+    done: CalibratedNetwork,
+    measure: Measure | None,
+    samples: Iterable[Sample],
+    observer: ObserverName | Literal["auto"] | None,
+    progress: Progress,
+) -> CalibratedNetwork:
+    """The choices of `done`, which is `judged` then, with ranges, offsets and biases of these samples; as it is where the machine
+    cannot express them."""
+    network, chosen, unseen = done.network, done.quantization, done.unseen
+    if measure is None:
+        plain = _calibrated(network, samples, observer, progress)
+        ranges, unseen = plain.quantization.ranges, plain.unseen
+    else:
+        adjusted = measure(samples)
+        ranges, unseen = {**adjusted.ranges, **network.selection.given}, tuple(n for n in unseen if n in adjusted.unseen)
+    found = replace(chosen, ranges=ranges)
+    try:
+        if found.offsets:
+            found = offset_zero_points(network, replace(found, offsets={}), (), progress).quantization
+        found = refit_biases(network, found, samples, progress)
+        network.integer(found)
+    except CompileError as fault:
+        said = f"ranges stay those of {format_count(done.samples or 0, 'sample')}, without those that judge: {fault}"
+        return replace(done, notes=(*done.notes, said), judged=done)
+    return replace(done, quantization=found, samples=Fold.of(samples).size, unseen=unseen, judged=done)
 
 
 def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
@@ -202,6 +243,9 @@ def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, 
 
 def reuse_quantization(network: Network, other: CalibratedNetwork) -> CalibratedNetwork:
     """As the same model in other shapes is. Raises CompileError: it has tensors that the other has not."""
+    if other.judged is not None:
+        alone = reuse_quantization(network, replace(other, judged=None))
+        return replace(alone, judged=reuse_quantization(network, other.judged))
     changed = network.through(other.quantization)
     said_of = {**other.network.model.by_name(other.quantization.ranges), **other.quantization.ranges}
     known = _arranged(changed.model, changed.model.in_all_shapes(said_of))

@@ -15,7 +15,7 @@ import numpy as np
 from quant.calibrate import calibrate, default_observer, observe
 from quant.fit_sample import Sample
 from quant.repair.choices import Quantization, StepOutcome
-from quant.structural_ranges import adjust_ranges
+from quant.structural_ranges import AdjustedRanges, adjust_ranges
 from toolchain.errors import format_count
 from toolchain.ir.graph import OnnxGraph, OnnxNode
 from toolchain.repair.channel_groups import Group, chip_nodes, find_groups
@@ -102,24 +102,27 @@ def _with_factors(
     """network: gone through what `before` has; factors come on top of it."""
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
-    tensors = scaled.tensors
-    ranges = calibrate(
-        scaled.model.proto,
-        samples,
-        tensors,
-        observer=default_observer(numerics),
-        numerics=numerics,
-        progress=lambda done, total: progress("ranges of channels", done, total),
-        computed_by=scaled.model,
-        divided=scaled.model.divided,
-    )
-    adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.divided, scaled.model.name)
+
+    def measure(others: Iterable[Sample]) -> AdjustedRanges:
+        ranges = calibrate(
+            scaled.model.proto,
+            others,
+            scaled.tensors,
+            observer=default_observer(numerics),
+            numerics=numerics,
+            progress=lambda done, total: progress("ranges of channels", done, total),
+            computed_by=scaled.model,
+            divided=scaled.model.divided,
+        )
+        return adjust_ranges(scaled.model.proto, ranges, scaled.model.divided, scaled.model.name)
+
+    adjusted = measure(samples)
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
     found = {**adjusted.ranges, **scaled.selection.given}
     made = replace(before, ranges=found, factors=together, hosted=(*before.hosted, *hosted), layers={})
     said = [f"channels of {format_count(len(factors), 'tensor')} are scaled"] if factors else []
     said += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
-    return StepOutcome(made, notes=(*said, *adjusted.notes))
+    return StepOutcome(made, notes=(*said, *adjusted.notes), measure=measure)
 
 
 def _hosted_sums(network: Network) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from toolchain.ir.graph import INNER, Graph, OnnxOp
 from toolchain.ir.states import StatePair
 from toolchain.ops.data_movement import ModelConcat
 from toolchain.repair.network import Network
-from toolchain.repair.sample_folds import LEAST_JUDGES, Fold
+from toolchain.repair.sample_folds import LEAST_JUDGES, Fold, spread_over
 from toolchain.report.fidelity import FidelityPart, Measured, real_values
 from toolchain.runtime import Run
 
@@ -31,7 +31,7 @@ MOST_LOST_DB = 0.5  # by one part, whatever the others gain
 MOST_DOUBTED_DB = 1.0  # that a part's mean sample may lose as far as its standard error tells
 LEAST_PROBABILITY = 1e-9  # smaller ones are as good as this
 TRIED_ON = 8  # samples, by steps that choose between ways...
-EVERY = 3  # ...one of so many that they see at least, so that a run of like ones does not fill the trial
+EVERY = 3  # ...one of so many that they see, where it is not known how many there are, so that like ones do not fill the trial
 _SAME = 1e-4  # of the largest magnitude: states that differ by less are the same, computed in another order
 _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
@@ -86,9 +86,9 @@ class OutputQuality:
 def pick_trial_samples(samples: Iterable[Sample]) -> list[Sample]:
     """Those that a step chooses between ways by: of what it sees some that are spread over the whole, where that is known, since
     sequences begin in silence and data often lies in the order of its kinds."""
-    count = samples.count if isinstance(samples, Fold) else None
-    every = max(EVERY, (count or 0) // TRIED_ON)
-    return list(islice(samples, 0, every * TRIED_ON, every))
+    if isinstance(samples, Fold) and samples.count is not None:
+        return list(spread_over(samples, TRIED_ON))
+    return list(islice(samples, 0, EVERY * TRIED_ON, EVERY))
 
 
 def _by_chance(gains: NDArray[np.float64]) -> str | None:

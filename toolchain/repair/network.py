@@ -204,11 +204,11 @@ class Network:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""
         return quantize(self.graph, self.chip, quantization)
 
-    def session(self, quantization: Quantization) -> Session:
+    def session(self, quantization: Quantization, host: str = "cpu") -> Session:
         """The integer reference of the whole network, islands on the host among it; `run_detailed` gives every chip tensor's
         codes."""
         graph = self.integer(quantization)
-        return Session(reference_container(self.model, self.selection, self.machine, graph), backend="reference")
+        return Session(reference_container(self.model, self.selection, self.machine, graph), backend="reference", host=host)  # type: ignore[arg-type]
 
 
 # Of (network, quantization, samples, progress). samples start afresh each time they are iterated, and are what this step may see.

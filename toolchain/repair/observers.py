@@ -10,7 +10,7 @@ from quant.calibrate import OBSERVERS, ObservedRanges, ObserverName, observe_all
 from quant.fit_sample import Sample
 from quant.observe import Range
 from quant.repair.choices import Quantization, StepOutcome
-from quant.structural_ranges import adjust_ranges
+from quant.structural_ranges import AdjustedRanges, adjust_ranges
 from toolchain.errors import CompileError
 from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, pick_trial_samples
 from toolchain.repair.network import Network, Progress
@@ -35,24 +35,36 @@ def choose_observers(
     The best observer for all tensors comes first; then the others' ranges are taken for half of the tensors that they would
     change, a quarter, an eighth, where the outputs of a few samples gain.
     """
-    tensors = network.tensors
-    numerics, model = network.chip.numerics, network.model
-    seen = observe_all(
+    seen = _observe(network, samples if measured is None else measured, progress)
+    search = _Search(network, before, seen, OutputEvaluator(pick_trial_samples(samples)), progress)
+    chosen = search.run()
+    adjusted = _adjusted(network, seen, chosen)
+    counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
+    said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
+
+    def measure(others: Iterable[Sample]) -> AdjustedRanges:
+        return _adjusted(network, _observe(network, others, progress), chosen)
+
+    found = {**adjusted.ranges, **network.selection.given}
+    return StepOutcome(replace(before, ranges=found), notes=(f"ranges of tensors: {said}", *adjusted.notes), measure=measure)
+
+
+def _observe(network: Network, samples: Iterable[Sample], progress: Progress) -> ObservedRanges:
+    model = network.model
+    return observe_all(
         model.proto,
-        samples if measured is None else measured,
-        tensors,
+        samples,
+        network.tensors,
         progress=lambda done, total: progress("observe", done, total),
         computed_by=model,
         divided=model.divided,
     )
-    search = _Search(network, before, seen, OutputEvaluator(pick_trial_samples(samples)), progress)
-    chosen = search.run()
-    ranges = _mixed({o: seen.ranges(o, numerics) for o in set(chosen.values())}, chosen)
-    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
-    counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
-    said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
-    found = {**adjusted.ranges, **network.selection.given}
-    return StepOutcome(replace(before, ranges=found), notes=(f"ranges of tensors: {said}", *adjusted.notes))
+
+
+def _adjusted(network: Network, seen: ObservedRanges, chosen: Choice) -> AdjustedRanges:
+    model = network.model
+    ranges = _mixed({o: seen.ranges(o, network.chip.numerics) for o in set(chosen.values())}, chosen)
+    return adjust_ranges(model.proto, ranges, model.divided, model.name)
 
 
 def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:

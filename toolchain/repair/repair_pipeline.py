@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from quant.fit_sample import Sample
-from quant.repair.choices import Gain, Quantization, StepOutcome
+from quant.repair.choices import Gain, Measure, Quantization, StepOutcome
 from toolchain.errors import CompileError, format_count
 from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.equalize import equalize, free_ends
@@ -77,12 +77,13 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """network: gone through what `quantization` changes in it."""
+    """network: gone through what `quantization` changes in it. measure: as of the latest step that was kept and has it."""
 
     network: Network
     quantization: Quantization
     tried: tuple[StepResult, ...]
     held_out: int
+    measure: Measure | None = None
 
 
 def run_repair(
@@ -98,6 +99,7 @@ def run_repair(
     clock = _Clock(steps, progress)
     best = plain = judge.verdict(network, quantization)
     clock.start()
+    measure: Measure | None = None
     everything = join_folds(seen, held_out)
     for at, step in enumerate(steps):
         earlier = without.get(step.instead_of or "")
@@ -115,8 +117,8 @@ def run_repair(
         if told.kept and made.outcome is not None and made.verdict is not None:
             without[step.name] = best
             quantization, best = made.outcome.quantization, made.verdict
-            network = base.through(quantization)
-    return RepairResult(network, quantization, tuple(tried), sum(1 for _ in held_out))
+            network, measure = base.through(quantization), made.outcome.measure or measure
+    return RepairResult(network, quantization, tuple(tried), sum(1 for _ in held_out), measure)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Calibration samples dealt into those that steps may see and those that judge them."""
+"""Calibration samples dealt into those that steps may see and those that judge: by magnitude and content, not by position."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from quant.fit_sample import Sample
+from quant.near_copies import group_near_copies
+from quant.sample_traits import SampleTraits, describe_sample, order_by_magnitude
 
-HELD_OUT = 16  # samples that judge, at most
+HELD_OUT = 16  # samples that judge steps, at most
 EVERY = 4  # one of so many judges...
 LEAST_JUDGES = 8  # ...or more of them, so that so many do: of fewer the spread says too little
 STRETCH = 8  # of a sequence that judge together, where a network keeps states from sample to sample
 KEPT_BYTES = 64 << 20  # of samples that stay in memory instead of being read again
+_LEAST_GROUPS = 4  # of near-copies: fewer cannot be dealt, so that all is judged on what is like what was seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +29,27 @@ class Fold:
     count: int | None
     random: bool = False
     _kept: list[Sample] = field(default_factory=list)
+    _traits: list[SampleTraits] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> Fold:
+        """All of them."""
+        if isinstance(samples, Fold):
+            return samples
+        count = len(samples) if isinstance(samples, list) else getattr(samples, "count", None)
+        return cls(lambda: iter(samples), count, bool(getattr(samples, "random", False)))
 
     @property
     def size(self) -> int:
         """How many there are, counted where that is not known."""
         return sum(1 for _ in self) if self.count is None else self.count
+
+    @property
+    def traits(self) -> Sequence[SampleTraits]:
+        """Of each sample; one pass over them the first time."""
+        if not self._traits:
+            self._traits.extend([describe_sample(sample) for sample in self])
+        return self._traits
 
     def __iter__(self) -> Iterator[Sample]:
         if self._kept:
@@ -44,30 +63,93 @@ class Fold:
             yield sample
         self._kept.extend(found or ())
 
+    def pick(self, indices: Sequence[int]) -> Fold:
+        """Samples by index: in this order where all samples are in memory, else as they come."""
+        if self._kept:
+            order, start = list(indices), lambda: (self._kept[i] for i in order)
+        else:
+            order, wanted = sorted(indices), frozenset(indices)
+            start = lambda: (sample for index, sample in enumerate(self) if index in wanted)  # noqa: E731
+        return Fold(start, len(order), self.random, _traits=[self._traits[i] for i in order] if self._traits else [])
+
 
 NONE = Fold(lambda: iter(()), 0)
 
 
-def folds(samples: Iterable[Sample], *, stretch: int = 1) -> tuple[Fold, Fold]:
-    """(seen, held out): every fourth sample is held out, the first of each four seen, until HELD_OUT are; of few samples every
-    second or third. stretch: so many neighbours are dealt together.
+@dataclass(frozen=True, eq=False)
+class HoldOut:
+    """`seen` and `held`, which together are `every`; indices: of those held, in the order in which they were given. copies: so
+    many of those held are near-copies of samples seen."""
 
-    The samples that judge are spread over the whole where their number is known: data often lies in the order of its kinds.
+    every: Fold
+    seen: Fold
+    held: Fold
+    indices: frozenset[int] = frozenset()
+    copies: int = 0
+
+    def held_of(self, others: Iterable[Sample]) -> Fold:
+        """What is held out of the same samples in other shapes."""
+        return self.held if others is self.every else Fold.of(others).pick(sorted(self.indices))
+
+    def seen_of(self, others: Iterable[Sample]) -> Fold:
+        """The others of these."""
+        if others is self.every:
+            return self.seen
+        fold = Fold.of(others)
+        return fold.pick([i for i in range(fold.size) if i not in self.indices])
+
+
+def hold_out(
+    samples: Iterable[Sample], count: Callable[[int], int], *, stretch: int = 1, least_seen: int | None = None
+) -> HoldOut:
+    """count: of so many samples, how many are to be held out. stretch: so many neighbours are dealt together, as steps of a
+    sequence are. least_seen: samples that are left however near-copies are dealt; None: half.
+
+    All are ordered by magnitude and cut into as many strata as are to be held out, and the middle of each is, never the largest
+    of all. Near-copies are dealt together where there are groups enough. The order of the samples changes nothing, but for
+    stretches, and for data that outgrow KEPT_BYTES, whose folds are in the order of the data.
     """
-    count = getattr(samples, "count", None)
-    known = sum(1 for _ in islice(samples, EVERY * LEAST_JUDGES)) if count is None else count
-    every = max(2, min(EVERY, known // LEAST_JUDGES), known // HELD_OUT)
+    given = Fold.of(samples)
+    traits = given.traits
+    wanted = min(count(len(traits)), len(traits) // 2)
+    order = order_by_magnitude(traits)
+    line = range(len(traits)) if stretch > 1 else order
+    every = given.pick(line)
+    if wanted <= 0:
+        return HoldOut(every, every, NONE)
+    groups = [i // stretch for i in range(len(traits))] if stretch > 1 else _groups_of_copies(order, traits)
+    held = _held_groups(order, groups, wanted)
+    most = len(traits) // 2 if least_seen is None else len(traits) - least_seen
+    if stretch == 1 and (len(set(groups)) < _LEAST_GROUPS or not wanted <= len(held) <= min(2 * wanted, most)):
+        held = _held_groups(order, range(len(traits)), wanted)
+    others = {groups[i] for i in order if i not in held}
+    copies = 0 if stretch > 1 else sum(groups[i] in others for i in held)
+    seen = [i for i in line if i not in held]
+    return HoldOut(every, given.pick(seen), given.pick([i for i in line if i in held]), frozenset(held), copies)
 
-    def held(index: int) -> bool:
-        return index // stretch % every == every - 1 and index < every * HELD_OUT
 
-    def those(wanted: bool) -> Callable[[], Iterator[Sample]]:
-        return lambda: (sample for index, sample in enumerate(samples) if held(index) is wanted)
+def _groups_of_copies(order: Sequence[int], traits: Sequence[SampleTraits]) -> list[int]:
+    """By sample, in whatever order they came."""
+    found = dict(zip(order, group_near_copies([traits[i] for i in order])))
+    return [found[i] for i in range(len(order))]
 
-    judging = None if count is None else sum(map(held, range(count)))
-    seen = None if count is None or judging is None else count - judging
-    random = bool(getattr(samples, "random", False))
-    return Fold(those(False), seen, random), Fold(those(True), judging, random)
+
+def _held_groups(order: Sequence[int], groups: Sequence[int], wanted: int) -> set[int]:
+    """Indices of `wanted` samples or somewhat more, in whole groups, of which each stratum of `order` has one; never the first
+    group."""
+    members, held = dict[int, list[int]](), set[int]()
+    for index in order:
+        members.setdefault(groups[index], []).append(index)
+    line, strata = [*members], max(1, round(wanted * len(members) / len(order)))
+    while len(held) < wanted and strata <= len(line) // 2:
+        chosen = (line[(2 * stratum + 1) * len(line) // (2 * strata)] for stratum in range(strata))
+        held, strata = {index for group in chosen for index in members[group]}, strata + 1
+    return held
+
+
+def folds(samples: Iterable[Sample], *, stretch: int = 1) -> HoldOut:
+    """What steps of a repair see, and what judges them: a quarter, but LEAST_JUDGES at least and HELD_OUT at most."""
+    return hold_out(samples, lambda count: min(HELD_OUT, max(LEAST_JUDGES, count // EVERY)), stretch=stretch)
 
 
 def join_folds(seen: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:

@@ -25,16 +25,26 @@ from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Run, Session
 
 JudgedOn = Literal["random inputs", "calibration", "held out", "calib", "judge", "repeated"]
-FEW = 4  # samples that a build is judged on where nobody asks for more
+FEW = 4  # samples that a build is judged on where nobody asks for more...
+FEW_HELD_OUT = 8  # ...and of those that were held out for it, which are no more
+
+
+@dataclass(frozen=True)
+class JudgedNetwork:
+    """An integer network whose outputs are compared with float's, and its session."""
+
+    container: Container
+    session: Session
 
 
 @dataclass(frozen=True)
 class AccuracyInput:
-    """What is judged. reference: the integer network's session; parts: Concat node -> (model tensor, layout) of each operand;
-    samples: to judge on, which start afresh each time; given: how many there are, None: that is not known."""
+    """What is judged. judged: what figures are of; reference: the session of the integer network that is written, whose layers
+    are looked at; parts: Concat node -> (model tensor, layout) of each operand; samples: to judge on, which start afresh each
+    time; given: how many there are, None: that is not known."""
 
     model: NormalModel
-    container: Container
+    judged: JudgedNetwork
     reference: Session
     network: ErrorNetwork
     quantized: AdviceContext
@@ -57,10 +67,11 @@ class AccuracyResult:
 def evaluate_accuracy(
     subject: AccuracyInput, first: tuple[Sample, Run], gate: Gate, evaluation: Evaluation | None, reported: bool
 ) -> AccuracyResult:
-    """first: the first of the samples, with what the integer network makes of it; the others are run here."""
-    others = islice(subject.samples, 1, None if gate else FEW)
-    runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
-    found = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate, factors=subject.network.factors)
+    """first: the first of the samples, with what the judged network makes of it; the others are run here."""
+    few = None if gate else FEW_HELD_OUT if subject.on == "held out" else FEW
+    runs = ((s, subject.judged.session.run_detailed(s)) for s in islice(subject.samples, 1, few))
+    runs = _Kept(chain([first], runs), evaluation is not None)
+    found = fidelity(subject.model, subject.judged.container, runs, subject.parts, few=not gate, factors=subject.network.factors)
     real = subject.on != RANDOM
     parts = {"output": found.outputs, "concat operand": found.concats}
     suspected = any(p.poor for of_kind in parts.values() for p in of_kind)
@@ -125,7 +136,7 @@ class _Kept(Iterator[tuple[Sample, Run]]):
 
 
 def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _Kept) -> Score:
-    names = [t.name for t in subject.container.outputs]
+    names = [t.name for t in subject.judged.container.outputs]
     session = FloatSession(subject.model, names)
     real = [dict(zip(names, session.run(s))) for s in runs.samples]
     return run_evaluation(evaluation, real, runs.outputs, runs.samples)

@@ -1,0 +1,69 @@
+"""What of a sample says where it belongs when samples are dealt: its magnitude, its content, and what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fit_sample import Sample
+
+CELLS = 64  # parts of an input that its look is made of, at most
+_PICTURE = 4  # dimensions
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """An input in few numbers: mean and standard deviation of each of its cells, float64[m]. is_picture: it has axes enough for
+    what is beside each other to be alike."""
+
+    means: NDArray[np.float64]
+    spreads: NDArray[np.float64]
+    is_picture: bool
+
+
+@dataclass(frozen=True, eq=False)
+class SampleTraits:
+    """By input: the largest magnitude, the root mean square and the look. digest: of all bytes."""
+
+    peaks: tuple[float, ...]
+    sizes: tuple[float, ...]
+    looks: tuple[Look, ...]
+    digest: bytes
+
+
+def describe_sample(sample: Sample) -> SampleTraits:
+    """Numbers that are not finite count as 0, but for the digest."""
+    digest, peaks, sizes, looks = blake2b(digest_size=16), list[float](), list[float](), list[Look]()
+    for name in sorted(sample):
+        digest.update(np.ascontiguousarray(sample[name]).data)
+        x = np.nan_to_num(sample[name].astype(np.float64).ravel(), posinf=0.0, neginf=0.0)
+        peaks.append(float(np.abs(x).max(initial=0)))
+        sizes.append(float(np.sqrt(np.mean(x * x))) if x.size else 0.0)
+        looks.append(_look(x, sample[name].ndim >= _PICTURE))
+    return SampleTraits(tuple(peaks), tuple(sizes), tuple(looks), digest.digest())
+
+
+def _look(x: NDArray[np.float64], is_picture: bool) -> Look:
+    """x: of one input, in its order."""
+    ends = np.linspace(0, x.size, min(CELLS, x.size) + 1).astype(int)
+    counts = np.diff(ends)
+    means, squares = (np.add.reduceat(v, ends[:-1]) / counts if x.size else np.zeros(0) for v in (x, x * x))
+    return Look(means, np.sqrt(np.maximum(squares - means**2, 0)), is_picture)
+
+
+def order_by_magnitude(traits: Sequence[SampleTraits]) -> list[int]:
+    """Indices of samples, the largest first: by the mean over the inputs of the largest magnitude, each relative to the largest
+    of all samples, then so by root mean squares, then by content. The order of the samples changes nothing."""
+    peaks, sizes = _relative([t.peaks for t in traits]), _relative([t.sizes for t in traits])
+    return sorted(range(len(traits)), key=lambda i: (-peaks[i], -sizes[i], traits[i].digest))
+
+
+def _relative(figures: Sequence[tuple[float, ...]]) -> list[float]:
+    """figures: of each sample, by input. Of each sample the mean over the inputs, each relative to its largest."""
+    table = np.array(figures, np.float64).reshape(len(figures), -1)
+    largest = table.max(0, initial=0)
+    return (table / np.where(largest > 0, largest, 1)).sum(1).tolist()
