@@ -161,6 +161,10 @@ WHOLE = "tensor a is int32, not float32"
             f"it moves single elements: {ADDRESSES}",
         ),
         (
+            "(float[3,4] a, int64[2,1] z, float[2,4] u) => (float[p,q] y) { y = ScatterND(a, z, u) }",
+            f"its places are computed, or constant and too many runs: {ADDRESSES}",
+        ),
+        (
             "(int64[3] a) => (float[p,q] y) { d = int64 {4} v = float[2] {0,1} y = OneHot(a, d, v) }",
             "tensor a is int64, and nothing of the chip makes it, from which its largest number were known",
         ),

@@ -384,7 +384,7 @@ CASES = {
 
 
 ANCHORS = {
-    "no instruction table": "name:",
+    "no instruction table": "format:",
     "operands without bases": "control:",
     "indices without bases": "control:",
     "more bases of the host than there are": "control:",

@@ -6,6 +6,9 @@ from tests.semantics.case import Case
 
 TWO_STEPS = "the chip rounds once more than the file's nodes say, inside an operator that it spells in two"
 CASES = (
+    Case("einsum of attention", "x 1,6,2,8; z 1,5,2,8", "y = Einsum<equation = 'bqhd,bkhd->bhqk'>(x, z)"),
+    Case("einsum, outer", "x 2,6; z 2,5", "y = Einsum<equation = 'bi,bj->bji'>(x, z)"),
+    Case("einsum, diagonal and sum", "x 4,4; z 4,3", "y = Einsum<equation = 'ii,ij->ij'>(x, z)"),
     Case("add", "x 2,3,4,5; z 2,3,4,5", "y = Add(x, z)"),
     Case("add, broadcast", "x 2,3,4,5; z 3,1,5", "y = Add(x, z)"),
     Case("add, both broadcast", "x 3,1; z 1,4", "y = Add(x, z)"),

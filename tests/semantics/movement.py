@@ -46,6 +46,13 @@ CASES = (
         "a = Squeeze<axes = [1]>(x) b = Tanh(a) y = Unsqueeze<axes = [0,3]>(b)",
         opset=11,
     ),
+    Case("rows of updates at constant places", "x 5,4; z 2,4", "i = int64[2,1] {3,1} a = Relu(x) y = ScatterND(a, i, z)"),
+    Case(
+        "elements added at constant places",
+        "x 3,5; z 3,2",
+        "i = int64[3,2] {1,4,1,4,1,4} y = ScatterElements<axis = 1, reduction = 'add'>(x, i, z)",
+    ),
+    Case("copies of several dimensions", "x 2,3,4", "r = int64[3] {2,1,3} y = Tile(x, r)"),
     Case("transpose", "x 2,3,4,5", "y = Transpose<perm = [0,3,1,2]>(x)"),
     Case("transposes in a row", "x 2,3,4", "a = Transpose<perm = [1,0,2]>(x) b = Transpose<perm = [2,0,1]>(a) y = Relu(b)"),
     Case("transpose of five dimensions", "x 2,2,3,4,2", "a = Sigmoid(x) y = Transpose<perm = [4,0,2,1,3]>(a)"),

@@ -30,7 +30,7 @@ ELSEWHERE = {
 def everything() -> Seen:
     """All that the registries hold."""
     found: Seen = {("upgrade", op) for op in upgrade.RULES}
-    found |= {("rewrite", _rule_name(op, rule)) for op, rules in canonicalize.RULES.items() for rule in rules}
+    found |= {("rewrite", _rule_name(op, rule)) for op, rules in canonicalize.LATE.items() for rule in rules}
     found |= {("select", op) for op in registry.RULES}
     found |= {("function", op) for op in ONNX_UNARY} | {("primitive", name) for name in PRIMITIVES}
     found |= {("float operator", name) for name in float_operators()}
@@ -57,8 +57,10 @@ def recorded() -> Iterator[Seen]:
     """What the frontend and the selection do in this block; add `operators` of what was built."""
     seen: Seen = set()
     with ExitStack() as stack:
-        rewrites = {op: tuple(_rewrite(op, rule, seen) for rule in rules) for op, rules in canonicalize.RULES.items()}
-        stack.enter_context(patch.object(canonicalize, "RULES", rewrites))
+        for table in ("RULES", "LATE"):
+            tables = getattr(canonicalize, table).items()
+            rewrites = {op: tuple(_rewrite(op, rule, seen) for rule in rules) for op, rules in tables}
+            stack.enter_context(patch.object(canonicalize, table, rewrites))
         stack.enter_context(patch.object(upgrade, "RULES", {op: _upgrade(op, r, seen) for op, r in upgrade.RULES.items()}))
         functions = {op: _noted(("function", op), make, seen) for op, make in ONNX_UNARY.items()}
         stack.enter_context(patch.object(compose, "ONNX_UNARY", functions))

@@ -18,6 +18,12 @@ CASES = (
     Case("conv valid", "x 1,3,8,9; v 4,3,2,4", "y = Conv<auto_pad = 'VALID'>(x, v)"),
     Case("conv of one dimension", "x 2,4,15; w 6,4,5; w1 6", "y = Conv<pads = [2,2], strides = [2]>(x, w, w1)"),
     Case("conv of one dimension, relu, conv", "x 1,3,12; w 5,3,3; w2 4,5,3", "a = Conv(x, w) b = Relu(a) y = Conv(b, w2)"),
+    Case("conv of three dimensions, flat in time", "x 1,3,4,6,5; v 4,3,1,3,3; w1 4", "y = Conv<pads = [0,1,1,0,1,1]>(x, v, w1)"),
+    Case("conv of three dimensions, flat in space", "x 1,3,6,4,5; v 4,3,3,1,1", "y = Conv<strides = [2,1,1]>(x, v)"),
+    Case("conv of three dimensions", "x 1,2,5,6,6; v 3,2,2,3,3; w1 3", "y = Conv<pads = [1,1,1,0,1,1]>(x, v, w1)"),
+    Case("conv by computed weights", "x 1,4,6,6; z 5,4,2,2", "y = Conv<strides = [2,2]>(x, z)"),
+    Case("correlation of templates, channel by channel", "x 1,4,7,7; z 4,1,3,3; b 4", "y = Conv<group = 4>(x, z, b)"),
+    Case("conv by a computed bias", "x 1,3,6,6; v 4,3,3,3; z 4", "y = Conv(x, v, z)"),
     Case("pad into conv", "x 1,3,6,6; v 4,3,3,3", "p = int64[8] {0,0,1,2,0,0,0,1} a = Pad(x, p) y = Conv(a, v)"),
     Case(
         "pad of ones stays before conv",

@@ -10,8 +10,10 @@ import numpy as np
 
 from toolchain.frontend import (
     arithmetic_rules,
+    convolution_rules,
     decompose_reductions,
     decompose_rules,
+    einsum_rules,
     linear_rules,
     match_activations,
     match_norms,
@@ -19,6 +21,7 @@ from toolchain.frontend import (
     matmul_rules,
     reduction_rules,
     reshape_sinking_rules,
+    scatter_rules,
     shape_rules,
     slice_rules,
     where_rules,
@@ -49,11 +52,13 @@ TABLES = (
     reduction_rules,
     decompose_reductions,
     decompose_rules,
+    einsum_rules,
     matmul_rules,
+    scatter_rules,
     reshape_sinking_rules,
 )
 RULES = merged(*(module.RULES for module in TABLES))
-LATE = merged(RULES, decompose_reductions.LATE)  # once norms that are written out are found
+LATE = merged(RULES, decompose_reductions.LATE, convolution_rules.LATE)  # once norms that are written out are found
 FACTORS = frozenset(
     ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
 )

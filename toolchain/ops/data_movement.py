@@ -294,5 +294,6 @@ _COMPUTED = "copies take their addresses from the program, none from what anothe
 _KEPT = f"its indices are computed, or more than {MAX_PARTS} evenly rising runs: {_COMPUTED}"
 HOSTED = {
     "Gather": _KEPT,
-    **dict.fromkeys(("GatherElements", "GatherND", "ScatterElements", "ScatterND"), f"it moves single elements: {_COMPUTED}"),
+    **dict.fromkeys(("GatherElements", "GatherND"), f"it moves single elements: {_COMPUTED}"),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), f"its places are computed, or constant and too many runs: {_COMPUTED}"),
 }

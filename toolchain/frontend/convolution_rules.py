@@ -1,0 +1,147 @@
+"""Convolutions that the chip has not, by those that it has: windows of three dimensions, weights that are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+
+from toolchain.frontend.node_chain import NodeChain
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, operand
+from toolchain.ir.graph import MAX_PARTS, OnnxNode
+
+MOST_PLACES = 64  # of a window whose weights are computed: each is a copy of the input
+_TIME, _ROWS, _COLUMNS = 2, 3, 4  # dimensions of [n, c, t, h, w]
+# Of the dimensions over which a kernel has several places: those that become samples, rows and columns.
+_ARRANGED = {
+    (): ((), (_TIME,), (_ROWS, _COLUMNS)),
+    (_TIME,): ((), (_TIME,), (_ROWS, _COLUMNS)),
+    (_ROWS,): ((_TIME,), (_ROWS,), (_COLUMNS,)),
+    (_COLUMNS,): ((), (_TIME, _ROWS), (_COLUMNS,)),
+    (_TIME, _ROWS): ((_COLUMNS,), (_TIME,), (_ROWS,)),
+    (_TIME, _COLUMNS): ((_ROWS,), (_TIME,), (_COLUMNS,)),
+    (_ROWS, _COLUMNS): ((_TIME,), (_ROWS,), (_COLUMNS,)),
+}
+
+
+class _Input:
+    """What a Conv slides over, as it is padded and cut. By spatial dimension, counted as in [n, c, ...]: the kernel's places,
+    and the steps between them and between windows."""
+
+    def __init__(self, chain: NodeChain) -> None:
+        n, scope = chain.n, chain.scope
+        a, rank = n.op.attributes, len(n.op.attributes["kernel_shape"])
+        axes = range(2, 2 + rank)
+        self.chain, self.name, self.sizes = chain, n.inputs[0], list(scope.shape(n.inputs[0]))
+        self.kernel, self.strides = dict(zip(axes, a["kernel_shape"])), dict(zip(axes, a["strides"]))
+        self.dilations = dict(zip(axes, a["dilations"]))
+        self.begin, self.end = dict(zip(axes, a["pads"][:rank])), dict(zip(axes, a["pads"][rank:]))
+        self.windows = dict(zip(axes, scope.shape(n.outputs[0])[2:]))
+
+    def pad(self, axes: Sequence[int]) -> None:
+        """Writes the zeros around the dimensions."""
+        rank = len(self.sizes)
+        begin, end = ([pads[i] if i in axes else 0 for i in range(rank)] for pads in (self.begin, self.end))
+        if any((*begin, *end)):
+            self.name = self.chain.make("Pad", self.name, (*begin, *end), 0.0)
+            self.sizes = [s + b + e for s, b, e in zip(self.sizes, begin, end)]
+
+    def places(self, places: Mapping[int, int]) -> str:
+        """What all windows have at one place of the kernel. places: by dimension."""
+        starts = {a: p * self.dilations[a] for a, p in places.items()}
+        ends = {a: s + (self.windows[a] - 1) * self.strides[a] + 1 for a, s in starts.items()}
+        cut = [a for a in places if (starts[a], ends[a], self.strides[a]) != (0, self.sizes[a], 1)]
+        if not cut:
+            return self.name
+        columns = zip(*((starts[a], ends[a], a, self.strides[a]) for a in cut))
+        return self.chain.make("Slice", self.name, *(tuple(column) for column in columns))
+
+    def take_places(self, axis: int) -> None:
+        """Only what windows of one place see along a dimension."""
+        self.pad((axis,))
+        self.name, self.sizes[axis] = self.places({axis: 0}), self.windows[axis]
+
+
+def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """A Conv over [n, c, t, h, w] as one over rows and columns. What the kernel has one place of becomes samples, or part of the
+    rows or columns where it is beside them. Of several places in all three, frames become channels."""
+    w = scope.shape(n.inputs[1])
+    if len(w) != 5 or not _is_resolved(n, scope):
+        return None
+    chain, weights = NodeChain(n, scope), n.inputs[1]
+    x = _Input(chain)
+    if min(x.kernel.values()) > 1:
+        if n.op.attributes["group"] != 1 or x.kernel[_TIME] > MAX_PARTS:
+            return None
+        x.pad((_TIME,))
+        x.name = chain.make("Concat", *(x.places({_TIME: k}) for k in range(w[_TIME])), axis=1)
+        x.sizes[1:3] = x.sizes[1] * w[_TIME], x.windows[_TIME]
+        weights = chain.make("Transpose", weights, perm=(0, 2, 1, 3, 4))
+        w = (w[0], w[1] * w[2], 1, *w[3:])
+        several = (_ROWS, _COLUMNS)
+    else:
+        several = tuple(a for a, places in x.kernel.items() if places > 1)
+        for axis in x.kernel.keys() - set(several):
+            x.take_places(axis)
+    samples, *parts = _ARRANGED[several]
+    perm = (0, *samples, 1, *parts[0], *parts[1])
+    turned = x.name if perm == (0, 1, 2, 3, 4) else chain.make("Transpose", x.name, perm=perm)
+    flat = tuple(prod(sizes) for sizes in ([x.sizes[a] for a in part] for part in parts))
+    before = chain.make("Reshape", turned, (prod(x.sizes[a] for a in (0, *samples)), x.sizes[1], *flat))
+    kernel = chain.make("Reshape", weights, (*w[:2], *(prod(w[a] for a in part) for part in parts)))
+    slid = [next((a for a in part if a in several), 0) for part in parts]
+    attributes = {
+        "kernel_shape": tuple(x.kernel.get(a, 1) for a in slid),
+        "strides": tuple(x.strides[a] if a else 1 for a in slid),
+        "dilations": tuple(x.dilations[a] if a else 1 for a in slid),
+        "pads": tuple(pads.get(a, 0) for pads in (x.begin, x.end) for a in slid),
+        "group": n.op.attributes["group"],
+    }
+    made = chain.make("Conv", before, kernel, *n.inputs[2:], own=True, **attributes)
+    y = scope.shape(n.outputs[0])
+    made = chain.make("Reshape", made, tuple(y[a] for a in perm))
+    if perm != (0, 1, 2, 3, 4):
+        chain.make("Transpose", made, perm=tuple(perm.index(a) for a in range(5)))
+    return chain.done()
+
+
+def computed_weights(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """A Conv of one sample by computed weights is a product of these with what each window sees, place by place."""
+    x, w, y = (scope.shape(name) for name in (*n.inputs[:2], n.outputs[0]))
+    if n.inputs[1] in scope.constants or len(w) != 4 or x[0] != 1 or prod(w[2:]) > MOST_PLACES or not _is_resolved(n, scope):
+        return None
+    chain, group = NodeChain(n, scope), int(n.op.attributes["group"])
+    seen = _Input(chain)
+    seen.pad((2, 3))
+    count, area = x[1] // group, y[2] * y[3]
+    places = [seen.places({2: i, 3: j}) for i, j in product(range(w[2]), range(w[3]))]
+    columns = [chain.make("Reshape", place, (group, count, 1, area)) for place in places]
+    joined = columns[0] if len(columns) == 1 else chain.make("Concat", *columns, axis=2)
+    around = (group,) if group > 1 else ()
+    right = chain.make("Reshape", joined, (*around, count * len(places), area))
+    left = chain.make("Reshape", n.inputs[1], (*around, w[0] // group, count * len(places)))
+    made = chain.make("Reshape", chain.make("MatMul", left, right, own=True), y)
+    if bias := operand(n, 2):
+        chain.make("Add", made, chain.make("Reshape", bias, (w[0], 1, 1)))
+    return chain.done()
+
+
+def computed_bias(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """What is added to a Conv by constant weights, where it is computed."""
+    bias, w = operand(n, 2), scope.shape(n.inputs[1])
+    if not bias or bias in scope.constants or n.inputs[1] not in scope.constants or not _is_resolved(n, scope):
+        return None
+    chain = NodeChain(n, scope)
+    made = chain.make("Conv", *n.inputs[:2], own=True, **n.op.attributes)
+    chain.make("Add", made, chain.make("Reshape", bias, (w[0], *(1 for _ in w[2:]))))
+    return chain.done()
+
+
+def _is_resolved(n: OnnxNode, scope: Rewriter) -> bool:
+    """Whether a Conv of floats has all its attributes, as the normal form gives them, and elements."""
+    known = {"kernel_shape", "pads", "strides", "dilations"} <= n.op.attributes.keys() and "auto_pad" not in n.op.attributes
+    return known and scope.is_float(n.inputs[0]) and 0 not in (*scope.shape(n.inputs[0]), *scope.shape(n.outputs[0]))
+
+
+# Once what a Conv takes into its weights is there: a norm behind a Reshape is none of its channels.
+LATE: Mapping[str, Sequence[Rule]] = {"Conv": (conv_3d, computed_weights, computed_bias)}

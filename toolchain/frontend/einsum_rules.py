@@ -1,0 +1,153 @@
+"""Einsum: a matrix product, between Transposes and Reshapes that bring the operands' dimensions together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from string import ascii_letters
+
+from toolchain.frontend.node_chain import NodeChain
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule
+from toolchain.ir.graph import OnnxNode
+
+
+class _Labelled:
+    """A tensor whose dimensions have labels, as steps change it. sizes: of the labels."""
+
+    def __init__(self, chain: NodeChain, name: str, labels: str, sizes: Sequence[int]) -> None:
+        self.chain, self.name, self.labels, self.sizes = chain, name, labels, tuple(sizes)
+
+    def size(self, label: str) -> int:
+        return self.sizes[self.labels.index(label)]
+
+    def reshape(self, labels: str, sizes: Sequence[int]) -> None:
+        if tuple(sizes) != self.sizes:
+            self.name = self.chain.make("Reshape", self.name, tuple(sizes))
+        self.labels, self.sizes = labels, tuple(sizes)
+
+    def transpose(self, labels: str) -> None:
+        """labels: all of the tensor's, in another order."""
+        perm = tuple(self.labels.index(label) for label in labels)
+        if perm != tuple(range(len(perm))):
+            self.name = self.chain.make("Transpose", self.name, perm=perm)
+        self.labels, self.sizes = labels, tuple(self.sizes[p] for p in perm)
+
+    def drop(self, labels: str) -> None:
+        """Leaves out dimensions of size 1."""
+        kept = [i for i, label in enumerate(self.labels) if label not in labels]
+        self.reshape("".join(self.labels[i] for i in kept), [self.sizes[i] for i in kept])
+
+    def take_diagonals(self) -> None:
+        """Of a label that stands twice, the elements at which both places are one."""
+        while twice := next((label for label in self.labels if self.labels.count(label) > 1), ""):
+            first = self.labels.index(twice)
+            second = self.labels.index(twice, first + 1)
+            rest = [i for i in range(len(self.labels)) if i not in (first, second)]
+            perm, size = [*rest, first, second], self.sizes[first]
+            if perm != sorted(perm):
+                self.name = self.chain.make("Transpose", self.name, perm=tuple(perm))
+            outer = [self.sizes[i] for i in rest]
+            flat = self.chain.make("Reshape", self.name, (*outer, size * size))
+            self.name = self.chain.make("Slice", flat, (0,), (size * size,), (len(outer),), (size + 1,))
+            self.labels, self.sizes = "".join(self.labels[i] for i in rest) + twice, (*outer, size)
+
+    def sum_over(self, labels: str) -> None:
+        axes = tuple(i for i, label in enumerate(self.labels) if label in labels)
+        if axes:
+            self.name = self.chain.make("ReduceSum", self.name, axes, keepdims=0)
+            kept = [i for i in range(len(self.labels)) if i not in axes]
+            self.labels, self.sizes = "".join(self.labels[i] for i in kept), tuple(self.sizes[i] for i in kept)
+
+
+def einsum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Operands are multiplied from the first to the last. Labels that nothing behind an operand needs are summed over first."""
+    shapes = [scope.shape(x) for x in n.inputs]
+    labels = _labels(str(n.op.attributes["equation"]), shapes)
+    if labels is None or not all(scope.is_float(x) for x in n.inputs) or any(0 in shape for shape in shapes):
+        return None
+    *terms, out = labels
+    chain = NodeChain(n, scope)
+    made = _Labelled(chain, n.inputs[0], terms[0], shapes[0])
+    made.take_diagonals()
+    for i in range(1, len(terms)):
+        other = _Labelled(chain, n.inputs[i], terms[i], shapes[i])
+        other.take_diagonals()
+        made = _product(made, other, "".join((*terms[i + 1 :], out)), out)
+    made.sum_over("".join(label for label in made.labels if label not in out))
+    made.transpose(out)
+    if prod(made.sizes) != prod(scope.shape(n.outputs[0])):
+        return None  # ONNX takes a dimension's size from the first operand, also where that is 1 and another's is larger
+    if not chain.nodes or made.sizes != scope.shape(n.outputs[0]):
+        chain.make("Reshape", made.name, scope.shape(n.outputs[0]))
+    return chain.done()
+
+
+def _labels(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[str] | None:
+    """A letter for each dimension, of each operand and of the result last; those behind dots are letters of their own."""
+    before, arrow, after = equation.replace(" ", "").partition("->")
+    terms = before.split(",")
+    if len(terms) != len(shapes):
+        return None
+    free = [letter for letter in ascii_letters if letter not in equation]
+    counts = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes) if "..." in term]
+    dots = "".join(free[: max(counts, default=0)])
+    filled = [
+        term.replace("...", dots[len(dots) - (len(shape) - len(term.replace("...", ""))) :] if "..." in term else "")
+        for term, shape in zip(terms, shapes)
+    ]
+    if not arrow:
+        every = "".join(filled)
+        after = "..." + "".join(sorted(c for c in set(every) - set(dots) if every.count(c) == 1))
+    result = after.replace("...", dots)
+    fits = all(len(term) == len(shape) for term, shape in zip(filled, shapes)) and len(set(result)) == len(result)
+    return [*filled, result] if fits and set(result) <= set("".join(filled)) else None
+
+
+def _product(a: _Labelled, b: _Labelled, needed: str, out: str) -> _Labelled:
+    """The product of two, summed over what both have and nothing behind needs.
+
+    needed: labels of operands still to come and of the result; out: of the result, whose order the product's dimensions take.
+    """
+    for one, other in ((a, b), (b, a)):
+        one.drop("".join(c for c in one.labels if c in other.labels and one.size(c) == 1 < other.size(c)))
+        one.sum_over("".join(c for c in one.labels if c not in other.labels and c not in needed))
+    shared = [c for c in a.labels if c in b.labels]
+    summed = "".join(c for c in shared if c not in needed)
+    if not summed and (set(a.labels) <= set(b.labels) or set(b.labels) <= set(a.labels)):
+        return _elementwise(a, b, out)
+    rank = {label: i for i, label in enumerate(out)}
+    firsts = [min((rank.get(c, len(out)) for c in x.labels if c not in shared), default=len(out)) for x in (a, b)]
+    if firsts[0] > firsts[1]:
+        a, b = b, a
+    batch = _ordered((c for c in shared if c in needed), a, out)
+    left, right = (_ordered((c for c in x.labels if c not in shared), x, out) for x in (a, b))
+    sizes = {**dict(zip(b.labels, b.sizes)), **dict(zip(a.labels, a.sizes))}
+    of = {group: prod(sizes[c] for c in group) for group in (batch, left, right, summed)}
+    a.transpose(batch + left + summed)
+    b.transpose(batch + summed + right)
+    around = (of[batch],) if batch else ()
+    a.reshape("", (*around, of[left], of[summed]))
+    b.reshape("", (*around, of[summed], of[right]))
+    name = a.chain.make("MatMul", a.name, b.name, own=len(a.chain.n.inputs) == 2)
+    made, labels = _Labelled(a.chain, name, "", (*around, of[left], of[right])), batch + left + right
+    made.reshape(labels, [sizes[c] for c in labels])
+    return made
+
+
+def _ordered(labels: Iterable[str], x: _Labelled, out: str) -> str:
+    """Labels in the order of the result, those that it has not behind them as the operand has them."""
+    return "".join(sorted(labels, key=lambda c: (out.find(c) if c in out else len(out), x.labels.index(c))))
+
+
+def _elementwise(a: _Labelled, b: _Labelled, out: str) -> _Labelled:
+    """Of two of which one has all labels of the other: their product, dimensions of size 1 where one has none."""
+    wide, narrow = (a, b) if len(a.labels) >= len(b.labels) else (b, a)
+    wide.transpose(_ordered(wide.labels, wide, out))
+    narrow.transpose("".join(c for c in wide.labels if c in narrow.labels))
+    sizes = [narrow.size(c) if c in narrow.labels else 1 for c in wide.labels]
+    narrow.reshape(wide.labels, sizes)
+    made = wide.chain.make("Mul", wide.name, narrow.name, own=len(wide.chain.n.inputs) == 2)
+    return _Labelled(wide.chain, made, wide.labels, wide.sizes)
+
+
+RULES: Mapping[str, Sequence[Rule]] = {"Einsum": (einsum,)}

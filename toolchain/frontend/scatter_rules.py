@@ -1,0 +1,131 @@
+"""ScatterND and ScatterElements by constant places: Slices of the data and of the updates, joined by Concats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.frontend.node_chain import NodeChain
+from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule
+from toolchain.ir.graph import MAX_MATRIX, OnnxNode
+
+Array = NDArray[Any]
+MOST_RUNS = 32  # of data and updates by turns along one dimension
+_REDUCED = {"add": "Add", "max": "Max", "min": "Min", "mul": "Mul"}
+
+
+class _Box(NamedTuple):
+    """The places that get updates, as a box. places: of each dimension, rising; order: the dimensions as the updates have them;
+    turned: of each dimension the order in which the updates have its places."""
+
+    places: tuple[Array, ...]
+    order: tuple[int, ...]
+    turned: tuple[Array, ...]
+
+
+def scatter(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Where the places are a box; else a product with a matrix that takes each element from data or updates, of small ones."""
+    data, places, updates = n.inputs
+    indices, shape = scope.constants.get(places), scope.shape(data)
+    reduction = n.op.attributes.get("reduction", "none")
+    if indices is None or not scope.is_float(data) or not shape or 0 in (*shape, *scope.shape(updates)):
+        return None
+    source = _sources(n, indices, shape, scope.shape(updates))
+    chain, box = NodeChain(n, scope), _box(source, int(np.prod(scope.shape(updates))))
+    if box is not None and all(_runs(p, d) <= MOST_RUNS for p, d in zip(box.places, shape)):
+        _put(chain, data, _arranged(chain, updates, box), shape, box.places, 0, _REDUCED.get(reduction))
+        return chain.done()
+    count = source.size + int(np.prod(scope.shape(updates)))
+    if reduction != "none" or source.size * count > MAX_MATRIX:
+        return None
+    flat = [chain.make("Reshape", name, (-1,)) for name in (data, updates)]
+    taken = np.where(source < 0, np.arange(source.size).reshape(shape), source + source.size)
+    chain.make("Gather", chain.make("Concat", *flat, axis=0), tuple(taken.ravel().tolist()), axis=0)
+    chain.make("Reshape", chain.nodes[-1].outputs[0], shape)
+    return chain.done()
+
+
+def _sources(n: OnnxNode, indices: Array, shape: Sequence[int], updates: Sequence[int]) -> Array:
+    """int[shape]: which element of the updates comes to a place, the last of several; -1: none."""
+    source, numbers = np.full(shape, -1), np.arange(int(np.prod(updates)))
+    if n.op.op_type == "ScatterElements":
+        axis = n.op.attributes["axis"] % len(shape)
+        places = list(np.indices(indices.shape))
+        places[axis] = indices % shape[axis]
+    else:
+        depth = indices.shape[-1]
+        places = [indices[..., i] % shape[i] for i in range(depth)]
+    source[tuple(p.reshape(-1) for p in places)] = numbers.reshape(places[0].size, *shape[len(places) :])
+    return source
+
+
+def _box(source: Array, count: int) -> _Box | None:
+    """The places as a box, where each element of the updates comes to one and the updates lie along the box's dimensions."""
+    places = tuple(np.unique(axis) for axis in np.nonzero(source >= 0))
+    if any(not p.size for p in places):
+        return None
+    held = source[np.ix_(*places)]
+    if held.size != count or (held < 0).any():
+        return None
+    turned = tuple(np.argsort(np.moveaxis(held, a, 0).reshape(held.shape[a], -1)[:, 0]) for a in range(held.ndim))
+    held = held[np.ix_(*turned)]
+    steps = [int(np.take(held, 1, a).flat[0] - held.flat[0]) if held.shape[a] > 1 else 0 for a in range(held.ndim)]
+    order = tuple(sorted(range(held.ndim), key=lambda a: (-steps[a], a)))
+    in_order = np.arange(count).reshape([held.shape[a] for a in order])
+    return _Box(places, order, turned) if np.array_equal(held.transpose(order), in_order) else None
+
+
+def _arranged(chain: NodeChain, updates: str, box: _Box) -> str:
+    """The updates in the shape of the box, their places rising."""
+    sizes = [len(box.places[a]) for a in box.order]
+    x = chain.make("Reshape", updates, tuple(sizes))
+    if box.order != tuple(range(len(sizes))):
+        x = chain.make("Transpose", x, perm=tuple(box.order.index(a) for a in range(len(sizes))))
+    for a, turned in enumerate(box.turned):
+        rising = np.argsort(turned)
+        if not np.array_equal(rising, np.arange(rising.size)):
+            x = chain.make("Gather", x, tuple(rising.tolist()), axis=a)
+    return x
+
+
+def _runs(places: Array, size: int) -> int:
+    """How many parts a dimension has of data and updates by turns."""
+    got = np.isin(np.arange(size), places)
+    return 1 + int(np.count_nonzero(got[1:] != got[:-1]))
+
+
+def _put(
+    chain: NodeChain, data: str, updates: str, shape: Sequence[int], places: Sequence[Array], axis: int, reduced: str | None
+) -> str:
+    """Data with the updates at their places, of which the dimensions before `axis` are as many as the data's."""
+    while axis < len(shape) and len(places[axis]) == shape[axis]:
+        axis += 1
+    if axis == len(shape):
+        return updates if reduced is None else chain.make(reduced, data, updates)
+    got = np.isin(np.arange(shape[axis]), places[axis])
+    bounds = [0, *(np.flatnonzero(got[1:] != got[:-1]) + 1).tolist(), shape[axis]]
+    inner = [len(places[axis]) if a == axis else d for a, d in enumerate(shape)]
+    whole = [np.arange(len(places[axis])) if a == axis else p for a, p in enumerate(places)]
+    touched = data
+    if reduced is not None or any(len(places[a]) < shape[a] for a in range(axis + 1, len(shape))):
+        touched = chain.make("Gather", data, tuple(places[axis].tolist()), axis=axis)
+    placed, done, parts = _put(chain, touched, updates, inner, whole, axis + 1, reduced), 0, []
+    for start, end in pairwise(bounds):
+        if got[start]:
+            length = end - start
+            parts.append(_slice(chain, placed, axis, done, done + length, inner[axis]))
+            done += length
+        else:
+            parts.append(_slice(chain, data, axis, start, end, shape[axis]))
+    return chain.make("Concat", *parts, axis=axis)
+
+
+def _slice(chain: NodeChain, x: str, axis: int, start: int, end: int, size: int) -> str:
+    return x if (start, end) == (0, size) else chain.make("Slice", x, (start,), (end,), (axis,), (1,))
+
+
+RULES: Mapping[str, Sequence[Rule]] = {"ScatterElements": (scatter,), "ScatterND": (scatter,)}
