@@ -17,9 +17,7 @@ from bad_files import model
 from commands import contents, run
 from onnx import ModelProto, numpy_helper
 
-from toolchain.cli import application
-
-from toolchain.cli import THREADS_RAN_ON
+from toolchain.cli import THREADS_RAN_ON, application
 
 COMMAND = "from toolchain.cli import {0}; {0}()"
 
