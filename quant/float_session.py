@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,19 @@ _DROPS_OUTPUTS = "ConvAddActivationFusion"
 MOST_DISTANCE = 1e-3  # of an output's rms; float sums in another order stay below 1e-5
 _AT_ONCE = 1 << 16  # elements that are compared
 T = TypeVar("T")
-_NOTES: ContextVar[dict[str, None] | None] = ContextVar("_NOTES", default=None)
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass
+class _Findings:
+    """What is known of the optimizer while one file is worked on. notes: what there is to say; agrees: whether the file itself
+    computes the same optimized, so that graphs derived of it are not compared anew."""
+
+    notes: dict[str, None]
+    agrees: bool = False
+
+
+_FINDINGS: ContextVar[_Findings | None] = ContextVar("_FINDINGS", default=None)
 
 
 class FloatModel(Protocol):
@@ -87,7 +98,8 @@ def open_session(
 class CheckedSession:
     """A model in onnxruntime, optimized where that computes what the model says.
 
-    The first run is made unoptimized too, and every later one by the one of both that is right.
+    The first run is made unoptimized too, and every later one by the one of both that is right. Where `trust_optimizer` says so
+    nothing is compared, and a model that fails when it is optimized is run without.
     """
 
     def __init__(self, opened: Callable[[bool], InferenceSession], few_runs: bool = False) -> None:
@@ -96,9 +108,12 @@ class CheckedSession:
         self._lock = RLock()  # of the choice, which every thread waits for
         self._opened, self._few_runs = opened, few_runs
         self._chosen: InferenceSession | None = None
+        self._optimized = False
         self._session: InferenceSession | None
+        findings = _FINDINGS.get()
+        self._trusted = findings is not None and findings.agrees and not few_runs
         try:
-            self._session = opened(False)
+            self._session = self._open_trusted() or opened(False)
         except InferenceError as fault:  # no kernel for a node that the optimizer computes or replaces
             self._session = self._chosen = _or_else(fault, lambda: opened(True))
 
@@ -125,6 +140,19 @@ class CheckedSession:
         """The providers that run the model, the preferred one first."""
         return self._open().get_providers()
 
+    @property
+    def is_optimized(self) -> bool:
+        """Whether a run has been made, and optimized computes the same."""
+        return self._optimized
+
+    def _open_trusted(self) -> InferenceSession | None:
+        """The optimized session, where nothing is to be compared and it loads."""
+        if self._trusted:
+            with suppress(InferenceError):
+                return self._opened(True)
+            self._trusted = False
+        return None
+
     def _open(self) -> InferenceSession:
         with self._lock:
             if self._session is None:
@@ -133,6 +161,14 @@ class CheckedSession:
 
     def _choose(self, run: Callable[[InferenceSession], list[Any]]) -> tuple[InferenceSession, list[Any]]:
         """The session that all runs use, and what it makes of the first."""
+        if self._trusted:
+            optimized = self._open()
+            with suppress(InferenceError):
+                values = run(optimized)
+                self._optimized = True
+                return optimized, values
+            del optimized
+            self._trusted, self._session = False, None
         plain = self._open()
         try:
             expected = run(plain)
@@ -151,6 +187,7 @@ class CheckedSession:
         else:
             distance = largest_distance(expected, values)
             if distance <= MOST_DISTANCE:
+                self._optimized = True
                 return optimized, values
             reason = f"changes what it computes ({_share(distance)})"
             del optimized
@@ -201,19 +238,27 @@ def _no_more(_: bool) -> InferenceSession:
 
 @contextmanager
 def inference_notes() -> Iterator[Mapping[str, None]]:
-    """Collects, as keys, what there is to say of the sessions that run inside: one sentence of each kind of difference."""
-    notes = dict[str, None]()
-    token = _NOTES.set(notes)
+    """Collects, as keys, what there is to say of the sessions that run inside: one sentence of each kind of difference. What
+    `trust_optimizer` says holds as long."""
+    findings = _Findings({})
+    token = _FINDINGS.set(findings)
     try:
-        yield notes
+        yield findings.notes
     finally:
-        _NOTES.reset(token)
+        _FINDINGS.reset(token)
+
+
+def trust_optimizer(agrees: bool) -> None:
+    """Says, within `inference_notes`, whether the optimizer is known to leave what the file computes as it is."""
+    findings = _FINDINGS.get()
+    if findings is not None:
+        findings.agrees = agrees
 
 
 def _note(sentence: str) -> None:
-    notes = _NOTES.get()
-    if notes is not None and not notes:  # a network is run in many pieces; the first says enough
-        notes[sentence] = None
+    findings = _FINDINGS.get()
+    if findings is not None and not findings.notes:  # a network is run in many pieces; the first says enough
+        findings.notes[sentence] = None
 
 
 def _exact(
@@ -291,6 +336,11 @@ class FloatSession:
                 lean=lean,
             )
             self._sessions.append((session, part.inputs, part.outputs, part.given, part.weights))  # which live as long
+
+    @property
+    def is_optimized(self) -> bool:
+        """Whether it has run, and all of it computes the same optimized."""
+        return all(session.is_optimized for session, *_ in self._sessions)
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
         """The tensors in the order of their names. Raises InferenceError, MemoryError."""

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from quant.float_session import CheckedSession, inference_notes, largest_distance, open_session
+from quant.float_session import CheckedSession, inference_notes, largest_distance, open_session, trust_optimizer
+from toolchain.api import BuildOptions, build
 from toolchain.inference import InferenceError, InferenceSession, open_model, session_options
 
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
@@ -152,3 +153,52 @@ def test_onnxruntime_is_opened_in_one_place() -> None:
     files = [f for folder in ("toolchain", "quant", "simulator", "scripts") for f in sorted((root / folder).rglob("*.py"))]
     opening = {str(f.relative_to(root)) for f in files if re.search(r"(onnxruntime|ort)\.InferenceSession\(", f.read_text())}
     assert opening == {"toolchain/inference.py", "quant/fixed_point/sums/sessions.py"}
+
+
+class _Opened:
+    """Opens y = x, optimized y = factor x, and counts."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.optimized = factor, list[bool]()
+
+    def __call__(self, optimized: bool) -> InferenceSession:
+        self.optimized.append(optimized)
+        factor = self.factor if optimized else 1.0
+        text = f"g (float[2] x) => (float[2] y) <float f = {{{factor}}}> {{ y = Mul(x, f) }}"
+        return open_model(serialized(f'<ir_version: 8, opset_import: ["": 17]> {text}'), session_options(optimized=optimized))
+
+
+def test_a_graph_of_a_file_that_agrees_is_not_compared() -> None:
+    x, opened = np.array([1, 2], np.float32), _Opened(1.0)
+    with inference_notes():
+        trust_optimizer(True)
+        session = CheckedSession(opened)
+        assert session.run(None, {"x": x})[0].tolist() == [1, 2] and session.is_optimized
+        trust_optimizer(False)
+        compared, few = CheckedSession(_Opened(1.01)), CheckedSession(_Opened(1.0), few_runs=True)
+        assert [s.run(None, {"x": x})[0].tolist() for s in (compared, few)] == [[1, 2]] * 2
+        assert not compared.is_optimized and not few.is_optimized
+    assert opened.optimized == [True]
+    assert CheckedSession(other := _Opened(1.0)).run(None, {"x": x})[0].tolist() == [1, 2]
+    assert other.optimized == [False, True]  # what one build knows does not outlive it
+
+
+def test_a_graph_that_only_fails_when_it_is_optimized_is_run_without() -> None:
+    x, plain = np.ones((1, 6, 1), np.float32), open_session(serialized(RMS), few_runs=True)
+    with inference_notes() as notes:
+        trust_optimizer(True)
+        session = open_session(serialized(RMS))
+        assert np.array_equal(session.run(None, {"x": x})[0], plain.run(None, {"x": x})[0])
+    assert [note.partition(" (")[0] for note in notes] == ["onnxruntime's optimizer fails on it"]
+
+
+def test_a_build_compares_the_file_and_nothing_that_is_derived_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    (tmp_path / "m.onnx").write_bytes(serialized(text))
+    np.savez(tmp_path / "d.npz", allow_pickle=False, x=np.random.default_rng(0).standard_normal((17, 2)).astype(np.float32))
+    compared = list[float]()
+    monkeypatch.setattr(
+        "quant.float_session.largest_distance", lambda *values: compared.append(largest_distance(*values)) or compared[-1]
+    )
+    build(tmp_path / "m.onnx", BuildOptions("edge16", str(tmp_path / "d.npz")))
+    assert compared == [0]
