@@ -13,6 +13,7 @@ from onnx_text import model, save
 
 from toolchain.errors import CompileError
 from toolchain.frontend import extract, load_model
+from toolchain.frontend.convert import NO_STRINGS
 
 RELU = "(float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Relu(x) }"
 NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
@@ -266,7 +267,15 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "(float[2,3] x) => (float[2,3] z, bool[2,3] y) { z, y = Dropout(x) }",
             "node Dropout_0 (Dropout): its mask is used\n  help: export the model for inference (eval mode)",
         ),
-        ("(string[2] x) => (string[2] y) { y = Identity(x) }", 'input "x": tensors of strings are not supported'),
+        ("(string[2] x) => (string[2] y) { y = Identity(x) }", f'input "x": {NO_STRINGS}'),
+        (
+            "(float[2] x) => (string[2] y) { y = Cast<to = 8>(x) }",
+            f'node Cast_0 (Cast): output "y": {NO_STRINGS}\n  help: end the model before this node and do the rest outside',
+        ),
+        (
+            '(float[2] x) => (float[2] z) { s = Constant<value_strings = ["a", "b"]>() e = Equal(s, s) z = Cast<to = 1>(e) }',
+            f"node Constant_0 (Constant): {NO_STRINGS}",
+        ),
         (
             "(bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
             'input "x": is bfloat16, of which onnxruntime takes and gives no arrays; put a Cast into the model',

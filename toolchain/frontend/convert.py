@@ -14,6 +14,10 @@ from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
 FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+NO_STRINGS = (
+    "tensors of strings are not supported; cut off the nodes that read or make them (onnx.utils.extract_model), "
+    "and run these in onnxruntime beside the chip"
+)
 ARRAYS = frozenset((*FLOATS, *WHOLE, "bool"))  # element types that numpy and onnxruntime hand to each other
 
 
@@ -72,7 +76,7 @@ def array_dtype(dtype: str) -> str:
 def dtype_name(elem_type: int) -> str:
     """numpy's name of an ONNX element type; CompileError for none and for strings."""
     if elem_type == onnx.TensorProto.STRING:
-        raise CompileError("tensors of strings are not supported")
+        raise CompileError(NO_STRINGS)
     if elem_type not in helper.get_all_tensor_dtypes():
         raise CompileError(f"element type {elem_type} is not one of ONNX")
     return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name

@@ -12,7 +12,15 @@ import onnx
 
 from toolchain.errors import CompileError
 from toolchain.frontend.check_nodes import check
-from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
+from toolchain.frontend.convert import (
+    NO_STRINGS,
+    array_dtype,
+    array_from_proto,
+    dtype_name,
+    node_from_proto,
+    numpy_dtype,
+    type_of,
+)
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.expand_contrib import expand_node
@@ -136,7 +144,7 @@ def names_used(graph: onnx.GraphProto) -> set[str]:
 
 def add_constant(name: str, value: np.ndarray, walk: ImportState) -> None:
     if value.dtype.kind in "OSU":
-        raise refuse(f"weight {name}", "tensors of strings are not supported")
+        raise refuse(f"weight {name}", NO_STRINGS)
     if value.dtype.kind == "f" and np.isnan(value).any():
         raise unusable(name, value, np.isnan(value), "NaN")
     walk.constants[name] = value

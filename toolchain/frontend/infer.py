@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import CompileError, first_line, is_out_of_memory
 from toolchain.frontend.check_nodes import SAME, check
-from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
+from toolchain.frontend.convert import NO_STRINGS, dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read_onnx import opset_with
 from toolchain.inference import InferenceError, open_model, session_options
@@ -209,8 +209,10 @@ def constant_value(node: OnnxNode) -> np.ndarray:
     dtype = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}.get(key)
     if key == "value":
         return value
+    if key in ("value_string", "value_strings"):
+        raise refuse_node(node, NO_STRINGS)
     if dtype is None:
-        raise refuse_node(node, "strings and sparse tensors are not supported as constants")
+        raise refuse_node(node, "sparse tensors are not supported as constants")
     return np.asarray(value, dtype)
 
 
