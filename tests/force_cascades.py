@@ -52,7 +52,7 @@ def _forced(planner: RegionPlanner, plan: RegionPlan, counts: Counter[str]) -> R
             way = planner._cuts(int(planner.size * share), spilled, by)
             found = planner._cut(way, way.best(near, rounds))
         if len(planner.layers) % 3 and (found is None or not found.cascades):
-            planner.turns.clear()
+            planner.cascade_costs.clear()
             way = planner._cuts(int(planner.size * share), spilled, by)
             found = planner._cut(way, way.best(near, rounds))
         if found is not None:

@@ -37,14 +37,15 @@ def count_accumulator_halves(sums: AccumulatorUse, array: Unit, chip: Chip) -> i
 
 
 class AccumulatorAddresses:
-    """Where the sums of arrays lie, chain by chain. A chain: operations that add to the same sums, the last of which emits."""
+    """The addresses of arrays' sums, chain by chain. A chain is the operations that add to the same sums; the last of them
+    emits."""
 
     def __init__(self, chip: Chip):
         self._chip = chip
         self._second: dict[int, bool] = {}  # by queue of the array: the latest chain lies in the second half
 
     def address(self, sums: AccumulatorUse, array: Unit) -> int:
-        """Of an operation's sums; operations in the order of the array's queue."""
+        """The address of an operation's sums. Operations must be given in the order of the array's queue."""
         if not sums.accumulate:
             self._second[array.queue] = count_accumulator_halves(sums, array, self._chip) > 1 and not self._second.get(
                 array.queue, True
@@ -54,7 +55,7 @@ class AccumulatorAddresses:
 
 
 def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: AccumulatorAddresses) -> Iterator[MachineOp]:
-    """ops: of one work, as the array `unit` runs them; as they are where it keeps its sums to itself."""
+    """The operations of one tile as the array `unit` runs them, with emits where its accumulators are a memory."""
     emitter = chip.emitter(unit)
     for op in ops:
         sums = op.sums()
@@ -63,16 +64,16 @@ def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: Accumula
             continue
         address = where.address(sums, unit)
         # a parameter of what becomes of the sums has nothing to say here
-        nothing: dict[str, Any] = {name: 0 for name, known in op.described().items() if known.way_out}
+        nothing: dict[str, Any] = {name: 0 for name, parameter in op.described().items() if parameter.way_out}
         yield replace(op, **nothing, sums_address=address)
         if sums.emit:
             yield _emit(op, sums, address, emitter)
 
 
 def _emit(op: MachineOp, sums: AccumulatorUse, address: int, emitter: Unit) -> Emit:
-    """What the operation would have done with its sums."""
+    """The operation that requantizes and stores the sums, as `op` would have done itself."""
     *lead, channels = sums.shape
-    said = {name: getattr(op, name, 0) for name in Emit.parameters()}
-    said |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1, "channels": channels}
+    values = {name: getattr(op, name, 0) for name in Emit.parameters()}
+    values |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1, "channels": channels}
     kind = EmitKind.MATRIX_PRODUCT if isinstance(op, MatrixProduct) else EmitKind.CONVOLUTION
-    return Emit(**{**said, "kind": kind, "sums_address": address, "unit": emitter.number})
+    return Emit(**{**values, "kind": kind, "sums_address": address, "unit": emitter.number})

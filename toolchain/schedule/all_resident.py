@@ -22,23 +22,23 @@ _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until 
 
 
 def plan_all_resident(planning: RegionInput) -> RegionPlan | None:
-    """None where the SRAM does not hold all that is live at once."""
-    given = AllResidentPlanner(planning)
-    orders = [given]
-    other = None if planning.graph.states else given.reordered()  # the copy of a state is the last to run
+    """The plan of least SRAM in which no tensor leaves it; None where the SRAM does not hold all that is live at once."""
+    in_order = AllResidentPlanner(planning)
+    orders = [in_order]
+    other = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
     if other is not None:
         orders.append(AllResidentPlanner(replace(planning, nodes=other)))
     best: RegionPlan | None = None
     for order in sorted(orders, key=lambda planner: planner.fewest_bytes):
         if best is None or order.fewest_bytes < best.peak_bytes:
-            found = _smallest(order)
-            if found is not None and (best is None or found.peak_bytes < best.peak_bytes):
-                best = found
+            plan = _smallest(order)
+            if plan is not None and (best is None or plan.peak_bytes < best.peak_bytes):
+                best = plan
     return best
 
 
 def _smallest(order: AllResidentPlanner) -> RegionPlan | None:
-    """Of an order, in the first of the sizes that are tried in which it can be placed."""
+    """The plan of one order in the first of the tried sizes in which it can be placed."""
     align = order.chip.sram.alignment_bytes
     if order.fewest_bytes > order.size:
         return None
@@ -53,7 +53,7 @@ def _smallest(order: AllResidentPlanner) -> RegionPlan | None:
 
 
 class AllResidentPlanner(LayerByLayer):
-    """Of a region's layers in one order."""
+    """The planner of a region's layers in one order, with every tensor in SRAM."""
 
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
@@ -66,7 +66,7 @@ class AllResidentPlanner(LayerByLayer):
     @property
     def fewest_bytes(self) -> int:
         """The most over all steps of what is live and what the layer needs beside it."""
-        live = (own + used for own, used in zip(self.staging, self._live_bytes(self.kept)))
+        live = (needed_bytes + used for needed_bytes, used in zip(self.staging, self._live_bytes(self.kept)))
         return max(live, default=0)
 
     def whole(self) -> RegionPlan | None:
@@ -75,50 +75,52 @@ class AllResidentPlanner(LayerByLayer):
         plans = (self.place(planned, self.kept) for planned in tiled if planned is not None)
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
-    def reordered(self) -> list[Node] | None:
+    def search_order(self) -> list[Node] | None:
         """The nodes in the order of fewest live bytes that is found; None where that is the one given."""
-        made = {layer.node.outputs[0]: index for index, layer in enumerate(self.layers)}
+        producers = {layer.node.outputs[0]: index for index, layer in enumerate(self.layers)}
         operators: list[Operator] = []
         for index, layer in enumerate(self.layers):
-            inputs = dict.fromkeys(part for name in layer.activations for part in self._held(name, made, index))
+            inputs = dict.fromkeys(part for name in layer.activations for part in self._tensors_read(name, producers, index))
             operators.append(Operator(layer.node.name, tuple(inputs), layer.node.outputs, (), self.staging[index]))
-        given = {n for op in operators for n in op.inputs}.difference(made)
-        ends = set(made).difference(*(op.inputs for op in operators))
-        sizes = {**self._sizes(made), **dict.fromkeys(given, 0)}
-        found = order_operators(operators, sizes, sorted(given), sorted(ends), _STATES)
-        return None if list(found.order) == [op.name for op in operators] else self._behind_sources(found.order)
+        region_inputs = {n for op in operators for n in op.inputs}.difference(producers)
+        ends = set(producers).difference(*(op.inputs for op in operators))
+        sizes = {**self._sizes(producers), **dict.fromkeys(region_inputs, 0)}
+        best_order = order_operators(operators, sizes, sorted(region_inputs), sorted(ends), _STATES)
+        return None if list(best_order.order) == [op.name for op in operators] else self._behind_sources(best_order.order)
 
-    def _held(self, name: str, made: Mapping[str, int], before: int) -> list[str]:
-        """What must lie there for a tensor to be read: itself, and where it is all of what lies in a root or a view of it, all
-        that layers in front have made of that root."""
+    def _tensors_read(self, name: str, producers: Mapping[str, int], before: int) -> list[str]:
+        """The tensors that must be live for one to be read.
+
+        It is the tensor itself; where it is the root of others, all tensors in that root that earlier layers write.
+        """
         root = self.views[name].root
-        if name in made and name != root:
+        if name in producers and name != root:
             return [name]
-        return [n for n, index in made.items() if index < before and self.views[n].root == root] or [name]
+        return [n for n, index in producers.items() if index < before and self.views[n].root == root] or [name]
 
-    def _sizes(self, made: Collection[str]) -> dict[str, int]:
-        """Of each tensor that a layer makes, apart from the parts of it that others have made; nothing of ports."""
-        found = {n: self.graph.types[n].size_bytes if self.views[n].root in self.kept else 0 for n in made}
-        for name in made:
+    def _sizes(self, outputs: Collection[str]) -> dict[str, int]:
+        """The bytes of each output, without the parts of it that other layers write; 0 for ports."""
+        sizes = {n: self.graph.types[n].size_bytes if self.views[n].root in self.kept else 0 for n in outputs}
+        for name in outputs:
             if name == self.views[name].root and name in self.kept:
-                parts = sum(found[n] for n in made if n != name and self.views[n].root == name)
-                found[name] = max(0, self.storages[name].size_bytes - parts)
-        return found
+                parts = sum(sizes[n] for n in outputs if n != name and self.views[n].root == name)
+                sizes[name] = max(0, self.storages[name].size_bytes - parts)
+        return sizes
 
     def _behind_sources(self, names: Sequence[str]) -> list[Node]:
         """All nodes, the layers in this order, and what only looks at tensors as soon as they are there."""
         by_name = {node.name: node for node in self.planning.nodes}
         views = [node for node in self.planning.nodes if node.name not in frozenset(names)]
         waiting = {out for node in self.planning.nodes for out in node.outputs}
-        found: list[Node] = []
+        ordered: list[Node] = []
 
         def add(node: Node) -> None:
-            found.append(node)
+            ordered.append(node)
             waiting.difference_update(node.outputs)
 
         for name in (None, *names):
             if name is not None:
                 add(by_name[name])
-            while ready := next((v for v in views if v not in found and waiting.isdisjoint(v.inputs)), None):
+            while ready := next((v for v in views if v not in ordered and waiting.isdisjoint(v.inputs)), None):
                 add(ready)
-        return found
+        return ordered

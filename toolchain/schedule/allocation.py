@@ -26,10 +26,10 @@ class ResidentRoot:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What is placed in the memories of a chip.
+    """The buffers of a plan, to be placed in the memories of a chip.
 
-    together: of each layer that runs in turns with others, all of them: what one needs lives as long as they run. apart: the
-    next layer may run beside this one. early: loads go ahead of the layer before. in_place: held roots that may take the place of
+    `together`: for each layer of a cascade, all its layers; what one needs lives as long as they run. `apart`: the next layer may
+    run beside this one. `early`: loads go ahead of the layer before. `in_place`: resident roots that may take the place of
     others, where not all have one of their own.
     """
 
@@ -42,7 +42,10 @@ class Allocation:
     in_place: Mapping[str, str]
 
     def in_memories(self, searched: bool = True) -> dict[int, Placement] | None:
-        """By memory; None where something has no place. searched: not only what is found by one order after the other."""
+        """The placement in each memory; None where some buffer has no place.
+
+        `searched`: a search follows where no single order of the buffers fits.
+        """
         used = {item.space for p in self.planned if p.plan is not None for item in (*p.plan.rings, *p.plan.fetches)}
         placements: dict[int, Placement] = {}
         for space in sorted({int(Space.SRAM), *used}):
@@ -53,22 +56,22 @@ class Allocation:
         return placements
 
     def taken_bytes(self, space: int) -> list[int]:
-        """Of a memory while each layer runs."""
-        align, found = self.chip.spaces[space].memory.alignment_bytes, [0] * len(self.planned)
+        """The bytes of a memory that are in use while each layer runs."""
+        align, used_bytes = self.chip.spaces[space].memory.alignment_bytes, [0] * len(self.planned)
         buffers = {b.name: b for b in self.buffers(space)}
         for buffer in buffers.values():
-            for step in range(buffer.start, min(buffer.end, len(found))):
-                found[step] += round_up(buffer.size_bytes, align)
+            for step in range(buffer.start, min(buffer.end, len(used_bytes))):
+                used_bytes[step] += round_up(buffer.size_bytes, align)
         for out, old in self.in_place.items() if space == Space.SRAM else ():
             for step in range(buffers[out].start, buffers[old].end):
-                found[step] -= round_up(buffers[out].size_bytes, align)
-        return found
+                used_bytes[step] -= round_up(buffers[out].size_bytes, align)
+        return used_bytes
 
     def _in(self, space: int, searched: bool) -> Placement | None:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
-        apart = [(1, 1)] if self.apart else []
-        outlive = (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0))
-        ahead = any(p.plan is not None and p.plan.fetches for p in self.planned)
+        outliving = [(1, 1)] if self.apart else []
+        outlive = (*outliving, (1, 0), (0, 0)) if self.early else (*outliving, (0, 0))
+        prefetches = any(p.plan is not None and p.plan.fetches for p in self.planned)
         nodes = _PLACING_NODES if searched else 0
         for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
             for early, late in outlive:
@@ -77,12 +80,12 @@ class Allocation:
                     return place(buffers, self.chip.spaces[space].memory.size, nodes)
                 except DoesNotFit as fault:
                     # Constants ahead live long: a search costs much, another rarely finds more, and there is a plan without them.
-                    nodes = 0 if ahead and fault.nodes else nodes
+                    nodes = 0 if prefetches and fault.nodes else nodes
         return None
 
     def buffers(self, space: int, early: int = 0, late: int = 0, in_place: bool = False) -> list[Buffer]:
-        """Resident roots, which lie in the SRAM, and slots. early, late: steps by which slots outlive their own. in_place: roots
-        may take the place of others."""
+        """Resident roots, which lie in the SRAM, and slots. `early`, `late`: steps by which slots outlive their own.
+        `in_place`: roots may take the place of others."""
         align = self.chip.spaces[space].memory.alignment_bytes
         homes = [
             Buffer(
@@ -103,17 +106,17 @@ class Allocation:
             if ring.space == space
             for i, size in enumerate(ring.sizes)
         ]
-        ahead = [
+        fetched = [
             Buffer(slot_name(step, fetch.key, 0), fetch.since, step + 1 + late, fetch.size_bytes, align)
             for step, p in enumerate(self.planned)
             for fetch in (p.plan.fetches if p.plan is not None else ())
             if fetch.space == space
         ]
-        return [*homes, *slots, *ahead]
+        return [*homes, *slots, *fetched]
 
 
 def lives_together(storages: Iterable[Storage], together: Mapping[int, range]) -> tuple[Storage, ...]:
-    """With all steps that run in turns with their first and last."""
+    """The storages, each live for all steps of the cascades in which its first and last step are."""
     return tuple(replace(s, start=start, end=end) for s in storages for start, end in (_lives(s.start, s.end, together),))
 
 

@@ -21,30 +21,30 @@ from toolchain.schedule.unit_choice import emit_at_zero, lower_to_unit
 
 
 class Faults:
-    """Of one region's tree."""
+    """The faults of one region's schedule, collected."""
 
     def __init__(self, tree: RegionTree):
         self._tree = tree
-        self._found: list[tuple[int, str]] = []
+        self._faults: list[tuple[int, str]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._faults)
 
     def add(self, line: int, fault: str) -> None:
-        """line: where what it is about stands; 0: it was in no file."""
-        self._found.append((line, fault))
+        """Add a fault. `line`: of the statement that it is about; 0: the schedule is of no file."""
+        self._faults.append((line, fault))
 
     def of(self, layer: Layer, line: int, fault: str) -> None:
-        """What is wrong with a layer."""
+        """Add a fault of a layer."""
         self.add(line, f"layer {quote_name(layer.node.name)}: {fault}")
 
     def told(self) -> list[str]:
-        """In the order of the file."""
-        return [f"{self._place(line)}: {fault}" for line, fault in sorted(self._found, key=lambda f: f[0])]
+        """The faults as sentences, in the order of the file."""
+        return [f"{self._place(line)}: {fault}" for line, fault in sorted(self._faults, key=lambda f: f[0])]
 
     def end(self) -> None:
         """Raises CompileError where there are some."""
-        if self._found:
+        if self._faults:
             raise CompileError("\n".join(self.told()))
 
     def _place(self, line: int) -> str:
@@ -53,7 +53,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class LayerDirective:
-    """How a tiled layer is to be run; said: in the schedule."""
+    """A layer of a schedule with its tiling and the units that may run it."""
 
     layer: Layer
     said: LayerTree
@@ -61,12 +61,14 @@ class LayerDirective:
     units: tuple[Unit, ...]
 
 
-def bind_layer(layer: Layer, said: LayerTree, in_turns: bool, faults: Faults) -> LayerDirective | None:
-    """None of a mover, and where something is wrong with the loops, the units or what they are to do. in_turns: its tiles are no
-    higher than a stripe, so that it is known elsewhere whether a unit can run them."""
-    call = said.call
+def bind_layer(layer: Layer, stmt: LayerTree, in_turns: bool, faults: Faults) -> LayerDirective | None:
+    """The directive of one layer; None of a data-movement operator, or where its loops, units or modes are wrong.
+
+    `in_turns`: the layer is in a cascade, whose stripes limit its tiles, so that its units are checked there.
+    """
+    call = stmt.call
     if not isinstance(layer.node.op, TiledOp):
-        for part in (*said.rings, *said.fetches, *said.loops):
+        for part in (*stmt.rings, *stmt.fetches, *stmt.loops):
             faults.of(layer, part.line, f"is moved by DMA and has no {'rings' if isinstance(part, Alloc) else 'loops'}")
         if call.units or call.dataflow or call.mode:
             faults.of(layer, call.line, "is moved by DMA and runs on no unit; write 'call' alone")
@@ -74,17 +76,17 @@ def bind_layer(layer: Layer, said: LayerTree, in_turns: bool, faults: Faults) ->
     if call.inline:
         faults.of(layer, call.line, "call inline: it is computed, and inline is what would only be moved; leave the word out")
         return None
-    order, units = _order(layer, said, faults), _units(layer, said, faults)
+    order, units = _order(layer, stmt, faults), _units(layer, stmt, faults)
     if order is None or units is None:
         return None
     flow = _number("dataflow", call.dataflow, units, layer, call.line, faults)
     mode = _number("mode", call.mode, units, layer, call.line, faults)
     if flow is None or mode is None:
         return None
-    found = LayerDirective(layer, said, order.tiling(said.steps, flow, mode), units)
-    nest = layer.tiled.nest(layer, found.tiling, _one_row(layer) if in_turns else None)
-    able = require_capable_units(found, units, nest.distinct, faults)
-    return replace(found, units=able) if able else None
+    directive = LayerDirective(layer, stmt, order.tiling(stmt.steps, flow, mode), units)
+    nest = layer.tiled.nest(layer, directive.tiling, _one_row(layer) if in_turns else None)
+    capable = require_capable_units(directive, units, nest.distinct, faults)
+    return replace(directive, units=capable) if capable else None
 
 
 def _one_row(layer: Layer) -> Extent:
@@ -92,64 +94,68 @@ def _one_row(layer: Layer) -> Extent:
 
 
 def require_capable_units(
-    asked: LayerDirective, units: Sequence[Unit], works: Callable[[], Iterable[TileTask]], faults: Faults
+    directive: LayerDirective, units: Sequence[Unit], tiles: Callable[[], Iterable[TileTask]], faults: Faults
 ) -> tuple[Unit, ...]:
     """The units that can run the works; all of those that are named, or none."""
-    reasons = {unit: broken(asked.layer, unit, works()) for unit in units}
-    able = tuple(unit for unit, reason in reasons.items() if reason is None)
-    if able and not asked.said.call.units:
-        return able
+    reasons = {unit: broken(directive.layer, unit, tiles()) for unit in units}
+    capable = tuple(unit for unit, reason in reasons.items() if reason is None)
+    if capable and not directive.said.call.units:
+        return capable
     for unit, reason in reasons.items():
         if reason is not None:
-            other = "" if len(layer_units(asked.layer, asked.tiling)) == 1 else ", or another unit"
-            faults.of(asked.layer, asked.said.call.line, f"{unit.name} cannot run its tiles: {reason}; take smaller steps{other}")
-    return able if len(able) == len(units) else ()
+            other = "" if len(layer_units(directive.layer, directive.tiling)) == 1 else ", or another unit"
+            faults.of(
+                directive.layer,
+                directive.said.call.line,
+                f"{unit.name} cannot run its tiles: {reason}; take smaller steps{other}",
+            )
+    return capable if len(capable) == len(units) else ()
 
 
-def broken(layer: Layer, unit: Unit, works: Iterable[TileTask]) -> str | None:
+def broken(layer: Layer, unit: Unit, tiles: Iterable[TileTask]) -> str | None:
     """Why the unit cannot run one of the works; or None."""
-    for work in works:
-        for op in lower_to_unit(emit_at_zero(work, layer), unit, layer.chip, AccumulatorAddresses(layer.chip)):
+    for tile in tiles:
+        for op in lower_to_unit(emit_at_zero(tile, layer), unit, layer.chip, AccumulatorAddresses(layer.chip)):
             reason = find_unsupported(op, layer.chip)
             if reason is not None:
                 return reason
     return None
 
 
-def _order(layer: Layer, said: LayerTree, faults: Faults) -> LoopOrder | None:
+def _order(layer: Layer, stmt: LayerTree, faults: Faults) -> LoopOrder | None:
     """The first order in which its loops stand."""
-    orders, loops = layer.tiled.loop_orders(layer), said.loops
-    known = {axis.name for order in orders for axis in order.axes if axis.size > 1}
-    given = [loop.axis for loop in loops]
+    orders, loops = layer.tiled.loop_orders(layer), stmt.loops
+    axes = {axis.name for order in orders for axis in order.axes if axis.size > 1}
+    written = [loop.axis for loop in loops]
     for loop in loops:
-        if loop.axis not in known:
-            near = suggestion(loop.axis, known) or (f"; there are {', '.join(sorted(known))}" if known else "; it has none")
+        if loop.axis not in axes:
+            near = suggestion(loop.axis, axes) or (f"; there are {', '.join(sorted(axes))}" if axes else "; it has none")
             faults.of(layer, loop.line, f"for {loop.axis}: it has no such loop{near}")
-        elif given.count(loop.axis) > 1:
+        elif written.count(loop.axis) > 1:
             faults.of(layer, loop.line, f"for {loop.axis}: stands there twice; one loop over an axis is all that tiles have")
-    if len(set(given)) < len(given) or not known.issuperset(given):
+    if len(set(written)) < len(written) or not axes.issuperset(written):
         return None
-    standing = [order for order in orders if [a.name for a in order.axes if a.name in given] == given]
+    standing = [order for order in orders if [a.name for a in order.axes if a.name in written] == written]
     if not standing:
-        there = dict.fromkeys(" > ".join(a.name for a in order.axes if a.name in given) for order in orders if known)
-        faults.of(layer, loops[0].line, f"its loops stand as {' > '.join(given)}; it has them as {', or as '.join(there)}")
+        possible = dict.fromkeys(" > ".join(a.name for a in order.axes if a.name in written) for order in orders if axes)
+        faults.of(layer, loops[0].line, f"its loops stand as {' > '.join(written)}; it has them as {', or as '.join(possible)}")
         return None
-    broken = [_broken_steps(order, said.steps) for order in standing]
+    broken = [_broken_steps(order, stmt.steps) for order in standing]
     for order, reasons in zip(standing, broken):
         if not reasons:
             return order
     axis, reason = broken[0][0]
-    faults.of(layer, next((loop.line for loop in loops if loop.axis == axis), said.call.line), f"for {axis} {reason}")
+    faults.of(layer, next((loop.line for loop in loops if loop.axis == axis), stmt.call.line), f"for {axis} {reason}")
     return None
 
 
 def _broken_steps(order: LoopOrder, steps: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Of each axis whose step cannot be, and why."""
-    found: list[tuple[str, str]] = []
+    """The axes whose step is not possible, each with the reason."""
+    reasons: list[tuple[str, str]] = []
     for axis in order.axes:
         step = min(steps.get(axis.name, axis.size), axis.size)
         if not axis.field and step > 1:
-            found.append(
+            reasons.append(
                 (
                     axis.name,
                     f"by {step}: must be by 1, its {axis.size} are made one by one"
@@ -158,64 +164,64 @@ def _broken_steps(order: LoopOrder, steps: Mapping[str, int]) -> list[tuple[str,
                 )
             )
         elif step < axis.least:
-            found.append((axis.name, f"by {step}: must be {axis.least} or more; {axis.why}"))
+            reasons.append((axis.name, f"by {step}: must be {axis.least} or more; {axis.why}"))
         elif step < axis.size and step % axis.multiple:
-            found.append((axis.name, f"by {step}: must be a multiple of {axis.multiple}, or all {axis.size}; {axis.why}"))
-    return found
+            reasons.append((axis.name, f"by {step}: must be a multiple of {axis.multiple}, or all {axis.size}; {axis.why}"))
+    return reasons
 
 
-def _units(layer: Layer, said: LayerTree, faults: Faults) -> tuple[Unit, ...] | None:
-    """Those that are named, or all of the kind that runs the layer."""
+def _units(layer: Layer, stmt: LayerTree, faults: Faults) -> tuple[Unit, ...] | None:
+    """The units that are named, or all of the kind that runs the layer; None where one of them cannot."""
     chip = layer.chip
     tiling = next(iter(layer.tiled.tilings(layer)))
     units = layer_units(layer, tiling)
-    own = {unit.name: unit for unit in units}
+    usable = {unit.name: unit for unit in units}
     every = {unit.name: unit for unit in chip.units}
-    found: list[Unit] = []
-    for wanted in said.call.units:
+    units_on: list[Unit] = []
+    for name in stmt.call.units:
         fault = None
-        if wanted not in every:
-            fault = f"there is no such unit{suggestion(wanted, own)}"
-        elif wanted not in own:
-            unused = chip.unused.get(every[wanted].engine)
-            fault = unused if unused is not None else f"does not run this layer; {', '.join(own)} can"
-        elif own[wanted] in found:
+        if name not in every:
+            fault = f"there is no such unit{suggestion(name, usable)}"
+        elif name not in usable:
+            unused = chip.unused.get(every[name].engine)
+            fault = unused if unused is not None else f"does not run this layer; {', '.join(usable)} can"
+        elif usable[name] in units_on:
             fault = "is named twice"
         if fault is None:
-            found.append(own[wanted])
+            units_on.append(usable[name])
         else:
-            faults.of(layer, said.call.line, f"on {wanted}: {fault}")
-    if len(found) < len(said.call.units):
+            faults.of(layer, stmt.call.line, f"on {name}: {fault}")
+    if len(units_on) < len(stmt.call.units):
         return None
-    return tuple(found) or units
+    return tuple(units_on) or units
 
 
-def _number(what: str, given: str, units: Sequence[Unit], layer: Layer, line: int, faults: Faults) -> int | None:
-    """By which operations name a dataflow or depthwise mode."""
-    if not given:
+def _number(what: str, name: str, units: Sequence[Unit], layer: Layer, line: int, faults: Faults) -> int | None:
+    """The number by which operations name a dataflow or depthwise mode; None where the unit has none of that name."""
+    if not name:
         return 0
     if units[0].kind != "mac_array":
-        faults.of(layer, line, f"{what} {given}: {units[0].name} is no array and has none")
+        faults.of(layer, line, f"{what} {name}: {units[0].name} is no array and has none")
         return None
     array = units[0].array
     names = array.dataflows if what == "dataflow" else array.depthwise_modes
-    if given not in names:
-        faults.of(layer, line, f"{what} {given}: {units[0].name} has {', '.join(names)}")
+    if name not in names:
+        faults.of(layer, line, f"{what} {name}: {units[0].name} has {', '.join(names)}")
         return None
-    return names.index(given)
+    return names.index(name)
 
 
 def bind_rings(
     directive: LayerDirective,
     defaults: Sequence[Ring],
-    works: Iterator[TileTask],
+    tiles: Iterator[TileTask],
     resident: Collection[str],
     faults: Faults,
     units: Sequence[Unit],
 ) -> tuple[Ring, ...] | None:
     """The layer's rings, each with as many slots as the schedule says, else as `defaults` has; None where some ring is not its.
 
-    works: all tiles that run, which are looked at only where each item has a slot of its own. resident: tensors in SRAM.
+    `tiles`: all tiles that run, which are looked at only where each item has a slot of its own. `resident`: tensors in SRAM.
     """
     rings = {(ring.buffer, ring.memory): ring for ring in defaults}
     written: dict[tuple[OperandBuffer, str], Ring] = {}
@@ -229,14 +235,17 @@ def bind_rings(
         written[key] = ring
     if refusals:
         return None
-    items = _items(directive.layer, units, works, resident) if any(ring.slots == ALL for ring in written.values()) else {}
+    items = _items(directive.layer, units, tiles, resident) if any(ring.slots == ALL for ring in written.values()) else {}
     return tuple(_bind_ring(ring, written.get(key), items, len(units) > 1) for key, ring in rings.items())
 
 
 def _bind_ring(
     default: Ring, written: Ring | None, items: Mapping[tuple[str, int], Mapping[Hashable, int]], shared: bool
 ) -> Ring:
-    """shared: several units take items from it, in no fixed order, so that each slot must hold the largest."""
+    """The ring with its slots as written.
+
+    `shared`: several units take items from it, in no fixed order, so that each slot must hold the largest.
+    """
     if written is None:
         return default
     largest = max(default.sizes)
@@ -251,7 +260,7 @@ def _bind_ring(
 def _no_ring(
     directive: LayerDirective, ring: Ring, rings: Collection[tuple[OperandBuffer, str]], resident: Collection[str]
 ) -> str:
-    """The reason why a ring is none of the layer's. rings: those that it has."""
+    """The reason why a ring is none of the layer's. `rings`: those that it has."""
     layer, buffer, memories = directive.layer, ring.buffer, [space.name for space in directive.layer.chip.spaces]
     if ring.memory not in memories:
         return f"there is no memory {ring.memory}{suggestion(ring.memory, memories)}"
@@ -269,16 +278,16 @@ def _no_ring(
 
 
 def _items(
-    layer: Layer, units: Sequence[Unit], works: Iterator[TileTask], resident: Collection[str]
+    layer: Layer, units: Sequence[Unit], tiles: Iterator[TileTask], resident: Collection[str]
 ) -> dict[tuple[str, int], dict[Hashable, int]]:
     """The items that pass through each ring, in order, with their bytes. Units with rings of their own may take all of them."""
     items: dict[tuple[str, int], dict[Hashable, int]] = {}
-    for work in works:
+    for tile in tiles:
         for unit in units:
-            for ring, item, key, space in passing(work, unit, resident):
+            for ring, item, key, space in passing(tile, unit, resident):
                 size = layer.box_bytes(item) if isinstance(item, Box) else item.size_bytes
                 items.setdefault((ring, space), {}).setdefault(key, size)
-            if work.write is not None and work.write.tensor not in resident:
+            if tile.write is not None and tile.write.tensor not in resident:
                 stores = items.setdefault(("w", unit.roles["output"]), {})
-                stores.setdefault(work.write, layer.box_bytes(work.write))
+                stores.setdefault(tile.write, layer.box_bytes(tile.write))
     return items

@@ -29,50 +29,53 @@ from toolchain.schedule.unit_choice import turn
 
 
 def bind_prefetches(
-    index: int, asked: LayerDirective, given: BoundTree, facts: RegionFacts, faults: Faults
+    index: int, directive: LayerDirective, bound: BoundTree, facts: RegionFacts, faults: Faults
 ) -> tuple[Fetch, ...] | None:
     """The fetches of a layer by itself; None where some cannot be."""
-    fetches = asked.said.fetches
+    fetches = directive.said.fetches
     if not fetches:
         return ()
     cuts: list[tuple[Prefetch, int]] = []
     for fetch in fetches:
-        behind = _behind(fetch.buffer.behind, index, given, facts)
-        if isinstance(behind, str):
+        place = _behind(fetch.buffer.behind, index, bound, facts)
+        if isinstance(place, str):
             line = f"fetch {fetch.buffer.constants} behind {quote_name(fetch.buffer.behind)}"
-            faults.of(asked.layer, fetch.line, f"{line}: {behind}")
+            faults.of(directive.layer, fetch.line, f"{line}: {place}")
             return None
-        cuts.append((fetch.buffer, behind))
-    constants = collect_constants(asked.layer, asked.tiling, asked.units)
-    fault = _fault([since for _, since in cuts], sum(prefetch.constants for prefetch, _ in cuts), constants, asked, facts)
+        cuts.append((fetch.buffer, place))
+    constants = collect_constants(directive.layer, directive.tiling, directive.units)
+    fault = _fault([since for _, since in cuts], sum(prefetch.constants for prefetch, _ in cuts), constants, directive, facts)
     if fault is not None:
-        faults.of(asked.layer, fetches[0].line, f"fetch: {fault}")
+        faults.of(directive.layer, fetches[0].line, f"fetch: {fault}")
         return None
     assert constants is not None
     return split_constants(constants, cuts, dram_alignment(facts.chip))
 
 
-def _behind(name: str, own: int, given: BoundTree, facts: RegionFacts) -> int | str:
+def _behind(name: str, of: int, bound: BoundTree, facts: RegionFacts) -> int | str:
     """The place of that layer, or why nothing is fetched behind its loads."""
     named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
     at = named.get(name)
     if at is None:
         return f"there is no such layer{suggestion(name, named)}"
-    if at > own:
+    if at > of:
         return "it runs later; name this layer or one before it"
     if not isinstance(facts.layers[at].node.op, TiledOp):
         return "it is moved by DMA and has no tiles"
-    if any(at in turns.layers for turns in given.turns):
+    if any(at in cascade.layers for cascade in bound.turns):
         return "it runs in turns with others; name one that does not"
-    if at not in given.layers:
+    if at not in bound.layers:
         return "the schedule does not name it, so that it might take turns; name it too"
     return at
 
 
 def _fault(
-    order: list[int], count: int, constants: LayerConstants | None, asked: LayerDirective, facts: RegionFacts
+    order: list[int], count: int, constants: LayerConstants | None, directive: LayerDirective, facts: RegionFacts
 ) -> str | None:
-    """order: behind which layers. count: of the constants that are fetched so."""
+    """The reason why constants cannot be fetched so; or None.
+
+    `order`: indices of the layers behind whose loads they come. `count`: of the constants that are fetched.
+    """
     if order != sorted(order):
         return "constants come in the order of their use; name the layers in their order"
     if constants is None:
@@ -82,22 +85,23 @@ def _fault(
         return f"{memory.key}.alignment_bytes does not divide that of DRAM, so that nothing is fetched ahead; leave it out"
     if count > len(constants.blocks):
         return f"{format_count(count, 'constant')} in all; with these loops it has {len(constants.blocks)}"
-    if any(ring.of_constants for ring in asked.said.rings) and count == len(constants.blocks):
+    if any(ring.of_constants for ring in directive.said.rings) and count == len(constants.blocks):
         return "its constants pass through no ring then; leave out the rings of constants"
     return None
 
 
-def fetches_all(asked: LayerDirective, parts: Sequence[Fetch]) -> bool:
-    """Whether no constant of the layer is left that would pass through a ring."""
-    constants = collect_constants(asked.layer, asked.tiling, asked.units) if parts else None
+def fetches_all(directive: LayerDirective, parts: Sequence[Fetch]) -> bool:
+    """True where no constant of the layer is left to pass through a ring."""
+    constants = collect_constants(directive.layer, directive.tiling, directive.units) if parts else None
     return constants is not None and sum(len(part.blocks) for part in parts) == len(constants.blocks)
 
 
 class DirectedLayerBuilder:
-    """Of one region. Raises CompileError with all faults that depend on where tensors lie."""
+    """The builder of the plans of layers that a schedule names. Raises CompileError with all faults that depend on where
+    tensors lie."""
 
     def __init__(self, given: BoundTree, facts: RegionFacts, cascades: Callable[[], CascadePlanner]):
-        """cascades: of the region, asked for where layers take turns."""
+        """cascades is called where the schedule has cascades: it makes the planner of the region's cascades."""
         self._given, self._facts, self._of_region = given, facts, cascades
 
     @property
@@ -105,65 +109,65 @@ class DirectedLayerBuilder:
         return self._of_region()
 
     def alone(self, indices: Sequence[int], resident: Collection[str]) -> dict[int, PlannedLayer]:
-        """Layers by themselves. resident: roots in SRAM."""
-        facts, faults, found = self._facts, Faults(self._given.tree), dict[int, PlannedLayer]()
+        """Layers by themselves. `resident`: roots in SRAM."""
+        facts, faults, plans = self._facts, Faults(self._given.tree), dict[int, PlannedLayer]()
         for index in indices:
-            layer, asked = facts.layers[index], self._given.asked.get(index)
-            if asked is None:
-                found[index] = PlannedLayer(layer, None)
+            layer, directive = facts.layers[index], self._given.asked.get(index)
+            if directive is None:
+                plans[index] = PlannedLayer(layer, None)
                 continue
             inside = frozenset(tensors_in(layer, facts.views, resident))
-            plan = _planned(index, asked, inside, self._given, facts, faults)
-            found[index] = PlannedLayer(layer, plan)
+            plan = _planned(index, directive, inside, self._given, facts, faults)
+            plans[index] = PlannedLayer(layer, plan)
         faults.end()
-        return found
+        return plans
 
     def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
-        """Layers in turns. resident: roots that lie in SRAM whole."""
+        """Layers in turns. `resident`: roots that lie in SRAM whole."""
         faults = Faults(self._given.tree)
-        found = [self._turns(turns, resident, faults) for turns in self._given.turns]
+        cascades = [self._turns(directive, resident, faults) for directive in self._given.turns]
         faults.end()
-        return tuple(f for f in found if f is not None)
+        return tuple(f for f in cascades if f is not None)
 
-    def _turns(self, turns: CascadeDirective, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
-        self._require_rows(turns, faults)
-        self._require_blocks(turns, frozenset(resident), faults)
+    def _turns(self, cascade: CascadeDirective, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
+        self._require_rows(cascade, faults)
+        self._require_blocks(cascade, frozenset(resident), faults)
         chosen: dict[int, TileChoice] = {}
-        for index in turns.layers:
-            asked = self._given.asked[index]
-            for fetch in asked.said.fetches:
-                faults.of(asked.layer, fetch.line, "fetch: layers in turns bring their constants themselves; leave it out")
-            chosen[index] = TileChoice(asked.tiling, asked.units)
+        for index in cascade.layers:
+            directive = self._given.asked[index]
+            for fetch in directive.said.fetches:
+                faults.of(directive.layer, fetch.line, "fetch: layers in turns bring their constants themselves; leave it out")
+            chosen[index] = TileChoice(directive.tiling, directive.units)
         if faults:
             return None
-        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen, turns.sweep)
+        draft = self._cascades.given(cascade.layers, cascade.loop.step, cascade.rows, resident, chosen, cascade.sweep)
         visited = list(flatten_tiles(draft.visited))
         slots: dict[int, tuple[Ring, ...]] = {}
-        for index in turns.layers:
-            asked, units = self._given.asked[index], chosen[index].units
-            own = [work for layer, works in visited if layer == index for work in works]
-            known = draft.blocks[index].slots(BufferCounts(self._facts.depth, self._facts.depth), True)
-            works = _works_of(index, draft.stripes.steps, asked)
-            found = bind_rings(asked, known, works, draft.inside, faults, units)
-            if require_capable_units(asked, units, lambda own=own: own, faults) and found is not None:
-                slots[index] = found
-        return self._cascades.planned(draft, slots) if len(slots) == len(turns.layers) else None
+        for index in cascade.layers:
+            directive, units = self._given.asked[index], chosen[index].units
+            tiles = [work for layer, all_tiles in visited if layer == index for work in all_tiles]
+            defaults = draft.blocks[index].slots(BufferCounts(self._facts.depth, self._facts.depth), True)
+            all_tiles = _works_of(index, draft.stripes.steps, directive)
+            rings = bind_rings(directive, defaults, all_tiles, draft.inside, faults, units)
+            if require_capable_units(directive, units, lambda tiles=tiles: tiles, faults) and rings is not None:
+                slots[index] = rings
+        return self._cascades.planned(draft, slots) if len(slots) == len(cascade.layers) else None
 
-    def _require_rows(self, turns: CascadeDirective, faults: Faults) -> None:
-        """As many of each tensor are kept as stripes need."""
-        layers, height, lines = turns.layers, turns.loop.step, self._given.lines
-        kept = set(self._cascades.kept(layers.start, layers.stop, ()).values())
-        for root in sorted(turns.rows.keys() - kept):
+    def _require_rows(self, cascade: CascadeDirective, faults: Faults) -> None:
+        """Check that as many rows of each tensor are kept as stripes need."""
+        layers, height, lines = cascade.layers, cascade.loop.step, self._given.lines
+        partial = set(self._cascades.kept(layers.start, layers.stop, ()).values())
+        for root in sorted(cascade.rows.keys() - partial):
             faults.add(
                 lines[root],
                 f"alloc {quote_name(root)}: its rows cannot be kept by themselves; let all of it lie in sram, or in dram",
             )
-        least = self._cascades.least_rows(layers, height, turns.rows)
+        least = self._cascades.least_rows(layers, height, cascade.rows)
         if least is None:
-            faults.add(turns.loop.line, f"for {ROWS}: one of these layers needs all of what another makes; they take no turns")
+            faults.add(cascade.loop.line, f"for {ROWS}: one of these layers needs all of what another makes; they take no turns")
             return
         types = self._facts.layers[layers.start].types
-        for root, rows in turns.rows.items():
+        for root, rows in cascade.rows.items():
             tall, need = types[root].shape[1], least.get(root, 0)
             if rows > tall:
                 faults.add(lines[root], f"alloc {quote_name(root)} rows {rows}: it has {tall}")
@@ -171,67 +175,68 @@ class DirectedLayerBuilder:
                 stripes = f"stripes of {format_count(height, 'row')} need {need} of it at once"
                 faults.add(lines[root], f"alloc {quote_name(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
 
-    def _require_blocks(self, turns: CascadeDirective, resident: frozenset[str], faults: Faults) -> None:
+    def _require_blocks(self, cascade: CascadeDirective, resident: frozenset[str], faults: Faults) -> None:
         """Blocks of channels, or of columns, go through all the layers one by one."""
-        layers, (channels, columns) = turns.layers, turns.sweep
+        layers, (channels, columns) = cascade.layers, cascade.sweep
         _, _, wide, deep = self._facts.layers[layers.stop - 1].output.shape
         if channels:
             at, blocks = f"for {CHANNELS} by {channels}", self._cascades.blocks(layers.start, layers.stop, resident)
             if not blocks:
-                faults.add(turns.loop.line, f"{at}: one of these layers needs other channels of what another makes")
+                faults.add(cascade.loop.line, f"{at}: one of these layers needs other channels of what another makes")
             elif channels % blocks[-1] or channels >= deep:
-                faults.add(turns.loop.line, f"{at}: take a multiple of {blocks[-1]} below {deep}")
+                faults.add(cascade.loop.line, f"{at}: take a multiple of {blocks[-1]} below {deep}")
         if columns:
             at = f"for {COLUMNS} by {columns}"
             if columns >= wide:
-                faults.add(turns.loop.line, f"{at}: take fewer than {wide}")
-            elif not self._in_columns(turns):
+                faults.add(cascade.loop.line, f"{at}: take fewer than {wide}")
+            elif not self._in_columns(cascade):
                 reason = "keep rows of all that these layers hand on, each in an alloc of its own, to nothing behind them"
-                faults.add(turns.loop.line, f"{at}: {reason}")
+                faults.add(cascade.loop.line, f"{at}: {reason}")
 
-    def _in_columns(self, turns: CascadeDirective) -> bool:
-        """Whether rows are kept of all that a block of columns would make more than once."""
-        layers, views = turns.layers, self._facts.views
-        made = {views[layer.node.outputs[0]].root for layer in self._facts.layers[layers.start : layers.stop - 1]}
-        return made <= turns.rows.keys() and bool(self._cascades.columns(layers.start, layers.stop, frozenset()))
+    def _in_columns(self, cascade: CascadeDirective) -> bool:
+        """True where rows are kept of every tensor that a block of columns would compute more than once."""
+        layers, views = cascade.layers, self._facts.views
+        outputs = {views[layer.node.outputs[0]].root for layer in self._facts.layers[layers.start : layers.stop - 1]}
+        return outputs <= cascade.rows.keys() and bool(self._cascades.columns(layers.start, layers.stop, frozenset()))
 
 
 def _planned(
-    index: int, asked: LayerDirective, resident: Collection[str], given: BoundTree, facts: RegionFacts, faults: Faults
+    index: int, directive: LayerDirective, resident: Collection[str], bound: BoundTree, facts: RegionFacts, faults: Faults
 ) -> LayerPlan | None:
-    """A layer by itself. resident: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
-    layer, units, model = asked.layer, asked.units, facts.model
-    every = layer_units(layer, asked.tiling)
-    nest = layer.tiled.nest(layer, asked.tiling)
+    """A layer by itself. `resident`: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
+    layer, units, model = directive.layer, directive.units, facts.model
+    every = layer_units(layer, directive.tiling)
+    nest = layer.tiled.nest(layer, directive.tiling)
     visited = list(sample_tiles(nest, turn(every)))
     sizes = Sizes(layer, every)
     for works in visited:
-        for work in works if not isinstance(works, int) else ():
-            sizes.add(work, resident)
-    ahead = bind_prefetches(index, asked, given, facts, faults)
-    no_rings = ahead is not None and fetches_all(asked, ahead)
-    known = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
-    slots = bind_rings(asked, known, nest.works(), resident, faults, units)
-    if slots is None or ahead is None:
+        for tile in works if not isinstance(works, int) else ():
+            sizes.add(tile, resident)
+    fetches = bind_prefetches(index, directive, bound, facts, faults)
+    no_rings = fetches is not None and fetches_all(directive, fetches)
+    defaults = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
+    slots = bind_rings(directive, defaults, nest.works(), resident, faults, units)
+    if slots is None or fetches is None:
         return None
     walk = PlanTimer(model, facts.views, resident)
     # Where only the first constants are there, its cycles are those with none there, as when they were dealt.
-    there: dict[Hashable, AccessRange] = {
-        key: AccessRange(part.space, 0, 0, []) for part in ahead for key in part.offsets if no_rings
+    preloaded: dict[Hashable, AccessRange] = {
+        key: AccessRange(part.space, 0, 0, []) for part in fetches for key in part.offsets if no_rings
     }
-    works = walk.works(layer, slots, units, visited, turn(every), None, there)
-    needed = staging_bytes(slots, model.chip)
-    return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, fetches=ahead)
+    works = walk.works(layer, slots, units, visited, turn(every), None, preloaded)
+    ring_bytes = staging_bytes(slots, model.chip)
+    return LayerPlan(directive.tiling, slots, ring_bytes, works, walk.cycles, walk.busy_cycles, units, fetches=fetches)
 
 
-def _works_of(index: int, stripes: Iterable[Sequence[Step]], asked: LayerDirective) -> Iterator[TileTask]:
+def _works_of(index: int, stripes: Iterable[Sequence[Step]], directive: LayerDirective) -> Iterator[TileTask]:
     """All of a layer in turns, in order."""
     calls = (step for step in chain.from_iterable(stripes) if isinstance(step, LayerCall) and step.layer == index)
-    return chain.from_iterable(asked.layer.tiled.nest(asked.layer, asked.tiling, c.extent).works() for c in calls)
+    return chain.from_iterable(directive.layer.tiled.nest(directive.layer, directive.tiling, c.extent).works() for c in calls)
 
 
 class FixedLayers:
-    """Of one region. inside, outside: roots that must lie in SRAM whole, and that must not."""
+    """The layers of a region that a schedule fixes, with their plans. `inside`, `outside`: roots that must, and must not, lie
+    in SRAM whole."""
 
     def __init__(self, given: BoundTree, facts: RegionFacts, made: DirectedLayerBuilder):
         self.given, self._facts, self._made = given, facts, made
@@ -245,7 +250,7 @@ class FixedLayers:
     @cached_property
     def rows(self) -> frozenset[str]:
         """Roots of which the latest rows are kept."""
-        return frozenset(root for turns in self.given.turns for root in turns.rows)
+        return frozenset(root for cascade in self.given.turns for root in cascade.rows)
 
     @cached_property
     def outside(self) -> frozenset[str]:
@@ -253,19 +258,22 @@ class FixedLayers:
 
     def _through_rings(self) -> Iterator[str]:
         """Roots that layers bring to rings of their own or take from them."""
-        for asked in self.given.asked.values():
-            layer = asked.layer
-            reads = next(layer.tiled.nest(layer, asked.tiling).works()).reads
-            for ring in (written.buffer for written in asked.said.rings if not written.of_constants):
+        for directive in self.given.asked.values():
+            layer = directive.layer
+            reads = next(layer.tiled.nest(layer, directive.tiling).works()).reads
+            for ring in (written.buffer for written in directive.said.rings if not written.of_constants):
                 operands = (
                     [(box.tensor, box.role) for box in reads] if ring.role == "input" else [(layer.node.outputs[0], "output")]
                 )
                 for tensor, role in operands[ring.number : ring.number + 1]:
-                    if all(unit.roles[role] == Space.SRAM for unit in asked.units):  # elsewhere rings bring what is resident too
+                    if all(
+                        unit.roles[role] == Space.SRAM for unit in directive.units
+                    ):  # elsewhere rings bring what is resident too
                         yield self._facts.views[tensor].root
 
     def alone(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
-        """Of a layer by itself, or None of a mover. inside: tensors of it that lie in SRAM. Raises CompileError."""
+        """The plan of a layer outside cascades; None of a data-movement operator. `inside`: its tensors that lie in SRAM.
+        Raises CompileError."""
         key = index, inside
         if key not in self._plans:
             roots = {self._facts.views[n].root for n in inside}
@@ -277,29 +285,29 @@ class FixedLayers:
         return self._made.alone(indices, self.inside)
 
     def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
-        """resident: roots in SRAM whole. Raises CompileError."""
-        own = frozenset(resident)
-        if own not in self._cascades:
-            self._cascades[own] = self._made.turns(own)
-        return self._cascades[own]
+        """The cascades that the schedule names. `resident`: roots in SRAM whole. Raises CompileError."""
+        key = frozenset(resident)
+        if key not in self._cascades:
+            self._cascades[key] = self._made.turns(key)
+        return self._cascades[key]
 
     @cached_property
     def together(self) -> frozenset[int]:
         """Layers in turns."""
-        return frozenset(i for turns in self.given.turns for i in turns.layers)
+        return frozenset(i for cascade in self.given.turns for i in cascade.layers)
 
     def least_bytes(self) -> Mapping[int, int]:
         """SRAM that each layer it names needs beside what stays there, where nothing else does."""
         sram, align = int(Space.SRAM), self._facts.chip.sram.alignment_bytes
         plans = {i: self._least_plan(i) for i in self.given.asked if i not in self.together}
-        found = {i: plan.staging_bytes.get(sram, 0) for i, plan in plans.items() if plan is not None}
-        for turns, cascade in zip(self.given.turns, self.turns(self.inside)):
-            held = {v.root: v for v in cascade.views.values()}
-            types = self._facts.layers[turns.layers.start].types
-            rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in held.items())
+        least = {i: plan.staging_bytes.get(sram, 0) for i, plan in plans.items() if plan is not None}
+        for directive, cascade in zip(self.given.turns, self.turns(self.inside)):
+            partial_views = {v.root: v for v in cascade.views.values()}
+            types = self._facts.layers[directive.layers.start].types
+            rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in partial_views.items())
             slots = sum(p.plan.staging_bytes.get(sram, 0) for p in cascade.layers if p.plan is not None)
-            found |= dict.fromkeys(turns.layers, rows + slots)
-        return found
+            least |= dict.fromkeys(directive.layers, rows + slots)
+        return least
 
     def _least_plan(self, index: int) -> LayerPlan | None:
         layer = self._facts.layers[index]

@@ -39,45 +39,49 @@ from toolchain.schedule.views import View, can_inline, is_inline
 
 
 def read_schedules(file: str | None, entries: Sequence[str]) -> dict[str, tuple[RegionTree, ...]]:
-    """What the file says, by entry, "" where the build has none. Raises CompileError, OSError naming the file."""
-    found: dict[str, tuple[RegionTree, ...]] = {}
-    told: list[str] = []
+    """Read a schedule file: its regions by entry point, "" where the build has none. Raises CompileError, OSError naming the
+    file."""
+    trees: dict[str, tuple[RegionTree, ...]] = {}
+    faulty: list[str] = []
     for tree in () if file is None else read_schedule(file):
         faults = Faults(tree)
         if tree.entry and not entries:
             faults.add(tree.line, f"entry {quote_name(tree.entry)}: the build has no entries; leave it out, or give --entry")
         elif tree.entry not in entries and entries:
-            there = ", ".join(map(quote_name, entries))
+            names = ", ".join(map(quote_name, entries))
             faults.add(
-                tree.line, f"entry {quote_name(tree.entry)}: there is none{suggestion(tree.entry, entries)}; entries are {there}"
+                tree.line, f"entry {quote_name(tree.entry)}: there is none{suggestion(tree.entry, entries)}; entries are {names}"
             )
-        told += faults.told()
-        found[tree.entry] = (*found.get(tree.entry, ()), tree)
-    if told:
-        raise CompileError("\n".join(told))
-    return found
+        faulty += faults.told()
+        trees[tree.entry] = (*trees.get(tree.entry, ()), tree)
+    if faulty:
+        raise CompileError("\n".join(faulty))
+    return trees
 
 
 def split_regions(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dict[int, RegionTree]:
-    """By region. regions: that there are. Raises CompileError: others."""
-    told: list[str] = []
+    """The schedules by region. `regions`: the numbers that exist. Raises CompileError for any other number."""
+    faulty: list[str] = []
     for tree in schedule:
         if tree.region not in regions:
-            there = ", ".join(map(str, regions))
+            numbers = ", ".join(map(str, regions))
             faults = Faults(tree)
             faults.add(
                 tree.line,
-                f"region {tree.region}: there is none; " + (f"regions are {there}" if there else "nothing runs on the chip"),
+                f"region {tree.region}: there is none; " + (f"regions are {numbers}" if numbers else "nothing runs on the chip"),
             )
-            told += faults.told()
-    if told:
-        raise CompileError("\n".join(told))
+            faulty += faults.told()
+    if faulty:
+        raise CompileError("\n".join(faulty))
     return {tree.region: tree for tree in schedule}
 
 
 def resolve_level(tree: RegionTree, level: int, sampled: bool, sram_bytes: int) -> int:
-    """By whose options the region is planned. level: of the build. sampled: whether there is a program of one sample. sram_bytes:
-    that plans may have. Raises CompileError."""
+    """The optimization level whose options the region is planned with.
+
+    `level`: of the build. `sampled`: a program of one sample exists. `sram_bytes`: the most that a plan may have. Raises
+    CompileError.
+    """
     faults = Faults(tree)
     if tree.within > sram_bytes:
         faults.add(
@@ -95,36 +99,42 @@ def resolve_level(tree: RegionTree, level: int, sampled: bool, sram_bytes: int) 
 
 
 def reorder_nodes(nodes: Sequence[Node], free: Collection[str], tree: RegionTree) -> Sequence[Node]:
-    """free: nodes that are no layers, which go in front of the first that reads them. The nodes as they are where the schedule
-    does not name each of the others once, or where its order lets one run before what it reads is made."""
-    said = [layer.call.layer for layer in layers_of(tensors_of(tree.body)[1])]
+    """The nodes in the order of the schedule.
+
+    `free`: nodes that are no layers; each goes in front of its first reader. The nodes stay as they are where the schedule does
+    not name each layer once, or runs one before its inputs are written.
+    """
+    written = [layer.call.layer for layer in layers_of(tensors_of(tree.body)[1])]
     named = {node.name: node for node in nodes if node.name not in free}
-    if sorted(said) != sorted(named):
+    if sorted(written) != sorted(named):
         return nodes
     makers = {name: node for node in nodes for name in node.outputs}
-    found: dict[str, Node] = {}
-    for name in said:
+    ordered: dict[str, Node] = {}
+    for name in written:
         for node in (*_free_before(named[name], makers, free), named[name]):
-            if any(tensor in makers and makers[tensor].name not in found for tensor in node.inputs):
+            if any(tensor in makers and makers[tensor].name not in ordered for tensor in node.inputs):
                 return nodes
-            found[node.name] = node
-    return [*found.values(), *(node for node in nodes if node.name not in found)]
+            ordered[node.name] = node
+    return [*ordered.values(), *(node for node in nodes if node.name not in ordered)]
 
 
 def _free_before(node: Node, makers: dict[str, Node], free: Collection[str]) -> list[Node]:
-    """Those that the node reads through, the first to run first."""
-    found: list[Node] = []
+    """The free nodes that the node reads through, in an order that runs."""
+    before: list[Node] = []
     for name in node.inputs:
         maker = makers.get(name)
         if maker is not None and maker.name in free:
-            found += [*_free_before(maker, makers, free), maker]
-    return found
+            before += [*_free_before(maker, makers, free), maker]
+    return before
 
 
 @dataclass(frozen=True)
 class RegionFacts:
-    """What is known of a region before anything is planned. free: Reshapes that are no layers. storages: of roots. ports: roots
-    of its inputs and outputs. depth: slots of a ring, where nothing is said."""
+    """The facts of a region that hold before anything is planned.
+
+    `free`: Reshapes that are no layers. `ports`: roots of its inputs and outputs. `depth`: slots of a ring, where the schedule
+    gives no number.
+    """
 
     layers: Sequence[Layer]
     free: Sequence[Node]
@@ -141,8 +151,8 @@ class RegionFacts:
 
 @dataclass(frozen=True)
 class CascadeDirective:
-    """Layers that run in turns, with the loop over rows around them, and the roots of which the latest rows are kept: how many.
-    sweep: of what goes through all rows before the next block does."""
+    """Layers that run in turns, with the loop over rows around them, and the roots of which the latest rows are kept: how
+    many. `sweep`: of what goes through all rows before the next block does."""
 
     loop: Loop
     layers: range
@@ -152,8 +162,11 @@ class CascadeDirective:
 
 @dataclass(frozen=True)
 class BoundTree:
-    """What a tree says of its region. layers: by index, those it names; asked: of these what tiles are made. whole: all are
-    named. resident: roots in SRAM; spilled: those that are said to lie in DRAM."""
+    """A schedule, resolved against its region.
+
+    `layers`: statements by index of the layer. `asked`: their directives. `whole`: every layer is named. `resident`, `spilled`:
+    roots that must lie in SRAM and in DRAM.
+    """
 
     tree: RegionTree
     layers: Mapping[int, LayerTree]
@@ -165,8 +178,8 @@ class BoundTree:
     lines: Mapping[str, int] = field(default_factory=dict[str, int])  # where the roots stand
 
     def alone(self, index: int) -> bool:
-        """Whether the layer is named, and in no turns."""
-        return index in self.layers and not any(index in turns.layers for turns in self.turns)
+        """True where the schedule names the layer outside a cascade."""
+        return index in self.layers and not any(index in cascade.layers for cascade in self.turns)
 
 
 def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
@@ -178,18 +191,18 @@ def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
     order: list[int] = []
     groups: list[tuple[Loop, list[int]]] = []
     for part in parts:
-        turns, single = split_cascade(part), layer_of(part)
-        members = turns[1] if turns is not None else (single,) if single is not None else ()
-        found = [i for layer in members if (i := _index(layer, named, layers, facts, faults)) is not None]
-        order += found
-        if turns is not None and len(found) == len(members):
-            groups.append((turns[0], found))
+        cascade, single = split_cascade(part), layer_of(part)
+        members = cascade[1] if cascade is not None else (single,) if single is not None else ()
+        indices = [i for layer in members if (i := _index(layer, named, layers, facts, faults)) is not None]
+        order += indices
+        if cascade is not None and len(indices) == len(members):
+            groups.append((cascade[0], indices))
     _require_order(order, layers, facts, faults)
-    whole = len(layers) == len(facts.layers)
+    complete = len(layers) == len(facts.layers)
     resident, spilled, rows, lines = _roots(tensors, facts, faults)
-    made = [t for loop, members in groups if (t := _turns(loop, members, rows, lines, layers, facts, faults)) is not None]
+    cascades = [t for loop, members in groups if (t := _turns(loop, members, rows, lines, layers, facts, faults)) is not None]
     for root, alloc in rows.items():
-        if faults or any(root in t.rows for t in made):
+        if faults or any(root in t.rows for t in cascades):
             continue
         faults.add(
             alloc.line,
@@ -197,16 +210,18 @@ def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
         )
     _require_inline(layers, facts, faults)
     together = {i for _, members in groups for i in members}
-    asked = {i: a for i, own in layers.items() if (a := bind_layer(facts.layers[i], own, i in together, faults)) is not None}
+    directives = {
+        i: a for i, stmt in layers.items() if (a := bind_layer(facts.layers[i], stmt, i in together, faults)) is not None
+    }
     faults.end()
-    return BoundTree(tree, layers, asked, tuple(made), resident, spilled, whole, lines)
+    return BoundTree(tree, layers, directives, tuple(cascades), resident, spilled, complete, lines)
 
 
 def _index(
-    said: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTree], facts: RegionFacts, faults: Faults
+    stmt: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTree], facts: RegionFacts, faults: Faults
 ) -> int | None:
-    """Which layer it is; it is noted in `layers`."""
-    name, line = said.call.layer, said.call.line
+    """The index of the layer that a statement names; the statement is added to `layers`."""
+    name, line = stmt.call.layer, stmt.call.line
     index = named.get(name)
     fault = None
     if index is None and any(node.name == name for node in facts.free):
@@ -219,22 +234,22 @@ def _index(
         faults.add(line, f"layer {quote_name(name)}: {fault}")
         return None
     assert index is not None
-    layers[index] = said
+    layers[index] = stmt
     return index
 
 
 def inline_of(nodes: Sequence[Node], tree: RegionTree) -> dict[str, bool]:
-    """What the tree says of the movers that can be inline, by name."""
-    said = {layer.call.layer: layer.call.inline for layer in layers_of(tensors_of(tree.body)[1])}
-    return {node.name: said[node.name] for node in nodes if node.name in said and can_inline(node)}
+    """The operators that may be inline, by name, with what the schedule says of each."""
+    inline = {layer.call.layer: layer.call.inline for layer in layers_of(tensors_of(tree.body)[1])}
+    return {node.name: inline[node.name] for node in nodes if node.name in inline and can_inline(node)}
 
 
 def _require_inline(layers: Mapping[int, LayerTree], facts: RegionFacts, faults: Faults) -> None:
-    for index, own in layers.items():
+    for index, stmt in layers.items():
         layer = facts.layers[index]
-        if own.call.inline and not isinstance(layer.node.op, TiledOp) and not is_inline(layer.node, facts.views):
+        if stmt.call.inline and not isinstance(layer.node.op, TiledOp) and not is_inline(layer.node, facts.views):
             reason = "nothing beside it makes or reads this where it would lie (below -O2 nothing at all does)"
-            faults.of(layer, own.call.line, f"call inline: {reason}; write 'call' alone")
+            faults.of(layer, stmt.call.line, f"call inline: {reason}; write 'call' alone")
 
 
 def _require_order(order: Sequence[int], layers: Mapping[int, LayerTree], facts: RegionFacts, faults: Faults) -> None:
@@ -294,7 +309,7 @@ def _turns(
     facts: RegionFacts,
     faults: Faults,
 ) -> CascadeDirective | None:
-    """None where the layers cannot take turns so."""
+    """The cascade that a loop over layers is; None where these layers cannot form one."""
     first, end = min(members), max(members) + 1
     missing = [quote_name(facts.layers[i].node.name) for i in range(first, end) if i not in members]
     last = facts.layers[end - 1]
@@ -334,5 +349,5 @@ def _inside(storage: Storage, first: int, end: int) -> bool:
 
 
 def tensors_in(layer: Layer, views: Mapping[str, View], roots: Collection[str]) -> Iterator[str]:
-    """Of a layer's tensors those that lie in these roots."""
+    """The layer's tensors that lie in these roots."""
     return (n for n in (*layer.activations, *layer.node.outputs) if views[n].root in roots)

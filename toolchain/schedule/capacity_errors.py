@@ -22,8 +22,8 @@ def explain_too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], ch
 
     Tensors that do not fit stay in DRAM, so the largest of these tiles is the least memory of the whole network.
     """
-    said = (_too_small(layers, needs, chip, graph, space) for space in chip.staging)
-    return "\n".join(s for s in said if s is not None) or None
+    refusals = (_too_small(layers, needs, chip, graph, space) for space in chip.staging)
+    return "\n".join(s for s in refusals if s is not None) or None
 
 
 def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, graph: Graph, space: int) -> str | None:
@@ -51,7 +51,7 @@ def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chi
 
 
 def explain_too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str | None:
-    """The refusal of a network that falls into more tiles than one program may have; or None. tiles: of each layer."""
+    """The refusal of a network that falls into more tiles than one program may have; or None. `tiles`: of each layer."""
     total = sum(tiles)
     if total <= MOST_TILES:
         return None

@@ -46,7 +46,7 @@ from toolchain.schedule.views import View
 
 
 class CascadePlanner:
-    """Of the layers of one region."""
+    """The planner of cascades in one region."""
 
     def __init__(
         self,
@@ -60,16 +60,19 @@ class CascadePlanner:
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
         sram_bytes: int,
     ):
-        """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
-        and its tilings. sram_bytes: of SRAM, in which some blocks of constants are to lie."""
+        """The planner keeps every candidate that it evaluates.
+
+        `ports`: roots of the region's inputs and outputs. `depth`: slots of a ring. `candidates`: of each layer, its signature
+        and tilings. `sram_bytes`: of SRAM, in which some blocks of constants are to lie.
+        """
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
         self._started: dict[CandidateKey, CandidateSeed | None] = {}
         self._drafts: dict[CandidateKey, CascadeCandidate | None] = {}
         self._rings: dict[CandidateKey, int] = {}
-        self._left: dict[tuple[int, int, int, str], bool] = {}
-        self._works: dict[
+        self._overwritable: dict[tuple[int, int, int, str], bool] = {}
+        self._tiles_of_calls: dict[
             tuple[LayerCall, Tiling], tuple[int, Sequence[TileTask]]
         ] = {}  # of parts of layers, with the layer's number
         self._parts: dict[int, CascadeLayer] = {}
@@ -82,7 +85,7 @@ class CascadePlanner:
             self._tensors.setdefault(view.root, []).append(name)
 
     def can_be_cut(self, index: int) -> bool:
-        """Whether the rows of a layer can be made apart."""
+        """True where the rows of the layer can be computed in stripes."""
         return can_be_cut(self._layers[index])
 
     def kept(self, first: int, end: int, resident: Collection[str]) -> Mapping[str, str]:
@@ -94,28 +97,28 @@ class CascadePlanner:
         return {name: root for name, root in between.items() if root not in resident} if resident else between
 
     def _found_between(self, first: int, end: int) -> dict[str, str]:
-        found: dict[str, str] = {}
+        between: dict[str, str] = {}
         for layer in self._layers[first:end]:
             for name in (*layer.activations, *layer.node.outputs):
                 root = self._views[name].root
                 storage = self._storages[root]
                 if first <= storage.start and storage.end <= end and root not in self._ports and self._has_rows(root):
-                    found[name] = root
-        return found
+                    between[name] = root
+        return between
 
     def _has_rows(self, root: str) -> bool:
-        """Whether some rows of all that lies in a root can be kept by themselves."""
+        """True where some rows of all tensors in the root can be kept without the others."""
         if root not in self._cuttable:
             self._cuttable[root] = self._can_be_kept_in_part(root)
         return self._cuttable[root]
 
     def _can_be_kept_in_part(self, root: str) -> bool:
-        whole, kind = self._views[root], self._layers[0].types
+        view, kind = self._views[root], self._layers[0].types
         if len(kind[root].shape) != 4 or kind[root].shape[0] != 1:
             return False
-        if whole.strides.maps is not None and whole.strides.maps.order == "surface" and len(self._tensors[root]) > 1:
+        if view.strides.maps is not None and view.strides.maps.order == "surface" and len(self._tensors[root]) > 1:
             return False
-        height, line = kind[root].shape[1], whole.strides[1]
+        height, line = kind[root].shape[1], view.strides[1]
         return all(
             len(kind[n].shape) == 4
             and kind[n].shape[1] == height
@@ -127,43 +130,44 @@ class CascadePlanner:
     def in_place(self, first: int, end: int, resident: Collection[str]) -> list[str]:
         """Roots of these, which lie in SRAM whole, in whose place layers [first, end), in turns or one by itself, may make others
         of them."""
-        found: list[str] = []
+        roots: list[str] = []
         for index, root in self._in_place.within(first, end, resident):
             key = first, end, index, root
-            if key not in self._left:
+            if key not in self._overwritable:
                 stripes = self._stripes_of(first, end).of(1, roots=()) if end > first + 1 else None
-                self._left[key] = stripes is None or self._in_place.leaves_nothing(stripes, index, root)
-            found += [root] if self._left[key] else []
-        return found
+                self._overwritable[key] = stripes is None or self._in_place.leaves_nothing(stripes, index, root)
+            roots += [root] if self._overwritable[key] else []
+        return roots
 
     def blocks(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
         """Channels of blocks in which all these layers can be made one behind the other, the largest first."""
-        kept = self.kept(first, end, resident)
+        partial = self.kept(first, end, resident)
         channels = {self._layers[i].output.shape[3] for i in range(first, end)}
-        possible = len(channels) == 1 and self._alone(kept)
-        if not possible or not all(self._tilings.in_blocks(i, kept) for i in range(first, end)):
+        possible = len(channels) == 1 and self._alone(partial)
+        if not possible or not all(self._tilings.in_blocks(i, partial) for i in range(first, end)):
             return ()
         return tuple(halvings(min(channels), self._tilings.block_step))[1:]
 
     def columns(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
-        """Of blocks of the last layer's output in which all these layers can be made one behind the other, the widest first, each
-        about twice as wide as the next one."""
-        kept = self.kept(first, end, resident)
-        if not self._alone(kept) or not self._stripes_of(first, end).in_columns(set(kept.values())):
+        """The widths of column blocks of the last output in which these layers can run block by block, the widest first. Each
+        is about twice the next one."""
+        partial = self.kept(first, end, resident)
+        if not self._alone(partial) or not self._stripes_of(first, end).in_columns(set(partial.values())):
             return ()
         return tuple(halvings(self._layers[end - 1].output.shape[2])[1::2])
 
     def blocks_of(self, end: int, columns: int) -> int:
-        """How many blocks of so many columns the layer in front of `end` has."""
+        """The number of blocks of so many columns in the output of the layer in front of `end`."""
         return -(-self._layers[end - 1].output.shape[2] // columns)
 
     def made_again(self, first: int, end: int, columns: int) -> list[float]:
-        """Of each of these layers, how often it makes a column in the mean, in blocks of so many of the last one's."""
+        """The mean number of times that each of these layers computes a column, in blocks of so many columns of the last
+        one's."""
         return self._stripes_of(first, end).made_again(columns)
 
-    def _alone(self, kept: Mapping[str, str]) -> bool:
-        """Whether each of these tensors has its root for itself."""
-        return all(len(self._tensors[root]) == 1 for root in kept.values())
+    def _alone(self, partial: Mapping[str, str]) -> bool:
+        """True where each of these tensors has its root for itself."""
+        return all(len(self._tensors[root]) == 1 for root in partial.values())
 
     def constant_bytes(self, index: int) -> int:
         """Weights of a layer, at least."""
@@ -175,13 +179,13 @@ class CascadePlanner:
     def _between_kinds(self, first: int, end: int, resident: frozenset[str]) -> frozenset[str]:
         """Roots that units of one kind make and those of another read: both work at once where there is room ahead."""
         kinds: dict[str, set[str]] = {}
-        kept = self.kept(first, end, resident)
+        partial = self.kept(first, end, resident)
         for index in range(first, end):
             layer = self._layers[index]
             for name in (*layer.activations, *layer.node.outputs):
-                if name in kept:
-                    kinds.setdefault(kept[name], set()).add(self._tilings.unit_kind(index))
-        return frozenset(root for root, own in kinds.items() if len(own) > 1)
+                if name in partial:
+                    kinds.setdefault(partial[name], set()).add(self._tilings.unit_kind(index))
+        return frozenset(root for root, units in kinds.items() if len(units) > 1)
 
     def rows_bytes(
         self,
@@ -192,25 +196,28 @@ class CascadePlanner:
         ahead: frozenset[str] = frozenset(),
         sweep: Sweep = WHOLE,
     ) -> int:
-        """Of the rows that are kept; more than there are where a layer needs all of what another makes."""
+        """The bytes of the rows that are kept; more than the SRAM has where a layer needs all of another's output."""
         key = CandidateKey(first, end, height, resident, ahead, sweep)
         if key not in self._rings:
             stripes = self._stripes_of(first, end)
             rows = stripes.rows(height, ahead, self.kept(first, end, resident).values())
-            found = None if rows is None else self._rings_bytes(rows, first, sweep, stripes.widths(sweep, rows))
-            self._rings[key] = self._chip.sram.size + 1 if found is None else found
+            size_bytes = None if rows is None else self._rings_bytes(rows, first, sweep, stripes.widths(sweep, rows))
+            self._rings[key] = self._chip.sram.size + 1 if size_bytes is None else size_bytes
         return self._rings[key]
 
     def plan(
         self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE, stay: bool = False
     ) -> PlannedCascade | None:
-        """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs.
-        stay: what is read from DRAM is brought once for all blocks of channels."""
+        """The cascade with the most slots that fit; None where none does.
+
+        `height`: rows of the last output in a stripe. `resident`: roots that lie in SRAM whole. `room`: for everything. `stay`:
+        inputs from DRAM are loaded once for all blocks of channels.
+        """
         between = self._between_kinds(first, end, resident)
         for ahead in dict.fromkeys((between, frozenset[str]())):
-            found = self._plan(CandidateKey(first, end, height, resident, ahead, sweep), room, stay)
-            if found is not None:
-                return found
+            cascade = self._plan(CandidateKey(first, end, height, resident, ahead, sweep), room, stay)
+            if cascade is not None:
+                return cascade
         return None
 
     def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE) -> bool:
@@ -237,29 +244,29 @@ class CascadePlanner:
         for depth in draft.depths(self._depth, stay):
             for streamed in range(key.end - key.first + 1):
                 slots = draft.slots(depth, streamed)
-                needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
-                if fits({**needed, int(Space.SRAM): needed.get(Space.SRAM, 0) + draft.rings_bytes}, room):
+                ring_bytes = staging_bytes(chain.from_iterable(slots.values()), self._chip)
+                if fits({**ring_bytes, int(Space.SRAM): ring_bytes.get(Space.SRAM, 0) + draft.rings_bytes}, room):
                     if (depth, streamed) not in draft.planned:
                         draft.planned[depth, streamed] = self.planned(draft, slots)
                     return draft.planned[depth, streamed]
         return None
 
     def _able_draft(self, key: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
-        """By those units of each layer that can run its works in all stripes: they were chosen by some. None where none can."""
+        """The candidate with those units of each layer that can run its tiles in all stripes; None where a layer has none."""
         stripes = self._stripes_of(key.first, key.end).of(key.height, key.ahead, key.sweep, start.kept.values())
         assert stripes is not None
         chosen, visited = dict(start.chosen), self._visited(stripes, start.chosen)
         several = {index for index, one in chosen.items() if len(one.units) > 1}
-        for index, works in flatten_tiles(visited) if several else ():
+        for index, tiles in flatten_tiles(visited) if several else ():
             if index in several:
-                able = self._model.able(self._layers[index], [works])
-                chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in able))
+                capable = self._model.able(self._layers[index], [tiles])
+                chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in capable))
         if not all(one.units for one in chosen.values()):
             return None
         return self._drafted(range(key.first, key.end), stripes, start.kept, key.resident, chosen, visited)
 
     def planned(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Ring, ...]]) -> PlannedCascade:
-        """slots: of each layer."""
+        """The candidate with the rings of each layer, timed."""
         walk = PlanTimer(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: LayerPipeline.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
@@ -267,8 +274,8 @@ class CascadePlanner:
         for i in draft.layers:
             last = i == draft.layers[-1]  # which stands for the time of all
             tiling, units = draft.chosen[i]
-            own = staging_bytes(slots[i], self._chip)
-            plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
+            ring_bytes = staging_bytes(slots[i], self._chip)
+            plans.append(LayerPlan(tiling, slots[i], ring_bytes, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
         layers = {i: PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)}
         cascade, moved = (
             Cascade(draft.layers, draft.stripes, draft.visited),
@@ -276,37 +283,37 @@ class CascadePlanner:
         )
         return PlannedCascade(cascade, tuple(layers.values()), draft.views, plans[-1], draft.inside, moved)
 
-    def _start(self, asked: CandidateKey) -> CandidateSeed | None:
-        first, end, height, resident, _, sweep = asked
-        kept = self.kept(first, end, resident)
+    def _start(self, key: CandidateKey) -> CandidateSeed | None:
+        first, end, height, resident, _, sweep = key
+        partial = self.kept(first, end, resident)
         stripes = self._stripes_of(first, end)
         calls = stripes.middle(height, sweep)
         chosen: dict[int, TileChoice] = {}
         for call in calls:
             names = self._layers[call.layer].activations
-            staged = sweep.channels > 0 and any(n not in kept and self._views[n].root not in resident for n in names)
+            staged = sweep.channels > 0 and any(n not in partial and self._views[n].root not in resident for n in names)
             tiling = self._tilings.fastest(call, staged)
             if tiling is None:
                 return None
             chosen[call.layer] = tiling
-        inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
-        kept_bytes = least = self.rows_bytes(*asked)
+        inside = {n for n, v in self._views.items() if v.root in resident}.union(partial)
+        kept_bytes = least = self.rows_bytes(*key)
         read: list[int] = []
         for call, rows in zip(calls, stripes.rows_made(height)):
-            layer, own, (_, works) = self._layers[call.layer], chosen[call.layer], self._of_call(call, chosen)
-            sizes = Sizes(layer, own.units)
-            for work in works:
-                sizes.add(work, inside)
-            least += staging_bytes(sizes.slots(1, own.units), self._chip).get(Space.SRAM, 0)
-            outside = count_min_reads(layer, rows, works, own, inside) if sweep.channels else None
+            layer, choice, (_, tiles) = self._layers[call.layer], chosen[call.layer], self._of_call(call, chosen)
+            sizes = Sizes(layer, choice.units)
+            for tile in tiles:
+                sizes.add(tile, inside)
+            least += staging_bytes(sizes.slots(1, choice.units), self._chip).get(Space.SRAM, 0)
+            outside = count_min_reads(layer, rows, tiles, choice, inside) if sweep.channels else None
             read += [] if outside is None else [outside]
-        return CandidateSeed(kept, chosen, least, kept_bytes + sum(read) if read else None)
+        return CandidateSeed(partial, chosen, least, kept_bytes + sum(read) if read else None)
 
     def _drafted(
         self,
         layers: range,
         stripes: Stripes,
-        kept: Mapping[str, str],
+        partial: Mapping[str, str],
         resident: Collection[str],
         chosen: Mapping[int, TileChoice],
         visited: VisitedStripes,
@@ -314,25 +321,25 @@ class CascadePlanner:
         types = self._layers[layers.start].types
         views = {
             n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.sweep.channels, stripes.widths.get(root, 0))
-            for n, root in kept.items()
+            for n, root in partial.items()
         }
-        inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
+        inside = {n for n, v in self._views.items() if v.root in resident}.union(partial)
         blocks = {i: ConstantBuffers(self._layers[i], chosen[i].units) for i in layers}
         channel = 0
         for step in chain.from_iterable(steps for steps in visited if not isinstance(steps, int)):
             if isinstance(step, BufferReset):
                 channel = step.channels[0]
             elif not isinstance(step, BufferShift):
-                for work in step[1]:
-                    blocks[step[0]].add(work, inside, channel)
+                for tile in step[1]:
+                    blocks[step[0]].add(tile, inside, channel)
         for index, works in self._first_block(stripes, chosen):
-            for work in works:
-                blocks[index].add_read(work, inside)
+            for tile in works:
+                blocks[index].add_read(tile, inside)
         rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.sweep, stripes.widths)
         return CascadeCandidate(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
-        """That must be kept of these roots, of stripes of so many rows; None where a layer needs all of what another makes."""
+        """The fewest rows of these roots that stripes of that height need; None where a layer needs all of another's output."""
         return self._stripes_of(layers.start, layers.stop).rows(height, roots=roots)
 
     def given(
@@ -344,17 +351,20 @@ class CascadePlanner:
         chosen: Mapping[int, TileChoice],
         sweep: Sweep = WHOLE,
     ) -> CascadeCandidate:
-        """Of stripes of so many rows of the last layer. rows: that are kept of each root between the layers, no fewer than
-        `least_rows`. resident: roots that lie in SRAM whole."""
-        kept = self._kept_of(layers, rows)
+        """The candidate that a schedule names.
+
+        `height`: rows of the last output in a stripe. `rows`: that are kept of each root between the layers, no fewer than
+        `least_rows`. `resident`: roots that lie in SRAM whole.
+        """
+        partial = self._kept_of(layers, rows)
         stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, sweep)
-        return self._drafted(layers, stripes, kept, resident, chosen, self._visited(stripes, chosen))
+        return self._drafted(layers, stripes, partial, resident, chosen, self._visited(stripes, chosen))
 
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
         return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}
 
     def _stripes_of(self, first: int, end: int) -> StripeShapes:
-        """With all roots of which rows could be kept."""
+        """The stripe shapes of these layers, with rows kept of every root that allows it."""
         if (first, end) not in self._stripes:
             self._stripes[first, end] = StripeShapes([self._part(i) for i in range(first, end)], self.kept(first, end, ()))
         return self._stripes[first, end]
@@ -383,9 +393,9 @@ class CascadePlanner:
 
     def _of_call(self, call: LayerCall, chosen: Mapping[int, TileChoice]) -> tuple[int, Sequence[TileTask]]:
         layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
-        if (call, tiling) not in self._works:
-            self._works[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
-        return self._works[call, tiling]
+        if (call, tiling) not in self._tiles_of_calls:
+            self._tiles_of_calls[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
+        return self._tiles_of_calls[call, tiling]
 
     def _first_block(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> Iterator[tuple[int, Sequence[TileTask]]]:
         """The works of the first block of channels, where there are such."""
@@ -398,16 +408,16 @@ class CascadePlanner:
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
         begins = [at for at, steps in enumerate(stripes.steps) if at == 0 or isinstance(steps[0], BufferReset)]
         blocks = [range(at, end) for at, end in zip(begins, [*begins[1:], len(kinds)])]
-        found: list[Sequence[tuple[int, Sequence[TileTask]] | BufferShift | BufferReset] | int] = []
+        visited: list[Sequence[tuple[int, Sequence[TileTask]] | BufferShift | BufferReset] | int] = []
         for block, repeats_block in sample_kinds([tuple(kinds[at] for at in block) for block in blocks]):
             if repeats_block:
-                found.append(block)
+                visited.append(block)
                 continue
-            own = blocks[block]
-            for index, repeats in sample_kinds([kinds[at] for at in own]):
-                steps = () if repeats else stripes.steps[own[index]]
-                found.append(index if repeats else [self._of_call(s, chosen) if isinstance(s, LayerCall) else s for s in steps])
-        return found
+            stripes_of_block = blocks[block]
+            for index, repeats in sample_kinds([kinds[at] for at in stripes_of_block]):
+                steps = () if repeats else stripes.steps[stripes_of_block[index]]
+                visited.append(index if repeats else [self._of_call(s, chosen) if isinstance(s, LayerCall) else s for s in steps])
+        return visited
 
     def _kind(self, step: Step) -> Hashable:
         """Steps of one kind take the same time."""

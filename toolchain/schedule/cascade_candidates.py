@@ -24,33 +24,39 @@ from toolchain.schedule.views import View
 
 
 def count_min_reads(
-    layer: Layer, made: Iterable[Span], works: Iterable[TileTask], chosen: TileChoice, inside: Collection[str]
+    layer: Layer, rows: Iterable[Span], tiles: Iterable[TileTask], chosen: TileChoice, inside: Collection[str]
 ) -> int | None:
-    """Of SRAM, where all of it is there at once. made: rows of the output, of each call; works: of one of those calls, made as
-    chosen. inside: tensors that lie in SRAM. None where nothing is read from outside."""
+    """The least bytes that a layer reads from outside the SRAM for one block of channels of its whole output; None where it reads
+    nothing there.
+
+    `rows`: of the output, of each call. `tiles`: of one of those calls. `inside`: tensors that lie in SRAM.
+    """
     channels: dict[tuple[int, str, str], set[Span]] = {}
-    for work in works:
-        for i, box in enumerate(work.reads):
+    for tile in tiles:
+        for i, box in enumerate(tile.reads):
             if box.tensor not in inside:
                 channels.setdefault((i, box.tensor, box.role), set()).add((box.start[-1], box.size[-1]))
     if not channels:
         return None
     tiling, width = chosen.tiling, layer.output.shape[2]
-    down = [part for start, count in made for part in spans(count, tiling.rows, start)]
+    down = [part for start, count in rows for part in spans(count, tiling.rows, start)]
     across = spans(width, tiling.columns)
     return sum(
-        _elements(layer, tensor, 1, down) * _elements(layer, tensor, 2, across) * _together(own) * layer.types[tensor].item_bytes
-        for (_, tensor, role), own in channels.items()
+        _elements(layer, tensor, 1, down)
+        * _elements(layer, tensor, 2, across)
+        * _together(parts)
+        * layer.types[tensor].item_bytes
+        for (_, tensor, role), parts in channels.items()
         if all(unit.roles[role] == Space.SRAM for unit in chosen.units)
     )
 
 
-def _elements(layer: Layer, tensor: str, axis: int, made: Iterable[Span]) -> int:
+def _elements(layer: Layer, tensor: str, axis: int, rows: Iterable[Span]) -> int:
     """Rows (axis 1) or columns of a tensor that these of the output need, those in common to two of them twice; where windows
     leave some out, one stands for all."""
     windows = (layer.tiled.windows(layer, axis) or {}).get(tensor, ())
     dense = (w for w in windows if (w.kernel - 1) * w.dilation + 1 >= w.stride)
-    return min((sum(count for _, count in {w.needed(*own) for own in made}) for w in dense), default=1)
+    return min((sum(count for _, count in {w.needed(*part) for part in rows}) for w in dense), default=1)
 
 
 def _together(channels: Iterable[Span]) -> int:
@@ -62,7 +68,7 @@ _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a
 
 
 class _Cut(NamedTuple):
-    """One way to cut a call. cycles: of its works alone. block_bytes: of its largest block of constants."""
+    """One way to cut a call. `cycles`: of its works alone. `block_bytes`: of its largest block of constants."""
 
     chosen: TileChoice
     cycles: int
@@ -70,7 +76,7 @@ class _Cut(NamedTuple):
 
 
 class StripeTilings:
-    """Of the layers of one region; layers that are alike share them."""
+    """The tilings of layers on their part of a stripe. Layers of equal signature share them."""
 
     def __init__(
         self,
@@ -79,29 +85,33 @@ class StripeTilings:
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
         sram_bytes: int,
     ):
-        """candidates: of each layer, which are like it, and its tilings. sram_bytes: in which some blocks of constants lie."""
+        """Layers are given with their candidates: signature and tilings, as `RegionTilings` has them. `sram_bytes`: in which
+        several blocks of constants are to lie."""
         self._layers, self._model, self._candidates, self._sram_bytes = layers, model, candidates, sram_bytes
         self._fastest: dict[Hashable, TileChoice | None] = {}
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
 
     def unit_kind(self, index: int) -> str:
-        """That runs the layer."""
+        """The kind of unit that runs the layer."""
         if index not in self._kinds:
             self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
         return self._kinds[index]
 
     def fastest(self, call: LayerCall, staged: bool) -> TileChoice | None:
-        """That in which such a call takes least; with constants in blocks of which the SRAM holds some, where there are such.
-        staged: its inputs are brought, so that they should be used for all channels before the next ones are."""
-        layer, (alike, known) = self._layers[call.layer], self._candidates[call.layer]
+        """The tiling in which such a call takes the fewest cycles, among those with small blocks of constants where there are
+        any.
+
+        `staged`: its inputs are loaded, so that all channels should use them before the next ones are.
+        """
+        layer, (signature, candidates) = self._layers[call.layer], self._candidates[call.layer]
         rows, (_, channels), columns = call.extent
-        key = alike, rows[1], channels, columns and columns[1], padding(layer, rows)
+        key = signature, rows[1], channels, columns and columns[1], padding(layer, rows)
         if key not in self._fastest:
-            cuts = list(self._cuts(layer, call, known))
+            cuts = list(self._cuts(layer, call, candidates))
             self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
-        found = self._fastest[key]
-        return found if found is None or not staged else found._replace(tiling=replace(found.tiling, rows_outer=True))
+        choice = self._fastest[key]
+        return choice if choice is None or not staged else choice._replace(tiling=replace(choice.tiling, rows_outer=True))
 
     @cached_property
     def block_step(self) -> int:
@@ -109,76 +119,76 @@ class StripeTilings:
         columns = [array.array.columns for array in self._model.chip.of_kind("mac_array")]
         return lcm(max(1, granule_of(self._model.chip)), max(columns, default=1))
 
-    def in_blocks(self, index: int, kept: Collection[str]) -> bool:
-        """Whether some channels of a layer are made without others, of the same channels of its inputs among these."""
+    def in_blocks(self, index: int, partial: Collection[str]) -> bool:
+        """True where the layer computes a block of channels from the same channels of its inputs among `partial` alone."""
         layer = self._layers[index]
-        key = index, frozenset(kept).intersection(layer.activations)
+        key = index, frozenset(partial).intersection(layer.activations)
         if key not in self._in_blocks:
             self._in_blocks[key] = self._makes_some(layer, self._candidates[index][1][0][1], key[1])
         return self._in_blocks[key]
 
-    def _makes_some(self, layer: Layer, tiling: Tiling, kept: Collection[str]) -> bool:
+    def _makes_some(self, layer: Layer, tiling: Tiling, partial: Collection[str]) -> bool:
         _, height, width, channels = layer.output.shape
         first, count = self.block_step, min(self.block_step, channels - self.block_step)
         if count <= 0:
             return False
         extent = Extent((0, height), (first, count))
-        works = list(layer.tiled.nest(layer, tiling, extent).works())
-        reads = (box for work in works for box in work.reads if box.tensor in kept)
-        return all(_within(box, extent) for box in reads) and _makes(works, extent, width)
+        tiles = list(layer.tiled.nest(layer, tiling, extent).works())
+        reads = (box for tile in tiles for box in tile.reads if box.tensor in partial)
+        return all(_within(box, extent) for box in reads) and _makes(tiles, extent, width)
 
-    def _cuts(self, layer: Layer, call: LayerCall, known: Sequence[Candidate]) -> Iterator[_Cut]:
+    def _cuts(self, layer: Layer, call: LayerCall, candidates: Sequence[Candidate]) -> Iterator[_Cut]:
         """The first that differ in this call and that a unit can run."""
-        seen: set[Hashable] = set()
-        least, found = self._sram_bytes, False
-        for _, tiling in known:
+        keys: set[Hashable] = set()
+        least, is_any = self._sram_bytes, False
+        for _, tiling in candidates:
             key = min(tiling.rows, call.extent.rows[1]), tiling.columns, tiling.channels, tiling.inner, tiling.variant
-            if tiling.taps or key in seen:
+            if tiling.taps or key in keys:
                 continue
-            seen.add(key)
+            keys.add(key)
             cut = self._way(layer, call, tiling)
             if cut is None:
                 continue
             least = min(least, cut.block_bytes)
             if cut.chosen.units and cut.block_bytes <= max(least, self._sram_bytes // _BLOCKS):
-                found = True
+                is_any = True
                 yield cut
-            if len(seen) >= _TRIED and found:
+            if len(keys) >= _TRIED and is_any:
                 return
 
     def _way(self, layer: Layer, call: LayerCall, tiling: Tiling) -> _Cut | None:
-        """None where it has no blocks of channels of all: of groups one by one."""
-        works = list(layer.tiled.nest(layer, tiling, call.extent).works())
-        if call.extent.channels[1] < layer.output.shape[3] and not _makes(works, call.extent, layer.output.shape[2]):
+        """One way to cut a call; None where its groups do not fall into blocks of channels."""
+        tiles = list(layer.tiled.nest(layer, tiling, call.extent).works())
+        if call.extent.channels[1] < layer.output.shape[3] and not _makes(tiles, call.extent, layer.output.shape[2]):
             return None
-        units = units_for(emit_at_zero(works[0], layer), layer.chip)
+        units = units_for(emit_at_zero(tiles[0], layer), layer.chip)
         if len(units) > 1:
-            units = self._model.able(layer, [works])
-        block_bytes = max((b.size_bytes for w in works for b in w.blocks), default=0)
-        return _Cut(TileChoice(tiling, units), self._shared_cycles(layer, works, units) if units else 0, block_bytes)
+            units = self._model.able(layer, [tiles])
+        block_bytes = max((b.size_bytes for w in tiles for b in w.blocks), default=0)
+        return _Cut(TileChoice(tiling, units), self._shared_cycles(layer, tiles, units) if units else 0, block_bytes)
 
-    def _shared_cycles(self, layer: Layer, works: Sequence[TileTask], units: Sequence[Unit]) -> int:
-        """That the works take alone, where each chain goes to the unit that ends it first."""
+    def _shared_cycles(self, layer: Layer, tiles: Sequence[TileTask], units: Sequence[Unit]) -> int:
+        """The cycles of the tiles alone, each chain on the unit that ends it first."""
         if len(units) == 1:
-            return sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in works)
+            return sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in tiles)
         busy = dict.fromkeys(units, 0)
-        left = iter(works)
-        while own := chain_of(left):
-            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].wanted.alone_cycles for w in own) for u in units}
+        rest = iter(tiles)
+        while tiles_of_chain := chain_of(rest):
+            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].wanted.alone_cycles for w in tiles_of_chain) for u in units}
             unit = min(ends, key=ends.__getitem__)
             busy[unit] = ends[unit]
         return max(busy.values())
 
 
 def _within(box: Box, extent: Extent) -> bool:
-    """Whether it has no other channels than these."""
+    """True where the box has no other channels than the extent."""
     first, count = extent.channels
     return len(box.start) == 4 and box.start[3] >= first and box.start[3] + box.size[3] <= first + count
 
 
-def _makes(works: Sequence[TileTask], extent: Extent, width: int) -> bool:
-    """Whether they make all of it, and nothing else."""
-    writes = [work.write for work in works if work.write is not None]
+def _makes(tiles: Sequence[TileTask], extent: Extent, width: int) -> bool:
+    """True where the tiles write all of the extent and nothing else."""
+    writes = [tile.write for tile in tiles if tile.write is not None]
     return (
         all(_within(box, extent) for box in writes)
         and sum(prod(b.size) for b in writes) == extent.rows[1] * width * extent.channels[1]
@@ -186,15 +196,18 @@ def _makes(works: Sequence[TileTask], extent: Extent, width: int) -> bool:
 
 
 def padding(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
-    """How many rows (axis 1) or columns of each input are read for these of the output, and where padding lies."""
+    """The input rows (axis 1) or columns that these of the output read, and the padding among them, for each window."""
     windows = chain.from_iterable((layer.tiled.windows(layer, axis) or {}).values())
-    needed = ((w, *w.needed(*span)) for w in windows)
-    return tuple((w.meets(*span), w.offset(span[0], first), size) for w, first, size in needed)
+    spans_read = ((w, *w.needed(*span)) for w in windows)
+    return tuple((w.meets(*span), w.offset(span[0], first), size) for w, first, size in spans_read)
 
 
 class PlannedCascade(NamedTuple):
-    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept. inside: tensors that lie in SRAM.
-    moved_bytes: between DRAM and the chip."""
+    """A cascade with rings and cycles.
+
+    `plan`: of all its layers together. `views`: of tensors of which the latest rows are kept. `inside`: tensors that lie in SRAM.
+    `moved_bytes`: between DRAM and the chip.
+    """
 
     cascade: Cascade
     layers: tuple[PlannedLayer, ...]
@@ -205,14 +218,15 @@ class PlannedCascade(NamedTuple):
 
 
 class TileChoice(NamedTuple):
-    """How a layer's works are made, and by which units."""
+    """The tiling of a layer and the units that may run its tiles."""
 
     tiling: Tiling
     units: tuple[Unit, ...]
 
 
 class CandidateKey(NamedTuple):
-    """What a draft depends on: see `cascade.CascadePlanner.plan`. ahead: roots that have room for one more stripe."""
+    """The key of a candidate: the arguments of `CascadePlanner.plan` that decide it. `ahead`: roots that have room for one
+    more stripe."""
 
     first: int
     end: int
@@ -223,8 +237,11 @@ class CandidateKey(NamedTuple):
 
 
 class CandidateSeed(NamedTuple):
-    """What a draft begins with. least_bytes: of SRAM that it takes at least, by one call of each layer. least_with_read: where
-    what is read from DRAM is brought once for all blocks of channels; None where nothing is read or there are no blocks."""
+    """The part of a candidate that one call of each layer decides.
+
+    `least_bytes`: of SRAM that it takes at least. `least_with_read`: the same where inputs from DRAM are loaded once for all
+    blocks of channels; None where nothing is read or there are no blocks.
+    """
 
     kept: Mapping[str, str]
     chosen: Mapping[int, TileChoice]
@@ -233,8 +250,8 @@ class CandidateSeed(NamedTuple):
 
 
 class BufferCounts(NamedTuple):
-    """Slots of rings of what is read and of what is stored. apart: as many for each of the units. stay: what is read is brought
-    once for all blocks of channels, each thing to a slot of its own."""
+    """Slots of rings of what is read and of what is stored. `apart`: as many for each of the units. `stay`: what is read is
+    brought once for all blocks of channels, each thing to a slot of its own."""
 
     reads: int
     stores: int
@@ -250,21 +267,21 @@ class ConstantBuffers:
         self.blocks: dict[str, dict[int, dict[Hashable, int]]] = {}  # by role and first channel
         self.read: dict[str, dict[Hashable, int]] = {}  # by role: what each block of channels reads again
 
-    def add(self, work: TileTask, inside: Collection[str], channel: int) -> None:
-        """inside: tensors that lie in SRAM. channel: the first of the block of channels."""
-        self.sizes.add(work, inside)
-        for i, block in enumerate(work.blocks):
+    def add(self, tile: TileTask, inside: Collection[str], channel: int) -> None:
+        """Add a tile. `inside`: tensors that lie in SRAM. `channel`: the first of the block of channels."""
+        self.sizes.add(tile, inside)
+        for i, block in enumerate(tile.blocks):
             self.blocks.setdefault(f"b{i}", {}).setdefault(channel, {}).setdefault(block.key, block.size_bytes)
 
-    def add_read(self, work: TileTask, inside: Collection[str]) -> None:
-        """Of the first block of channels."""
-        for i, box in enumerate(work.reads):
+    def add_read(self, tile: TileTask, inside: Collection[str]) -> None:
+        """Add the inputs of a tile of the first block of channels."""
+        for i, box in enumerate(tile.reads):
             if box.tensor not in inside:
                 self.read.setdefault(f"r{i}", {}).setdefault(box, self._layer.box_bytes(box))
 
     @property
     def total_bytes(self) -> int:
-        """At once."""
+        """The bytes of all constants at once."""
         return sum(sum(self._kept(role)) for role in self.blocks)
 
     def _kept(self, role: str) -> tuple[int, ...]:
@@ -272,13 +289,13 @@ class ConstantBuffers:
         return self._own_slots(list(self.blocks[role].values()))
 
     def _own_slots(self, blocks: Sequence[Mapping[Hashable, int]]) -> tuple[int, ...]:
-        """Of equal sizes where it is not known which thing comes first to a ring: of several units each may take any."""
+        """The sizes of slots, one for each item. They are equal where several units may take any item first."""
         if len(blocks) == 1 and len(self._units) == 1:
             return tuple(*(block.values() for block in blocks))
         return (max(size for block in blocks for size in block.values()),) * max(map(len, blocks))
 
     def slots(self, depth: BufferCounts, stay: bool) -> tuple[Ring, ...]:
-        """stay: constants are brought once, each to a slot of its own."""
+        """The layer's rings. `stay`: constants are loaded once, each to a slot of its own."""
         reads, stores = (self.sizes.slots(d, self._units, depth.apart) for d in (depth.reads, depth.stores))
         slots = (store if store.key == "w" else read for read, store in zip(reads, stores))
         sizes = {key: self._kept(key) for key in self.blocks} if stay else {}
@@ -295,7 +312,7 @@ class ConstantBuffers:
 
 @dataclass
 class CascadeCandidate:
-    """A cascade but for its slots. rings_bytes: of the rows that are kept. inside: tensors that lie in SRAM."""
+    """A cascade but for its slots. `rings_bytes`: of the rows that are kept. `inside`: tensors that lie in SRAM."""
 
     layers: range
     stripes: Stripes
@@ -314,18 +331,21 @@ class CascadeCandidate:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the works of a layer have a choice of units."""
+        """True where the tiles of some layer have a choice of units."""
         return any(len(chosen.units) > 1 for chosen in self.chosen.values())
 
     def depths(self, most: int, stay: bool) -> list[BufferCounts]:
-        """Of rings that are tried, the most first; of blocks, which are there for want of room, some of which only one side is
-        double. stay: those in which what is read stays."""
+        """The slot counts that are tried, the most first. Blocks are there for want of room, so that for them only inputs or only
+        outputs may be double buffered.
+
+        `stay`: inputs are loaded once.
+        """
         shared = [BufferCounts(most, most, True)] if self.is_shared else []
         mixed = [BufferCounts(1, most), BufferCounts(most, 1)] if self.stripes.sweep != WHOLE and most > 1 else []
         every = [BufferCounts(depth, depth) for depth in range(most, 0, -1)]
         return [depth._replace(stay=stay) for depth in (*shared, *every[:1], *mixed, *every[1:])]
 
     def slots(self, depth: BufferCounts, streamed: int) -> dict[int, tuple[Ring, ...]]:
-        """streamed: how many layers bring their constants again for each stripe, those of most first."""
+        """The rings of each layer. `streamed`: so many layers, those of most constants first, load them again for each stripe."""
         again = self.order[:streamed]
         return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}

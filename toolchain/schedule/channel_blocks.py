@@ -1,7 +1,7 @@
-"""Which tensors lie in granules of channels, on machines whose `layout.feature_maps` has them.
+"""Feature maps [n, h, w, c] lie in channel blocks on machines whose `layout.feature_maps` has them.
 
-Feature maps [n, h, w, c] do. Matrices lie dense, whatever number of dimensions they are held with: their rows are no pixels, and
-a Reshape of one stays free. Operations name the order of each operand by its surface stride, so that both kinds may meet in one.
+Matrices lie dense, whatever their rank: their rows are no pixels, and a Reshape of one stays free. Operations name the order of
+each operand by its surface stride, so that both kinds may meet in one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from toolchain.ops.permutation import Reshape
 def find_blocked_tensors(
     nodes: Sequence[Node], graph: Graph, ports: Collection[str], chip: Chip, states: Collection[str] = ()
 ) -> frozenset[str]:
-    """The activations of a region's nodes, in order, that lie in granules; none on machines without them. states: that lie dense,
-    since what is read of one and what is left of it have one order."""
+    """The activations of a region's nodes, in order, that lie in granules; none on machines without them. `states`: that lie
+    dense, since what is read of one and what is left of it have one order."""
     maps = chip.layout.feature_maps
     if maps is None:
         return frozenset()
-    found = _Maps(nodes, graph, chip).found().difference(states)
-    return found if maps.ports == "granules" else found.difference(ports)
+    blocked = _Maps(nodes, graph, chip).found().difference(states)
+    return blocked if maps.ports == "granules" else blocked.difference(ports)
 
 
 class _Maps:
@@ -51,7 +51,7 @@ class _Maps:
             yield from (*node.inputs, *node.outputs)
 
     def _is_matrix(self, name: str) -> bool:
-        """Whether a Reshape joins it to a tensor of other dimensions, and it is one row, or nothing but moves touches it."""
+        """True where a Reshape joins the tensor to one of other rank, and it is one row, or only data movement touches it."""
         touching = self._touching[name]
         joined = any(isinstance(n.op, Reshape) and len(self._other(n, name)) != 4 for n in touching)
         batch, height, _, _ = self._types[name].shape
@@ -62,10 +62,10 @@ class _Maps:
         return self._types[node.outputs[0] if node.inputs[0] == name else node.inputs[0]].shape
 
     def _follow(self, node: Node) -> None:
-        """What is made pixel by pixel of matrices alone is one."""
+        """Drop the output of a pointwise operator whose inputs are all matrices."""
         (out,) = node.outputs
         shape = self._types[out].shape
-        alike = [n for n in self._layers[node.name].activations if self._types[n].shape == shape]
+        same_shape = [n for n in self._layers[node.name].activations if self._types[n].shape == shape]
         pointwise = isinstance(node.op, TiledOp) and node.op.is_pointwise
-        if pointwise and alike and not self._maps.intersection(alike):
+        if pointwise and same_shape and not self._maps.intersection(same_shape):
             self._maps.discard(out)

@@ -31,9 +31,11 @@ class Stride:
 
 @dataclass(frozen=True)
 class CopyEngine:
-    """What copies are made for: a DMA channel, by its number; how many counts it has, whether it transposes, the number of the
-    type of the codes that it fills with and turns, and what a count and the bytes of a run reach (0: as far as is asked, for
-    what lies on the chip)."""
+    """A DMA channel and the forms of copy that it has.
+
+    `dimensions`: of a copy. `element_type`: number of the type that it fills and transposes. `most`: the largest count, and the
+    most bytes of a run; 0: any.
+    """
 
     channel: int
     dimensions: int
@@ -48,13 +50,14 @@ def dram_alignment(chip: Chip) -> int:
     return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
 
 
-def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: CopyEngine) -> Iterator[Copy]:
-    """strides: outermost first, over elements of item_bytes -> copies of at most the mover's counts each."""
-    for run in _unroll(strides, item_bytes, mover):
+def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, engine: CopyEngine) -> Iterator[Copy]:
+    """The copies that move a box, each of at most the engine's dimensions. `strides`: outermost first, over elements of
+    `item_bytes`."""
+    for run in _unroll(strides, item_bytes, engine):
         outer, first, second, third = run.loops
         for source_offset, target_offset in run.offsets:
             yield Copy(
-                channel=mover.channel,
+                channel=engine.channel,
                 source_space=source.space,
                 source_address=source.address + source_offset,
                 destination_space=target.space,
@@ -65,32 +68,35 @@ def copies(source: Location, target: Location, strides: Sequence[Stride], item_b
                 source_stride1=second.source,
                 source_stride2=third.source,
                 transpose=int(run.turned),
-                element_type=mover.element_type if run.turned else 0,
+                element_type=engine.element_type if run.turned else 0,
                 **run.target_fields,
             )
 
 
 def fills(
-    target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: CopyEngine
+    target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, engine: CopyEngine
 ) -> Iterator[Fill]:
     """The box of these sizes and byte strides set to one code."""
-    for run in _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, mover):
+    for run in _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, engine):
         for _, target_offset in run.offsets:
             yield Fill(
-                channel=mover.channel,
+                channel=engine.channel,
                 destination_space=target.space,
                 destination_address=target.address + target_offset,
                 inner_elements=run.inner_bytes // item_bytes,
                 value=value,
-                element_type=mover.element_type,
+                element_type=engine.element_type,
                 **run.target_fields,
             )
 
 
 @dataclass(frozen=True)
 class _Unrolled:
-    """`loops`: the four that one instruction runs over contiguous runs; `offsets`: of each instruction's source and target.
-    turned: the last loop and the run are a matrix that is transposed."""
+    """Copies that differ in their offsets alone.
+
+    `loops`: the four that one instruction runs over contiguous runs. `offsets`: source and target of each instruction. `turned`:
+    the last loop and the run are a matrix that is transposed.
+    """
 
     inner_bytes: int
     loops: tuple[Stride, ...]
@@ -113,26 +119,26 @@ class _Unrolled:
         }
 
 
-def _unroll(strides: Sequence[Stride], item_bytes: int, mover: CopyEngine) -> Iterator[_Unrolled]:
+def _unroll(strides: Sequence[Stride], item_bytes: int, engine: CopyEngine) -> Iterator[_Unrolled]:
     """The innermost loops up to the engine's dimensions, the others written out; several where loops are too long for one."""
     merged, inner_bytes = merge(strides, item_bytes)
-    most = mover.most // item_bytes
+    most = engine.most // item_bytes
     loops = [*merged, Stride(inner_bytes // item_bytes, item_bytes, item_bytes)]
-    matrix = _matrix(merged, inner_bytes, item_bytes) if mover.transposes else None
-    turned = matrix is not None and not (most and max(s.count for s in matrix) > most)
-    if matrix is not None and turned:
+    matrix = _matrix(merged, inner_bytes, item_bytes) if engine.transposes else None
+    is_transposed = matrix is not None and not (most and max(s.count for s in matrix) > most)
+    if matrix is not None and is_transposed:
         columns, rows = matrix
         rest = [s for s in merged if s is not columns and s is not rows]
         loops = [*rest, Stride(rows.count, rows.source, columns.target), Stride(columns.count, item_bytes, item_bytes)]
     for (source, target), (*around, run) in _within(loops, most):
-        cut = max(0, len(around) - mover.dimensions)
-        outer, kept = around[:cut], around[cut:]
+        cut = max(0, len(around) - engine.dimensions)
+        outer, inner = around[:cut], around[cut:]
         offsets = [
             (source + sum(i * s.source for i, s in zip(index, outer)), target + sum(i * s.target for i, s in zip(index, outer)))
             for index in product(*(range(s.count) for s in outer))
         ]
-        held = (*[Stride(1, 0, 0)] * (MOST_DIMENSIONS - len(kept)), *kept)
-        yield _Unrolled(run.count * item_bytes, held, offsets, turned)
+        loops_of_engine = (*[Stride(1, 0, 0)] * (MOST_DIMENSIONS - len(inner)), *inner)
+        yield _Unrolled(run.count * item_bytes, loops_of_engine, offsets, is_transposed)
 
 
 def _within(loops: Sequence[Stride], most: int) -> Iterator[tuple[tuple[int, int], Sequence[Stride]]]:
@@ -144,8 +150,8 @@ def _within(loops: Sequence[Stride], most: int) -> Iterator[tuple[tuple[int, int
     s = loops[long]
     for first in range(0, s.count, most):
         part = Stride(min(most, s.count - first), s.source, s.target)
-        for (source, target), kept in _within([*loops[:long], part, *loops[long + 1 :]], most):
-            yield (source + first * s.source, target + first * s.target), kept
+        for (source, target), part_loops in _within([*loops[:long], part, *loops[long + 1 :]], most):
+            yield (source + first * s.source, target + first * s.target), part_loops
 
 
 def _matrix(loops: Sequence[Stride], run_bytes: int, item_bytes: int) -> tuple[Stride, Stride] | None:

@@ -15,7 +15,8 @@ from toolchain.schedule.views import View
 class AccessRange:
     """Bytes in which a slot or a resident tensor lies for a while.
 
-    written: operations that made what lies there. used: the last to touch it, by queue. group: the tile that touched it last.
+    `written`: operations that made what lies there. `used`: the last to touch it, by queue. `group`: the tile that touched it
+    last.
     """
 
     __slots__ = ("_older", "_parts", "_waited", "end", "group", "space", "start", "used", "written")
@@ -30,11 +31,11 @@ class AccessRange:
         self._waited: set[int] = set()  # queues that have written a part of it, behind those
 
     def touched_in(self, group: int) -> bool:
-        """Whether the tile touches bytes of the area."""
+        """True where the tile touches bytes of the range."""
         return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
 
     def use(self, number: int, queue: int, part: tuple[int, int] | None = None) -> None:
-        """part: bytes of it, [first, end), of what lies there for all of its time; None: not known."""
+        """Note an operation that touches the range. `part`: the bytes [first, end) that it touches; None: unknown."""
         self.used[queue] = number
         if part is None:
             self._parts = None
@@ -43,9 +44,9 @@ class AccessRange:
 
     def inherited(self) -> list[int]:
         """The operations that had its bytes before it did, until it is first written."""
-        found = self._earlier()
+        operations = self._earlier()
         self._older = []
-        return found
+        return operations
 
     def _earlier(self) -> list[int]:
         return [n for area in self._older for n in area.touching(self.start, self.end)]
@@ -61,14 +62,14 @@ class AccessRange:
         return [*self.used.values(), *self.written, *self.inherited()]
 
     def before_part(self, queue: int) -> list[int]:
-        """Those before a part of it is written by this queue, of bytes that nothing else in the area touches."""
+        """The operations that must end before this queue writes a part of the range, of bytes that nothing else in it touches."""
         if queue in self._waited:
             return []
         self._waited.add(queue)
         return self._earlier()
 
     def write(self, number: int) -> None:
-        """What lay there is gone."""
+        """Note a write of the whole range; its former content is gone."""
         self.written, self.used = (number,), {}
 
 
@@ -76,7 +77,7 @@ _Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer
 
 
 class PartialBuffer:
-    """The buffer of a root of which only some rows are kept. top, column, channel: of what lies first in it."""
+    """The buffer of a root of which only some rows are kept. `top`, `column`, `channel`: of what lies first in it."""
 
     def __init__(self) -> None:
         self.top, self.column, self.channel = 0, 0, 0
@@ -90,18 +91,18 @@ class PartialBuffer:
         """The operations that must be over before the box is written."""
         place = self._place(box)
         top, bottom = place.start[1], place.start[1] + place.size[1]
-        found: list[int] = []
+        operations: list[int] = []
         written: set[int] = set()  # places in the list of those of which nothing is left
-        for at, (first, end, other, number, left) in enumerate(self._used):
+        for at, (first, end, other, number, elements) in enumerate(self._used):
             met = rows_meet(place, other) if first < bottom and top < end else 0
             if met:
-                found.append(number)
-                self._used[at] = first, end, other, number, left - met
-                if left <= met:
+                operations.append(number)
+                self._used[at] = first, end, other, number, elements - met
+                if elements <= met:
                     written.add(at)
         if written:
             self._used = [used for at, used in enumerate(self._used) if at not in written]
-        return found
+        return operations
 
     def _place(self, box: Box) -> Box:
         _, row, column, channel = box.start
@@ -168,32 +169,32 @@ def boxes_meet(a: Box, b: Box) -> bool:
 
 
 class DependenceTracker:
-    """Operations by their numbers. roots: where resident roots lie, as far as it matters. every: all works of what runs are
-    looked at, and none stands for others."""
+    """Operations by their numbers. `roots`: where resident roots lie, as far as it matters. `every`: all works of what runs
+    are looked at, and none stands for others."""
 
     def __init__(self, views: Mapping[str, View]):
         self._views = views
-        self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
+        self._writes: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
         self._rows: defaultdict[str, PartialBuffer] = defaultdict(PartialBuffer)
         self.roots: dict[str, AccessRange] = {}
         self.every = False
 
     def move_rows(self, root: str, top: int) -> None:
-        """That row is now the first of those that its buffer holds."""
+        """Make that row the first in the root's buffer."""
         self._rows[root].top = top
 
     def begin(self, root: str, first: tuple[int, int]) -> None:
         """The root's buffer holds other columns and channels, from these and the first row on; what lay there nothing reads."""
-        self._made.pop(root, None)
+        self._writes.pop(root, None)
         rows = self._rows[root]
         rows.top, (rows.column, rows.channel) = 0, first
 
     def moved(self, box: Box, number: int, queue: int) -> None:
         """The box was written again to another place."""
-        self._made.setdefault(self.root(box.tensor), []).append((box, number, queue))
+        self._writes.setdefault(self.root(box.tensor), []).append((box, number, queue))
 
     def reads(self, box: Box | None, written: Box | None) -> bool:
-        """Whether a load of the box reads bytes of what is written."""
+        """True where a load of the box reads bytes of `written`."""
         if box is None or written is None or self.root(written.tensor) != self.root(box.tensor):
             return False
         return self._meet(written, box)
@@ -206,8 +207,8 @@ class DependenceTracker:
 
     def makers(self, box: Box, queue: int) -> list[int]:
         """The operations on other queues that wrote what the box holds; of no size: all of its tensor."""
-        made = self._made.get(self.root(box.tensor), ())
-        return [n for other, n, q in made if q != queue and (not (box.size and other.size) or self._meet(other, box))]
+        writes = self._writes.get(self.root(box.tensor), ())
+        return [n for other, n, q in writes if q != queue and (not (box.size and other.size) or self._meet(other, box))]
 
     def _meet(self, a: Box, b: Box) -> bool:
         """Two boxes of one root; of different tensors in it, as under two shapes, by their first and last bytes."""
@@ -217,7 +218,8 @@ class DependenceTracker:
         return one is None or other is None or (one[0] < other[1] and other[0] < one[1])
 
     def _bytes(self, box: Box) -> tuple[int, int] | None:
-        """Of the root, [first, end) of a box; None where they are not known: of rows that move, in feature maps."""
+        """The bytes [first, end) of a box within its root; None where they are unknown: of rolling buffers and channel-blocked
+        maps."""
         view = self.view(box)
         if view.rows or view.strides.maps is not None:
             return None
@@ -226,7 +228,7 @@ class DependenceTracker:
 
     def make(self, box: Box, number: int, queue: int) -> None:
         root = self.root(box.tensor)
-        self._made.setdefault(root, []).append((box, number, queue))
+        self._writes.setdefault(root, []).append((box, number, queue))
         self.use(box, number, queue)
 
     def use(self, box: Box, number: int, queue: int) -> None:

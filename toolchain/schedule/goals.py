@@ -1,4 +1,4 @@
-"""What a plan is chosen for, and within how many bytes of SRAM."""
+"""The goals of planning: the objective by which a plan is chosen, and the SRAM that it may take."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 @dataclass(frozen=True)
 class Goal:
-    """sram_bytes: that a plan may take; None: all that the machine has. alike: blocks of layers that are alike are one program,
-    for which nothing is fetched ahead from one to the next."""
+    """The objective of planning, and its limits.
+
+    `sram_bytes`: that a plan may take; None: all of the machine's. `alike`: equal blocks of layers are one program, so that
+    nothing is prefetched across them.
+    """
 
     objective: Objective = "cycles"
     sram_bytes: int | None = None
@@ -34,15 +37,15 @@ class Goal:
         if self.objective == "memory" and not LEVELS[level].residency:
             raise CompileError(f"--optimize memory: at -O{level} no tensor stays in SRAM; take -O2 or -O3")
         if self.sram_bytes is not None and self.sram_bytes > chip.sram.size:
-            asked, held = write_bytes(self.sram_bytes), write_bytes(chip.sram.size)
-            raise CompileError(f"--sram-budget {asked}: {chip.name} has {held} (memories.sram.size)")
+            budget, size = write_bytes(self.sram_bytes), write_bytes(chip.sram.size)
+            raise CompileError(f"--sram-budget {budget}: {chip.name} has {size} (memories.sram.size)")
 
     def planned_on(self, chip: Chip) -> Chip:
         """The machine as plans see it."""
         return chip if self.sram_bytes is None else chip.with_sram(self.sram_bytes)
 
     def options(self, level: int) -> Options:
-        """What the level switches on, as far as the goal lets it."""
+        """The options of a level, as far as the goal allows them."""
         return replace(LEVELS[level], ahead=False) if self.alike else LEVELS[level]
 
 
@@ -55,17 +58,17 @@ def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
     best = min(plans, key=lambda plan: plan.cycles)
     others = [plan for plan in plans if not plan.raced] if best.raced else []
     least = min(plans, key=lambda plan: (plan.spilled_bytes, plan.cycles))
-    found = [best, *sorted(others, key=lambda plan: plan.cycles)[:1], least]
-    return list({id(plan): plan for plan in found}.values())
+    candidates = [best, *sorted(others, key=lambda plan: plan.cycles)[:1], least]
+    return list({id(plan): plan for plan in candidates}.values())
 
 
 def candidate_plans(planning: RegionInput, objective: Objective) -> list[RegionPlan]:
-    """Of which the best by the objective is taken. Raises CompileError."""
+    """The plans among which the objective decides. Raises CompileError."""
     planner = RegionPlanner(planning)
     if objective == "cycles":
         plans = planner.search_plans()
         return plans if planning.options.simulated else _best_of_each(plans)
-    whole = plan_all_resident(planning) if objective == "memory" else None
-    if whole is None:
+    resident_plan = plan_all_resident(planning) if objective == "memory" else None
+    if resident_plan is None:
         return [*planner.search_plans(), *planner.of_little_traffic()]
-    return [whole, *(plan for plan in planner.search_plans() if not plan.spilled)]
+    return [resident_plan, *(plan for plan in planner.search_plans() if not plan.spilled)]

@@ -11,16 +11,16 @@ from toolchain.schedule.views import View
 
 
 class InPlace:
-    """Of the layers of one region."""
+    """The in-place rights of one region's layers."""
 
     def __init__(
         self, layers: Sequence[Layer], views: Mapping[str, View], storages: Mapping[str, Storage], ports: Collection[str]
     ):
-        """ports: roots of the region's inputs and outputs, which stay."""
+        """The roots of inputs and outputs of the region, `ports`, are never overwritten."""
         self._layers, self._views, self._storages = layers, views, storages
-        self._apart = {view.root for name, view in views.items() if view.root != name}.union(ports)
-        found = ((i, layer.node.outputs[0], self._overwritten(i, layer)) for i, layer in enumerate(layers))
-        self._pairs = {out: (i, old) for i, out, old in found if old is not None}  # by root: the layer that makes it, and where
+        self._shared = {view.root for name, view in views.items() if view.root != name}.union(ports)
+        outputs = ((i, layer.node.outputs[0], self._overwritten(i, layer)) for i, layer in enumerate(layers))
+        self._pairs = {out: (i, old) for i, out, old in outputs if old is not None}  # by root: the layer that makes it, and where
 
     def _overwritten(self, index: int, layer: Layer) -> str | None:
         """The root in whose place a layer may make its output."""
@@ -30,8 +30,8 @@ class InPlace:
         return next((n for n in op.overwritable(layer) if self._lies_as(layer, n, out) and self._last(n) == index), None)
 
     def _is_alone(self, name: str) -> bool:
-        """Whether the tensor has its storage for itself, and nothing outside the region reads it there."""
-        return self._views[name].root == name and name not in self._apart
+        """True where the tensor has its storage for itself, and nothing outside the region reads it there."""
+        return self._views[name].root == name and name not in self._shared
 
     def _lies_as(self, layer: Layer, name: str, out: str) -> bool:
         a, b = self._views[name], self._views[out]
@@ -43,29 +43,30 @@ class InPlace:
         return self._storages[root].end - 1
 
     def rights(self, roots: Collection[str], cascades: Iterable[Cascade]) -> dict[str, str]:
-        """Those of these roots that may take the place of others of them, and whose."""
-        turns = {i: c.stripes for c in cascades for i in c.layers}
-        found = self._among(roots)
-        return {out: old for out, at, old in found if at not in turns or self.leaves_nothing(turns[at], at, old)}
+        """The roots among these that may take the place of another, with that other."""
+        stripes = {i: c.stripes for c in cascades for i in c.layers}
+        pairs = self._among(roots)
+        return {out: old for out, at, old in pairs if at not in stripes or self.leaves_nothing(stripes[at], at, old)}
 
     def within(self, first: int, end: int, roots: Collection[str]) -> list[tuple[int, str]]:
-        """Of these roots those in whose place layers [first, end) may make others of them, and the layers that do."""
+        """The layers of [first, end) that may write in place, each with the root that they overwrite, both among these roots."""
         return [(at, old) for _, at, old in self._among(roots) if first <= at < end]
 
     def _among(self, roots: Collection[str]) -> Iterator[tuple[str, int, str]]:
-        """What may be made in whose place, both of these, with the layer that makes it."""
+        """Triples (output, layer, overwritten root) of which both roots are among these."""
         return ((out, at, old) for out, (at, old) in self._pairs.items() if out in roots and old in roots)
 
     def leaves_nothing(self, stripes: Stripes, index: int, root: str) -> bool:
-        """Whether layers in turns have read each row of a root before layer `index` makes the same row of its output there."""
+        """True where the layers of a cascade read each row of a root before layer `index` writes the same row of its output
+        there."""
         if stripes.sweep != WHOLE:
             return False
-        made = 0
+        rows_written = 0
         for step in (s for steps in stripes.steps for s in steps if isinstance(s, LayerCall)):
             start, count = step.extent.rows
             if step.layer == index:
-                made = start + count
-            elif self._first_read(step, root) < made:
+                rows_written = start + count
+            elif self._first_read(step, root) < rows_written:
                 return False
         return True
 

@@ -1,5 +1,4 @@
-"""What the layers of a region touch, and plans in which each runs by itself: what stays in SRAM, how each layer is tiled, where
-everything lies in each memory."""
+"""Plans in which each layer runs by itself: residency, a tiling for each layer, and a placement in each memory."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that
 
 
 class LayerByLayer:
-    """Of one region; what it finds out is remembered."""
+    """The planner of one region layer by layer."""
 
     def __init__(self, planning: RegionInput):
         graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
@@ -47,8 +46,8 @@ class LayerByLayer:
             views_in_place(activations, layers, chip, planning.inline) if in_place else find_views(activations, in_place=False)
         )
         self.free = [n for n in nodes if self._is_free(n)]
-        turned = find_dimension_orders(self.views)
-        self.layers = [replace(layer, orders=turned) for layer in layers if not self._is_free(layer.node)]
+        orders = find_dimension_orders(self.views)
+        self.layers = [replace(layer, orders=orders) for layer in layers if not self._is_free(layer.node)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.settled = frozenset(self.port_roots)  # roots of which it is not open whether they lie in SRAM
         self.storages = self._storages()
@@ -60,22 +59,22 @@ class LayerByLayer:
         self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
 
     def _is_free(self, node: Node) -> bool:
-        """Whether it only looks at codes under another shape."""
+        """True where the operator only reads codes under another shape, and so is no layer."""
         out = node.outputs[0]
         return isinstance(node.op, Reshape) and self.views[out].root != out
 
     def _storages(self) -> dict[str, Storage]:
-        found: dict[str, Storage] = {}
+        storages: dict[str, Storage] = {}
         for step, layer in enumerate(self.layers):
             for name in dict.fromkeys((*layer.activations, *layer.node.outputs)):
                 root = self.views[name].root
-                old = found.get(root)
+                old = storages.get(root)
                 if old is None:
                     size_bytes = self.views[root].stored_bytes(self.graph.types[root].shape)
-                    found[root] = Storage(root, size_bytes, step, step + 1, 1)
+                    storages[root] = Storage(root, size_bytes, step, step + 1, 1)
                 else:
-                    found[root] = replace(old, end=step + 1, touches=old.touches + 1)
-        return found
+                    storages[root] = replace(old, end=step + 1, touches=old.touches + 1)
+        return storages
 
     @cached_property
     def _least(self) -> Sequence[int]:
@@ -91,7 +90,7 @@ class LayerByLayer:
         return self.chip.sram.size
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
-        """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
+        """The SRAM that each layer needs for its rings. `tiles`: bytes with its smallest ones."""
         return tiles
 
     def unplaced(self) -> CompileError:
@@ -99,18 +98,21 @@ class LayerByLayer:
         return CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
 
     def _layer_by_layer(self) -> list[RegionPlan]:
-        """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings: first the faster of
-        what is fast alone and amid others, then the other one, and that of least traffic."""
-        best, kept = None, 0.0
+        """The best plans layer by layer.
+
+        Shares of the SRAM for staging are tried first, then ways to compare tilings. The faster of the tilings that are best
+        alone and amid others comes first, then the other, then that of least DRAM traffic.
+        """
+        best, best_share = None, 0.0
         for share in RESERVES if self.options.residency else (1.0,):
             most = math.inf if best is None else _FAR * best.alone_cycles
-            found = self._try(self._least, share, ALONE, most)
-            if found is not None and (best is None or found.cycles < best.cycles):
-                best, kept = found, share
+            candidate = self._try(self._least, share, ALONE, most)
+            if candidate is not None and (best is None or candidate.cycles < best.cycles):
+                best, best_share = candidate, share
         if best is None:
             return []
-        amid = self._try(self._least, kept, AMID)
-        moved = self._try(self._least, kept, LEAST_MOVED)
+        amid = self._try(self._least, best_share, AMID)
+        moved = self._try(self._least, best_share, LEAST_MOVED)
         ways = sorted((plan for plan in (best, amid) if plan is not None), key=lambda plan: plan.cycles)
         different: dict[Hashable, RegionPlan] = {}
         for plan in (*ways, moved):
@@ -120,8 +122,8 @@ class LayerByLayer:
         return list(different.values())
 
     def _try(self, least: Sequence[int], share: float, by: CostWeights, most: float = math.inf) -> RegionPlan | None:
-        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed.
-        most: cycles of all layers alone; None where they are more."""
+        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. `most`: cycles
+        of all layers alone; None where they are more."""
         usable = 1.0
         for _ in range(8):
             reserved = [min(self.size, max(need, int(share * self.size))) for need in least]
@@ -133,9 +135,9 @@ class LayerByLayer:
                 key = resident, tuple(id(p.plan) for p in planned)  # `tilings` keeps the plans
                 if key not in self.placed:
                     self.placed[key] = self.place(planned, resident)
-                found = self.placed[key]
-                if found is not None:
-                    return found
+                placed = self.placed[key]
+                if placed is not None:
+                    return placed
             if not resident and usable < 0.6:
                 return None
             usable *= 0.88
@@ -166,7 +168,7 @@ class LayerByLayer:
         return planned
 
     def _live_bytes(self, resident: Collection[str]) -> list[int]:
-        """Of these roots, while each layer runs."""
+        """The live bytes of these roots while each layer runs."""
         live, align = [0] * len(self.layers), self.chip.sram.alignment_bytes
         for storage in (self.storages[root] for root in resident):
             for step in range(storage.start, storage.end):
@@ -181,15 +183,18 @@ class LayerByLayer:
         cascades: tuple[Cascade, ...] = (),
         searched: bool = True,
     ) -> RegionPlan | None:
-        """views: where they are not those of the region, since tensors lie in rings. searched: places are,
-        where they are not found by one order after the other."""
+        """The plan with addresses and cycles; None where something has no place.
+
+        `views`: others than the region's where rolling buffers hold tensors. `searched`: a search follows where no single order
+        of the buffers fits.
+        """
         views = self.views if views is None else views
         allocation = self.allocation(planned, resident, views, cascades)
         placements = allocation.in_memories(searched)
         if placements is None:
             return None
-        kept = resident | self.port_roots
-        spilled = lives_together((s for n, s in self.storages.items() if n not in kept), allocation.together)
+        in_memory = resident | self.port_roots
+        spilled = lives_together((s for n, s in self.storages.items() if n not in in_memory), allocation.together)
         plan = RegionPlan(tuple(planned), views, resident, spilled, placements, 0, cascades)
         return replace(plan, cycles=self.costs.cycles(plan))
 
@@ -197,9 +202,9 @@ class LayerByLayer:
         self, planned: Sequence[PlannedLayer], resident: frozenset[str], views: Mapping[str, View], cascades: Sequence[Cascade]
     ) -> Allocation:
         together = {i: c.layers for c in cascades for i in c.layers}
-        held = [
+        roots = [
             ResidentRoot(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident
         ]
-        whole = {h.storage.name for h in held if not views[h.storage.name].rows}
-        in_place = self.in_place.rights(whole, cascades)
-        return Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer, in_place)
+        unabridged = {h.storage.name for h in roots if not views[h.storage.name].rows}
+        in_place = self.in_place.rights(unabridged, cascades)
+        return Allocation(self.chip, planned, roots, together, self.model.choice, self.options.double_buffer, in_place)

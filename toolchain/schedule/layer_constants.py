@@ -18,7 +18,7 @@ from toolchain.schedule.nodes import Fetch, Prefetch, Seq
 
 
 def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]:
-    """Those of these layers, by their numbers, whose operator and constants another has as well."""
+    """The indices of layers whose operator and constants another of these layers has as well."""
     groups: dict[bytes, list[int]] = {}
     for index, layer in layers:
         groups.setdefault(_fingerprint(layer), []).append(index)
@@ -50,37 +50,39 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 class LayerConstants(NamedTuple):
-    """In the order of their first use, each with the work that uses it first; the memory in which units read them."""
+    """The constant blocks of a layer in the order of their first use, each with the tile that uses it first. `space`: the
+    memory in which units read them."""
 
     blocks: Mapping[ConstantBlock, int]
     space: int
 
 
 def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> LayerConstants | None:
-    """None where units read some of them in one memory and some in another: they are not fetched ahead."""
-    found: dict[Hashable, tuple[ConstantBlock, int]] = {}
-    for number, work in enumerate(layer.tiled.nest(layer, tiling).works()):
-        for block in work.blocks:
-            found.setdefault(block.key, (block, number))
-    spaces = {unit.roles[block.role] for block, _ in found.values() for unit in units}
-    return LayerConstants(dict(found.values()), spaces.pop() if spaces else Space.SRAM) if len(spaces) < 2 else None
+    """The constants of a layer; None where units read them in several memories, so that they cannot be prefetched."""
+    first_uses: dict[Hashable, tuple[ConstantBlock, int]] = {}
+    for number, tile in enumerate(layer.tiled.nest(layer, tiling).works()):
+        for block in tile.blocks:
+            first_uses.setdefault(block.key, (block, number))
+    spaces = {unit.roles[block.role] for block, _ in first_uses.values() for unit in units}
+    return LayerConstants(dict(first_uses.values()), spaces.pop() if spaces else Space.SRAM) if len(spaces) < 2 else None
 
 
 def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, int]], pitch: int) -> tuple[Fetch, ...]:
     """Split a layer's constants, all or only the first, in order into fetches.
 
-    cuts: each prefetch with the index of the layer behind whose loads it is. pitch: bytes; each block begins at a multiple of it.
+    `cuts`: each prefetch with the index of the layer behind whose loads it is. `pitch`: bytes; each block begins at a multiple of
+    it.
     """
-    left = iter(constants.blocks.items())
+    rest = iter(constants.blocks.items())
     fetches: list[Fetch] = []
     for prefetch, since in cuts:
         offsets: dict[Hashable, int] = {}
-        needed: dict[int, int] = {}
+        read_bytes: dict[int, int] = {}
         end = 0
-        blocks = list(islice(left, prefetch.constants))
-        for block, work in blocks:
+        blocks = list(islice(rest, prefetch.constants))
+        for block, tile in blocks:
             offsets[block.key] = round_up(end, pitch)
-            needed[work] = end = offsets[block.key] + block.size_bytes
+            read_bytes[tile] = end = offsets[block.key] + block.size_bytes
         number, ordered = len(fetches), tuple(block for block, _ in blocks)
         fetches.append(
             Fetch(
@@ -90,7 +92,7 @@ def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, in
                 number=number,
                 blocks=ordered,
                 offsets=offsets,
-                needed=needed,
+                needed=read_bytes,
                 size_bytes=end,
                 since=since,
                 space=constants.space,

@@ -46,12 +46,12 @@ class MoveSide:
         return self.strides.offset_bytes((*outer, first + channel)) - self.strides.offset_bytes((*outer, first))
 
     def granule(self, channel: int) -> tuple[int, int]:
-        """In which one that element lies, and where in it."""
+        """The granule of that element, and its place there."""
         maps = self.strides.maps
         return divmod(self.start[-1] + channel, maps.granule) if maps is not None else (0, 0)
 
     def is_whole(self, count: int) -> bool:
-        """Whether so many elements along the last dimension are whole granules."""
+        """True where so many elements along the last dimension are whole granules."""
         return self.strides.is_whole(self.start[-1], count, self.shape[-1])
 
 
@@ -59,11 +59,11 @@ def runs_of(move: Move, source: MoveSide, target: MoveSide) -> list[StridedRun]:
     """The move as runs; neither side in granules: one."""
     cut = _crossing(move, source, target)
     plain = tuple(_stride(loop, source, target) for loop in move.loops if loop not in cut)
-    found = [StridedRun(0, 0, plain)]
+    runs = [StridedRun(0, 0, plain)]
     for group in _groups(cut, source, target):
-        own = list(_cut(group, source, target))
-        found = [StridedRun(a.source + b.source, a.target + b.target, (*a.loops, *b.loops)) for a, b in product(found, own)]
-    return found
+        parts = list(_cut(group, source, target))
+        runs = [StridedRun(a.source + b.source, a.target + b.target, (*a.loops, *b.loops)) for a, b in product(runs, parts)]
+    return runs
 
 
 def _crossing(move: Move, source: MoveSide, target: MoveSide) -> list[Loop]:
@@ -72,7 +72,7 @@ def _crossing(move: Move, source: MoveSide, target: MoveSide) -> list[Loop]:
 
 
 def writes_whole_blocks(move: Move, source: MoveSide, target: MoveSide) -> bool:
-    """Whether all that the move writes are whole granules, brought with what fills the last one."""
+    """True where the move writes whole granules only, with the padding of the last one."""
     if target.strides.maps is None:
         return True
     cut = _crossing(move, source, target)
@@ -80,18 +80,18 @@ def writes_whole_blocks(move: Move, source: MoveSide, target: MoveSide) -> bool:
 
 
 def _is_whole(loop: Loop, source: MoveSide, target: MoveSide) -> bool:
-    kept = (loop.source_dim, loop.target_dim) == (source.last, target.last) and loop.source_step == loop.target_step == 1
-    return kept and source.is_whole(loop.count) and target.is_whole(loop.count)
+    is_parallel = (loop.source_dim, loop.target_dim) == (source.last, target.last) and loop.source_step == loop.target_step == 1
+    return is_parallel and source.is_whole(loop.count) and target.is_whole(loop.count)
 
 
 def _stride(loop: Loop, source: MoveSide, target: MoveSide) -> Stride:
-    """Of a loop along no granules."""
+    """The stride of a loop that goes along no granules."""
     step = source.strides[loop.source_dim] * loop.source_step if loop.source_dim >= 0 else 0
     return Stride(loop.count, step, target.strides[loop.target_dim] * loop.target_step if loop.target_dim >= 0 else 0)
 
 
 def _groups(loops: Sequence[Loop], source: MoveSide, target: MoveSide) -> list[list[Loop]]:
-    """Those that go along the same granules together."""
+    """The loops in groups that go along the same granules."""
     groups: list[list[Loop]] = []
     for loop in loops:
         along = [g for g in groups if any(_meet(loop, other, source, target) for other in g)]
@@ -127,7 +127,7 @@ Part = tuple[int, int, tuple[Stride, Phase]]  # where it begins on both sides, a
 
 
 def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide) -> Iterator[Part]:
-    """before: the loops around it, each at a step."""
+    """The longest runs of the inner loop within one granule on both sides. `before`: the loops around it, each at a step."""
     places = [_place(((inner, k), *before), source, target) for k in range(inner.count)]
     first = 0
     for k in range(1, inner.count + 1):
@@ -156,16 +156,16 @@ def _place(steps: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide
     others = [(_stride(loop, source, target), loop, k) for loop, k in steps]
     a = source.offset(read) + sum(k * s.source for s, loop, k in others if loop.source_dim != source.last)
     b = target.offset(written) + sum(k * s.target for s, loop, k in others if loop.target_dim != target.last)
-    (own, at), (other, to) = source.granule(read), target.granule(written)
-    return _Place(a, b, (own, other), (at, to))
+    (read_granule, at), (other, to) = source.granule(read), target.granule(written)
+    return _Place(a, b, (read_granule, other), (at, to))
 
 
 def _progressions(parts: Iterator[Part]) -> Iterator[StridedRun]:
     """Parts that are alike and equally far apart as one loop around them."""
-    alike: dict[tuple[Stride, Phase], list[tuple[int, int]]] = {}
+    starts_of_kind: dict[tuple[Stride, Phase], list[tuple[int, int]]] = {}
     for a, b, kind in parts:
-        alike.setdefault(kind, []).append((a, b))
-    for (loop, _), starts in alike.items():
+        starts_of_kind.setdefault(kind, []).append((a, b))
+    for (loop, _), starts in starts_of_kind.items():
         while starts:
             (a, b), count = starts[0], 1
             step = (starts[1][0] - a, starts[1][1] - b) if len(starts) > 1 else (0, 0)
@@ -187,36 +187,39 @@ Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tenso
 
 
 def lower_moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:
-    """By the channel that stores. What lies where it should already is not moved. Copies of indexed moves name `INDEXED` as the
-    base of what they reach by rows."""
+    """The fills and copies of a data-movement operator, on the channel that stores.
+
+    Data that lies in place already is not moved. Copies of indexed moves name `INDEXED` as the base register of the side that
+    rows index.
+    """
     store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], layer.output.item_bytes
     most = Copy.need("inner_bytes", chip).high
-    mover = CopyEngine(store.number, chip.dma_dimensions, element_type=layer.output_number, most=most)
-    movers = (mover, *((replace(mover, transposes=True),) if store.dma.transpose_block else ()))
+    engine = CopyEngine(store.number, chip.dma_dimensions, element_type=layer.output_number, most=most)
+    engines = (engine, *((replace(engine, transposes=True),) if store.dma.transpose_block else ()))
     boxes, moved = layer.mover.moves(layer)
     index = layer.mover.row_index(layer)
     indexed = {"destination_base" if index is not None and index.tensor == out else "source_base": INDEXED}
-    kept = [m for m in moved if not _in_place(m, layer, views, locate)]
-    ends = {m: _ends(m, layer, views) for m in kept}
+    remaining = [m for m in moved if not _in_place(m, layer, views, locate)]
+    ends = {m: _ends(m, layer, views) for m in remaining}
     ops: list[MachineOp] = []
     for box in (*_padding(layer, views[out], ends), *boxes):
         for at, sizes, strides in _filled(box, layer, views[out]):
             start = locate(out, box.start)
-            ops += fills(Location(start.space, start.address + at), sizes, strides, box.value, item_bytes, mover)
-    for move in kept:
+            ops += fills(Location(start.space, start.address + at), sizes, strides, box.value, item_bytes, engine)
+    for move in remaining:
         source, target = locate(layer.node.inputs[move.source], move.source_start), locate(out, move.target_start)
         for run in runs_of(move, *ends[move]):
-            there = replace(source, address=source.address + run.source), replace(target, address=target.address + run.target)
+            places = replace(source, address=source.address + run.source), replace(target, address=target.address + run.target)
             strides = sorted(run.loops, key=lambda s: -s.target)
             # Matrices are turned where that is no slower than element by element.
-            ways = [list(copies(*there, strides, item_bytes, m)) for m in movers]
+            ways = [list(copies(*places, strides, item_bytes, m)) for m in engines]
             best = min(ways, key=lambda way: (_alone_cycles(way, chip), len(way))) if len(ways) > 1 else ways[0]
             ops += [replace(op, **indexed) for op in best] if move.indexed else best
     return ops
 
 
 def _in_place(move: Move, layer: Layer, views: Mapping[str, View], locate: Locate) -> bool:
-    """Whether what it would move was made where it belongs."""
+    """True where the data of a move was written in its place already."""
     name, out = layer.node.inputs[move.source], layer.node.outputs[0]
     return views[name].root == views[out].root and locate(name, move.source_start) == locate(out, move.target_start)
 
@@ -228,7 +231,7 @@ def _ends(move: Move, layer: Layer, views: Mapping[str, View]) -> tuple[MoveSide
 
 
 def _padding(layer: Layer, view: View, ends: Mapping[Move, tuple[MoveSide, MoveSide]]) -> Iterator[FillBox]:
-    """Of the output's last granules, where no move brings them whole: what reads a granule reads all of it."""
+    """The fill of the output's last granules, where no move writes them whole: a reader reads all of a granule."""
     rest = padding(layer.output.shape, view.strides)
     if rest is not None and not all(writes_whole_blocks(move, *pair) for move, pair in ends.items()):
         yield FillBox(*rest, 0)

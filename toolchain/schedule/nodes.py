@@ -29,7 +29,7 @@ _LETTERS = {role: letter for letter, role in ROLES.items()}
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that owns its storage. rows: of a feature map, so many of the latest are kept; 0: all of it."""
+    """A tensor that owns its storage. `rows`: of a feature map, so many of the latest are kept; 0: all of it."""
 
     name: str
     rows: int = 0
@@ -64,9 +64,9 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Call:
-    """A layer's tiles, one after the other, on those of these units that are free first; () of a mover, or where nothing is said:
-    any that can. dataflow, mode: of the array, "" for its first. inline: of a mover: units read and write where it lies what it
-    would move."""
+    """A layer's tiles, one after the other, on those of these units that are free first; () of a mover, or where nothing is
+    said: any that can. `dataflow`, `mode`: of the array, "" for its first. `inline`: of a mover: units read and write where it
+    lies what it would move."""
 
     layer: str
     units: tuple[str, ...] = ()
@@ -125,8 +125,8 @@ class Ring(Alloc):
 class Fetch(Alloc):
     """A prefetch. A plan adds the constants, which lie one behind the other in DRAM and in a slot of their own.
 
-    number: its place among the layer's fetches. since: index of the layer behind whose loads pieces are brought. offsets: bytes
-    from the slot's start, by key of the block. needed: by tile of the layer, bytes that it and those before it read.
+    `number`: its place among the layer's fetches. `since`: index of the layer behind whose loads pieces are brought. `offsets`:
+    bytes from the slot's start, by key of the block. `needed`: by tile of the layer, bytes that it and those before it read.
     """
 
     buffer: Prefetch
@@ -158,9 +158,9 @@ Tree: TypeAlias = Seq | Loop | Alloc | Call
 
 @dataclass(frozen=True)
 class RegionTree:
-    """The schedule of a region, by its place in the model. level: whose way of laying out tensors and moving loads it has
-    (`schedule.options`), -1: that of the build. within: bytes of SRAM that it has, 0: all. sample: of the program of one sample,
-    which is repeated. file: that it is of."""
+    """The schedule of a region, by its place in the model. `level`: whose way of laying out tensors and moving loads it has
+    (`schedule.options`), -1: that of the build. `within`: bytes of SRAM that it has, 0: all. `sample`: of the program of one
+    sample, which is repeated. `file`: that it is of."""
 
     region: int
     body: Tree
@@ -213,12 +213,12 @@ def layer_of(tree: Tree) -> LayerTree | None:
 
 
 def tensors_of(tree: Tree) -> tuple[tuple[Alloc, ...], tuple[Tree, ...]]:
-    """Of a region's body: where tensors lie, and what is done in order."""
-    found: list[Alloc] = []
+    """The tensor allocations of a region's body, and its statements in order."""
+    allocs: list[Alloc] = []
     while isinstance(tree, Alloc) and isinstance(tree.buffer, Tensor):
-        found.append(tree)
+        allocs.append(tree)
         tree = tree.body
-    return tuple(found), tree.parts if isinstance(tree, Seq) else (tree,)
+    return tuple(allocs), tree.parts if isinstance(tree, Seq) else (tree,)
 
 
 def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
@@ -230,20 +230,20 @@ def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
 
 
 def split_cascade(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
-    """Of layers in turns, the loop around them and what they are; None of anything else. Around the loop over rows there may be
-    one over blocks of channels or columns."""
+    """The outer loop of a cascade and its layers; None of any other tree. The loop over rows may stand in one over blocks of
+    channels or columns."""
     if isinstance(tree, Loop) and isinstance(tree.body, Loop) and tree.axis in BLOCKS:
-        found = split_cascade(tree.body)
-        return None if found is None else (tree, found[1])
+        inner = split_cascade(tree.body)
+        return None if inner is None else (tree, inner[1])
     if not isinstance(tree, Loop) or not isinstance(tree.body, Seq):
         return None
     layers = [layer_of(part) for part in tree.body.parts]
-    found = tuple(layer for layer in layers if layer is not None)
-    return (tree, found) if len(found) == len(layers) else None
+    inner = tuple(layer for layer in layers if layer is not None)
+    return (tree, inner) if len(inner) == len(layers) else None
 
 
 def layers_of(parts: tuple[Tree, ...]) -> Iterator[LayerTree]:
-    """In order, those in turns too."""
+    """The layers of these statements in order, those of cascades too."""
     for part in parts:
-        turns, layer = split_cascade(part), layer_of(part)
-        yield from turns[1] if turns is not None else (() if layer is None else (layer,))
+        cascade, layer = split_cascade(part), layer_of(part)
+        yield from cascade[1] if cascade is not None else (() if layer is None else (layer,))

@@ -12,15 +12,14 @@ from toolchain.ir.graph import Graph, Node
 
 @dataclass(frozen=True)
 class Options:
-    """fuse: tables and residual sums into their producers (clamps always are). double_buffer: load while computing.
-    residency: tensors stay in SRAM between layers. ahead: constants are fetched while layers before theirs run. in_place: slices
-    are views, concat parts are made in place. tilings: how many are costed for each layer. repeat_cycles: where the machine has a
-    repeat, a batch is the program of one sample, repeated, unless that takes more than so many times the cycles of a program that
-    works through the batch layer by layer. call_cycles: where it has a call, what a program says several times becomes a block
-    that is called, unless that takes more than so many times the cycles. near: layers in turns are searched until what is found
-    is expected to take no more than so many times the cycles that any such plan takes at least. rounds: paths that are looked at
-    at most, then the best of them is taken. simulated: plans are compared by what their programs are simulated to take, not by
-    what is expected.
+    """The switches of one optimization level.
+
+    `fuse`: tables and residual sums into their producers; clamps always are. `double_buffer`: load while computing. `residency`:
+    tensors stay in SRAM between layers. `ahead`: constants are prefetched. `in_place`: slices are views, Concat parts are written
+    in place. `tilings`: how many are timed for each layer. `repeat_cycles`: a batch is the repeated program of one sample, unless
+    that takes more than so many times the cycles of a program for the batch. `call_cycles`: repeated code becomes a called block,
+    unless that takes more than so many times the cycles. `near`: the search of cascades ends within so many times its lower
+    bound. `rounds`: paths that it takes at most. `simulated`: plans are compared by simulated cycles, not expected ones.
     """
 
     fuse: bool
@@ -46,9 +45,9 @@ LEVELS = (
 
 @dataclass(frozen=True)
 class RegionInput:
-    """Nodes of one region, in an order that runs, of an integer graph; the tensors that enter and leave it; for which machine and
-    with what of its ways to plan. inline: of these movers, by name, whether units read and write what they move where it lies; of
-    others it is open."""
+    """Nodes of one region, in an order that runs, of an integer graph; the tensors that enter and leave it; for which machine
+    and with what of its ways to plan. `inline`: of these movers, by name, whether units read and write what they move where it
+    lies; of others it is open."""
 
     graph: Graph
     nodes: Sequence[Node]

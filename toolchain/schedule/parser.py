@@ -47,12 +47,12 @@ _FORMS = {
 
 
 class FaultyLine(Exception):
-    """What is wrong with a line, in words."""
+    """A fault of one line, in words."""
 
 
 @dataclass
 class Statement:
-    """A line and those that stand in it, by their indentation. words: left to be read behind the first; names are in quotes."""
+    """A line and those that stand in it, by their indentation. `words`: left to be read behind the first; names are in quotes."""
 
     line: int
     indent: int
@@ -66,35 +66,35 @@ class Statement:
         return self.words.pop(0)
 
     def expect(self, word: str) -> None:
-        found = self.next(f"'{word}'")
-        if found != word:
-            raise FaultyLine(f"{found} stands where '{word}' must; it is written {_FORMS[self.kind]}")
+        next_word = self.next(f"'{word}'")
+        if next_word != word:
+            raise FaultyLine(f"{next_word} stands where '{word}' must; it is written {_FORMS[self.kind]}")
 
     def name(self, what: str) -> str:
-        found = self.next(f"the name of a {what}, in quotes,")
-        if not found.startswith('"'):
-            raise FaultyLine(f'{found}: the name of a {what} stands in quotes: "{found}"')
+        quoted = self.next(f"the name of a {what}, in quotes,")
+        if not quoted.startswith('"'):
+            raise FaultyLine(f'{quoted}: the name of a {what} stands in quotes: "{quoted}"')
         try:
-            return cast(str, json.loads(found))
+            return cast(str, json.loads(quoted))
         except ValueError:
-            raise FaultyLine(f'{found}: is no name in quotes as JSON has them; \\n, \\", \\\\ and \\u0041 are known') from None
+            raise FaultyLine(f'{quoted}: is no name in quotes as JSON has them; \\n, \\", \\\\ and \\u0041 are known') from None
 
     def word(self, what: str) -> str:
-        """Of the machine; quotes are needed only where it holds other characters."""
-        found = self.next(what)
-        if not found.startswith('"'):
-            return found
-        self.words.insert(0, found)
+        """Read a name of the machine, which needs quotes only where it holds unusual characters."""
+        token = self.next(what)
+        if not token.startswith('"'):
+            return token
+        self.words.insert(0, token)
         return self.name(what)
 
     def number(self, what: str, least: int) -> int:
-        found = self.next(what)
-        if not re.fullmatch(r"\d+", found, re.ASCII) or len(found) > NUMBER_CHARACTERS or int(found) < least:
-            raise FaultyLine(f"{what} {found}: must be a whole number from {least} on")
-        return int(found)
+        digits = self.next(what)
+        if not re.fullmatch(r"\d+", digits, re.ASCII) or len(digits) > NUMBER_CHARACTERS or int(digits) < least:
+            raise FaultyLine(f"{what} {digits}: must be a whole number from {least} on")
+        return int(digits)
 
     def takes(self, word: str) -> bool:
-        """Whether it comes next; then it is read."""
+        """Read the word if it comes next; True where it does."""
         if self.words[:1] != [word]:
             return False
         self.words.pop(0)
@@ -106,7 +106,7 @@ class Statement:
 
 
 def statement_of(number: int, line: str) -> Statement | None:
-    """None of an empty line."""
+    """The statement of a line; None of an empty one."""
     words = list(_words(line))
     if not words:
         return None
@@ -121,15 +121,15 @@ def statement_of(number: int, line: str) -> Statement | None:
 def _words(line: str) -> Iterator[str]:
     at = 0
     while at < len(line):
-        found = _TOKEN.match(line, at)
-        if found is None:
+        token = _TOKEN.match(line, at)
+        if token is None:
             raise FaultyLine(f"{line[at : at + 40].rstrip()}: is neither a name in quotes, nor a word, nor a comment behind '#'")
-        if found.lastgroup is not None:
-            yield found.group()
-        at = found.end()
+        if token.lastgroup is not None:
+            yield token.group()
+        at = token.end()
 
 
-Found = TypeVar("Found")
+Node = TypeVar("Node")
 
 
 def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
@@ -143,12 +143,12 @@ def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
 
 
 def parse_schedule(text: str, file: str) -> tuple[RegionTree, ...]:
-    """file: how faults name it. Raises CompileError with all of them."""
+    """Parse the text of a file. Raises CompileError with all faults."""
     parser = _Parser(file)
     regions = parser.regions(parser.statements(text))
     if parser.faults:
-        told = [f"{file}:{line}: {fault}" for line, fault in sorted(parser.faults, key=lambda f: f[0])]
-        raise CompileError("\n".join(told))
+        faults = [f"{file}:{line}: {fault}" for line, fault in sorted(parser.faults, key=lambda f: f[0])]
+        raise CompileError("\n".join(faults))
     if not regions:
         raise CompileError(f"{file}: holds no region; a schedule begins with 'region 0', npu-build --dump-schedule writes one")
     return tuple(regions)
@@ -164,78 +164,78 @@ class _Parser:
         top: list[Statement] = []
         open_: list[Statement] = []
         for number, line in enumerate(text.split("\n"), 1):
-            found = self._try(number, lambda number=number, line=line: statement_of(number, line))
-            if found is None:
+            statement = self._try(number, lambda number=number, line=line: statement_of(number, line))
+            if statement is None:
                 continue
-            while open_ and open_[-1].indent >= found.indent:
+            while open_ and open_[-1].indent >= statement.indent:
                 open_.pop()
-            beside = open_[-1].inside if open_ else top
-            if beside and beside[-1].indent != found.indent:
-                self.faults.append((number, f"stands {found.indent} to the right, what is beside it {beside[-1].indent}"))
-            beside.append(found)
-            open_.append(found)
+            siblings = open_[-1].inside if open_ else top
+            if siblings and siblings[-1].indent != statement.indent:
+                self.faults.append((number, f"stands {statement.indent} to the right, what is beside it {siblings[-1].indent}"))
+            siblings.append(statement)
+            open_.append(statement)
         return top
 
     def regions(self, statements: Sequence[Statement]) -> list[RegionTree]:
-        found = self._each(statements, {"region": self._region}, "a schedule holds regions")
-        seen: dict[tuple[str, int], int] = {}
-        for region in found:
-            first = seen.setdefault((region.entry, region.region), region.line)
+        trees = self._each(statements, {"region": self._region}, "a schedule holds regions")
+        first_lines: dict[tuple[str, int], int] = {}
+        for region in trees:
+            first = first_lines.setdefault((region.entry, region.region), region.line)
             if first != region.line:
                 self.faults.append((region.line, f"region {region.region}: is there already, in line {first}"))
-        return found
+        return trees
 
-    def _region(self, said: Statement) -> RegionTree:
-        number, level = said.number("the number of a region", 0), -1
-        entry = said.name("entry") if said.takes("entry") else ""
-        if said.takes("level"):
-            level = said.number("level", 0)
-        within = said.number("within", 1) if said.takes("within") else 0
-        sample = said.takes("sample")
-        said.end()
+    def _region(self, stmt: Statement) -> RegionTree:
+        number, level = stmt.number("the number of a region", 0), -1
+        entry = stmt.name("entry") if stmt.takes("entry") else ""
+        if stmt.takes("level"):
+            level = stmt.number("level", 0)
+        within = stmt.number("within", 1) if stmt.takes("within") else 0
+        sample = stmt.takes("sample")
+        stmt.end()
         kinds: dict[str, Callable[[Statement], Tree]] = {"alloc": self._tensor, "layer": self._layer, "for": self._turns}
-        parts = self._each(said.inside, kinds, "a region holds tensors, layers, and loops over layers")
+        parts = self._each(stmt.inside, kinds, "a region holds tensors, layers, and loops over layers")
         tensors = tuple(p for p in parts if isinstance(p, Alloc) and isinstance(p.buffer, Tensor))
         late = next((t for p, t in zip(parts, tensors) if p is not t), None)
         if late is not None:
             self.faults.append((late.line, "alloc: tensors stand in front of the layers of their region"))
         rest = tuple(p for p in parts if not (isinstance(p, Alloc) and isinstance(p.buffer, Tensor)))
-        return RegionTree(number, region_body(tensors, rest), level, sample, entry, within, line=said.line, file=self._file)
+        return RegionTree(number, region_body(tensors, rest), level, sample, entry, within, line=stmt.line, file=self._file)
 
-    def _tensor(self, said: Statement) -> Alloc:
-        name = said.name("tensor")
-        said.expect("in")
-        memory = said.word("a memory")
-        rows = said.number("rows", 1) if said.takes("rows") else 0
-        self._ended(said)
-        return Alloc(Tensor(name, rows), memory, Seq(()), line=said.line)
+    def _tensor(self, stmt: Statement) -> Alloc:
+        name = stmt.name("tensor")
+        stmt.expect("in")
+        memory = stmt.word("a memory")
+        rows = stmt.number("rows", 1) if stmt.takes("rows") else 0
+        self._ended(stmt)
+        return Alloc(Tensor(name, rows), memory, Seq(()), line=stmt.line)
 
-    def _turns(self, said: Statement) -> Loop:
-        axis, step = self._axis(said)
-        if axis in BLOCKS and said.inside and said.inside[0].kind == "for":
-            self._alone(said.inside)
-            return Loop(axis, step, self._turns(said.inside[0]), line=said.line)
-        parts = self._each(said.inside, {"layer": self._layer}, "layers take turns in a loop")
-        if not parts and not said.inside:
+    def _turns(self, stmt: Statement) -> Loop:
+        axis, step = self._axis(stmt)
+        if axis in BLOCKS and stmt.inside and stmt.inside[0].kind == "for":
+            self._alone(stmt.inside)
+            return Loop(axis, step, self._turns(stmt.inside[0]), line=stmt.line)
+        parts = self._each(stmt.inside, {"layer": self._layer}, "layers take turns in a loop")
+        if not parts and not stmt.inside:
             raise FaultyLine("for: holds no layer; layers that take turns stand in it, further to the right")
-        return Loop(axis, step, Seq(tuple(parts)), line=said.line)
+        return Loop(axis, step, Seq(tuple(parts)), line=stmt.line)
 
-    def _axis(self, said: Statement) -> tuple[str, int]:
-        axis = said.word("an axis")
-        said.expect("by")
-        step = said.number("step", 1)
-        said.end()
+    def _axis(self, stmt: Statement) -> tuple[str, int]:
+        axis = stmt.word("an axis")
+        stmt.expect("by")
+        step = stmt.number("step", 1)
+        stmt.end()
         return axis, step
 
-    def _layer(self, said: Statement) -> Tree:
-        name = said.name("layer")
-        said.end()
+    def _layer(self, stmt: Statement) -> Tree:
+        name = stmt.name("layer")
+        stmt.end()
         allocs, loops = list[Ring | Fetch](), list[Loop]()
-        inside = said.inside
+        inside = stmt.inside
         while inside and inside[0].kind in ("ring", "fetch"):
             allocs += self._each(inside[:1], {"ring": self._ring, "fetch": self._fetch}, "")
             inside = inside[1:]
-        at = said
+        at = stmt
         while inside and inside[0].kind == "for":
             at = inside[0]
             said_axis = self._try(at.line, lambda at=at: self._axis(at))
@@ -246,7 +246,7 @@ class _Parser:
             raise FaultyLine(f"{at.kind}: nothing is called in it; a layer's rings and loops end with 'call'")
         self._alone(inside)
         calls = self._each(
-            inside[:1], {"call": lambda call: self._call(name, said.line, call)}, "a layer holds rings, then loops, then a call"
+            inside[:1], {"call": lambda call: self._call(name, stmt.line, call)}, "a layer holds rings, then loops, then a call"
         )
         rings, fetches = (tuple(a for a in allocs if isinstance(a, Ring)), tuple(a for a in allocs if isinstance(a, Fetch)))
         return LayerTree(rings, tuple(loops), calls[0] if calls else Call(name), fetches).tree()
@@ -257,61 +257,61 @@ class _Parser:
                 (other.line, f"{other.kind}: is one too many; a layer holds rings, then one loop in another, then a call")
             )
 
-    def _ring(self, said: Statement) -> Ring:
-        role = said.next("input, constant or output")
+    def _ring(self, stmt: Statement) -> Ring:
+        role = stmt.next("input, constant or output")
         if role not in ROLES.values():
             raise FaultyLine(f"ring {role}: must be input, constant or output{suggestion(role, ROLES.values())}")
         number = (
-            0 if role == "output" else said.number(f"the number of an {role}" if role == "input" else "a constant's number", 0)
+            0 if role == "output" else stmt.number(f"the number of an {role}" if role == "input" else "a constant's number", 0)
         )
-        said.expect("in")
-        memory, slots = said.word("a memory"), 1
-        if said.takes("slots"):
-            slots = ALL if said.takes(ALL) else said.number("slots", 1)
-        self._ended(said)
-        return Ring(OperandBuffer(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
+        stmt.expect("in")
+        memory, slots = stmt.word("a memory"), 1
+        if stmt.takes("slots"):
+            slots = ALL if stmt.takes(ALL) else stmt.number("slots", 1)
+        self._ended(stmt)
+        return Ring(OperandBuffer(cast(Role, role), number), memory, Seq(()), slots, line=stmt.line)
 
-    def _fetch(self, said: Statement) -> Fetch:
-        constants = said.number("how many of the constants", 1)
-        said.expect("behind")
-        behind = said.name("layer")
-        self._ended(said)
-        return Fetch(Prefetch(constants, behind), "", Seq(()), line=said.line)
+    def _fetch(self, stmt: Statement) -> Fetch:
+        constants = stmt.number("how many of the constants", 1)
+        stmt.expect("behind")
+        layer = stmt.name("layer")
+        self._ended(stmt)
+        return Fetch(Prefetch(constants, layer), "", Seq(()), line=stmt.line)
 
-    def _call(self, layer: str, line: int, said: Statement) -> Call:
-        """line: of the layer, at which faults of it are told."""
+    def _call(self, layer: str, line: int, stmt: Statement) -> Call:
+        """Parse a call. `line`: of its layer, at which faults are reported."""
         units: list[str] = []
-        if said.takes("inline"):
-            self._ended(said)
+        if stmt.takes("inline"):
+            self._ended(stmt)
             return Call(layer, inline=True, line=line)
-        if said.takes("on"):
-            units.append(said.word("a unit"))
-            while said.takes(","):
-                units.append(said.word("a unit"))
-        flow = said.word("a dataflow") if said.takes("dataflow") else ""
-        mode = said.word("a mode") if said.takes("mode") else ""
-        self._ended(said)
+        if stmt.takes("on"):
+            units.append(stmt.word("a unit"))
+            while stmt.takes(","):
+                units.append(stmt.word("a unit"))
+        flow = stmt.word("a dataflow") if stmt.takes("dataflow") else ""
+        mode = stmt.word("a mode") if stmt.takes("mode") else ""
+        self._ended(stmt)
         return Call(layer, tuple(units), flow, mode, line=line)
 
-    def _ended(self, said: Statement) -> None:
-        said.end()
-        if said.inside:
+    def _ended(self, stmt: Statement) -> None:
+        stmt.end()
+        if stmt.inside:
             raise FaultyLine(
-                f"{said.kind}: nothing stands in it, but {format_count(len(said.inside), 'line')} further to the right"
+                f"{stmt.kind}: nothing stands in it, but {format_count(len(stmt.inside), 'line')} further to the right"
             )
 
-    def _each(self, statements: Sequence[Statement], kinds: dict[str, Callable[[Statement], Found]], rule: str) -> list[Found]:
-        """What the statements say; faults of each are noted."""
-        found: list[Found] = []
-        for said in statements:
-            if said.kind not in kinds:
-                self.faults.append((said.line, f"{said.kind}: does not stand here; {rule}{suggestion(said.kind, kinds)}"))
+    def _each(self, statements: Sequence[Statement], kinds: dict[str, Callable[[Statement], Node]], rule: str) -> list[Node]:
+        """The nodes of the statements; the faults of each are noted."""
+        nodes: list[Node] = []
+        for stmt in statements:
+            if stmt.kind not in kinds:
+                self.faults.append((stmt.line, f"{stmt.kind}: does not stand here; {rule}{suggestion(stmt.kind, kinds)}"))
                 continue
-            made = self._try(said.line, lambda said=said: kinds[said.kind](said))
-            found += [] if made is None else [made]
-        return found
+            node = self._try(stmt.line, lambda stmt=stmt: kinds[stmt.kind](stmt))
+            nodes += [] if node is None else [node]
+        return nodes
 
-    def _try(self, line: int, make: Callable[[], Found | None]) -> Found | None:
+    def _try(self, line: int, make: Callable[[], Node | None]) -> Node | None:
         try:
             return make()
         except FaultyLine as fault:

@@ -45,8 +45,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Layers of a region that run in turns. visited: the works of the stripes that stand for all, by layer, with what is repeated
-    (`schedule.sampling`)."""
+    """Layers of a region that run in turns. `visited`: the works of the stripes that stand for all, by layer, with what is
+    repeated (`schedule.sampling`)."""
 
     layers: range
     stripes: Stripes
@@ -55,9 +55,11 @@ class Cascade:
 
 @dataclass(frozen=True)
 class RegionPlan:
-    """`resident`: roots in SRAM, whole or their latest rows; `spilled`: roots in DRAM; `placements`: by memory, the addresses of
-    roots and slots. `raced`: its tiles are others than those expected to be fastest by few
-    works, or finer, for units of another kind."""
+    """The plan of one region: layers, residency, tilings and addresses.
+
+    `resident`: roots in SRAM, whole or their latest rows. `spilled`: roots in DRAM. `placements`: by memory, the addresses of
+    roots and slots. `raced`: its tiles are not those of fewest expected cycles, but a plan that a full count may prefer.
+    """
 
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
@@ -75,12 +77,12 @@ class RegionPlan:
 
     @property
     def spilled_bytes(self) -> int:
-        """Of the roots in DRAM, once."""
+        """The bytes of the roots in DRAM, each counted once."""
         return sum(storage.size_bytes for storage in self.spilled)
 
     @property
     def peak_bytes(self) -> int:
-        """Of the SRAM."""
+        """The peak of the SRAM."""
         return self.placements[Space.SRAM].peak_bytes
 
     @property
@@ -90,65 +92,68 @@ class RegionPlan:
     @cached_property
     def fetched(self) -> Mapping[int, Sequence[tuple[int, Fetch]]]:
         """Constants, and whose they are, by the layer behind whose loads they are fetched, in order."""
-        found: dict[int, list[tuple[int, Fetch]]] = {}
+        fetches: dict[int, list[tuple[int, Fetch]]] = {}
         for index, planned in enumerate(self.layers):
             for part in planned.plan.fetches if planned.plan is not None else ():
-                found.setdefault(part.since, []).append((index, part))
-        return found
+                fetches.setdefault(part.since, []).append((index, part))
+        return fetches
 
     @cached_property
     def runs(self) -> tuple[int | Cascade, ...]:
-        """What follows one another: layers, and those that run in turns."""
-        begun, inside = {c.layers.start: c for c in self.cascades}, {i for c in self.cascades for i in c.layers}
-        return tuple(begun.get(i, i) for i in range(len(self.layers)) if i in begun or i not in inside)
+        """The layers and cascades in the order in which they run."""
+        first_layers, inside = {c.layers.start: c for c in self.cascades}, {i for c in self.cascades for i in c.layers}
+        return tuple(first_layers.get(i, i) for i in range(len(self.layers)) if i in first_layers or i not in inside)
 
     def steps(self) -> Iterator[int | Step]:
-        """What runs in order: layers, and calls of those that run in turns."""
+        """The layers, and the steps of cascades, in the order in which they run."""
         for run in self.runs:
             yield from (run,) if isinstance(run, int) else chain.from_iterable(run.stripes.steps)
 
     def cuts(self, layer: int, chip: Chip) -> list[list[PartCut]]:
-        """What of the constants that are fetched ahead comes behind the loads of each of the layer's works: as even as can be, of
-        pieces that are worth their latency; its own, which come first, when they are needed."""
+        """The pieces of prefetched constants behind the loads of each tile of a layer.
+
+        Pieces are as even as possible and long enough to be worth their latency. The layer's own constants come first, when its
+        tiles need them.
+        """
         tiled, dram, pitch = self.layers[layer].plan, chip.dram, dram_alignment(chip)
         assert tiled is not None
         parts = self.fetched[layer]
         begins = list(accumulate((round_up(part.size_bytes, pitch) for _, part in parts), initial=0))
         total = sum(round_up(part.size_bytes, pitch) for _, part in parts)
-        needed = {work: end for index, part in parts if index == layer for work, end in part.needed.items()}
+        needed_bytes = {tile: end for index, part in parts if index == layer for tile, end in part.needed.items()}
         least = _LATENCIES * int(dram.latency_cycles * dram.read_bytes_per_cycle)
-        found: list[list[PartCut]] = [[] for _ in range(tiled.works)]
+        pieces: list[list[PartCut]] = [[] for _ in range(tiled.works)]
         done = 0
-        for work in range(tiled.works):
-            need = needed.get(work, 0)
-            even = total if work == tiled.works - 1 else total * (work + 1) // tiled.works
+        for tile in range(tiled.works):
+            need = needed_bytes.get(tile, 0)
+            even = total if tile == tiled.works - 1 else total * (tile + 1) // tiled.works
             if need > done or even - done >= least or even == total:
                 end = min(total, round_up(max(need, even), pitch))
                 met = (
                     PartCut(at, max(done, begin) - begin, min(end, begin + part.size_bytes) - begin)
                     for at, ((_, part), begin) in enumerate(zip(parts, begins))
                 )
-                found[work], done = [cut for cut in met if cut.start < cut.stop], end
-        return found
+                pieces[tile], done = [cut for cut in met if cut.start < cut.stop], end
+        return pieces
 
     def root(self, name: str) -> Location:
-        """Where a resident root begins."""
+        """The address of a resident root."""
         return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
 
     def part(self, layer: int, part: Fetch) -> Location:
-        """Where constants of a layer are fetched to."""
+        """The address of a prefetch's slot."""
         return self.slot(layer, part.key, part.space, 0)
 
     def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
-        """Where a slot of a layer's ring begins."""
+        """The address of a slot of a layer's ring."""
         return Location(Space(space), self.placements[space].addresses[slot_name(layer, role, copy)])
 
 
 def slot_name(layer: int, role: str, copy: int) -> str:
-    """Of the buffer that is placed for it."""
+    """The name of the buffer that is placed for a slot."""
     return f"{layer}:{role}:{copy}"
 
 
 def alone_cycles(layers: Iterable[PlannedLayer]) -> int:
-    """Of the layers' tilings, one after another with nothing at once."""
+    """The sum of the layers' cycles, each timed alone."""
     return sum(layer.plan.cycles for layer in layers if layer.plan is not None)

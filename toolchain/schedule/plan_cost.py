@@ -29,7 +29,7 @@ from toolchain.schedule.unit_choice import turn
 
 @dataclass(frozen=True)
 class CostWeights:
-    """What a cycle counts, one in which the busiest queue works, and a byte between DRAM and the chip."""
+    """The weights of a cycle, of a cycle of the busiest queue, and of a byte between DRAM and the chip."""
 
     cycle: float = 1.0
     busy: float = 0.0
@@ -50,35 +50,36 @@ _Passing = tuple[TileTask, Layer, Unit, Mapping[tuple[str, int], MultiBuffer]]
 def count_layer_bytes(
     layer: Layer, slots: Iterable[Ring], unit: Unit, resident: Collection[str], visited: Iterable[Sequence[TileTask] | int]
 ) -> int:
-    """visited: the works that stand for all, with what is repeated (`schedule.sampling`). unit: that runs them."""
-    held = empty_buffers(slots)
-    own = (works if isinstance(works, int) else ((work, layer, unit, held) for work in works) for works in visited)
-    return _moved(own, resident)
+    """The DRAM bytes of one layer. `visited`: its sampled tiles with repeat marks (`schedule.sampling`). `unit`: that runs
+    them."""
+    buffers = empty_buffers(slots)
+    passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
+    return _moved(passing, resident)
 
 
 def count_cascade_bytes(layers: Mapping[int, PlannedLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
-    """Of layers in turns, by their numbers."""
+    """The DRAM bytes of a cascade. `layers`: by index."""
     stages = {i: (p.layer, p.plan.units[0], empty_buffers(p.plan.rings)) for i, p in layers.items() if p.plan is not None}
-    own = (
-        steps if isinstance(steps, int) else ((work, *stages[i]) for i, works in flatten_tiles([steps]) for work in works)
+    passing = (
+        steps if isinstance(steps, int) else ((tile, *stages[i]) for i, tiles in flatten_tiles([steps]) for tile in tiles)
         for steps in visited
     )
-    return _moved(own, resident)
+    return _moved(passing, resident)
 
 
 def _moved(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str]) -> int:
     total, marks = 0, list[int]()
     for passing in visited:
         if not isinstance(passing, int):
-            for work, layer, unit, held in passing:
-                for i, box in enumerate(work.reads):
-                    if needs_staging(box, unit, resident) and not held[f"r{i}", unit.roles[box.role]].take(box)[1]:
+            for tile, layer, unit, buffers in passing:
+                for i, box in enumerate(tile.reads):
+                    if needs_staging(box, unit, resident) and not buffers[f"r{i}", unit.roles[box.role]].take(box)[1]:
                         total += 0 if box.tensor in resident else layer.box_bytes(box)
-                for i, block in enumerate(work.blocks):
-                    if not held[f"b{i}", unit.roles[block.role]].take(block.key)[1]:
+                for i, block in enumerate(tile.blocks):
+                    if not buffers[f"b{i}", unit.roles[block.role]].take(block.key)[1]:
                         total += block.size_bytes
-                if work.write is not None and work.write.tensor not in resident:
-                    total += layer.box_bytes(work.write)
+                if tile.write is not None and tile.write.tensor not in resident:
+                    total += layer.box_bytes(tile.write)
         elif passing == BEGIN:
             marks.append(total)
         else:
@@ -87,15 +88,15 @@ def _moved(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str
 
 
 class PlanCosts:
-    """Of the plans of one region; remembers the works of a layer's tiling."""
+    """The cycles of plans of one region; the sampled tiles of each tiling are computed once."""
 
     def __init__(self, model: CostModel):
         self.model = model
         self._visited: dict[tuple[str, Tiling], Visited] = {}
 
-    def cycles(self, plan: RegionPlan, there: Mapping[int, LayerConstants] | None = None) -> int:
-        """Of all layers, one behind the other, at their addresses. there: by layer, constants that are not brought."""
-        walk, _ = _walked(plan, self.model, self._some, there or {})
+    def cycles(self, plan: RegionPlan, preloaded: Mapping[int, LayerConstants] | None = None) -> int:
+        """The cycles of all layers at their addresses. `preloaded`: by layer, constants that are not loaded."""
+        walk, _ = _walked(plan, self.model, self._some, preloaded or {})
         return walk.cycles
 
     def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
@@ -110,7 +111,7 @@ class PlanCosts:
 
 
 def assign_units(plan: RegionPlan, model: CostModel) -> RegionPlan:
-    """With the cycles of all its works, one by one, and the units of those, where there is a choice."""
+    """The plan with the cycles of all its tiles, and the unit of each where there is a choice."""
     walk, layers = _walked(plan, model)
     return replace(plan, cycles=walk.cycles, layers=layers if model.choice else plan.layers)
 
@@ -119,13 +120,17 @@ def _walked(
     plan: RegionPlan,
     model: CostModel,
     some: Callable[[Layer, LayerPlan], Visited] | None = None,
-    there: Mapping[int, LayerConstants] = MappingProxyType({}),
+    preloaded: Mapping[int, LayerConstants] = MappingProxyType({}),
 ) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
-    """some: works of a layer that stand for all; None: all works are looked at, those of stripes too. there: constants that are
-    not brought, by layer."""
+    """Time every layer of a plan, one after the other, at its addresses.
+
+    `some`: tiles of a layer that stand for all; None: all tiles are timed, those of stripes too. `preloaded`: constants, by
+    layer, that are not loaded.
+    """
     walk, areas, layers = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched)), AccessRanges(), []
-    ahead: dict[int, dict[Hashable, AccessRange]] = {
-        i: dict.fromkeys((block.key for block in own.blocks), AccessRange(own.space, 0, 0, [])) for i, own in there.items()
+    ranges: dict[int, dict[Hashable, AccessRange]] = {
+        i: dict.fromkeys((block.key for block in pieces.blocks), AccessRange(pieces.space, 0, 0, []))
+        for i, pieces in preloaded.items()
     }
     for run in plan.runs:
         inside = [run] if isinstance(run, int) else list(run.layers)
@@ -145,7 +150,7 @@ def _walked(
         for index, part in plan.fetched.get(run, ()):
             slot = plan.part(index, part)
             fetched.append(areas.add(slot.space, slot.address, part.size_bytes))
-            ahead.setdefault(index, {}).update(dict.fromkeys(part.offsets, fetched[-1]))
+            ranges.setdefault(index, {}).update(dict.fromkeys(part.offsets, fetched[-1]))
         planned = plan.layers[run]
         if planned.plan is None:
             walk.moves(planned.layer)
@@ -154,11 +159,11 @@ def _walked(
             visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
             cuts = plan.cuts(run, model.chip) if fetched else ()
             dealt = (
-                PrefetchQueue(fetched, [[([fetched[c.part]], c.stop - c.start) for c in own] for own in cuts])
+                PrefetchQueue(fetched, [[([fetched[c.part]], c.stop - c.start) for c in pieces] for pieces in cuts])
                 if fetched
                 else None
             )
-            walk.works(planned.layer, tiled.rings, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), dealt)
+            walk.works(planned.layer, tiled.rings, tiled.units, visited, turn(tiled.units), slots[run], ranges.get(run), dealt)
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)
@@ -178,7 +183,7 @@ def _all_stripes(plan: RegionPlan, cascade: Cascade) -> VisitedStripes:
 
 
 def _roots(plan: RegionPlan, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
-    """Where the resident roots lie that a layer is the first to touch."""
+    """Add the ranges of resident roots that a layer is the first to touch."""
     layer = plan.layers[index].layer
     for name in (*layer.activations, *layer.node.outputs):
         root = plan.views[name].root
@@ -190,9 +195,9 @@ def _roots(plan: RegionPlan, index: int, walk: PlanTimer, areas: AccessRanges) -
 def _slots(
     plan: RegionPlan, index: int, tiled: LayerPlan, areas: AccessRanges
 ) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
-    """Where the slots of a layer lie."""
-    found: dict[tuple[str, int], list[AccessRange]] = {}
+    """The ranges of a layer's slots."""
+    ranges: dict[tuple[str, int], list[AccessRange]] = {}
     for ring in tiled.rings:
         starts = (plan.slot(index, ring.key, ring.space, copy).address for copy in range(ring.copies))
-        found[ring.key, ring.space] = [areas.add(ring.space, start, size) for start, size in zip(starts, ring.sizes)]
-    return found
+        ranges[ring.key, ring.space] = [areas.add(ring.space, start, size) for start, size in zip(starts, ring.sizes)]
+    return ranges

@@ -1,9 +1,9 @@
-"""What tiles cost: their operations in the order of the program, through the recurrence of times.
+"""The timer of tiles: it puts their operations on the machine's queues in the order of the program.
 
-Loads, computes and stores are asked for as `codegen.lower` orders them, and wait for each other where they touch the same
-bytes: slots of a ring, places of tensors, and whatever had those addresses before. Of neighbouring steps of one kind only the
-first few are looked at (`schedule.sampling`); what the last of those takes, each of the others does. In the same way one
-tiling is costed alone and a whole plan from its first layer to its last.
+Loads, computation and stores are queued as `codegen.lower` orders them. They wait for each other where they touch the same bytes:
+slots of a ring, places of tensors, and earlier owners of those addresses. Of equal neighbouring steps only the first few are
+timed (`schedule.sampling`); each other step takes as long as the last of them. One tiling is timed alone in the same way as a
+whole plan.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from toolchain.schedule.views import View
 class PlanTimer:
     """Tiles and moves one behind the other on the queues of one machine.
 
-    units: that ran the works of the latest layer, one by one. roots: where resident roots lie, as far as it matters.
+    `units`: that ran the works of the latest layer, one by one. `roots`: where resident roots lie, as far as it matters.
     """
 
     def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], ahead: bool = False):
-        """resident: tensors that lie in sram. ahead: all works are asked for, and with some the constants of later layers, which
-        memories need not serve before works that are ready."""
+        """resident holds the tensors in SRAM. `ahead`: all tiles are timed, some with prefetches for later layers, which
+        memories need not serve before tiles that are ready."""
         self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
         self._store = model.chip.channels[-1].queue
         self._queues = PlannedQueues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or ahead)
@@ -55,25 +55,25 @@ class PlanTimer:
         self._fetched: Iterator[Piece] = iter(())  # for other layers, with each work
         self._touched = DependenceTracker(views)
         self._loads = Loads(model, self._queues, self._touched, resident)
-        self._kept = RollingBufferUpdates(model, self._queues, self._touched)
+        self._rolling = RollingBufferUpdates(model, self._queues, self._touched)
         self.roots = self._touched.roots
         self.units: list[Unit] = []
 
     @property
     def cycles(self) -> int:
-        """When all is over."""
+        """The end of the last operation."""
         self._finish()
         return self._queues.cycles
 
     @property
     def busy_cycles(self) -> float:
-        """Of the busiest queue alone."""
+        """The cycles of the busiest queue, without waits."""
         self._finish()
         return self._queues.busy_cycles
 
     @property
     def moved_cycles(self) -> float:
-        """Of the busiest channel alone."""
+        """The cycles of the busiest DMA channel, without waits."""
         self._finish()
         return max(self._queues.own_cycles(channel.queue) for channel in self._chip.channels)
 
@@ -88,24 +88,25 @@ class PlanTimer:
         ahead: Mapping[Hashable, AccessRange] | None = None,
         fetched: PrefetchQueue | None = None,
     ) -> int:
-        """How many there are. Works that add to the same sums run on the unit, of those given, on which they end first.
+        """Time the tiles of a layer; the number of tiles. Tiles that add to the same sums run on the unit on which they end
+        first.
 
-        visited: works in the place of the points of `visits`, with its period. areas: of the slots; None: at no address. ahead:
-        where constants lie that are fetched before, by their blocks' keys. fetched: constants of other layers.
+        `visited`: sampled tiles with repeat marks, of that period. `areas`: of the slots; None: at no address. `ahead`: ranges of
+        prefetched constants by key of the block. `fetched`: constants for other layers.
         """
         self._enter(LayerPipeline.of(layer, slots, units, areas, ahead))
         self._touched.every = not any(isinstance(works, int) for works in visited)
         self._fetched = fetched.seen(visited) if fetched is not None else iter(())
         self.units = []
         marks: list[tuple[Now, float]] = []
-        count, unit, begun = 0.0, units[0], False
+        count, unit, in_chain = 0.0, units[0], False
         for at, works in enumerate(visited):
             if not isinstance(works, int):
-                for i, work in enumerate(works):
-                    if not begun and len(units) > 1:
+                for i, tile in enumerate(works):
+                    if not in_chain and len(units) > 1:
                         unit = self._choose(units, visited[at:], i)
-                    self._work(work, unit)
-                    begun = work.write is None
+                    self._work(tile, unit)
+                    in_chain = tile.write is None
                 count += len(works)
             elif works == BEGIN:
                 marks.append((self._queues.mark(), count))
@@ -116,7 +117,7 @@ class PlanTimer:
         return round(count)
 
     def _shared(self, mark: Now, units: Sequence[Unit], works: float) -> SharedTasks | None:
-        """That they have done so many works since the mark, where there is a choice of them."""
+        """The tasks since the mark that several units share; None where there is no choice."""
         queues = [unit.queue for unit in units]
         worked = self._queues.worked(mark, queues)
         if len(units) == 1 or not worked or self._tile is None:
@@ -124,41 +125,41 @@ class PlanTimer:
         return SharedTasks(queues, works, worked, self._tile.unit.queue)
 
     def cascade(self, stages: Mapping[int, LayerPipeline], visited: VisitedStripes) -> Mapping[int, list[Unit]]:
-        """Layers that run in turns, each by its index: the units that ran the works of each. visited: the works of stripes, with
-        what is repeated as in `visits`."""
+        """Layers that run in turns, each by its index: the units that ran the works of each. `visited`: the works of stripes,
+        with what is repeated as in `visits`."""
         marks: list[Now] = []
-        found: dict[int, list[Unit]] = {index: [] for index in stages}
+        units_of: dict[int, list[Unit]] = {index: [] for index in stages}
         self._touched.every = False
         for calls in visited:
             if not isinstance(calls, int):
                 for call in calls:
                     if isinstance(call, BufferShift):
                         self._finish()
-                        self._kept.shift(call, self._layer.types)
+                        self._rolling.shift(call, self._layer.types)
                     elif isinstance(call, BufferReset):
-                        self._kept.begin(call, self._tile is not None)
+                        self._rolling.begin(call, self._tile is not None)
                     else:
-                        index, works = call
-                        self.units = found[index]
-                        self._call(stages[index], works)
+                        index, tiles = call
+                        self.units = units_of[index]
+                        self._call(stages[index], tiles)
             elif calls == BEGIN:
                 marks.append(self._queues.mark())
             else:
                 self._queues.repeat(marks.pop(), calls)
-        return found
+        return units_of
 
-    def _call(self, stage: LayerPipeline, works: Sequence[TileTask]) -> None:
+    def _call(self, stage: LayerPipeline, tiles: Sequence[TileTask]) -> None:
         """A part of a layer."""
         self._enter(stage)
-        unit, begun = stage.units[0], False
-        for i, work in enumerate(works):
-            if not begun and len(stage.units) > 1:
-                unit = self._choose(stage.units, [works], i)
-            self._work(work, unit)
-            begun = work.write is None
+        unit, in_chain = stage.units[0], False
+        for i, tile in enumerate(tiles):
+            if not in_chain and len(stage.units) > 1:
+                unit = self._choose(stage.units, [tiles], i)
+            self._work(tile, unit)
+            in_chain = tile.write is None
 
     def _enter(self, stage: LayerPipeline) -> None:
-        """What follows are works of this layer."""
+        """Make this the layer whose tiles follow."""
         self._layer, self._rings, self._ahead = stage.layer, stage.rings, stage.ahead
 
     def moves(self, layer: Layer) -> None:
@@ -175,14 +176,14 @@ class PlanTimer:
         self._touched.make(Box(out, (), ()), number, self._store)
 
     def _work(self, work: TileTask, unit: Unit) -> None:
-        """Its loads go ahead of what is left of the tile before, but for those that touch the same bytes."""
+        """Queue the loads of a tile before the computation of the tile before it, unless they touch the same bytes."""
         before, self._group = self._group, self._group + 1
         slots: list[AccessRange] = []
         loads: list[tuple[AccessRange, Brought, Box | None]] = []
         for role, item, key, space in passing(work, unit, self._resident):
-            slot, held = self._slot(role, space, key)
+            slot, is_loaded = self._slot(role, space, key)
             slots.append(slot)
-            if not held:
+            if not is_loaded:
                 loads.append((slot, self._loads.bring(item, space), item if isinstance(item, Box) else None))
         late: list[tuple[AccessRange, Brought, Box | None]] = []
         for load in loads:
@@ -191,13 +192,13 @@ class PlanTimer:
             else:
                 self._loads.load(*load)
         piece = next(self._fetched, ())
-        behind = self._tile is not None and any(area.touched_in(before) for areas, _ in piece for area in areas)
-        if not behind:
+        waits = self._tile is not None and any(area.touched_in(before) for areas, _ in piece for area in areas)
+        if not waits:
             self._loads.fetch(piece)
         self._finish()
         for load in late:
             self._loads.load(*load)
-        if behind:
+        if waits:
             self._loads.fetch(piece)
         out = None
         if work.write is not None and work.write.tensor not in self._resident:
@@ -210,22 +211,22 @@ class PlanTimer:
         self._tile = PendingTile(work, unit, self._model.runs(self._layer, work)[unit], slots, in_place, out)
 
     def _slot(self, role: str, space: int, key: Hashable) -> tuple[AccessRange, bool]:
-        """Where a thing goes, and whether it is there already."""
+        """The range that an item goes to, and whether it is loaded already."""
         if key in self._ahead:
             return self._ahead[key], True
         ring, areas = self._rings[role, space]
-        index, held = ring.take(key)
-        return areas[index], held
+        index, is_loaded = ring.take(key)
+        return areas[index], is_loaded
 
     def _waits(self, slot: AccessRange, box: Box | None, group: int) -> bool:
-        """Whether the load of a box to a slot touches bytes of what is left of the tile before, which is the group's."""
+        """True where a load to the slot touches bytes that the pending tile, of this group, still needs."""
         if self._tile is None:
-            return self._kept.touches(box)
+            return self._rolling.touches(box)
         return slot.touched_in(group) or self._touched.reads(box, self._tile.work.write)
 
     def _finish(self) -> None:
         """Asks for the computes of the tile whose loads are there, and for its store; or for what is shifted."""
-        self._kept.finish()
+        self._rolling.finish()
         if self._tile is None:
             return
         work, unit, run, slots, in_place, out = self._tile
@@ -249,7 +250,7 @@ class PlanTimer:
             out.use(number, queue)
         if write is not None:
             self._touched.make(write, number, queue)
-        self._kept.begun()
+        self._rolling.begun()
 
     def _freed(self, unit: Unit, run: TileCost, write: Box | None, out: AccessRange | None) -> list[int]:
         """The operations that must be over before the work's output is written."""
@@ -261,7 +262,7 @@ class PlanTimer:
     def _emit(
         self, unit: Unit, run: TileCost, emit: QueueCost, after: list[int], freed: list[int], last: bool
     ) -> tuple[int, int]:
-        """Computes whose sums lie in a memory: the queue and number of what ends them. last: that takes the sums out."""
+        """Computes whose sums lie in a memory: the queue and number of what ends them. `last`: that takes the sums out."""
         emitter, before = self._chip.emitter(unit), self._emits.setdefault(unit, [(), ()])
         assert emitter is not None
         number = self._queues.ask(unit.queue, run.wanted, [*after, *before[-run.held]])
@@ -273,7 +274,7 @@ class PlanTimer:
 
     def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[TileTask] | int], first: int) -> Unit:
         """The unit on which the chain that begins with work `first` of visited[0] ends first."""
-        following = (work for works in visited if not isinstance(works, int) for work in works)
+        following = (work for tiles in visited if not isinstance(tiles, int) for work in tiles)
         chain = chain_of(islice(following, first, None))
         runs = self._model.runs(self._layer, chain[0])
         ends, tile = {}, self._tile
@@ -285,18 +286,18 @@ class PlanTimer:
         return earliest(ends)
 
     def _over(self, tile: PendingTile) -> int:
-        """When the unit will be through with the tile."""
+        """The cycle at which the unit ends the tile."""
         loaded = self._queues.end(number for slot in tile.slots for number in slot.written)
         return max(self._queues.free(tile.unit.queue), loaded) + tile.run.wanted.alone_cycles
 
-    def _ready(self, work: TileTask, unit: Unit, over: int) -> int:
-        """When what the work needs would be there. over: when the tile before is."""
+    def _ready(self, tile: TileTask, unit: Unit, over: int) -> int:
+        """The cycle at which the inputs of a tile would be there. `over`: when the tile before ends."""
         ready = 0
-        for box in work.reads:
+        for box in tile.reads:
             ready = max(ready, self._queues.end(self._touched.makers(box, -1)))
             if self._tile is not None and self._touched.reads(box, self._tile.work.write):
                 ready = max(ready, over)
-        passed = passing(work, unit, self._resident)
+        passed = passing(tile, unit, self._resident)
         ready = max(ready, self._queues.end(n for _, _, key, _ in passed if key in self._ahead for n in self._ahead[key].written))
         missing = [
             self._loads.bring(item, space)[0]

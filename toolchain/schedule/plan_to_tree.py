@@ -34,7 +34,7 @@ from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
 from toolchain.schedule.views import is_inline
 
 _ADDRESSES = 4  # of slots that are told of one ring
-_TOLD = 64  # works of a layer that are looked at for what passes through its rings
+_TILES = 64  # works of a layer that are looked at for what passes through its rings
 
 
 def plan_to_tree(plan: RegionPlan, chip: Chip) -> Tree:
@@ -44,17 +44,17 @@ def plan_to_tree(plan: RegionPlan, chip: Chip) -> Tree:
 
 
 def region_note(plan: RegionPlan, chip: Chip) -> str:
-    """Its cycles, and the peak of each memory."""
+    """The region's expected cycles, and the peak of each memory."""
     peaks = (
-        f"{chip.spaces[space].name} peak {found.peak_bytes:,} of {chip.spaces[space].memory.size:,} bytes, bound "
-        f"{found.bound_bytes:,}{'' if found.proved else ', not proved'}"
-        for space, found in sorted(plan.placements.items())
+        f"{chip.spaces[space].name} peak {placement.peak_bytes:,} of {chip.spaces[space].memory.size:,} bytes, bound "
+        f"{placement.bound_bytes:,}{'' if placement.proved else ', not proved'}"
+        for space, placement in sorted(plan.placements.items())
     )
     return "; ".join((f"{plan.cycles:,} cycles expected", *peaks))
 
 
 def _tensors(plan: RegionPlan) -> Iterator[Alloc]:
-    """In the order in which layers touch them."""
+    """The allocations of tensors in the order in which layers touch them."""
     lives: dict[str, list[int]] = {}
     for step, planned in enumerate(plan.layers):
         for name in (*planned.layer.activations, *planned.layer.node.outputs):
@@ -64,9 +64,9 @@ def _tensors(plan: RegionPlan) -> Iterator[Alloc]:
         live = f"layers {steps[0]} to {steps[-1]}"
         if root in plan.resident:
             view, shape = plan.views[root], plan.layers[steps[0]].layer.types[root].shape
-            held = f"{view.rows} of {shape[1]} rows, " if view.rows else ""
-            held += f"{view.columns} of {shape[2]} columns, " if view.columns else ""
-            note = f"{held}{format_count(view.stored_bytes(shape), 'byte')} at {plan.root(root).address}, {live}"
+            stored = f"{view.rows} of {shape[1]} rows, " if view.rows else ""
+            stored += f"{view.columns} of {shape[2]} columns, " if view.columns else ""
+            note = f"{stored}{format_count(view.stored_bytes(shape), 'byte')} at {plan.root(root).address}, {live}"
             yield Alloc(Tensor(root, view.rows), "sram", Seq(()), note=note)
         elif root in spilled:
             yield Alloc(Tensor(root), "dram", Seq(()), note=f"{format_count(spilled[root].size_bytes, 'byte')}, {live}")
@@ -92,36 +92,36 @@ def _layer(step: int, plan: RegionPlan, chip: Chip) -> LayerTree:
     if planned.plan is None:
         inline = is_inline(layer.node, plan.views)
         return LayerTree((), (), Call(name, inline=inline, note=f"{kind}, {'read where it lies' if inline else 'moved by DMA'}"))
-    own = planned.plan
-    order = order_of(layer, own.tiling)
-    works = list(islice(layer.tiled.nest(layer, own.tiling).works(), _TOLD))
-    rings = tuple(_ring(ring, step, plan, works) for ring in own.rings)
-    fetches = tuple(_fetch(fetch, step, plan) for fetch in own.fetches)
-    steps = order.steps(own.tiling) or {}
+    tiled = planned.plan
+    order = order_of(layer, tiled.tiling)
+    tiles = list(islice(layer.tiled.nest(layer, tiled.tiling).works(), _TILES))
+    rings = tuple(_ring(ring, step, plan, tiles) for ring in tiled.rings)
+    fetches = tuple(_fetch(fetch, step, plan) for fetch in tiled.fetches)
+    steps = order.steps(tiled.tiling) or {}
     loops = [Loop(a.name, steps[a.name], Seq(()), _steps(steps[a.name], a.size)) for a in order.axes if steps[a.name] < a.size]
-    cycles = f", {own.cycles:,} cycles alone" if own.cycles else ""
-    return LayerTree(rings, tuple(loops), _call(planned, own, f"{kind}, {format_count(own.works, 'tile')}{cycles}"), fetches)
+    cycles = f", {tiled.cycles:,} cycles alone" if tiled.cycles else ""
+    return LayerTree(rings, tuple(loops), _call(planned, tiled, f"{kind}, {format_count(tiled.works, 'tile')}{cycles}"), fetches)
 
 
 def order_of(layer: Layer, tiling: Tiling) -> LoopOrder:
     """The first in which the tiling is. Raises InternalError: an operator that lacks the loops of its own tilings."""
-    found = next((o for o in layer.tiled.loop_orders(layer) if o.steps(tiling) is not None), None)
-    if found is None:
+    order = next((o for o in layer.tiled.loop_orders(layer) if o.steps(tiling) is not None), None)
+    if order is None:
         raise InternalError(f"{layer.node.name}: no order of its loops has {tiling}")
-    return found
+    return order
 
 
 def _steps(step: int, size: int) -> str:
-    count, left = -(-size // step), size % step
-    return f"{format_count(count, 'step')}{f', the last of {left}' if left else ''}"
+    count, rest = -(-size // step), size % step
+    return f"{format_count(count, 'step')}{f', the last of {rest}' if rest else ''}"
 
 
-def _ring(ring: Ring, step: int, plan: RegionPlan, works: Sequence[TileTask]) -> Ring:
+def _ring(ring: Ring, step: int, plan: RegionPlan, tiles: Sequence[TileTask]) -> Ring:
     """The ring with a note of its bytes and addresses."""
     at = ", ".join(str(plan.slot(step, ring.key, ring.space, i).address) for i in range(min(ring.copies, _ADDRESSES)))
     at += ", ..." if ring.copies > _ADDRESSES else ""
     sizes = f"{ring.copies} x {ring.sizes[0]:,}" if len(set(ring.sizes)) == 1 else f"{sum(ring.sizes):,}"
-    return replace(ring, note=f"{_operand(ring.buffer, works)}: {sizes} bytes at {at}")
+    return replace(ring, note=f"{_operand(ring.buffer, tiles)}: {sizes} bytes at {at}")
 
 
 def _fetch(fetch: Fetch, step: int, plan: RegionPlan) -> Fetch:
@@ -129,20 +129,20 @@ def _fetch(fetch: Fetch, step: int, plan: RegionPlan) -> Fetch:
     return replace(fetch, note=f"constants: {format_count(fetch.size_bytes, 'byte')} at {plan.part(step, fetch).address}")
 
 
-def _operand(buffer: OperandBuffer, works: Sequence[TileTask]) -> str:
+def _operand(buffer: OperandBuffer, tiles: Sequence[TileTask]) -> str:
     """The operand whose tiles pass through a ring, in words."""
     if buffer.role == "output":
         return "what is stored"
-    for work in works:
-        if buffer.role == "input" and buffer.number < len(work.reads):
-            return quote_name(work.reads[buffer.number].tensor)
-        if buffer.role == "constant" and buffer.number < len(work.blocks):
-            return work.blocks[buffer.number].role
+    for tile in tiles:
+        if buffer.role == "input" and buffer.number < len(tile.reads):
+            return quote_name(tile.reads[buffer.number].tensor)
+        if buffer.role == "constant" and buffer.number < len(tile.blocks):
+            return tile.blocks[buffer.number].role
     return "of later tiles"
 
 
-def _call(planned: PlannedLayer, own: LayerPlan, note: str) -> Call:
-    units, tiling = own.units, own.tiling
+def _call(planned: PlannedLayer, tiled: LayerPlan, note: str) -> Call:
+    units, tiling = tiled.units, tiled.tiling
     names = tuple(unit.name for unit in units)
     if units[0].kind != "mac_array":
         return Call(planned.layer.node.name, names, note=note)

@@ -33,8 +33,11 @@ from toolchain.schedule.unit_choice import turn
 
 @dataclass(frozen=True)
 class PreloadedCost:
-    """Of one layer: cycles from its first work to its last, of the busiest queue alone, and of the loads and stores that remain.
-    slots: of what else passes through. grows_bytes: that it takes more of the constants' memory than with those in rings."""
+    """The cost of one layer whose constants are there when it begins.
+
+    `cycles`: from its first tile to its last. `busy_cycles`: of the busiest queue alone. `moved_cycles`: of the loads and stores
+    that remain. `slots`: its other rings. `grows_bytes`: by how much the constants take more memory than in rings.
+    """
 
     constants: LayerConstants
     slots: tuple[Ring, ...]
@@ -58,8 +61,8 @@ def with_constants_there(plan: RegionPlan, index: int, model: CostModel) -> Prel
     slots = tuple(s for s in tiled.rings if not s.of_constants)
     here = AccessRange(constants.space, 0, 0, [])
     walk, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
-    works = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
-    walk.works(layer, slots, tiled.units, works, period, None, {block.key: here for block in constants.blocks})
+    tiles = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
+    walk.works(layer, slots, tiled.units, tiles, period, None, {block.key: here for block in constants.blocks})
     rings = tiled.staging_bytes.get(constants.space, 0) - staging_bytes(slots, chip).get(constants.space, 0)
     grows = sum(round_up(block.size_bytes, pitch) for block in constants.blocks) - rings
     return PreloadedCost(constants, slots, walk.cycles, walk.busy_cycles, walk.moved_cycles, grows)
@@ -78,21 +81,24 @@ _Bytes = Mapping[int, npt.NDArray[np.int64]]  # by memory, of each layer
 
 
 class PrefetchSearch:
-    """For one plan, layer by layer or with layers in turns, which keep their constants as they are."""
+    """The search of prefetches for one plan. Layers in cascades keep their constants in rings."""
 
     def __init__(
         self,
         plan: RegionPlan,
         shared: Collection[int],
-        taken: Callable[[int], Sequence[int]],
+        used_bytes: Callable[[int], Sequence[int]],
         sizes: Room,
         costs: PlanCosts,
         place: Place,
     ):
-        """shared: layers whose constants others have as well; they are brought once, where there is room. taken: bytes of a
-        memory in use while each layer runs. sizes: of the memories. costs: of plans. place: gives addresses to the layers of the
-        plan, changed, after a search if so."""
-        self._plan, self._shared, self._taken, self._sizes, self._place = plan, shared, taken, sizes, place
+        """The search is given a plan and the means to place and time its variants.
+
+        `shared`: layers whose constants others have as well; they are loaded once, where there is room. `used_bytes`: of a memory
+        while each layer runs. `sizes`: of the memories. `costs`: of plans. `place`: gives addresses to the plan's layers, after a
+        search if so.
+        """
+        self._plan, self._shared, self._used_bytes, self._sizes, self._place = plan, shared, used_bytes, sizes, place
         self._costs, self._chip = costs, costs.model.chip
         self._known_places: dict[Hashable, RegionPlan | None] = {}
         self._pitch = dram_alignment(self._chip)
@@ -104,24 +110,24 @@ class PrefetchSearch:
         if any(gain < _LEAST_GAIN * best.cycles for gain in self._most_gains()):
             return best
         for most in (_FEW, len(self._plan.layers)):
-            found = self._plans(most)
-            fastest = min(found, key=lambda plan: plan.cycles, default=best)
+            plans = self._plans(most)
+            fastest = min(plans, key=lambda plan: plan.cycles, default=best)
             if fastest.cycles < (1 - _LEAST_GAIN) * best.cycles:
                 best = fastest
-            if all(_served(plan.layers) < most for plan in found):
+            if all(_served(plan.layers) < most for plan in plans):
                 break  # more would be served by none
         return best
 
     def _plans(self, most: int) -> list[RegionPlan]:
-        """Those that have a place. most: layers for which one fetches."""
-        found: list[RegionPlan] = []
+        """The variants that have a place. `most`: layers that one layer may fetch for."""
+        plans: list[RegionPlan] = []
         for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
             for share, searched in _USABLE:
                 plan = self._placed(self._dealt(filled, share, some, most), searched)
                 if plan is not None:
-                    found.append(plan)
+                    plans.append(plan)
                     break
-        return found
+        return plans
 
     def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
         parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.fetches)
@@ -134,9 +140,9 @@ class PrefetchSearch:
     def _most_gains(self) -> Iterator[float]:
         """Cycles, if no layer waits for its constants: each alone; and amid the others, which hide a part of what one waits, and
         beside which it may gain by other addresses."""
-        yield sum(max(0.0, self._plan_cycles(i) - known.cycles) for i, known in self._known.items())
-        there = {i: known.constants for i, known in self._known.items()}
-        yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, there))
+        yield sum(max(0.0, self._plan_cycles(i) - cost.cycles) for i, cost in self._known.items())
+        constants = {i: cost.constants for i, cost in self._known.items()}
+        yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, constants))
 
     def _plan_cycles(self, index: int) -> float:
         plan = self._plan.layers[index].plan
@@ -147,58 +153,61 @@ class PrefetchSearch:
         """The layers whose constants can be fetched before and that can fetch some."""
         others = {i for c in self._plan.cascades for i in c.layers}.union(self._shared)
         alone = (i for i in range(len(self._plan.layers)) if i not in others)
-        there = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
-        return {i: known for i, known in there if known is not None}
+        costs = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
+        return {i: cost for i, cost in costs if cost is not None}
 
     def _room(self, share: float) -> _Bytes:
-        """By memory, the bytes of so much of it that are free while each layer runs."""
+        """The free bytes while each layer runs, by memory, in this share of it."""
         return {s: int(share * self._sizes[s]) - used for s, used in self._used.items()}
 
     @cached_property
     def _used(self) -> _Bytes:
         """Bytes in use while each layer runs, by memory that constants are read in."""
-        return {s: np.array(self._taken(s), np.int64) for s in sorted({known.constants.space for known in self._known.values()})}
+        return {
+            s: np.array(self._used_bytes(s), np.int64) for s in sorted({cost.constants.space for cost in self._known.values()})
+        }
 
     def _whole(self, room: _Bytes) -> set[int]:
         """The layers for all of whose constants there is room while they run."""
-        return {i for i, known in self._known.items() if known.grows_bytes <= room[known.constants.space][i]}
+        return {i for i, cost in self._known.items() if cost.grows_bytes <= room[cost.constants.space][i]}
 
     @cached_property
     def _cut_short(self) -> bool:
-        """Whether some layer has more constants than that."""
+        """True where some layer has more constants than there is room for."""
         return len(self._whole(self._room(1.0))) < len(self._known)
 
     def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
         """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
-        when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. some: of layers that
-        have no room for all, the first constants, while the others pass through their rings. most: layers that one serves so."""
+        when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. `some`: of layers
+        that have no room for all, the first constants, while the others pass through their rings. `most`: layers that one
+        serves so."""
         room = self._room(share)
-        whole = self._whole(room)
-        left = {i: deque(self._known[i].constants.blocks) for i in sorted(self._known if some else whole)}
-        waiting = deque(i for i, blocks in left.items() if blocks)  # owners of some that nothing fetches yet
+        complete = self._whole(room)
+        rest = {i: deque(self._known[i].constants.blocks) for i in sorted(self._known if some else complete)}
+        waiting = deque(i for i, blocks in rest.items() if blocks)  # owners of some that nothing fetches yet
         fetched: dict[int, list[int]] = {}  # behind which layer each of the first constants of one is
         for at in sorted(self._known):
             while waiting and waiting[0] <= at:
                 owner = waiting.popleft()
-                if owner in fetched and owner in whole:
-                    fetched[owner] += [at] * len(left[owner])
+                if owner in fetched and owner in complete:
+                    fetched[owner] += [at] * len(rest[owner])
             idle = filled * self._idle_cycles(at, fetched.get(at, ()))
             full: set[int] = set()  # owners whose next constant finds no room
             served: set[int] = set()  # owners some of whose constants are fetched here
-            for owner, block in ((i, block) for i in list(waiting) for block in list(left[i])):
+            for owner, block in ((i, block) for i in list(waiting) for block in list(rest[i])):
                 if idle <= 0:
                     break
                 if owner in full:
                     continue
-                known = self._known[owner]
-                size, free = round_up(block.size_bytes, self._pitch), room[known.constants.space]
-                more = known.grows_bytes if owner in whole and owner not in fetched else 0
-                until = owner if owner in whole else owner + 1
+                cost = self._known[owner]
+                size, free = round_up(block.size_bytes, self._pitch), room[cost.constants.space]
+                more = cost.grows_bytes if owner in complete and owner not in fetched else 0
+                until = owner if owner in complete else owner + 1
                 idle -= self._block_cycles(block)
                 if idle < 0 or (owner not in served and len(served) == most):
                     break
                 if free[owner] < more or free[at:until].min() < size:
-                    if owner in whole:
+                    if owner in complete:
                         break
                     full.add(owner)
                     idle += self._block_cycles(block)
@@ -207,17 +216,17 @@ class PrefetchSearch:
                 free[owner] -= more
                 fetched.setdefault(owner, []).append(at)
                 served.add(owner)
-                left[owner].popleft()
-                if not left[owner]:
+                rest[owner].popleft()
+                if not rest[owner]:
                     waiting.remove(owner)
         return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
     def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:
-        """In which the channel that loads has nothing to do. fetched: behind which layer each of its first constants is."""
-        known = self._known[index]
-        there = sum(since < index for since in fetched)
-        asked = sum(self._block_cycles(b) for b in islice(known.constants.blocks, there, None))
-        return max(known.cycles, known.moved_cycles + asked) - known.moved_cycles - asked
+        """The idle cycles of the load channel. `fetched`: the layer behind which each of its first constants is."""
+        cost = self._known[index]
+        fetched_before = sum(since < index for since in fetched)
+        load_cycles = sum(self._block_cycles(b) for b in islice(cost.constants.blocks, fetched_before, None))
+        return max(cost.cycles, cost.moved_cycles + load_cycles) - cost.moved_cycles - load_cycles
 
     def _block_cycles(self, block: ConstantBlock) -> float:
         return block.size_bytes / self._chip.dram.read_bytes_per_cycle
@@ -225,14 +234,14 @@ class PrefetchSearch:
     def _changed(self, index: int, planned: PlannedLayer, fetched: Sequence[int]) -> PlannedLayer:
         if planned.plan is None or not fetched:
             return planned
-        known = self._known[index]
+        cost = self._known[index]
         layers = self._plan.layers
         cuts = ((Prefetch(len(list(of)), layers[since].layer.node.name), since) for since, of in groupby(fetched))
-        parts = split_constants(known.constants, cuts, self._pitch)
-        if len(fetched) < len(known.constants.blocks):
+        parts = split_constants(cost.constants, cuts, self._pitch)
+        if len(fetched) < len(cost.constants.blocks):
             return replace(planned, plan=replace(planned.plan, fetches=parts))
-        plan = replace(planned.plan, rings=known.slots, staging_bytes=staging_bytes(known.slots, self._chip), fetches=parts)
-        return replace(planned, plan=replace(plan, cycles=known.cycles, busy_cycles=known.busy_cycles))
+        plan = replace(planned.plan, rings=cost.slots, staging_bytes=staging_bytes(cost.slots, self._chip), fetches=parts)
+        return replace(planned, plan=replace(plan, cycles=cost.cycles, busy_cycles=cost.busy_cycles))
 
 
 def _served(layers: Sequence[PlannedLayer]) -> int:

@@ -21,8 +21,11 @@ from toolchain.machine.timing_model import (
 
 
 class QueueCost(NamedTuple):
-    """How many they are; cycles in which they wait for memories, in which their unit computes, and in which ports serve them;
-    what they take on an idle machine."""
+    """The cost of operations that follow one another on a queue.
+
+    `operations`: how many. `latency_cycles`: of memories. `compute_cycles`: of the unit. `services`: cycles of each port.
+    `alone_cycles`: in all on an idle machine.
+    """
 
     operations: int
     latency_cycles: int
@@ -32,29 +35,30 @@ class QueueCost(NamedTuple):
 
 
 def sum_queue_cost(ops: Iterable[MachineOp], chip: Chip) -> QueueCost:
-    """ops: of one queue. Where several may be in flight, what one waits for memories goes by while those before it are moved."""
+    """The cost of operations on one queue. Where several may be in flight, the latency of one overlaps the transfers of those
+    before it."""
     count, latency, compute, served = 0, 0, 0, dict[int, int]()
     for op in ops:
-        asked = demand(op, chip)
-        moved = int(asked.compute_cycles)
-        for port, cycles in services_of(chip, asked.traffic):
+        demanded = demand(op, chip)
+        moved = int(demanded.compute_cycles)
+        for port, cycles in services_of(chip, demanded.traffic):
             served[port] = served.get(port, 0) + cycles
             moved = max(moved, cycles)
-        waited, queue = int(asked.latency_cycles), op.queue(chip)
+        waited, queue = int(demanded.latency_cycles), op.queue(chip)
         flying = 1 if queue is None or not count else flights_of(chip.units[queue])
         latency += waited if flying == 1 else max(0, (waited + moved) // flying - moved)
-        count, compute = count + 1, compute + int(asked.compute_cycles)
+        count, compute = count + 1, compute + int(demanded.compute_cycles)
     return QueueCost(count, latency, compute, tuple(served.items()), latency + max((compute, *served.values())))
 
 
 def mean(same: Sequence[QueueCost]) -> QueueCost:
-    """Of as many operations each, which differ in where they lie."""
+    """The mean of costs of equally many operations that differ in their addresses."""
     if len(same) == 1:
         return same[0]
     ports = dict.fromkeys(port for one in same for port, _ in one.services)
     served = tuple((port, round(fmean(dict(one.services).get(port, 0) for one in same))) for port in ports)
     latency, compute, alone = (
-        round(fmean(found)) for found in zip(*((w.latency_cycles, w.compute_cycles, w.alone_cycles) for w in same))
+        round(fmean(values)) for values in zip(*((w.latency_cycles, w.compute_cycles, w.alone_cycles) for w in same))
     )
     return QueueCost(same[0].operations, latency, compute, served, alone)
 
@@ -70,7 +74,7 @@ class Now(NamedTuple):
 class PlannedQueues:
     """Operations get numbers in the order of the program. Words: one of each operation, signal and wait.
 
-    looks_ahead: memories serve in the order in which operations would be ready if all were served at once; else in that of the
+    `looks_ahead`: memories serve in the order in which operations would be ready if all were served at once; else in that of the
     program, which is the same where one channel loads and stores.
     """
 
@@ -85,34 +89,34 @@ class PlannedQueues:
         self._waiting: list[OperationTiming] = []  # asked for, but not run yet
         self._queues: list[int] = []  # of each operation
         self._busy = [0.0] * len(chip.units)  # cycles that operations take alone, by queue
-        self._known = [[-1] * len(chip.units) for _ in chip.units]  # [e][p]: the last operation of p that e has waited for
+        self._waited = [[-1] * len(chip.units) for _ in chip.units]  # [e][p]: the last operation of p that e has waited for
 
-    def ask(self, queue: int, wanted: QueueCost, after: Iterable[int]) -> int:
+    def ask(self, queue: int, cost: QueueCost, after: Iterable[int]) -> int:
         """The number of an operation, or of several that follow one another, which touches what `after` touch."""
-        known, queues = self._known[queue], self._queues
+        waited, queues = self._waited[queue], self._queues
         sources: dict[int, int] = {}  # by queue, the latest
-        own = -1  # that this one comes behind where several of its queue are in flight
+        same_queue = -1  # that this one comes behind where several of its queue are in flight
         for number in after:
             source = queues[number]
             if source == queue:
-                own = max(own, number)
-            elif number > known[source]:
-                known[source] = sources[source] = number
-        operations, latency, compute, services, alone = wanted
+                same_queue = max(same_queue, number)
+            elif number > waited[source]:
+                waited[source] = sources[source] = number
+        operations, latency, compute, services, alone = cost
         count = operations + 2 * len(sources)  # each wait has its signal
         if sources:
             latency += self._issue[queue]  # the wait was issued before, the operation is now
             self._signal(sources)
-        behind = (*sources.values(), own) if self._flights[queue] > 1 and own >= 0 else tuple(sources.values())
+        earlier = (*sources.values(), same_queue) if self._flights[queue] > 1 and same_queue >= 0 else tuple(sources.values())
         self._waiting.append(
-            OperationTiming(queue, count * self._word_cycles, behind, latency, compute, services, False, 1 + len(sources))
+            OperationTiming(queue, count * self._word_cycles, earlier, latency, compute, services, False, 1 + len(sources))
         )
         queues.append(queue)
         self._busy[queue] += alone
         return len(queues) - 1
 
     def _signal(self, sources: Mapping[int, int]) -> None:
-        """Behind each of these operations, by queue, as far as none of them has been run, its queue issues a signal."""
+        """Add a signal behind each of these operations, by queue, that has not been run yet."""
         run = len(self._queues) - len(self._waiting)
         for queue, number in sources.items():
             if number >= run:
@@ -131,8 +135,11 @@ class PlannedQueues:
         return sum(self._busy[queue] - since.busy[queue] for queue in queues)
 
     def repeat(self, since: Now, times: float, shared: SharedTasks | None = None, backlog: bool = False) -> None:
-        """What was asked for since then goes on so many times more. shared: what of it goes to the one of some queues that is
-        free first. backlog: some of it is for what comes later, so that one queue may be far ahead."""
+        """Repeat what was queued since the mark so many more times.
+
+        `shared`: the part that goes to whichever of several queues is free first. `backlog`: some of it is for later layers, so
+        that one queue may be far ahead.
+        """
         self._run()
         queues = self._queues if backlog else None
         self._recurrence.repeat(since.mark, times, shared, queues)
@@ -141,28 +148,28 @@ class PlannedQueues:
         self._busy = [now + times * (now - then) for now, then in zip(self._busy, since.busy)]
 
     def free(self, queue: int) -> int:
-        """When the queue has run all that was asked of it, if memories serve all at once."""
+        """The cycle at which the queue has run everything, if memories serve all at once."""
         self._look_ahead()
         return self._unlimited.free[queue]
 
     def end(self, numbers: Iterable[int]) -> int:
-        """Of the last of these operations, if memories serve all at once."""
+        """The end of the last of these operations, if memories serve all at once."""
         self._look_ahead()
         return max((self._unlimited.end[n] for n in numbers), default=0)
 
     @property
     def cycles(self) -> int:
-        """When everything is over."""
+        """The end of the last operation."""
         self._run()
         return max(self._recurrence.free)
 
     @property
     def busy_cycles(self) -> float:
-        """Of the busiest queue, without what it waits for."""
+        """The cycles of the busiest queue, without waits."""
         return max(self._busy)
 
     def own_cycles(self, queue: int) -> float:
-        """Of one queue, without what it waits for."""
+        """The cycles of one queue, without waits."""
         return self._busy[queue]
 
     def _run(self) -> None:
@@ -181,7 +188,7 @@ class PlannedQueues:
             return
         new = self._waiting[len(self._ready) :]
         first = len(self._unlimited.end)
-        durations = [max([asked.compute_cycles, *[cycles for _, cycles in asked.services]]) for asked in new]
+        durations = [max([timing.compute_cycles, *[cycles for _, cycles in timing.services]]) for timing in new]
         self._unlimited.run(
             [OperationTiming(a.queue, 0, a.after, 0, cycles, (), a.stalls, a.entries) for a, cycles in zip(new, durations)]
         )

@@ -11,7 +11,7 @@ from toolchain.schedule.capacity_errors import explain_too_many
 from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
 from toolchain.schedule.layer_constants import find_shared_constants
-from toolchain.schedule.layer_grouping import GroupingBounds, GroupingSearch, LayerGroup, Turns
+from toolchain.schedule.layer_grouping import CascadeCosts, GroupingBounds, GroupingSearch, LayerGroup
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, assign_units
@@ -32,9 +32,9 @@ def refine_tiles(plan: RegionPlan, finer: Finer, place: Place) -> RegionPlan:
             continue
         for tiles in finer(group[0], plan):
             planned = [replace(p, plan=tiles) if i in group else p for i, p in enumerate(plan.layers)]
-            found = place(planned, plan)
-            if found is not None and found.cycles < (1 - _GAIN) * plan.cycles:
-                plan = found
+            candidate = place(planned, plan)
+            if candidate is not None and candidate.cycles < (1 - _GAIN) * plan.cycles:
+                plan = candidate
     return plan
 
 
@@ -62,11 +62,11 @@ _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of l
 
 
 class RegionPlanner(LayerByLayer):
-    """Of one region, with layers in turns as well."""
+    """The search for plans of one region, with cascades and prefetch."""
 
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
-        self.turns: dict[CostWeights, Turns] = {}
+        self.cascade_costs: dict[CostWeights, CascadeCosts] = {}
 
     def search_plans(self) -> list[RegionPlan]:
         """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
@@ -93,7 +93,7 @@ class RegionPlanner(LayerByLayer):
         return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
     def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
-        """With layers in turns, where bytes count."""
+        """Plans with cascades, compared by DRAM traffic."""
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
             for share in _USABLE:
@@ -112,7 +112,7 @@ class RegionPlanner(LayerByLayer):
         return None
 
     def _in_all(self) -> RegionPlan:
-        """With nothing resident and tiles as large as they can be."""
+        """The plan with nothing resident and tiles as large as possible."""
         plan = self._try([self.size] * len(self._least), 1.0, ALONE)
         if plan is None:
             raise self.unplaced()
@@ -137,11 +137,11 @@ class RegionPlanner(LayerByLayer):
         def place(planned: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
             return self.place(planned, plan.resident, plan.views, plan.cascades, searched)
 
-        taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
-        return PrefetchSearch(plan, self.shared, taken, self.sizes, self.costs, place).best()
+        used_bytes = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
+        return PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place).best()
 
     def retiled(self, plan: RegionPlan) -> RegionPlan:
-        """With finer tiles where units of another kind wait for them."""
+        """The plan with finer tiles where units of another kind wait for them."""
         if not self.options.residency:
             return plan
         live = self._live_bytes(plan.resident)
@@ -172,8 +172,8 @@ class RegionPlanner(LayerByLayer):
         return plan
 
     def _cuts(self, usable: int, before: RegionPlan, by: CostWeights) -> GroupingSearch:
-        """before: layer by layer."""
-        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, self.turns.setdefault(by, {}))
+        """The search of cascades, where `before` is the best plan layer by layer."""
+        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, self.cascade_costs.setdefault(by, {}))
 
     def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> RegionPlan | None:
         """The plan cut so; None where nothing was found or something has no place."""

@@ -21,8 +21,8 @@ Visited = Sequence[Sequence[TileTask] | int]  # the works of such points
 
 
 def sample_points(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point: tuple[Any, ...] = ()) -> Iterator[Visit]:
-    """The points that stand for all, in order, with what is to be repeated: the last `period` steps that are looked at,
-    as many of which keep all units busy once. seen: how many of the innermost loop are looked at."""
+    """The points that stand for all, in order, with what is to be repeated: the last `period` steps that are looked at, as
+    many of which keep all units busy once. `seen`: how many of the innermost loop are looked at."""
     if not axes:
         yield point
         return
@@ -47,26 +47,26 @@ _LONGEST_PERIOD = 8  # stripes
 
 
 def flatten_tiles(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[TileTask]]]:
-    """Those of calls, in order."""
+    """The tiles of the sampled calls, in order, each with the index of its layer."""
     for steps in visited:
         if not isinstance(steps, int):
             yield from (s for s in steps if not isinstance(s, BufferShift | BufferReset))
 
 
 def count_tiles(visited: VisitedStripes) -> dict[int, int]:
-    """How many each layer has."""
-    found: dict[int, float] = {}
+    """The number of tiles of each layer."""
+    counts: dict[int, float] = {}
     marks: list[dict[int, float]] = []
     for steps in visited:
         if not isinstance(steps, int):
-            for index, works in flatten_tiles([steps]):
-                found[index] = found.get(index, 0) + len(works)
+            for index, tiles in flatten_tiles([steps]):
+                counts[index] = counts.get(index, 0) + len(tiles)
         elif steps == BEGIN:
-            marks.append(dict(found))
+            marks.append(dict(counts))
         else:
             before = marks.pop()
-            found = {i: n + steps * (n - before.get(i, 0)) for i, n in found.items()}
-    return {i: round(n) for i, n in found.items()}
+            counts = {i: n + steps * (n - before.get(i, 0)) for i, n in counts.items()}
+    return {i: round(n) for i, n in counts.items()}
 
 
 def sample_kinds(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
@@ -87,7 +87,7 @@ def sample_kinds(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
 
 
 def _run(kinds: Sequence[Hashable], at: int, period: int) -> int:
-    """How many from there on are as those a period before."""
+    """The length of the run from `at` in which each kind equals the one a period before."""
     end = at + period
     while end < len(kinds) and kinds[end] == kinds[end - period]:
         end += 1

@@ -32,8 +32,8 @@ Span = tuple[int, int]  # (start, count)
 
 
 class Sweep(NamedTuple):
-    """What goes through all stripes before the next does: a block of so many channels, or columns of the last layer's output; 0:
-    all at once."""
+    """The block that goes through all stripes before the next one does: channels, or columns of the last output; 0: all at
+    once."""
 
     channels: int = 0
     columns: int = 0
@@ -43,8 +43,8 @@ WHOLE = Sweep()
 
 
 class BufferReset(NamedTuple):
-    """A root's buffer holds these channels and columns of it from here on, from its first row. layer: that makes them. columns:
-    None: all."""
+    """A root's buffer holds these channels and columns of it from here on, from its first row. `layer`: that makes them.
+    `columns`: None: all."""
 
     root: str
     channels: Span
@@ -58,9 +58,9 @@ class BufferReset(NamedTuple):
 
 
 class BufferShift(NamedTuple):
-    """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. tensors: how many
-    rows of each there are. distance: that they move, in rows. layer: that makes them. channels, columns: that lie there, where
-    not all."""
+    """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. `tensors`: how
+    many rows of each there are. `distance`: that they move, in rows. `layer`: that makes them. `channels`, `columns`: that lie
+    there, where not all."""
 
     root: str
     tensors: tuple[tuple[str, int], ...]
@@ -77,8 +77,8 @@ Ends = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class CascadeLayer:
-    """A layer of a cascade. height, channels, width: of its output. reads: how rows of that are made. across: how columns are;
-    None where they cannot be made apart."""
+    """A layer of a cascade. `height`, `channels`, `width`: of its output. `reads`: how rows of that are made. `across`: how
+    columns are; None where they cannot be made apart."""
 
     layer: int
     output: str
@@ -91,8 +91,11 @@ class CascadeLayer:
 
 @dataclass(frozen=True)
 class Stripes:
-    """steps: of each stripe, in order. rows: that the buffer of each root between the layers holds. widths: columns of each that
-    it holds, where not all."""
+    """The stripes of a cascade.
+
+    `steps`: of each stripe, in order. `rows`: that the buffer of each root holds. `widths`: columns of each that it holds, where
+    not all.
+    """
 
     steps: tuple[tuple[Step, ...], ...]
     rows: Mapping[str, int]
@@ -101,7 +104,7 @@ class Stripes:
 
 
 class _Block(NamedTuple):
-    """Of a sweep. channels: of each layer; columns: of each part's output; None: all."""
+    """One block of a sweep. `channels`: of each layer; columns: of each part's output; None: all."""
 
     channels: Span | None = None
     columns: Sequence[Span] | None = None
@@ -113,65 +116,67 @@ class _Block(NamedTuple):
 class StripeShapes:
     """The stripes of neighbouring layers, for any height of them; what it finds out is remembered."""
 
-    def __init__(self, parts: Sequence[CascadeLayer], kept: Mapping[str, str]):
-        """kept: tensors that only these layers touch, and their roots."""
+    def __init__(self, parts: Sequence[CascadeLayer], partial: Mapping[str, str]):
+        """partial names the tensors that only these layers touch, with their roots."""
         self._parts = parts
         self._users: dict[str, list[tuple[int, Sequence[Window]]]] = {}
         for index, part in enumerate(parts):
             for name, windows in part.reads.items():
                 self._users.setdefault(name, []).append((index, windows))
-        self._made = {part.output: index for index, part in enumerate(parts)}
+        self._producers = {part.output: index for index, part in enumerate(parts)}
         self._roots: dict[str, list[tuple[str, int]]] = {}  # tensors that are made in each, and by which part
-        for name, root in kept.items():
-            if name in self._made:
-                self._roots.setdefault(root, []).append((name, self._made[name]))
+        for name, root in partial.items():
+            if name in self._producers:
+                self._roots.setdefault(root, []).append((name, self._producers[name]))
         self._ends: dict[int, Ends] = {}  # by height
         self._across: dict[int, list[list[Span]]] = {}  # by columns of a block
         self._buffers: dict[tuple[int, str, bool], int] = {}  # rows by height, root, and whether it has room ahead
         self._readers: dict[str, list[tuple[int, int, Window]]] = {}  # of each root: the part, its rows, how it reads
-        for name, root in kept.items():
+        for name, root in partial.items():
             for user, windows in self._users.get(name, ()):
                 self._readers.setdefault(root, []).extend((user, parts[user].height, w) for w in windows)
         self._touching: dict[str, set[int]] = {}  # the layers that make or read what lies in each root
         for part in parts:
-            for root in {kept[name] for name in (part.output, *part.reads) if name in kept}:
+            for root in {partial[name] for name in (part.output, *part.reads) if name in partial}:
                 self._touching.setdefault(root, set()).add(part.layer)
 
     def of(
         self, height: int, ahead: Collection[str] = (), sweep: Sweep = WHOLE, roots: Collection[str] | None = None
     ) -> Stripes | None:
-        """height: rows of the last layer's output in a stripe. ahead: roots that have room for the next stripe's rows, so that
-        these can be made while others are still read. roots: of which rows are kept; None: all. None where a layer needs all of
-        what another makes."""
+        """The stripes of that height; None where a layer needs all of another's output.
+
+        `height`: rows of the last output. `ahead`: roots that have room for the next stripe, so that it can be written while
+        others are still read. `roots`: of which rows are kept; None: all.
+        """
         rows = self.rows(height, ahead, roots)
         return None if rows is None else self.held(height, rows, sweep)
 
     def held(self, height: int, rows: Mapping[str, int], sweep: Sweep = WHOLE) -> Stripes:
-        """In buffers of so many rows, no fewer than `rows` says."""
+        """The stripes with buffers of so many rows, no fewer than `rows` says."""
         ends, steps = self._ends_of(height), list[tuple[Step, ...]]()
         for block in self._blocks(sweep):
             steps += self._steps(ends, rows, block)
         return Stripes(tuple(steps), rows, sweep, self.widths(sweep, rows))
 
     def middle(self, height: int, sweep: Sweep = WHOLE) -> list[LayerCall]:
-        """Of the calls of each layer in such stripes the one in the middle."""
-        blocks, found = list(self._blocks(sweep)), list[LayerCall]()
+        """The middle call of each layer in such stripes."""
+        blocks, calls = list(self._blocks(sweep)), list[LayerCall]()
         for at, rows in enumerate(self.rows_made(height)):
             block, number = divmod(len(blocks) * len(rows) // 2, len(rows))
-            found.append(self._call(at, rows[number], blocks[block]))
-        return found
+            calls.append(self._call(at, rows[number], blocks[block]))
+        return calls
 
     def rows_made(self, height: int) -> list[list[Span]]:
-        """By each layer, in the stripes of one block in which it makes any."""
+        """The rows that each layer computes in the stripes of one block, without empty ones."""
         ends = ([stripe[at] for stripe in self._ends_of(height)] for at in range(len(self._parts)))
-        return [[(start, end - start) for start, end in zip([0, *made], made) if end > start] for made in ends]
+        return [[(start, end - start) for start, end in zip([0, *rows], rows) if end > start] for rows in ends]
 
     def _call(self, at: int, rows: Span, block: _Block) -> LayerCall:
         part = self._parts[at]
         return LayerCall(part.layer, Extent(rows, block.channels or (0, part.channels), block.across(at)))
 
     def _blocks(self, sweep: Sweep) -> Iterator[_Block]:
-        """In order."""
+        """The blocks of a sweep in order."""
         if sweep.columns:
             yield from (_Block(None, columns) for columns in self._in_blocks(sweep.columns))
         elif sweep.channels:
@@ -187,53 +192,55 @@ class StripeShapes:
         return {root: max(columns[at][1] for columns in blocks for _, at in self._roots[root]) for root in roots}
 
     def made_again(self, columns: int) -> list[float]:
-        """Of each part, the columns that it makes in blocks of so many of the last one's, for each column that it has."""
+        """The mean number of times that each part computes a column, in such blocks."""
         blocks = self._in_blocks(columns)
         return [sum(block[at][1] for block in blocks) / part.width for at, part in enumerate(self._parts)]
 
     def in_columns(self, roots: Collection[str]) -> bool:
-        """Whether blocks of columns can be made one by one, if rows are kept of these roots: nothing that a layer but the last
-        makes is for others than these layers, and none of them needs all columns of what another makes."""
-        made = {name for root in roots for name, _ in self._roots.get(root, ())}
+        """True where blocks of columns can run one by one, with rows kept of these roots.
+
+        No layer but the last may have readers outside, and none may need all columns of another's output.
+        """
+        outputs = {name for root in roots for name, _ in self._roots.get(root, ())}
         return (
             all(part.across is not None for part in self._parts)
-            and all(part.output in made and part.output in self._users for part in self._parts[:-1])
-            and all(windows for part in self._parts for name, windows in (part.across or {}).items() if name in self._made)
+            and all(part.output in outputs and part.output in self._users for part in self._parts[:-1])
+            and all(windows for part in self._parts for name, windows in (part.across or {}).items() if name in self._producers)
         )
 
     def _in_blocks(self, columns: int) -> list[list[Span]]:
-        """Of each block of so many columns of the last part, what `_columns` says."""
+        """The columns of each part, for each block of so many columns of the last one."""
         if columns not in self._across:
             self._across[columns] = [self._columns(block) for block in spans(self._parts[-1].width, columns)]
         return self._across[columns]
 
     def _columns(self, block: Span) -> list[Span]:
-        """Of each part's output, what these columns of the last one need."""
-        found = [block] * len(self._parts)
+        """The columns of each part's output that these of the last one need."""
+        columns_of = [block] * len(self._parts)
         for index in range(len(self._parts) - 2, -1, -1):
             name = self._parts[index].output
-            needed = [
-                window.needed(*found[user])
+            spans_read = [
+                window.needed(*columns_of[user])
                 for user, _ in self._users[name]
                 for window in (self._parts[user].across or {}).get(name, ())
             ]
-            first = min(start for start, _ in needed)
-            found[index] = first, max(start + count for start, count in needed) - first
-        return found
+            first = min(start for start, _ in spans_read)
+            columns_of[index] = first, max(start + count for start, count in spans_read) - first
+        return columns_of
 
     def rows(self, height: int, ahead: Collection[str] = (), roots: Collection[str] | None = None) -> Mapping[str, int] | None:
-        """That the buffers hold, of such stripes."""
+        """The rows that the buffers of such stripes hold."""
         if self._reads_whole:
             return None
-        kept = (root for root in self._roots if roots is None or root in roots)
-        return {root: self._buffer(height, root, root in ahead) for root in kept}
+        roots_kept = (root for root in self._roots if roots is None or root in roots)
+        return {root: self._buffer(height, root, root in ahead) for root in roots_kept}
 
     @cached_property
     def _reads_whole(self) -> bool:
-        return any(not windows for name in self._made for _, windows in self._users.get(name, ()))
+        return any(not windows for name in self._producers for _, windows in self._users.get(name, ()))
 
     def _ends_of(self, height: int) -> Ends:
-        """For each stripe how many rows each layer has made at its end."""
+        """The rows that each layer has computed at the end of each stripe."""
         if height not in self._ends:
             self._ends[height] = self._found_ends(height)
         return self._ends[height]
@@ -241,7 +248,7 @@ class StripeShapes:
     def _found_ends(self, height: int) -> Ends:
         last = self._parts[-1]
         count = -(-last.height // height)
-        found: list[tuple[int, ...]] = []
+        ends_of: list[tuple[int, ...]] = []
         before = (0,) * len(self._parts)
         for stripe in range(1, count + 1):
             ends = [*before[:-1], min(last.height, stripe * height)]
@@ -254,16 +261,16 @@ class StripeShapes:
                     need = max(sum(w.needed(ends[user] - 1, 1)) if ends[user] else 0 for user, ws in users for w in ws)
                 ends[index] = max(before[index], need)
             before = tuple(ends)
-            found.append(before)
-        return found
+            ends_of.append(before)
+        return ends_of
 
     def _first(self, root: str, before: Sequence[int]) -> int:
         """The first row that is needed where the layers have made so many."""
-        needed = [
+        first_rows = [
             max(0, before[user] * w.stride - w.pad) for user, height, w in self._readers.get(root, ()) if before[user] < height
         ]
-        made = max(before[at] for _, at in self._roots[root])
-        return min(*needed, made) if needed else made
+        last_row = max(before[at] for _, at in self._roots[root])
+        return min(*first_rows, last_row) if first_rows else last_row
 
     def _buffer(self, height: int, root: str, ahead: bool) -> int:
         """Rows that it holds."""
@@ -287,25 +294,25 @@ class StripeShapes:
         return max(self._parts[at].height for _, at in self._roots[root])
 
     def _steps(self, ends: Ends, rows: Mapping[str, int], block: _Block) -> Iterator[tuple[Step, ...]]:
-        found: list[list[Step]] = []
+        steps_of: list[list[Step]] = []
         roots = {root: names for root, names in self._roots.items() if root in rows}
-        anew = [] if block == _Block() else [self._anew(root, block) for root in roots]
+        resets = [] if block == _Block() else [self._reset(root, block) for root in roots]
         before = (0,) * len(self._parts)
         tops = dict.fromkeys(rows, 0)
         for stripe in ends:
             for root, names in roots.items():
                 if max(stripe[at] for _, at in names) - tops[root] > rows[root]:
                     first = self._first(root, before)
-                    self._shift(found[-1], root, first, first - tops[root], before, block)
+                    self._shift(steps_of[-1], root, first, first - tops[root], before, block)
                     tops[root] = first
             calls = [
                 self._call(at, (start, end - start), block) for at, (start, end) in enumerate(zip(before, stripe)) if end > start
             ]
-            found.append([*(anew if not found else ()), *calls])
+            steps_of.append([*(resets if not steps_of else ()), *calls])
             before = stripe
-        return map(tuple, found)
+        return map(tuple, steps_of)
 
-    def _anew(self, root: str, block: _Block) -> BufferReset:
+    def _reset(self, root: str, block: _Block) -> BufferReset:
         _, at = self._roots[root][0]
         part = self._parts[at]
         return BufferReset(root, block.channels or (0, part.channels), part.layer, block.across(at))
@@ -316,12 +323,12 @@ class StripeShapes:
         root: str,
         first: int,
         distance: int,
-        made: Sequence[int],
+        rows_made: Sequence[int],
         block: _Block,
     ) -> None:
         """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
         names = self._roots[root]
-        tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
+        tensors = tuple((n, rows_made[at] - first) for n, at in names if rows_made[at] > first)
         touching = self._touching[root]
         at = next(
             (i for i in range(len(steps), 0, -1) if isinstance(steps[i - 1], LayerCall) and steps[i - 1].layer in touching), 0
@@ -332,7 +339,7 @@ class StripeShapes:
 
 
 def can_be_cut(layer: Layer) -> bool:
-    """Whether the rows of a layer can be made apart."""
+    """True where the rows of a layer can be computed in stripes."""
     shape = layer.output.shape
     if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
         return False
@@ -343,16 +350,16 @@ def shift_boxes(shift: BufferShift, types: Mapping[str, TensorType]) -> Iterator
     """The boxes that are copied one by one: rows of each tensor, as many at once as reach over none of their own places."""
     for tensor, count in shift.tensors:
         _, _, width, every = types[tensor].shape
-        (start, channels), (left, columns) = shift.channels or (0, every), shift.columns or (0, width)
+        (start, channels), (first_column, columns) = shift.channels or (0, every), shift.columns or (0, width)
         at_once = min(count, shift.distance)
         for row in range(0, count, at_once):
-            yield Box(tensor, (0, shift.first + row, left, start), (1, min(at_once, count - row), columns, channels))
+            yield Box(tensor, (0, shift.first + row, first_column, start), (1, min(at_once, count - row), columns, channels))
 
 
 def group_calls(stripes: Stripes) -> dict[int, list[LayerCall]]:
-    """By layer."""
-    found: dict[int, list[LayerCall]] = {}
+    """The calls by layer."""
+    calls: dict[int, list[LayerCall]] = {}
     for step in chain.from_iterable(stripes.steps):
         if isinstance(step, LayerCall):
-            found.setdefault(step.layer, []).append(step)
-    return found
+            calls.setdefault(step.layer, []).append(step)
+    return calls

@@ -57,13 +57,13 @@ def _region(region: RegionTree) -> Iterator[_Line]:
 
 
 def _part(part: Tree) -> Iterator[_Line]:
-    turns, layer = split_cascade(part), layer_of(part)
-    if turns is not None:
-        loop, layers = turns
+    cascade, layer = split_cascade(part), layer_of(part)
+    if cascade is not None:
+        loop, layers = cascade
         loops = [loop, loop.body] if isinstance(loop.body, Loop) else [loop]
-        yield from (_Line(depth, _loop(own), own.note) for depth, own in enumerate(loops, 1))
-        for own in layers:
-            yield from _layer(own, 1 + len(loops))
+        yield from (_Line(depth, _loop(node), node.note) for depth, node in enumerate(loops, 1))
+        for node in layers:
+            yield from _layer(node, 1 + len(loops))
     elif layer is not None:
         yield from _layer(layer, 1)
     else:
@@ -89,7 +89,7 @@ def _alloc(alloc: Alloc) -> str:
 
 
 def ring_name(ring: OperandBuffer) -> str:
-    """As a schedule names it: 'input 0', 'output'."""
+    """The name of a ring in a schedule: 'input 0', 'output'."""
     return "output" if ring.role == "output" else f"{ring.role} {ring.number}"
 
 

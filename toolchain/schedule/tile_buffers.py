@@ -27,8 +27,8 @@ Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
 class LayerPlan:
     """A layer's tiling, rings and fetches, with the number of its tiles and their expected cycles.
 
-    staging_bytes: that its rings take of each memory. units: that may run its tiles. moved_bytes: between DRAM and the chip; 0
-    where tilings are not compared by it. fetches: constants that pass through no ring, all or the first of them.
+    `staging_bytes`: that its rings take of each memory. `units`: that may run its tiles. `moved_bytes`: between DRAM and the
+    chip; 0 where tilings are not compared by it. `fetches`: constants that pass through no ring, all or the first of them.
     """
 
     tiling: Tiling
@@ -44,8 +44,8 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """A node and its tiling; None for movers, which copy between the homes of their tensors. units: that run its works one by
-    one; none where the machine leaves no choice."""
+    """A node and its tiling; None for movers, which copy between the homes of their tensors. `units`: that run its works one
+    by one; none where the machine leaves no choice."""
 
     layer: Layer
     plan: LayerPlan | None
@@ -86,13 +86,13 @@ def empty_buffers(rings: Iterable[Ring]) -> dict[tuple[str, int], MultiBuffer]:
 
 
 def needs_staging(box: Box, unit: Unit, resident: Collection[str]) -> bool:
-    """Whether what the unit reads must be brought in: its tensor does not lie in the memory that the unit reads it from."""
+    """True where the unit's operand must be loaded: its tensor does not lie in the memory from which the unit reads it."""
     return box.tensor not in resident or unit.roles[box.role] != Space.SRAM
 
 
 @dataclass(frozen=True)
 class _Use:
-    """What passes through a ring: which of a unit's operands it is, and whether its tensor is resident."""
+    """The operand of a unit that a ring serves, and whether its tensor is resident."""
 
     operand: str
     resident: bool
@@ -102,7 +102,7 @@ class Sizes:
     """The largest thing that passes through each role, and whether more than one does."""
 
     def __init__(self, layer: Layer, units: Sequence[Unit]):
-        """units: that may run the works."""
+        """units are all that may run the tiles."""
         self._layer = layer
         self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
         self._sizes: dict[str, int] = {}
@@ -111,15 +111,15 @@ class Sizes:
         self._many: set[str] = set()
         self.total_bytes = 0  # all roles with one slot each, wherever they lie
 
-    def add(self, work: TileTask, resident: Collection[str]) -> None:
-        for i, box in enumerate(work.reads):
-            kept = box.tensor in resident
-            if not (kept and box.role in self._in_place):
-                self._note(f"r{i}", self._layer.box_bytes(box), box, _Use(box.role, kept))
-        for i, block in enumerate(work.blocks):
+    def add(self, tile: TileTask, resident: Collection[str]) -> None:
+        for i, box in enumerate(tile.reads):
+            is_resident = box.tensor in resident
+            if not (is_resident and box.role in self._in_place):
+                self._note(f"r{i}", self._layer.box_bytes(box), box, _Use(box.role, is_resident))
+        for i, block in enumerate(tile.blocks):
             self._note(f"b{i}", block.size_bytes, block.key, _Use(block.role, False))
-        if work.write is not None and work.write.tensor not in resident:
-            self._note("w", self._layer.box_bytes(work.write), work.write, _Use("output", False))
+        if tile.write is not None and tile.write.tensor not in resident:
+            self._note("w", self._layer.box_bytes(tile.write), tile.write, _Use("output", False))
 
     def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
         old = self._sizes.get(role, 0)
@@ -132,14 +132,14 @@ class Sizes:
 
     def least(self, units: Iterable[Unit]) -> Room:
         """Bytes of all roles with one slot each, by memory."""
-        found: dict[int, int] = {}
+        least_bytes: dict[int, int] = {}
         for role, space in self._rings(units):
-            found[space] = found.get(space, 0) + self._sizes[role]
-        return found
+            least_bytes[space] = least_bytes.get(space, 0) + self._sizes[role]
+        return least_bytes
 
     def slots(self, depth: int, units: Sequence[Unit], apart: bool = False, single: Collection[str] = ()) -> tuple[Ring, ...]:
         """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
-        operands in that memory. single: roles that have one slot."""
+        operands in that memory. `single`: roles that have one slot."""
         rings: list[Ring] = []
         for (role, space), sharing in sorted(self._rings(units).items()):
             copies = depth * (sharing if apart else 1) if role in self._many and role not in single else 1
@@ -155,13 +155,13 @@ class Sizes:
 
     def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
         """(role, memory) -> how many of the units use it."""
-        found: dict[tuple[str, int], int] = {}
+        sharing_units: dict[tuple[str, int], int] = {}
         for unit in units:
             for role, use in self._uses.items():
                 space = unit.roles[use.operand]
                 if not (use.resident and space == Space.SRAM):
-                    found[role, space] = found.get((role, space), 0) + 1
-        return found
+                    sharing_units[role, space] = sharing_units.get((role, space), 0) + 1
+        return sharing_units
 
 
 def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:
@@ -173,8 +173,8 @@ def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:
     return total_bytes
 
 
-def fits(needed: Room, room: Room) -> bool:
-    return all(size <= room.get(space, 0) for space, size in needed.items())
+def fits(need: Room, room: Room) -> bool:
+    return all(size <= room.get(space, 0) for space, size in need.items())
 
 
 def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:

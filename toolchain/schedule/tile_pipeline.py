@@ -39,7 +39,7 @@ class LayerPipeline(NamedTuple):
         areas: SlotAreas | None,
         ahead: Mapping[Hashable, AccessRange] | None = None,
     ) -> LayerPipeline:
-        """areas: of the slots; None: at no address."""
+        """The pipeline with empty rings. `areas`: of the slots; None: at no address."""
         areas = areas or {(s.key, s.space): [AccessRange(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
         return cls(layer, units, {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}, ahead or {})
 
@@ -54,7 +54,7 @@ class PrefetchQueue(NamedTuple):
     pieces: Sequence[Piece]
 
     def seen(self, visited: Sequence[Sequence[TileTask] | int]) -> Iterator[Piece]:
-        """Behind each of the works that stand for all: as it is where these are the first ones, else in the mean."""
+        """The pieces behind each sampled tile: exact where those are the first tiles, else the mean."""
         first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
         if not any(self.pieces[first:]):
             return iter(self.pieces)
@@ -63,7 +63,7 @@ class PrefetchQueue(NamedTuple):
 
 
 class PendingTile(NamedTuple):
-    """A work whose loads are asked for, but neither its computes nor its store. slots: that it reads. out: that it writes."""
+    """A work whose loads are asked for, but neither its computes nor its store. `slots`: that it reads. `out`: that it writes."""
 
     work: TileTask
     unit: Unit
@@ -73,29 +73,29 @@ class PendingTile(NamedTuple):
     out: AccessRange | None
 
 
-def passing(work: TileTask, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | ConstantBlock, Hashable, int]]:
-    """What passes through rings: the ring, the thing, by which key the ring knows it, the ring's memory."""
+def passing(tile: TileTask, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | ConstantBlock, Hashable, int]]:
+    """The items of a tile that pass through rings: key of the ring, item, key of the item, memory."""
     roles = unit.roles
-    boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(work.reads) if needs_staging(box, unit, resident)]
-    return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(work.blocks)]
+    boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(tile.reads) if needs_staging(box, unit, resident)]
+    return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(tile.blocks)]
 
 
 class Loads:
-    """On the queues of one machine. resident: tensors that lie in SRAM."""
+    """The loads on the queues of one machine. `resident`: tensors that lie in SRAM."""
 
     def __init__(self, model: CostModel, queues: PlannedQueues, touched: DependenceTracker, resident: Collection[str]):
         self._model, self._queues, self._touched, self._resident = model, queues, touched, resident
         self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
 
     def bring(self, item: Box | ConstantBlock, space: int) -> Brought:
-        """What that asks of each channel that can."""
+        """The cost of a load on each channel that can do it."""
         if isinstance(item, ConstantBlock):
             return self._model.block(item.size_bytes, space)
         home = Space.SRAM if item.tensor in self._resident else Space.DRAM
         return self._model.load(item, self._touched.view(item), home, space)
 
     def load(self, slot: AccessRange, brought: Brought, box: Box | None) -> None:
-        """box: of a tensor; None: a block."""
+        """Queue a load into a slot. `box`: of a tensor; None: of constants."""
         channel, cost = self._channel(brought)
         after = slot.before()
         if box is not None:
@@ -111,7 +111,7 @@ class Loads:
                 area.write(number)
 
     def _channel(self, brought: Brought) -> tuple[Unit, QueueCost]:
-        """That which ends it first, by what it was given so far."""
+        """The channel that ends the load first, by the loads that it has so far."""
         if len(brought) == 1:
             return brought[0]
         channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
@@ -120,32 +120,33 @@ class Loads:
 
 
 class RollingBufferUpdates:
-    """On the queues of one machine. Like what is left of a tile, a shift waits for the loads of what follows it."""
+    """The shifts of rolling buffers on the queues of one machine. A shift waits for the loads of the next tile, as a pending
+    tile does."""
 
     def __init__(self, model: CostModel, queues: PlannedQueues, touched: DependenceTracker):
         self._model, self._queues, self._touched = model, queues, touched
         self._store = model.chip.channels[-1].queue
         self._shift: tuple[BufferShift, Mapping[str, TensorType]] | None = None
-        self._anew: list[BufferReset] = []
+        self._resets: list[BufferReset] = []
 
     def shift(self, shift: BufferShift, types: Mapping[str, TensorType]) -> None:
-        """Behind everything asked for so far."""
+        """Note a shift, to be queued behind everything so far."""
         self._shift = shift, types
 
-    def begin(self, anew: BufferReset, behind_tile: bool) -> None:
-        """behind_tile: something is left of a tile, or else perhaps a shift."""
-        self._anew.append(anew)
+    def begin(self, reset: BufferReset, behind_tile: bool) -> None:
+        """Note a reset of a buffer. `behind_tile`: a tile or a shift is still pending."""
+        self._resets.append(reset)
         if not behind_tile and self._shift is None:
             self.begun()
 
     def begun(self) -> None:
-        """What came before is asked for."""
-        for anew in self._anew:
-            self._touched.begin(anew.root, anew.first)
-        self._anew = []
+        """Apply the resets, now that everything before them is queued."""
+        for reset in self._resets:
+            self._touched.begin(reset.root, reset.first)
+        self._resets = []
 
     def touches(self, box: Box | None) -> bool:
-        """Whether a load of the box reads what is still to be moved."""
+        """True where a load of the box reads rows that are still to be shifted."""
         return box is not None and self._shift is not None and self._touched.root(box.tensor) == self._shift[0].root
 
     def finish(self) -> None:
@@ -154,11 +155,11 @@ class RollingBufferUpdates:
             return
         (shift, types), self._shift = self._shift, None
         for box in shift_boxes(shift, types):
-            there = box._replace(start=(0, box.start[1] - shift.distance, *box.start[2:]))
-            after = [*self._touched.makers(box, self._store), *self._touched.before(there, self._store)]
+            target = box._replace(start=(0, box.start[1] - shift.distance, *box.start[2:]))
+            after = [*self._touched.makers(box, self._store), *self._touched.before(target, self._store)]
             number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
             self._touched.use(box, number, self._store)
-            self._touched.use(there, number, self._store)
+            self._touched.use(target, number, self._store)
             self._touched.moved(box, number, self._store)
         self._touched.move_rows(shift.root, shift.first)
         self.begun()

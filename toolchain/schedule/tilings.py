@@ -33,9 +33,12 @@ Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and chann
 
 
 @dataclass
-class _Known:
-    """What is known of one tiling, and of it with these slots and units. sizes: of the works seen so far, so many of them, all
-    where `whole`. able: units that can run them."""
+class _Measured:
+    """The measurements of one tiling.
+
+    `sizes`: of the tiles so far, `seen` in number, all where `whole`. `able`: units that can run them. `costs`, `moving`: plans
+    by rings and units, without and with the bytes that they move.
+    """
 
     sizes: Sizes
     seen: int = 0
@@ -61,12 +64,15 @@ class LayerTilings:
         known: Sequence[Candidate] | None = None,
         visited: dict[Tiling, Visited] | None = None,
     ):
-        """known: the candidates of the layer, where they were found before. visited: works of tilings that stand for all, which
-        those of the same layer with other residents share."""
+        """candidates and sampled tiles may be shared.
+
+        `known`: the candidates, where they exist already. `visited`: sampled tiles by tiling, which the same layer shares for
+        other residents.
+        """
         self._visited = {} if visited is None else visited
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
         self._candidates = known if known is not None else candidates(layer)
-        self._known: dict[Tiling, _Known] = {}
+        self._measured: dict[Tiling, _Measured] = {}
         self._chosen: dict[Hashable, list[tuple[float, float, LayerPlan | None]]] = {}  # from, below how many bytes of SRAM
         self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
 
@@ -74,13 +80,13 @@ class LayerTilings:
         """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
         slots; None where not one fits. What is found for one room does not depend on what was looked for before."""
         size = room.get(int(Space.SRAM), 0)
-        known = self._chosen.setdefault((by, most, *(bytes_ for space, bytes_ in room.items() if space != Space.SRAM)), [])
-        for first, below, plan in known:
+        answers = self._chosen.setdefault((by, most, *(bytes_ for space, bytes_ in room.items() if space != Space.SRAM)), [])
+        for first, below, plan in answers:
             if first <= size < below:
                 return plan
         self._from, self._below = 0.0, math.inf
         best = self._best(room, most, by)
-        known.append((self._from, self._below, best))
+        answers.append((self._from, self._below, best))
         return best
 
     def _best(self, room: Room, most: int, by: CostWeights) -> LayerPlan | None:
@@ -92,7 +98,7 @@ class LayerTilings:
             plan = self.evaluate(tiling, room, by)
             if plan is None:
                 continue
-            looked_at += self._known[tiling].seen
+            looked_at += self._measured[tiling].seen
             tried += tiling.plain  # the same tiles by another dataflow, or several at once, take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
             if best is None or by(plan) < by(best):
@@ -102,60 +108,60 @@ class LayerTilings:
         return best
 
     def finer(self, plan: LayerPlan, room: Room, most: int) -> list[LayerPlan]:
-        """Of the next tilings behind that of a plan the first that have more works, each another number, and take little longer
-        alone."""
+        """The next tilings with more tiles than a plan, each of another number, that take little longer alone."""
         at = next((i for i, (_, tiling) in enumerate(self._candidates) if tiling == plan.tiling), len(self._candidates))
-        found: dict[int, LayerPlan] = {}
+        finer_plans: dict[int, LayerPlan] = {}
         for _, tiling in self._candidates[at + 1 : at + 1 + _FINER_TRIED]:
             other = self.evaluate(tiling, room)
-            if other is None or len(found) == most:
+            if other is None or len(finer_plans) == most:
                 continue
             if plan.works < other.works <= _FINER_WORKS * plan.works and other.cycles <= _FINER_CYCLES * plan.cycles:
-                found.setdefault(other.works, other)
-        return list(found.values())
+                finer_plans.setdefault(other.works, other)
+        return list(finer_plans.values())
 
-    def _fits(self, needed: Room, room: Room) -> bool:
+    def _fits(self, need: Room, room: Room) -> bool:
         """Notes with which bytes of SRAM the answer is the same."""
-        if not fits({**needed, int(Space.SRAM): 0}, room):
+        if not fits({**need, int(Space.SRAM): 0}, room):
             return False
-        size = needed.get(int(Space.SRAM), 0)
-        found = size <= room.get(int(Space.SRAM), 0)
-        self._from, self._below = (max(self._from, size), self._below) if found else (self._from, min(self._below, size))
-        return found
+        size = need.get(int(Space.SRAM), 0)
+        is_within = size <= room.get(int(Space.SRAM), 0)
+        self._from, self._below = (max(self._from, size), self._below) if is_within else (self._from, min(self._below, size))
+        return is_within
 
     def _has_all_slots(self, plan: LayerPlan, room: Room) -> bool:
-        """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""
-        return self._fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
+        """True where all rings of the plan's tiling would fit with all slots. Else loads wait for computation, and finer tiles
+        may be faster."""
+        return self._fits(staging_bytes(self._measured[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
     def evaluate(self, tiling: Tiling, room: Room, by: CostWeights = ALONE) -> LayerPlan | None:
-        """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
-        known = self._known.get(tiling) or self._known.setdefault(tiling, _Known(self._sizes()))
-        if not self._may_fit(known.sizes, room) or not (known.whole or self._measure(tiling, known, room)):
+        """The plan of a tiling with as many slots as fit, or fewer that are as fast; None where not even one of each fits."""
+        measured = self._measured.get(tiling) or self._measured.setdefault(tiling, _Measured(self._sizes()))
+        if not self._may_fit(measured.sizes, room) or not (measured.whole or self._measure(tiling, measured, room)):
             return None
-        if known.able is None:
-            known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, self._visited[tiling])
-            if not known.able and tiling.variant == (0, 0):
+        if measured.able is None:
+            measured.able = self._units if len(self._units) == 1 else self._model.able(self._layer, self._visited[tiling])
+            if not measured.able and tiling.variant == (0, 0):
                 raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
-        units = self._fitting(known.able, known.sizes, room)
-        found: list[LayerPlan] = []
-        for depth, apart, singles in self._depths(known.sizes):
+        units = self._fitting(measured.able, measured.sizes, room)
+        plans: list[LayerPlan] = []
+        for depth, apart, singles in self._depths(measured.sizes):
             for single in singles:
-                slots = known.sizes.slots(depth, units, apart, single)
-                needed = staging_bytes(slots, self._layer.chip)
-                if not units or not self._fits(needed, room):
+                slots = measured.sizes.slots(depth, units, apart, single)
+                ring_bytes = staging_bytes(slots, self._layer.chip)
+                if not units or not self._fits(ring_bytes, room):
                     continue
                 key = slots, units
-                if key not in known.costs:
+                if key not in measured.costs:
                     walk = PlanTimer(self._model, self._views, self._resident)
                     works = walk.works(self._layer, slots, units, self._visited[tiling], self._period)
-                    known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
-                if by.byte and key not in known.moving:
+                    measured.costs[key] = LayerPlan(tiling, slots, ring_bytes, works, walk.cycles, walk.busy_cycles, units)
+                if by.byte and key not in measured.moving:
                     moved = count_layer_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
-                    known.moving[key] = replace(known.costs[key], moved_bytes=moved)
-                found.append((known.moving if by.byte else known.costs)[key])
-            if found and not apart:
+                    measured.moving[key] = replace(measured.costs[key], moved_bytes=moved)
+                plans.append((measured.moving if by.byte else measured.costs)[key])
+            if plans and not apart:
                 break
-        return min(reversed(found), key=by, default=None)
+        return min(reversed(plans), key=by, default=None)
 
     def _depths(self, sizes: Sizes) -> Iterator[tuple[int, bool, Iterable[frozenset[str]]]]:
         """Slots a ring that are tried, most first, whether as many for each of several units that take turns, and the choices of
@@ -174,66 +180,70 @@ class LayerTilings:
 
     @cached_property
     def _units(self) -> tuple[Unit, ...]:
-        """That the layer's works may be shared out to."""
+        """The units among which the layer's tiles may be shared out."""
         return layer_units(self._layer, self._candidates[0][1])
 
     def _sizes(self) -> Sizes:
         return Sizes(self._layer, self._units)
 
     def _may_fit(self, sizes: Sizes, room: Room) -> bool:
-        """Whether what is known goes into the memories of one unit at least."""
+        """True where the sizes so far fit the memories of one unit at least."""
         return any(self._fits(sizes.least([unit]), room) for unit in self._units)
 
-    def _fitting(self, able: Sequence[Unit], sizes: Sizes, room: Room) -> tuple[Unit, ...]:
+    def _fitting(self, capable: Sequence[Unit], sizes: Sizes, room: Room) -> tuple[Unit, ...]:
         """The units whose memories hold one slot of each ring, all together; the fastest go first."""
-        taken: list[Unit] = []
-        for unit in sorted(able, key=lambda u: -speed(u)):
-            if self._fits(sizes.least([*taken, unit]), room):
-                taken.append(unit)
-        return tuple(unit for unit in able if unit in taken)
+        fitting: list[Unit] = []
+        for unit in sorted(capable, key=lambda u: -speed(u)):
+            if self._fits(sizes.least([*fitting, unit]), room):
+                fitting.append(unit)
+        return tuple(unit for unit in capable if unit in fitting)
 
-    def _measure(self, tiling: Tiling, known: _Known, room: Room) -> bool:
+    def _measure(self, tiling: Tiling, measured: _Measured, room: Room) -> bool:
         """Finds the sizes of the tiling's slots; False as soon as they are beyond the room."""
-        sizes = known.sizes = self._sizes()
-        known.seen, visited = 0, list[Sequence[TileTask] | int]()
-        for works in self._visit(tiling):
-            visited.append(works)
-            if isinstance(works, int):
+        sizes = measured.sizes = self._sizes()
+        measured.seen, visited = 0, list[Sequence[TileTask] | int]()
+        for tiles in self._visit(tiling):
+            visited.append(tiles)
+            if isinstance(tiles, int):
                 continue
-            known.seen += len(works)
+            measured.seen += len(tiles)
             before = sizes.total_bytes
-            for work in works:
-                sizes.add(work, self._resident)
+            for tile in tiles:
+                sizes.add(tile, self._resident)
             if sizes.total_bytes > before and not self._may_fit(sizes, room):
                 return False
-        known.whole = True
+        measured.whole = True
         self._visited[tiling] = visited
         return True
 
     def _visit(self, tiling: Tiling) -> Iterable[Sequence[TileTask] | int]:
         """The works that stand for all, and how often what is repeated."""
-        known = self._visited.get(tiling)
-        return sample_tiles(self._layer.tiled.nest(self._layer, tiling), self._period) if known is None else known
+        visited = self._visited.get(tiling)
+        return sample_tiles(self._layer.tiled.nest(self._layer, tiling), self._period) if visited is None else visited
 
 
 def candidates(layer: Layer) -> Sequence[Candidate]:
-    """Those that cut sums least first, then of fewest tiles; tilings of thousands only where nothing coarser exists. Rows of a
-    matrix may be cut anywhere, which leaves so many that every second one is the next of fewest works, whatever it cuts."""
+    """The tilings of a layer in the order in which they are tried.
+
+    Those that cut sums least come first, then those of fewest tiles; tilings of thousands of tiles only where nothing coarser
+    exists. Rows of a matrix may be cut anywhere, which leaves so many that every second one is the next of fewest tiles, however
+    it cuts.
+    """
     height, width, channels = (1, 1, 1, *layer.output.shape)[-3:]
     counted = [
         (-(-height // max(1, t.rows)) * -(-width // max(1, t.columns)) * -(-channels // max(1, t.channels)), t)
         for t in layer.tiled.tilings(layer)
     ]
-    found = sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
+    coarsest = sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
     if height > 1 or width == 1:
-        return found
-    most = max(t.inner for _, t in found)
-    fewest = sorted(found, key=lambda c: (c[0] > _ENOUGH_TILES, c[0] * ceil_div(most, max(1, c[1].inner))))
-    return list(dict.fromkeys(chain.from_iterable(zip(found, fewest))))
+        return coarsest
+    most = max(t.inner for _, t in coarsest)
+    fewest = sorted(coarsest, key=lambda c: (c[0] > _ENOUGH_TILES, c[0] * ceil_div(most, max(1, c[1].inner))))
+    return list(dict.fromkeys(chain.from_iterable(zip(coarsest, fewest))))
 
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
-    """Of the kind that runs the layer."""
+    """The units of the kind that runs the layer."""
     return units_for(emit_at_zero(next(layer.tiled.nest(layer, tiling).works()), layer), layer.chip)
 
 
@@ -252,26 +262,26 @@ def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
     for tiling in _last_of_each(layer.tiled.tilings(layer)):
         units, nest = layer_units(layer, tiling), layer.tiled.nest(layer, tiling)
         sizes = Sizes(layer, units)
-        for work in nest.distinct():
-            sizes.add(work, resident)
+        for tile in nest.distinct():
+            sizes.add(tile, resident)
         for unit in units:
             slots = sizes.slots(1, [unit])
-            needed = staging_bytes(slots, layer.chip)
-            lacking = sum(max(0, size - memories[space].size) for space, size in needed.items())
-            size = lacking, sum(needed.values())
+            ring_bytes = staging_bytes(slots, layer.chip)
+            excess = sum(max(0, size - memories[space].size) for space, size in ring_bytes.items())
+            size = excess, sum(ring_bytes.values())
             if smallest is None or size < smallest:
-                least, smallest = SmallestTile(slots, needed), size
+                least, smallest = SmallestTile(slots, ring_bytes), size
     return least
 
 
 def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:
     """The smallest tile of each reduction and kernel cut: one of them stages least."""
-    found: dict[tuple[int, int], Tiling] = {}
+    smallest: dict[tuple[int, int], Tiling] = {}
     for tiling in tilings:
         cut = (tiling.inner, tiling.taps)
-        if cut not in found or tiling.volume < found[cut].volume:
-            found[cut] = tiling
-    return list(found.values())
+        if cut not in smallest or tiling.volume < smallest[cut].volume:
+            smallest[cut] = tiling
+    return list(smallest.values())
 
 
 _FINER_TILINGS = 3  # tilings with more tiles that are tried for one layer
@@ -280,7 +290,7 @@ Pin = Callable[[frozenset[str]], LayerPlan | None]  # from the layer's tensors t
 
 
 class RegionTilings:
-    """Which layers are alike depends on what of their operands lies in SRAM."""
+    """The tilings of all layers of a region. Layers are equal by a signature, which depends on which operands lie in SRAM."""
 
     def __init__(
         self,
@@ -290,7 +300,7 @@ class RegionTilings:
         options: Options,
         pinned: Mapping[str, Pin] | None = None,
     ):
-        """pinned: by name, layers whose plans are not open."""
+        """pinned holds, by name, the layers whose plans are fixed."""
         self._pinned = pinned or {}
         self._layers, self._views, self._model, self._options = layers, views, model, options
         self._sizes: Room = {space: model.chip.spaces[space].memory.size for space in model.chip.staging}
@@ -304,22 +314,23 @@ class RegionTilings:
         return 2 if self._options.double_buffer else 1
 
     def smallest_tiles(self) -> list[SmallestTile]:
-        """With what each layer can run at all where nothing is resident; layers that are alike share it."""
-        found: dict[object, SmallestTile] = {}
+        """The smallest tile of each layer with nothing resident; equal layers share it."""
+        by_signature: dict[object, SmallestTile] = {}
         tiles: list[SmallestTile] = []
         for layer in self._layers:
             signature = self._signature(layer, ())
-            if signature not in found:
-                found[signature] = smallest_tile(layer, ()) if isinstance(layer.node.op, TiledOp) else SmallestTile()
-            tiles.append(found[signature])
+            if signature not in by_signature:
+                by_signature[signature] = smallest_tile(layer, ()) if isinstance(layer.node.op, TiledOp) else SmallestTile()
+            tiles.append(by_signature[signature])
         return tiles
 
     def candidates(self) -> list[tuple[object, Sequence[Candidate]]]:
-        """Of each layer which are like it, and its tilings; movers have none."""
+        """The signature and the tilings of each layer; data-movement operators have none."""
         return [(self._signature(la, ()), self._tilings_of(la) if isinstance(la.node.op, TiledOp) else ()) for la in self._layers]
 
     def best(self, layer: Layer, resident: Collection[str], sram_bytes: int, by: CostWeights) -> LayerPlan | None:
-        """resident: tensors that lie in SRAM, of any layers. None where it does not fit so many bytes of the SRAM."""
+        """The best plan of a layer; None where none fits. `resident`: tensors in SRAM, of any layers. `sram_bytes`: that it
+        may take."""
         room = {**self._sizes, int(Space.SRAM): sram_bytes}
         pin = self._pinned.get(layer.node.name)
         if pin is not None:
@@ -328,22 +339,22 @@ class RegionTilings:
         return self.tilings(layer, resident).best(room, self._options.tilings, by)
 
     def finer(self, index: int, plan: LayerPlan, resident: Collection[str], sram_bytes: int) -> Sequence[LayerPlan]:
-        """With more works than a plan of the layer, in so many bytes of the SRAM; none where its plan is not open."""
+        """The plans with more tiles than one of the layer, in so many bytes of SRAM; none where its plan is fixed."""
         layer, room = self._layers[index], {**self._sizes, int(Space.SRAM): sram_bytes}
         if layer.node.name in self._pinned:
             return ()
         return self.tilings(layer, self._inside(layer, resident)).finer(plan, room, _FINER_TILINGS)
 
     def plan(self, index: int, resident: Collection[str], sram_bytes: int, by: CostWeights) -> LayerPlan | None:
-        """With these roots in SRAM; None of movers too."""
+        """The best plan of a layer with these roots in SRAM; None of data-movement operators too."""
         layer = self._layers[index]
         if not isinstance(layer.node.op, TiledOp):
             return None
         return self.best(layer, self._inside(layer, resident), sram_bytes, by)
 
     def cycles(self, index: int, resident: frozenset[str], sram_bytes: int, by: CostWeights) -> float | None:
-        """Of a layer or mover with these roots in SRAM, with what the bytes that it moves count; None where it does not fit so
-        many bytes of it."""
+        """The cycles of a layer with these roots in SRAM, and the weight of the bytes that it moves; None where it does not
+        fit."""
         layer = self._layers[index]
         if not isinstance(layer.node.op, TiledOp):
             inside = self._inside(layer, resident)
@@ -353,19 +364,19 @@ class RegionTilings:
         return None if plan is None else by(plan)
 
     def tilings(self, layer: Layer, resident: Collection[str]) -> LayerTilings:
-        """Those of the first layer like this one."""
+        """The tilings of the first layer that equals this one."""
         signature = self._signature(layer, resident)
         if signature not in self._tilings:
-            own = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
-            known, visited = self._tilings_of(layer), self._visited.setdefault(layer.node.name, {})
-            self._tilings[signature] = LayerTilings(layer, own, self._views, self._model, self.depth, known, visited)
+            operands = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
+            candidates, visited = self._tilings_of(layer), self._visited.setdefault(layer.node.name, {})
+            self._tilings[signature] = LayerTilings(layer, operands, self._views, self._model, self.depth, candidates, visited)
         return self._tilings[signature]
 
     def _tilings_of(self, layer: Layer) -> Sequence[Candidate]:
-        alike = self._signature(layer, ())
-        if alike not in self._candidates:
-            self._candidates[alike] = candidates(layer)
-        return self._candidates[alike]
+        signature = self._signature(layer, ())
+        if signature not in self._candidates:
+            self._candidates[signature] = candidates(layer)
+        return self._candidates[signature]
 
     def _inside(self, layer: Layer, resident: Collection[str]) -> frozenset[str]:
         """The layer's tensors that lie in these roots."""

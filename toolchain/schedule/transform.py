@@ -39,10 +39,10 @@ def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
     """The layer's tiles go along this axis by `step`: its loop over it has that, or there is one, innermost."""
     _require_count("split", "step", step)
 
-    def changed(own: LayerTree) -> LayerTree:
-        loops = [replace(loop, step=step, note="") if loop.axis == axis else loop for loop in own.loops]
-        added = [] if axis in own.steps else [Loop(axis, step, Seq(()))]
-        return replace(own, loops=(*loops, *added))
+    def changed(stmt: LayerTree) -> LayerTree:
+        loops = [replace(loop, step=step, note="") if loop.axis == axis else loop for loop in stmt.loops]
+        added = [] if axis in stmt.steps else [Loop(axis, step, Seq(()))]
+        return replace(stmt, loops=(*loops, *added))
 
     return _changed(tree, "split", layer, changed)
 
@@ -50,21 +50,21 @@ def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
 def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
     """The other way round: a tile is all of this axis."""
 
-    def changed(own: LayerTree) -> LayerTree:
-        if axis not in own.steps:
-            raise CompileError(f"join: layer {quote_name(layer)} has no loop over {axis}{_loops(own)}")
-        return replace(own, loops=tuple(loop for loop in own.loops if loop.axis != axis))
+    def changed(stmt: LayerTree) -> LayerTree:
+        if axis not in stmt.steps:
+            raise CompileError(f"join: layer {quote_name(layer)} has no loop over {axis}{_loops(stmt)}")
+        return replace(stmt, loops=tuple(loop for loop in stmt.loops if loop.axis != axis))
 
     return _changed(tree, "join", layer, changed)
 
 
 def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
-    """axes: of all of the layer's loops, from the outermost."""
+    """The layer's loops stand in this order of their axes, from the outermost."""
 
-    def changed(own: LayerTree) -> LayerTree:
-        if sorted(axes) != sorted(own.steps):
-            raise CompileError(f"reorder: {', '.join(axes)} are not the loops of layer {quote_name(layer)}{_loops(own)}")
-        return replace(own, loops=tuple(next(loop for loop in own.loops if loop.axis == axis) for axis in axes))
+    def changed(stmt: LayerTree) -> LayerTree:
+        if sorted(axes) != sorted(stmt.steps):
+            raise CompileError(f"reorder: {', '.join(axes)} are not the loops of layer {quote_name(layer)}{_loops(stmt)}")
+        return replace(stmt, loops=tuple(next(loop for loop in stmt.loops if loop.axis == axis) for axis in axes))
 
     return _changed(tree, "reorder", layer, changed)
 
@@ -74,10 +74,10 @@ def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Litera
     if count != ALL:
         _require_count("slots", "count", int(count))
 
-    def changed(own: LayerTree) -> LayerTree:
-        found = [replace(r, slots=count, note="") if r.buffer == ring else r for r in own.rings]
-        added = [] if any(r.buffer == ring for r in own.rings) else [Ring(ring, memory, Seq(()), count)]
-        return replace(own, rings=(*found, *added))
+    def changed(stmt: LayerTree) -> LayerTree:
+        rings = [replace(r, slots=count, note="") if r.buffer == ring else r for r in stmt.rings]
+        added = [] if any(r.buffer == ring for r in stmt.rings) else [Ring(ring, memory, Seq(()), count)]
+        return replace(stmt, rings=(*rings, *added))
 
     return _changed(tree, f"slots of {ring_name(ring)}", layer, changed)
 
@@ -86,29 +86,29 @@ def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
     """The layer's tiles are shared out to these units; to any that can, where none are given."""
     if len(set(units)) < len(units):
         raise CompileError(f"parallel: {', '.join(units)}: a unit is named twice")
-    return _changed(tree, "parallel", layer, lambda own: replace(own, call=replace(own.call, units=tuple(units), note="")))
+    return _changed(tree, "parallel", layer, lambda stmt: replace(stmt, call=replace(stmt.call, units=tuple(units), note="")))
 
 
 def inline(tree: RegionTree, layer: str) -> RegionTree:
-    """Nothing is moved by this mover: what makes or reads it does so where it lies. What had a storage of its own for that reason
-    has none, nor an `alloc`."""
-    return _changed(tree, "inline", layer, lambda own: _moving(own, "inline", True))
+    """The data-movement operator moves nothing: its producer or consumers use the data where it lies. A storage that it needed
+    goes, with its `alloc`."""
+    return _changed(tree, "inline", layer, lambda stmt: _moving(stmt, "inline", True))
 
 
 def move(tree: RegionTree, layer: str) -> RegionTree:
     """The other way round: DMA moves it to a storage of its own, in which its neighbours are read one by one."""
-    return _changed(tree, "move", layer, lambda own: _moving(own, "move", False))
+    return _changed(tree, "move", layer, lambda stmt: _moving(stmt, "move", False))
 
 
-def _moving(own: LayerTree, what: str, inline: bool) -> LayerTree:
-    if own.rings or own.fetches or own.loops or own.call.units:
-        raise CompileError(f"{what}: layer {quote_name(own.call.layer)} has rings, loops or units: it is computed, not moved")
-    return replace(own, call=replace(own.call, inline=inline, note=""))
+def _moving(stmt: LayerTree, what: str, inline: bool) -> LayerTree:
+    if stmt.rings or stmt.fetches or stmt.loops or stmt.call.units:
+        raise CompileError(f"{what}: layer {quote_name(stmt.call.layer)} has rings, loops or units: it is computed, not moved")
+    return replace(stmt, call=replace(stmt.call, inline=inline, note=""))
 
 
 def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
-    """So many of the layer's constants come behind the loads of an earlier layer, or of itself, the next so many behind those of
-    the next that is named, in order: earlier or later than they did. Others pass through its ring, all where none is named."""
+    """Prefetch the layer's constants: so many behind the loads of an earlier layer, or of itself, the next so many behind
+    those of the next that is named. Others pass through its ring, all where none is named."""
     for constants, _ in ahead:
         _require_count("fetch", "constants", constants)
     fetches = tuple(Fetch(Prefetch(constants, behind), "", Seq(())) for constants, behind in ahead)
@@ -117,7 +117,7 @@ def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
         raise CompileError(
             f"fetch: layer {quote_name(layer)} takes turns, in which it brings its constants itself; unfuse it first"
         )
-    return _changed(tree, "fetch", layer, lambda own: replace(own, fetches=fetches))
+    return _changed(tree, "fetch", layer, lambda stmt: replace(stmt, fetches=fetches))
 
 
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
@@ -130,11 +130,11 @@ def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
     if begin >= end:
         raise CompileError(f"fuse: layer {quote_name(last)} does not stand behind {quote_name(first)}")
     for part in parts[begin : end + 1]:
-        turns = split_cascade(part)
-        if turns is not None:
-            raise CompileError(f"fuse: layer {quote_name(turns[1][0].call.layer)} takes turns already; unfuse it first")
-    fused = {own.call.layer for own in layers_of(parts[begin : end + 1])}
-    brought = [_fetching(part, lambda layer, ahead: not fused & {layer, ahead.behind}) for part in parts]
+        cascade = split_cascade(part)
+        if cascade is not None:
+            raise CompileError(f"fuse: layer {quote_name(cascade[1][0].call.layer)} takes turns already; unfuse it first")
+    fused = {stmt.call.layer for stmt in layers_of(parts[begin : end + 1])}
+    brought = [_fetching(part, lambda layer, prefetch: not fused & {layer, prefetch.behind}) for part in parts]
     body = Loop(ROWS, step, Seq(tuple(brought[begin : end + 1])))
     return replace(tree, body=region_body(tensors, (*brought[:begin], body, *brought[end + 1 :])), note="")
 
@@ -144,10 +144,10 @@ def unfuse(tree: RegionTree, layer: str) -> RegionTree:
     for `store` to place."""
     tensors, parts = tensors_of(tree.body)
     place = _place(parts, "unfuse", layer)
-    turns = split_cascade(parts[place])
-    if turns is None:
+    cascade = split_cascade(parts[place])
+    if cascade is None:
         raise CompileError(f"unfuse: layer {quote_name(layer)} takes no turns with others")
-    alone = tuple(own.tree() for own in turns[1])
+    alone = tuple(stmt.tree() for stmt in cascade[1])
     return replace(tree, body=region_body(tensors, (*parts[:place], *alone, *parts[place + 1 :])), note="")
 
 
@@ -160,55 +160,55 @@ def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTr
     tensors, parts = tensors_of(tree.body)
     placed = Alloc(Tensor(tensor, rows), memory, Seq(()))
     names = [alloc.buffer.name for alloc in tensors if isinstance(alloc.buffer, Tensor)]
-    found = tuple(placed if name == tensor else alloc for name, alloc in zip(names, tensors))
-    return replace(tree, body=region_body(found if tensor in names else (*tensors, placed), parts), note="")
+    allocs = tuple(placed if name == tensor else alloc for name, alloc in zip(names, tensors))
+    return replace(tree, body=region_body(allocs if tensor in names else (*tensors, placed), parts), note="")
 
 
 def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
-    """These alone are said, with those that take turns with them; where everything else lies and how it runs is open."""
+    """The schedule of these layers alone, with the cascades that hold them; everything else is open."""
     _, parts = tensors_of(tree.body)
-    kept = {_place(parts, "only", name) for name in layers}
+    places = {_place(parts, "only", name) for name in layers}
     rows = tuple(a for a in tensors_of(tree.body)[0] if isinstance(a.buffer, Tensor) and a.buffer.rows)
-    turned = any(split_cascade(parts[place]) is not None for place in kept)
-    named = {own.call.layer for own in layers_of(tuple(parts[p] for p in kept))}
-    alone = tuple(_fetching(parts[p], lambda _, ahead: ahead.behind in named) for p in sorted(kept))
-    return replace(tree, body=region_body(rows if turned else (), alone), note="")
+    is_cascade = any(split_cascade(parts[place]) is not None for place in places)
+    named = {stmt.call.layer for stmt in layers_of(tuple(parts[p] for p in places))}
+    alone = tuple(_fetching(parts[p], lambda _, prefetch: prefetch.behind in named) for p in sorted(places))
+    return replace(tree, body=region_body(rows if is_cascade else (), alone), note="")
 
 
-def _fetching(part: Tree, wanted: Callable[[str, Prefetch], bool]) -> Tree:
-    """With those fetches alone that are wanted; the layer's other constants pass through its ring. Layers in turns have none."""
-    own = layer_of(part)
-    if own is None:
+def _fetching(part: Tree, predicate: Callable[[str, Prefetch], bool]) -> Tree:
+    """The statement with those fetches for which the predicate is true; the layer's other constants pass through its ring."""
+    stmt = layer_of(part)
+    if stmt is None:
         return part
-    return replace(own, fetches=tuple(f for f in own.fetches if wanted(own.call.layer, f.buffer))).tree()
+    return replace(stmt, fetches=tuple(f for f in stmt.fetches if predicate(stmt.call.layer, f.buffer))).tree()
 
 
 def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
-    """With another layer in its place."""
+    """The schedule with another layer in this one's place."""
     tensors, parts = tensors_of(tree.body)
     place = _place(parts, what, layer)
-    turns, alone = split_cascade(parts[place]), layer_of(parts[place])
-    made: Tree
-    if turns is not None:
-        loop, inside = turns
-        made = replace(loop, body=Seq(tuple((change(own) if own.call.layer == layer else own).tree() for own in inside)))
+    cascade, alone = split_cascade(parts[place]), layer_of(parts[place])
+    node: Tree
+    if cascade is not None:
+        loop, inside = cascade
+        node = replace(loop, body=Seq(tuple((change(stmt) if stmt.call.layer == layer else stmt).tree() for stmt in inside)))
     else:
         assert alone is not None
-        made = change(alone).tree()
-    return replace(tree, body=region_body(tensors, (*parts[:place], made, *parts[place + 1 :])), note="")
+        node = change(alone).tree()
+    return replace(tree, body=region_body(tensors, (*parts[:place], node, *parts[place + 1 :])), note="")
 
 
 def _place(parts: tuple[Tree, ...], what: str, layer: str) -> int:
-    """Which part is the layer, or holds it."""
+    """The place of the statement that is the layer, or holds it."""
     for place, part in enumerate(parts):
-        if any(own.call.layer == layer for own in layers_of((part,))):
+        if any(stmt.call.layer == layer for stmt in layers_of((part,))):
             return place
-    known = [own.call.layer for own in layers_of(parts)]
-    raise CompileError(f"{what}: the schedule has no layer {quote_name(layer)}{suggestion(layer, known)}")
+    names = [stmt.call.layer for stmt in layers_of(parts)]
+    raise CompileError(f"{what}: the schedule has no layer {quote_name(layer)}{suggestion(layer, names)}")
 
 
-def _loops(own: LayerTree) -> str:
-    return f"; it has {', '.join(own.steps)}" if own.loops else "; it has none"
+def _loops(stmt: LayerTree) -> str:
+    return f"; it has {', '.join(stmt.steps)}" if stmt.loops else "; it has none"
 
 
 def _require_count(what: str, name: str, value: int) -> None:

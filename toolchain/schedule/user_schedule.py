@@ -26,9 +26,9 @@ from toolchain.schedule.views import View
 _NAMED = 8  # tensors of a layer
 
 
-def explain_overflow(given: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:
+def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:
     """The layer beside which most lies in each memory that is too small, and by how many bytes; None where none is."""
-    faults = Faults(given.tree)
+    faults = Faults(bound.tree)
     for space in facts.chip.staging:
         memory, buffers = facts.chip.spaces[space], allocation.buffers(space)
         live = [sum(b.size_bytes for b in buffers if b.start <= step < b.end) for step in range(len(facts.layers))]
@@ -39,22 +39,22 @@ def explain_overflow(given: BoundTree, facts: RegionFacts, allocation: Allocatio
         roots = [b for b in buffers if b.start <= step < b.end and b.name in facts.storages]
         names = ", ".join([*(quote_name(b.name) for b in roots[:_NAMED]), *(["..."] if len(roots) > _NAMED else [])])
         tensors = f" ({sum(b.size_bytes for b in roots):,} of them {names})" if roots else ""
-        said = given.layers.get(step)
+        stmt = bound.layers.get(step)
         faults.of(
             facts.layers[step],
-            said.call.line if said is not None else given.tree.line,
+            stmt.call.line if stmt is not None else bound.tree.line,
             f"{live[step]:,} bytes{tensors} lie in {memory.name} while it runs, {beyond:,} more than memories.{memory.key}.size="
             f"{memory.memory.size:,}; take smaller steps or fewer slots, or let a tensor lie in dram",
         )
     return CompileError("\n".join(faults.told())) if faults else None
 
 
-def explain_fragmentation(given: BoundTree) -> CompileError:
-    """Where no memory is too small, and no addresses were found."""
-    faults = Faults(given.tree)
+def explain_fragmentation(bound: BoundTree) -> CompileError:
+    """The refusal where every memory is large enough, but no addresses were found."""
+    faults = Faults(bound.tree)
     faults.add(
-        given.tree.line,
-        f"region {given.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
+        bound.tree.line,
+        f"region {bound.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
         "take smaller steps or fewer slots, or let a tensor lie in dram",
     )
     return CompileError("\n".join(faults.told()))
@@ -65,10 +65,10 @@ def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> RegionPlan:
     CompileError with all that is wrong with it."""
     planning = replace(planning, inline=inline_of(planning.nodes, tree))
     free = {n.name for n in LayerByLayer(planning).free}
-    return _Given(replace(planning, nodes=reorder_nodes(planning.nodes, free, tree)), tree).plan()
+    return _UserPlanner(replace(planning, nodes=reorder_nodes(planning.nodes, free, tree)), tree).plan()
 
 
-class _Given(RegionPlanner):
+class _UserPlanner(RegionPlanner):
     def __init__(self, planning: RegionInput, tree: RegionTree):
         super().__init__(planning)
         self.facts = RegionFacts(
@@ -101,8 +101,8 @@ class _Given(RegionPlanner):
         """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
         CompileError."""
         self.pinned.turns(self.pinned.inside)
-        found = self.pinned.made([i for i in self.tree.layers if i not in self.pinned.together])
-        return [found.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
+        plans = self.pinned.made([i for i in self.tree.layers if i not in self.pinned.together])
+        return [plans.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
 
     def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
         return explain_overflow(self.tree, self.facts, self.allocation(*self._with_turns(planned, self.pinned.inside)))
@@ -111,13 +111,13 @@ class _Given(RegionPlanner):
         return self._overfull(self._as_said()) or super().unplaced()
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
-        said = self.pinned.least_bytes()
-        return [said.get(step, size) for step, size in enumerate(tiles)]
+        least = self.pinned.least_bytes()
+        return [least.get(step, size) for step, size in enumerate(tiles)]
 
     def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
-        """Beside those that must."""
-        kept = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
-        return super().residents(kept, capacity) | self.pinned.inside
+        """The resident roots: those that must be, and those that the search adds."""
+        reserved_bytes = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
+        return super().residents(reserved_bytes, capacity) | self.pinned.inside
 
     def place(
         self,
@@ -135,20 +135,20 @@ class _Given(RegionPlanner):
         self, planned: Sequence[PlannedLayer], resident: frozenset[str]
     ) -> tuple[list[PlannedLayer], frozenset[str], Mapping[str, View], tuple[Cascade, ...]]:
         """Layers, roots in SRAM, views and cascades, with layers that run in turns as they do where these roots lie in SRAM."""
-        found = self.pinned.turns(resident)
-        inside = {i: p for c in found for i, p in zip(c.cascade.layers, c.layers)}
+        planned_cascades = self.pinned.turns(resident)
+        inside = {i: p for c in planned_cascades for i, p in zip(c.cascade.layers, c.layers)}
         layers = [inside.get(i, p) for i, p in enumerate(planned)]
-        views = {**self.views, **{name: view for c in found for name, view in c.views.items()}}
-        return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in found)
+        views = {**self.views, **{name: view for c in planned_cascades for name, view in c.views.items()}}
+        return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in planned_cascades)
 
     def cascaded(self, plan: RegionPlan) -> RegionPlan:
         """Others take turns where none are said to."""
         return plan if self.tree.turns else super().cascaded(plan)
 
     def bounds(self, before: RegionPlan) -> GroupingBounds:
-        found, pinned = super().bounds(before), self.pinned
-        said = pinned.inside | self.tree.spilled
-        touching = (i for i, roots in enumerate(found.roots) if roots & said)
+        limits, pinned = super().bounds(before), self.pinned
+        fixed = pinned.inside | self.tree.spilled
+        touching = (i for i, roots in enumerate(limits.roots) if roots & fixed)
         closed = frozenset(self.tree.layers).union(touching)
-        ports = frozenset(found.ports) | pinned.outside
-        return replace(found, ports=ports, open=found.open - closed, settled=(found.settled | pinned.inside) - pinned.outside)
+        ports = frozenset(limits.ports) | pinned.outside
+        return replace(limits, ports=ports, open=limits.open - closed, settled=(limits.settled | pinned.inside) - pinned.outside)

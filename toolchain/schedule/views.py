@@ -1,4 +1,4 @@
-"""Which tensors share storage: views by Reshape, Slice and Transpose, parts written straight into their Concat."""
+"""Views: tensors that share storage, by Reshape, Slice and Transpose, and parts that are written straight into their Concat."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from toolchain.ops.tensor_scatter import PutRows
 
 @dataclass(frozen=True)
 class View:
-    """A tensor inside the storage of `root`: bytes from its start, how it lies from there, and bytes of one element. rows: of a
-    feature map [1, h, w, c] that the storage holds, where it does not hold all; elements are counted from the first of them.
-    channels, columns: that it holds, where not all."""
+    """A tensor inside the storage of `root`: bytes from its start, how it lies from there, and bytes of one element. `rows`:
+    of a feature map [1, h, w, c] that the storage holds, where it does not hold all; elements are counted from the first of
+    them. `channels`, `columns`: that it holds, where not all."""
 
     root: str
     offset_bytes: int
@@ -38,8 +38,8 @@ class View:
         return cls(name, 0, make_strides(kind.shape, kind.item_bytes, maps), kind.item_bytes)
 
     def held(self, rows: int, shape: tuple[int, ...], channels: int = 0, columns: int = 0) -> View:
-        """Of the tensor [1, h, w, c] where its storage holds so many rows; in surfaces, or of a block of channels or columns, one
-        that has its storage for itself."""
+        """The view of a tensor [1, h, w, c] whose storage holds so many rows. In surfaces, or of a block of channels or
+        columns, the tensor has its storage for itself."""
         strides = self.strides
         if channels or columns or (strides.maps is not None and strides.maps.order == "surface"):
             strides = make_strides((1, rows, columns or shape[2], channels or shape[3]), self.item_bytes, strides.maps)
@@ -59,31 +59,34 @@ class View:
         return tuple(sorted(range(len(along)), key=lambda d: -along[d]))
 
     def box_alone(self, box: Box) -> Strides:
-        """Of a box of the tensor by itself, as it passes through a memory of the chip: what are neighbours stay neighbours."""
+        """The strides of a box of the tensor in a buffer of its own; contiguous elements stay contiguous."""
         return make_strides(box.size, self.item_bytes, self.strides.maps, self.order)
 
     def stored_bytes(self, shape: tuple[int, ...]) -> int:
-        """Of a tensor of this shape that lies as this one does."""
+        """The bytes of a tensor of this shape that lies as this one does."""
         if self.rows:
             shape = (1, self.rows, self.columns or shape[2], self.channels or shape[3])
         return laid_bytes(shape, self.item_bytes, self.strides.maps)
 
 
 def can_inline(node: Node) -> bool:
-    """Whether units may spare this mover, who read and write what it moves where it lies. What is left of a state, a Join of one
-    part, lies where the next run reads it and is no matter of choice."""
+    """True where a data-movement operator may be inline. The copy of a state, a Concat of one part, may not: the next run
+    reads it where it lies."""
     return isinstance(node.op, Slice | Transpose) or (isinstance(node.op, IntegerConcat) and len(node.inputs) > 1)
 
 
 def is_inline(node: Node, views: Mapping[str, View]) -> bool:
-    """Whether at least a part of what a mover moves lies where it should already."""
+    """True where at least a part of the data of a data-movement operator lies in its place already."""
     root = views[node.outputs[0]].root
     return can_inline(node) and any(views[n].root == root for n in node.inputs if n in views)
 
 
 class ViewInputs(NamedTuple):
-    """What views are made of. ports: inputs and outputs, which own their storage. feature_maps: those that lie as `maps` says.
-    moved: outputs of movers that have a storage of their own whatever makes or reads them."""
+    """The inputs of view analysis.
+
+    `ports`: inputs and outputs, which own their storage. `feature_maps`: those that lie as `maps` says. `moved`: outputs of
+    data-movement operators that have a storage of their own in any case.
+    """
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
@@ -98,11 +101,11 @@ class ViewInputs(NamedTuple):
 
     def uses(self) -> Mapping[str, list[Node]]:
         """The nodes that read each tensor."""
-        found: dict[str, list[Node]] = {}
+        readers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in set(node.inputs):
-                found.setdefault(name, []).append(node)
-        return found
+                readers.setdefault(name, []).append(node)
+        return readers
 
 
 def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
@@ -127,46 +130,50 @@ def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
 
 def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mapping[str, list[Node]], in_place: bool) -> View:
     out = node.outputs[0]
-    own, reshaped = region.whole(out), any(isinstance(n.op, Reshape) for n in uses.get(out, []))
+    plain, reshaped = region.whole(out), any(isinstance(n.op, Reshape) for n in uses.get(out, []))
     if isinstance(node.op, Reshape):
         source = views[node.inputs[0]]
-        return View(source.root, source.offset_bytes, own.strides, own.item_bytes) if _alike(node, source, own, region) else own
+        return (
+            View(source.root, source.offset_bytes, plain.strides, plain.item_bytes)
+            if _lies_alike(node, source, plain, region)
+            else plain
+        )
     if isinstance(node.op, PutRows) and node.op.in_place:
         return views[node.inputs[0]]
-    apart = not in_place or out in region.ports or out in region.moved
-    if isinstance(node.op, Slice) and not apart and not reshaped:
+    is_separate = not in_place or out in region.ports or out in region.moved
+    if isinstance(node.op, Slice) and not is_separate and not reshaped:
         source = views[node.inputs[0]]
-        if _is_run(node.op, source, own):
+        if _is_run(node.op, source, plain):
             strides = source.strides.stepped(node.op.steps)
             return View(source.root, source.at(node.op.starts), strides, source.item_bytes)
-    if isinstance(node.op, Transpose) and not apart:
+    if isinstance(node.op, Transpose) and not is_separate:
         view = _permuted(views[node.inputs[0]], node.op.perm)
-        if view is not None and own.strides.maps is None and all(_takes(n, out, view) for n in uses.get(out, [])):
+        if view is not None and plain.strides.maps is None and all(_takes(n, out, view) for n in uses.get(out, [])):
             return view
-    return own
+    return plain
 
 
 def _permuted(view: View, perm: Sequence[int]) -> View | None:
-    """Of the tensor whose dimension i is dimension perm[i] of this one, in its place; None of maps in granules."""
+    """The view of a tensor whose dimension i is dimension perm[i] of this one; None of channel-blocked maps."""
     return None if view.strides.maps is not None else replace(view, strides=view.strides.permuted(perm))
 
 
 def _takes(node: Node, name: str, view: View) -> bool:
-    """Whether the operator reads or writes the tensor as it lies there."""
+    """True where the operator can read or write the tensor as it lies there."""
     neighbours = node.op.any_order(node).get(name) if isinstance(node.op, TiledOp) else None
     return neighbours is not None and (neighbours == 0 or view.strides.along[-1] == view.item_bytes)
 
 
-def _alike(node: Node, source: View, own: View, region: ViewInputs) -> bool:
-    """Whether a Reshape finds every element where it wants it, and all bytes that it would touch."""
+def _lies_alike(node: Node, source: View, target: View, region: ViewInputs) -> bool:
+    """True where a Reshape finds every element in its place, and all bytes that it touches."""
     before, after = region.types[node.inputs[0]].shape, region.types[node.outputs[0]].shape
-    fits = own.stored_bytes(after) <= source.stored_bytes(before)
-    return fits and source.strides.same_places(before, own.strides, after)
+    fits = target.stored_bytes(after) <= source.stored_bytes(before)
+    return fits and source.strides.same_places(before, target.strides, after)
 
 
-def _is_run(op: Slice, source: View, own: View) -> bool:
-    """Whether units can read what is sliced where it lies: neighbours along the last dimension, from a granule's first on."""
-    if op.steps[-1] != 1 or source.strides.maps != own.strides.maps:
+def _is_run(op: Slice, source: View, target: View) -> bool:
+    """True where units can read the slice where it lies: contiguous along the last dimension, from the start of a granule."""
+    if op.steps[-1] != 1 or source.strides.maps != target.strides.maps:
         return False
     return source.strides.maps is None or op.starts[-1] % source.strides.maps.granule == 0
 
@@ -175,7 +182,7 @@ def _in_place_parts(region: ViewInputs, uses: Mapping[str, list[Node]]) -> dict[
     """Views of concat parts, outermost Concat first, and of what is transposed. A part that is itself a view, a port, or reshaped
     stays apart."""
     placed: dict[str, View] = {}
-    made = {n.outputs[0]: n for n in region.nodes}
+    producers = {n.outputs[0]: n for n in region.nodes}
     for node in reversed(region.nodes):
         out = node.outputs[0]
         if out in region.moved:
@@ -184,21 +191,21 @@ def _in_place_parts(region: ViewInputs, uses: Mapping[str, list[Node]]) -> dict[
             name = node.inputs[0]
             view = _permuted(placed.get(out) or region.whole(out), np.argsort(node.op.perm).tolist())
             alone = uses[name] == [node] and name not in region.ports and region.whole(name).strides.maps is None
-            if alone and view is not None and name in made and _takes(made[name], name, view):
+            if alone and view is not None and name in producers and _takes(producers[name], name, view):
                 placed[name] = view
         if not isinstance(node.op, IntegerConcat):
             continue
-        whole, shape = placed.get(out) or region.whole(out), region.types[out].shape
+        joined, shape = placed.get(out) or region.whole(out), region.types[out].shape
         at = 0
         for name in node.inputs:
-            producer, own = made.get(name), region.types[name].shape
-            apart = producer is None or isinstance(producer.op, Reshape | Slice) or name in region.ports or name in placed
+            producer, part_shape = producers.get(name), region.types[name].shape
+            is_separate = producer is None or isinstance(producer.op, Reshape | Slice) or name in region.ports or name in placed
             reshaped = any(isinstance(n.op, Reshape) for n in uses[name])
             start = tuple(at if d == node.op.axis else 0 for d in range(len(shape)))
-            alike = region.whole(name).strides.maps == whole.strides.maps and whole.strides.is_whole(
-                start[-1], own[-1], shape[-1]
+            is_aligned = region.whole(name).strides.maps == joined.strides.maps and joined.strides.is_whole(
+                start[-1], part_shape[-1], shape[-1]
             )
-            if not apart and not reshaped and alike and node.inputs.count(name) == 1:
-                placed[name] = View(whole.root, whole.at(start), whole.strides, whole.item_bytes)
-            at += own[node.op.axis]
+            if not is_separate and not reshaped and is_aligned and node.inputs.count(name) == 1:
+                placed[name] = View(joined.root, joined.at(start), joined.strides, joined.item_bytes)
+            at += part_shape[node.op.axis]
     return placed
