@@ -1,5 +1,8 @@
-"""Plans in which no tensor leaves the SRAM, in as little of it as can be: the order of layers of fewest live bytes, the least
-that each layer needs beside them, and the fastest tiles that leave it at that."""
+"""Plans in which no tensor leaves the SRAM, in as little of it as can be.
+
+The order of layers has the fewest live bytes; each layer takes the least that it needs beside them; tiles are the fastest that
+leave it at that.
+"""
 
 from __future__ import annotations
 

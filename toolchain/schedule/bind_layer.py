@@ -56,7 +56,7 @@ class LayerDirective:
     """A layer of a schedule with its tiling and the units that may run it."""
 
     layer: Layer
-    said: LayerTree
+    statement: LayerTree
     tiling: Tiling
     units: tuple[Unit, ...]
 
@@ -99,14 +99,14 @@ def require_capable_units(
     """The units that can run the works; all of those that are named, or none."""
     reasons = {unit: broken(directive.layer, unit, tiles()) for unit in units}
     capable = tuple(unit for unit, reason in reasons.items() if reason is None)
-    if capable and not directive.said.call.units:
+    if capable and not directive.statement.call.units:
         return capable
     for unit, reason in reasons.items():
         if reason is not None:
             other = "" if len(layer_units(directive.layer, directive.tiling)) == 1 else ", or another unit"
             faults.of(
                 directive.layer,
-                directive.said.call.line,
+                directive.statement.call.line,
                 f"{unit.name} cannot run its tiles: {reason}; take smaller steps{other}",
             )
     return capable if len(capable) == len(units) else ()
@@ -226,7 +226,7 @@ def bind_rings(
     rings = {(ring.buffer, ring.memory): ring for ring in defaults}
     written: dict[tuple[OperandBuffer, str], Ring] = {}
     refusals: list[str] = []
-    for ring in directive.said.rings:
+    for ring in directive.statement.rings:
         key = ring.buffer, ring.memory
         refusal = "stands there twice" if key in written else None if key in rings else _no_ring(directive, ring, rings, resident)
         if refusal is not None:

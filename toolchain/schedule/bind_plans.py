@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
@@ -23,7 +24,7 @@ from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import flatten_tiles, sample_tiles
 from toolchain.schedule.stripes import LayerCall, Step
 from toolchain.schedule.text import quote_name
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes, staging_bytes
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.unit_choice import turn
 
@@ -32,7 +33,7 @@ def bind_prefetches(
     index: int, directive: LayerDirective, bound: BoundTree, facts: RegionFacts, faults: Faults
 ) -> tuple[Fetch, ...] | None:
     """The fetches of a layer by itself; None where some cannot be."""
-    fetches = directive.said.fetches
+    fetches = directive.statement.fetches
     if not fetches:
         return ()
     cuts: list[tuple[Prefetch, int]] = []
@@ -62,7 +63,7 @@ def _behind(name: str, of: int, bound: BoundTree, facts: RegionFacts) -> int | s
         return "it runs later; name this layer or one before it"
     if not isinstance(facts.layers[at].node.op, TiledOp):
         return "it is moved by DMA and has no tiles"
-    if any(at in cascade.layers for cascade in bound.turns):
+    if any(at in cascade.layers for cascade in bound.cascades):
         return "it runs in turns with others; name one that does not"
     if at not in bound.layers:
         return "the schedule does not name it, so that it might take turns; name it too"
@@ -85,7 +86,7 @@ def _fault(
         return f"{memory.key}.alignment_bytes does not divide that of DRAM, so that nothing is fetched ahead; leave it out"
     if count > len(constants.blocks):
         return f"{format_count(count, 'constant')} in all; with these loops it has {len(constants.blocks)}"
-    if any(ring.of_constants for ring in directive.said.rings) and count == len(constants.blocks):
+    if any(ring.of_constants for ring in directive.statement.rings) and count == len(constants.blocks):
         return "its constants pass through no ring then; leave out the rings of constants"
     return None
 
@@ -96,46 +97,144 @@ def fetches_all(directive: LayerDirective, parts: Sequence[Fetch]) -> bool:
     return constants is not None and sum(len(part.blocks) for part in parts) == len(constants.blocks)
 
 
-class DirectedLayerBuilder:
-    """The builder of the plans of layers that a schedule names. Raises CompileError with all faults that depend on where
-    tensors lie."""
+def _plan_directed(
+    index: int, directive: LayerDirective, resident: Collection[str], bound: BoundTree, facts: RegionFacts, faults: Faults
+) -> LayerPlan | None:
+    """A layer by itself. `resident`: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
+    layer, units, model = directive.layer, directive.units, facts.model
+    every = layer_units(layer, directive.tiling)
+    nest = layer.tiled.nest(layer, directive.tiling)
+    visited = list(sample_tiles(nest, turn(every)))
+    sizes = Sizes(layer, every)
+    for works in visited:
+        for tile in works if not isinstance(works, int) else ():
+            sizes.add(tile, resident)
+    fetches = bind_prefetches(index, directive, bound, facts, faults)
+    no_rings = fetches is not None and fetches_all(directive, fetches)
+    defaults = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
+    slots = bind_rings(directive, defaults, nest.works(), resident, faults, units)
+    if slots is None or fetches is None:
+        return None
+    # Where only the first constants are prefetched, the cycles are those without, as when the search chose them.
+    preloaded: dict[Hashable, AccessRange] = {
+        key: AccessRange(part.space, 0, 0, []) for part in fetches for key in part.offsets if no_rings
+    }
+    timer = PlanTimer(model, facts.views, resident)
+    return replace(timer.layer(layer, directive.tiling, slots, units, visited, turn(every), preloaded), fetches=fetches)
 
-    def __init__(self, given: BoundTree, facts: RegionFacts, cascades: Callable[[], CascadePlanner]):
-        """cascades is called where the schedule has cascades: it makes the planner of the region's cascades."""
-        self._given, self._facts, self._of_region = given, facts, cascades
+
+def _tiles_of(index: int, stripes: Iterable[Sequence[Step]], directive: LayerDirective) -> Iterator[TileTask]:
+    """All of a layer in turns, in order."""
+    calls = (step for step in chain.from_iterable(stripes) if isinstance(step, LayerCall) and step.layer == index)
+    return chain.from_iterable(directive.layer.tiled.nest(directive.layer, directive.tiling, c.extent).works() for c in calls)
+
+
+class FixedLayers:
+    """The layers of a region that a schedule fixes, with their plans. `inside`, `outside`: roots that must, and must not, lie
+    in SRAM whole."""
+
+    def __init__(self, bound: BoundTree, facts: RegionFacts, cascade_planner: Callable[[], CascadePlanner]):
+        """`cascade_planner` is called where the schedule has cascades: it makes the planner of the region's cascades."""
+        self.bound, self._facts, self._cascade_planner = bound, facts, cascade_planner
+        self._plans: dict[tuple[int, frozenset[str]], LayerPlan | None] = {}
+        self._planned_cascades: dict[frozenset[str], tuple[PlannedCascade, ...]] = {}
 
     @property
     def _cascades(self) -> CascadePlanner:
-        return self._of_region()
+        return self._cascade_planner()
 
-    def alone(self, indices: Sequence[int], resident: Collection[str]) -> dict[int, PlannedLayer]:
-        """Layers by themselves. `resident`: roots in SRAM."""
-        facts, faults, plans = self._facts, Faults(self._given.tree), dict[int, PlannedLayer]()
-        for index in indices:
-            layer, directive = facts.layers[index], self._given.asked.get(index)
-            if directive is None:
-                plans[index] = PlannedLayer(layer, None)
-                continue
-            inside = frozenset(tensors_in(layer, facts.views, resident))
-            plan = _planned(index, directive, inside, self._given, facts, faults)
-            plans[index] = PlannedLayer(layer, plan)
+    @property
+    def inside(self) -> frozenset[str]:
+        return self.bound.resident
+
+    @cached_property
+    def rows(self) -> frozenset[str]:
+        """Roots of which the latest rows are kept."""
+        return frozenset(root for cascade in self.bound.cascades for root in cascade.rows)
+
+    @cached_property
+    def outside(self) -> frozenset[str]:
+        return self.bound.spilled.union(self.rows, self._through_rings())
+
+    def _through_rings(self) -> Iterator[str]:
+        """Roots that layers bring to rings of their own or take from them."""
+        for directive in self.bound.directives.values():
+            layer = directive.layer
+            reads = next(layer.tiled.nest(layer, directive.tiling).works()).reads
+            for ring in (written.buffer for written in directive.statement.rings if not written.of_constants):
+                operands = (
+                    [(box.tensor, box.role) for box in reads] if ring.role == "input" else [(layer.node.outputs[0], "output")]
+                )
+                for tensor, role in operands[ring.number : ring.number + 1]:
+                    # In other memories rings bring resident tensors too.
+                    if all(unit.roles[role] == Space.SRAM for unit in directive.units):
+                        yield self._facts.views[tensor].root
+
+    def plan_layer(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
+        """The plan of a layer outside cascades; None of a data-movement operator. `inside`: its tensors that lie in SRAM.
+        Raises CompileError."""
+        key = index, inside
+        if key not in self._plans:
+            faults = Faults(self.bound.tree)
+            self._plans[key] = self._plan_layer(index, {self._facts.views[n].root for n in inside}, faults)
+            faults.end()
+        return self._plans[key]
+
+    def plan_layers(self, indices: Sequence[int]) -> dict[int, PlannedLayer]:
+        """The plans of layers outside cascades. Raises CompileError with the faults of all of them."""
+        faults = Faults(self.bound.tree)
+        plans = {i: PlannedLayer(self._facts.layers[i], self._plan_layer(i, self.inside, faults)) for i in indices}
         faults.end()
         return plans
 
-    def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
-        """Layers in turns. `resident`: roots that lie in SRAM whole."""
-        faults = Faults(self._given.tree)
-        cascades = [self._turns(directive, resident, faults) for directive in self._given.turns]
-        faults.end()
-        return tuple(f for f in cascades if f is not None)
+    def _plan_layer(self, index: int, resident: Collection[str], faults: Faults) -> LayerPlan | None:
+        """The plan of one layer. `resident`: roots in SRAM."""
+        directive = self.bound.directives.get(index)
+        if directive is None:
+            return None
+        inside = frozenset(tensors_in(directive.layer, self._facts.views, resident))
+        return _plan_directed(index, directive, inside, self.bound, self._facts, faults)
 
-    def _turns(self, cascade: CascadeDirective, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
+    def plan_cascades(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
+        """The cascades that the schedule names. `resident`: roots in SRAM whole. Raises CompileError."""
+        key = frozenset(resident)
+        if key not in self._planned_cascades:
+            faults = Faults(self.bound.tree)
+            planned = [self._plan_cascade(directive, key, faults) for directive in self.bound.cascades]
+            faults.end()
+            self._planned_cascades[key] = tuple(cascade for cascade in planned if cascade is not None)
+        return self._planned_cascades[key]
+
+    @cached_property
+    def in_cascades(self) -> frozenset[int]:
+        """The layers of its cascades."""
+        return frozenset(i for cascade in self.bound.cascades for i in cascade.layers)
+
+    def least_bytes(self) -> Mapping[int, int]:
+        """SRAM that each layer it names needs beside what stays there, where nothing else does."""
+        sram, align = int(Space.SRAM), self._facts.chip.sram.alignment_bytes
+        plans = {i: self._least_plan(i) for i in self.bound.directives if i not in self.in_cascades}
+        least = {i: plan.staging_bytes.get(sram, 0) for i, plan in plans.items() if plan is not None}
+        for directive, cascade in zip(self.bound.cascades, self.plan_cascades(self.inside)):
+            partial_views = {v.root: v for v in cascade.views.values()}
+            types = self._facts.layers[directive.layers.start].types
+            rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in partial_views.items())
+            slots = sum(p.plan.staging_bytes.get(sram, 0) for p in cascade.layers if p.plan is not None)
+            least |= dict.fromkeys(directive.layers, rows + slots)
+        return least
+
+    def _least_plan(self, index: int) -> LayerPlan | None:
+        layer = self._facts.layers[index]
+        names = (*layer.activations, *layer.node.outputs)
+        return self.plan_layer(index, frozenset(n for n in names if self._facts.views[n].root in self.inside))
+
+    def _plan_cascade(self, cascade: CascadeDirective, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
         self._require_rows(cascade, faults)
         self._require_blocks(cascade, frozenset(resident), faults)
         chosen: dict[int, TileChoice] = {}
         for index in cascade.layers:
-            directive = self._given.asked[index]
-            for fetch in directive.said.fetches:
+            directive = self.bound.directives[index]
+            for fetch in directive.statement.fetches:
                 faults.of(directive.layer, fetch.line, "fetch: layers in turns bring their constants themselves; leave it out")
             chosen[index] = TileChoice(directive.tiling, directive.units)
         if faults:
@@ -144,10 +243,10 @@ class DirectedLayerBuilder:
         visited = list(flatten_tiles(draft.visited))
         slots: dict[int, tuple[Ring, ...]] = {}
         for index in cascade.layers:
-            directive, units = self._given.asked[index], chosen[index].units
+            directive, units = self.bound.directives[index], chosen[index].units
             tiles = [work for layer, all_tiles in visited if layer == index for work in all_tiles]
             defaults = draft.blocks[index].slots(BufferCounts(self._facts.depth, self._facts.depth), True)
-            all_tiles = _works_of(index, draft.stripes.steps, directive)
+            all_tiles = _tiles_of(index, draft.stripes.steps, directive)
             rings = bind_rings(directive, defaults, all_tiles, draft.inside, faults, units)
             if require_capable_units(directive, units, lambda tiles=tiles: tiles, faults) and rings is not None:
                 slots[index] = rings
@@ -155,7 +254,7 @@ class DirectedLayerBuilder:
 
     def _require_rows(self, cascade: CascadeDirective, faults: Faults) -> None:
         """Check that as many rows of each tensor are kept as stripes need."""
-        layers, height, lines = cascade.layers, cascade.loop.step, self._given.lines
+        layers, height, lines = cascade.layers, cascade.loop.step, self.bound.lines
         partial = set(self._cascades.kept(layers.start, layers.stop, ()).values())
         for root in sorted(cascade.rows.keys() - partial):
             faults.add(
@@ -198,118 +297,3 @@ class DirectedLayerBuilder:
         layers, views = cascade.layers, self._facts.views
         outputs = {views[layer.node.outputs[0]].root for layer in self._facts.layers[layers.start : layers.stop - 1]}
         return outputs <= cascade.rows.keys() and bool(self._cascades.columns(layers.start, layers.stop, frozenset()))
-
-
-def _planned(
-    index: int, directive: LayerDirective, resident: Collection[str], bound: BoundTree, facts: RegionFacts, faults: Faults
-) -> LayerPlan | None:
-    """A layer by itself. `resident`: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
-    layer, units, model = directive.layer, directive.units, facts.model
-    every = layer_units(layer, directive.tiling)
-    nest = layer.tiled.nest(layer, directive.tiling)
-    visited = list(sample_tiles(nest, turn(every)))
-    sizes = Sizes(layer, every)
-    for works in visited:
-        for tile in works if not isinstance(works, int) else ():
-            sizes.add(tile, resident)
-    fetches = bind_prefetches(index, directive, bound, facts, faults)
-    no_rings = fetches is not None and fetches_all(directive, fetches)
-    defaults = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
-    slots = bind_rings(directive, defaults, nest.works(), resident, faults, units)
-    if slots is None or fetches is None:
-        return None
-    walk = PlanTimer(model, facts.views, resident)
-    # Where only the first constants are there, its cycles are those with none there, as when they were dealt.
-    preloaded: dict[Hashable, AccessRange] = {
-        key: AccessRange(part.space, 0, 0, []) for part in fetches for key in part.offsets if no_rings
-    }
-    works = walk.works(layer, slots, units, visited, turn(every), None, preloaded)
-    ring_bytes = staging_bytes(slots, model.chip)
-    return LayerPlan(directive.tiling, slots, ring_bytes, works, walk.cycles, walk.busy_cycles, units, fetches=fetches)
-
-
-def _works_of(index: int, stripes: Iterable[Sequence[Step]], directive: LayerDirective) -> Iterator[TileTask]:
-    """All of a layer in turns, in order."""
-    calls = (step for step in chain.from_iterable(stripes) if isinstance(step, LayerCall) and step.layer == index)
-    return chain.from_iterable(directive.layer.tiled.nest(directive.layer, directive.tiling, c.extent).works() for c in calls)
-
-
-class FixedLayers:
-    """The layers of a region that a schedule fixes, with their plans. `inside`, `outside`: roots that must, and must not, lie
-    in SRAM whole."""
-
-    def __init__(self, given: BoundTree, facts: RegionFacts, made: DirectedLayerBuilder):
-        self.given, self._facts, self._made = given, facts, made
-        self._plans: dict[tuple[int, frozenset[str]], LayerPlan | None] = {}
-        self._cascades: dict[frozenset[str], tuple[PlannedCascade, ...]] = {}
-
-    @property
-    def inside(self) -> frozenset[str]:
-        return self.given.resident
-
-    @cached_property
-    def rows(self) -> frozenset[str]:
-        """Roots of which the latest rows are kept."""
-        return frozenset(root for cascade in self.given.turns for root in cascade.rows)
-
-    @cached_property
-    def outside(self) -> frozenset[str]:
-        return self.given.spilled.union(self.rows, self._through_rings())
-
-    def _through_rings(self) -> Iterator[str]:
-        """Roots that layers bring to rings of their own or take from them."""
-        for directive in self.given.asked.values():
-            layer = directive.layer
-            reads = next(layer.tiled.nest(layer, directive.tiling).works()).reads
-            for ring in (written.buffer for written in directive.said.rings if not written.of_constants):
-                operands = (
-                    [(box.tensor, box.role) for box in reads] if ring.role == "input" else [(layer.node.outputs[0], "output")]
-                )
-                for tensor, role in operands[ring.number : ring.number + 1]:
-                    if all(
-                        unit.roles[role] == Space.SRAM for unit in directive.units
-                    ):  # elsewhere rings bring what is resident too
-                        yield self._facts.views[tensor].root
-
-    def alone(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
-        """The plan of a layer outside cascades; None of a data-movement operator. `inside`: its tensors that lie in SRAM.
-        Raises CompileError."""
-        key = index, inside
-        if key not in self._plans:
-            roots = {self._facts.views[n].root for n in inside}
-            self._plans[key] = self._made.alone([index], roots)[index].plan
-        return self._plans[key]
-
-    def made(self, indices: Sequence[int]) -> dict[int, PlannedLayer]:
-        """Layers by themselves, with all that is wrong with them. Raises CompileError."""
-        return self._made.alone(indices, self.inside)
-
-    def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
-        """The cascades that the schedule names. `resident`: roots in SRAM whole. Raises CompileError."""
-        key = frozenset(resident)
-        if key not in self._cascades:
-            self._cascades[key] = self._made.turns(key)
-        return self._cascades[key]
-
-    @cached_property
-    def together(self) -> frozenset[int]:
-        """Layers in turns."""
-        return frozenset(i for cascade in self.given.turns for i in cascade.layers)
-
-    def least_bytes(self) -> Mapping[int, int]:
-        """SRAM that each layer it names needs beside what stays there, where nothing else does."""
-        sram, align = int(Space.SRAM), self._facts.chip.sram.alignment_bytes
-        plans = {i: self._least_plan(i) for i in self.given.asked if i not in self.together}
-        least = {i: plan.staging_bytes.get(sram, 0) for i, plan in plans.items() if plan is not None}
-        for directive, cascade in zip(self.given.turns, self.turns(self.inside)):
-            partial_views = {v.root: v for v in cascade.views.values()}
-            types = self._facts.layers[directive.layers.start].types
-            rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in partial_views.items())
-            slots = sum(p.plan.staging_bytes.get(sram, 0) for p in cascade.layers if p.plan is not None)
-            least |= dict.fromkeys(directive.layers, rows + slots)
-        return least
-
-    def _least_plan(self, index: int) -> LayerPlan | None:
-        layer = self._facts.layers[index]
-        names = (*layer.activations, *layer.node.outputs)
-        return self.alone(index, frozenset(n for n in names if self._facts.views[n].root in self.inside))

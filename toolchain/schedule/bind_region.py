@@ -164,14 +164,14 @@ class CascadeDirective:
 class BoundTree:
     """A schedule, resolved against its region.
 
-    `layers`: statements by index of the layer. `asked`: their directives. `whole`: every layer is named. `resident`, `spilled`:
-    roots that must lie in SRAM and in DRAM.
+    `layers`: statements by index of the layer. `directives`: their loops, tilings and units. `whole`: every layer is named.
+    `resident`, `spilled`: roots that must lie in SRAM and in DRAM.
     """
 
     tree: RegionTree
     layers: Mapping[int, LayerTree]
-    asked: Mapping[int, LayerDirective]
-    turns: tuple[CascadeDirective, ...]
+    directives: Mapping[int, LayerDirective]
+    cascades: tuple[CascadeDirective, ...]
     resident: frozenset[str]
     spilled: frozenset[str]
     whole: bool
@@ -179,7 +179,7 @@ class BoundTree:
 
     def alone(self, index: int) -> bool:
         """True where the schedule names the layer outside a cascade."""
-        return index in self.layers and not any(index in cascade.layers for cascade in self.turns)
+        return index in self.layers and not any(index in cascade.layers for cascade in self.cascades)
 
 
 def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:

@@ -22,12 +22,14 @@ from toolchain.schedule.tilings import Candidate, layer_units
 from toolchain.schedule.unit_choice import chain_of, emit_at_zero, units_for
 from toolchain.schedule.views import View
 
+_TRIED = 6  # tilings of a layer
+_BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
+
 
 def count_min_reads(
     layer: Layer, rows: Iterable[Span], tiles: Iterable[TileTask], chosen: TileChoice, inside: Collection[str]
 ) -> int | None:
-    """The least bytes that a layer reads from outside the SRAM for one block of channels of its whole output; None where it reads
-    nothing there.
+    """The least bytes that a layer reads from outside the SRAM for one block of channels; None where it reads nothing there.
 
     `rows`: of the output, of each call. `tiles`: of one of those calls. `inside`: tensors that lie in SRAM.
     """
@@ -52,8 +54,8 @@ def count_min_reads(
 
 
 def _elements(layer: Layer, tensor: str, axis: int, rows: Iterable[Span]) -> int:
-    """Rows (axis 1) or columns of a tensor that these of the output need, those in common to two of them twice; where windows
-    leave some out, one stands for all."""
+    """The rows (axis 1) or columns of a tensor that these of the output need; those that two of them share count twice. Where
+    windows leave some out, one stands for all."""
     windows = (layer.tiled.windows(layer, axis) or {}).get(tensor, ())
     dense = (w for w in windows if (w.kernel - 1) * w.dilation + 1 >= w.stride)
     return min((sum(count for _, count in {w.needed(*part) for part in rows}) for w in dense), default=1)
@@ -61,10 +63,6 @@ def _elements(layer: Layer, tensor: str, axis: int, rows: Iterable[Span]) -> int
 
 def _together(channels: Iterable[Span]) -> int:
     return len({at for start, count in channels for at in range(start, start + count)})
-
-
-_TRIED = 6  # tilings of a layer
-_BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
 
 
 class _Cut(NamedTuple):

@@ -20,10 +20,15 @@ from toolchain.schedule.tile_buffers import box_strides
 from toolchain.schedule.unit_choice import emit_at_zero, find_capable_units
 from toolchain.schedule.views import View
 
+_PLACES = 8  # inside a burst that are looked at
+
 
 class TileCost(NamedTuple):
-    """A work on one unit: what it asks there; on the unit that takes its sums out of their memory, if one does; and of how many
-    works sums lie in that memory at once."""
+    """The cost of a tile on one unit.
+
+    `wanted`: on the unit itself. `emit`: on the unit that takes its sums out of their memory, if one does. `held`: tiles whose
+    sums lie in that memory at once.
+    """
 
     wanted: QueueCost
     emit: QueueCost | None = None
@@ -31,7 +36,6 @@ class TileCost(NamedTuple):
 
 
 _AT_FIRST = range(1)  # of a burst
-_PLACES = 8  # inside a burst that are looked at
 
 Runs = Mapping[Unit, TileCost]  # on each unit that can run a work
 Brought = tuple[tuple[Unit, QueueCost], ...]  # by each DMA channel that can
@@ -139,8 +143,8 @@ class CostModel:
         return cost
 
     def able(self, layer: Layer, visited: Iterable[Sequence[TileTask] | int]) -> tuple[Unit, ...]:
-        """The units that can run every work of the layer, so that each of them can take any chain; none where its tiles are too
-        large for the arrays that have their dataflow."""
+        """The units that can run every tile of the layer, so that each of them can take any chain. There are none where its
+        tiles are too large for the arrays that have their dataflow."""
         capable: list[Unit] | None = None
         for tile in (tile for tiles in visited if not isinstance(tiles, int) for tile in tiles):
             runs = self.runs(layer, tile)

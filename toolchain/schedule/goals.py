@@ -53,8 +53,8 @@ CYCLES = Goal()
 
 
 def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
-    """The plan of fewest cycles, where that is a raced one the best of the others, for what waits for what is expected less well
-    there, and the one that spills least."""
+    """The plan of fewest cycles, and the one that spills least. Where the first is a raced one, the best of the others too,
+    whose waits are expected better."""
     best = min(plans, key=lambda plan: plan.cycles)
     others = [plan for plan in plans if not plan.raced] if best.raced else []
     least = min(plans, key=lambda plan: (plan.spilled_bytes, plan.cycles))

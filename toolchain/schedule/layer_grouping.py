@@ -23,6 +23,12 @@ from toolchain.schedule.plan import Storage
 from toolchain.schedule.plan_cost import CostWeights
 from toolchain.schedule.stripes import WHOLE, Sweep
 
+_STATES = 12  # kept at a cut
+_LONGEST = 12  # layers of a cascade
+_CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
+_HEIGHTS = 4  # of stripes that are planned for one cascade
+_LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that moves least is taken
+_BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each
 _WIDTHS = 3  # of blocks of columns
 
 Roots = frozenset[str]
@@ -70,8 +76,10 @@ class CascadeBounds:
         self._columns: dict[tuple[int, int, Roots, int], Mapping[int, float]] = {}
 
     def cycles(self, first: int, end: int, resident: Roots, room: int) -> float | None:
-        """The cycles that a cascade takes at least: all that its layers compute, and all that it moves, constants that do not
-        stay once more for each stripe. None where it keeps more than there is room for."""
+        """The cycles that a cascade takes at least; None where it keeps more rows than there is room for.
+
+        It is all that its layers compute, or all that it moves. Constants that do not stay are moved once more for each stripe.
+        """
         fixed = self._fixed(first, end, resident)
         if fixed is None:
             return None
@@ -131,8 +139,10 @@ class CascadeBounds:
         return self._inside[index]
 
     def _fixed(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
-        """The part of a cascade's bound that its stripes do not change: cycles with all in SRAM, tensor bytes moved, constant
-        bytes; None where it keeps no tensor."""
+        """The part of a cascade's bound that its stripes do not change; None where it keeps no tensor.
+
+        It is the cycles with all tensors in SRAM, the tensor bytes that it moves, and its constant bytes.
+        """
         key = first, end, resident
         if key not in self._least:
             self._least[key] = self._found_fixed(first, end, resident)
@@ -152,13 +162,6 @@ class CascadeBounds:
         moved = bounds.moved_bytes(first, end, resident.union(partial))
         return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
 
-
-_STATES = 12  # kept at a cut
-_LONGEST = 12  # layers of a cascade
-_CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
-_HEIGHTS = 4  # of stripes that are planned for one cascade
-_LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that moves least is taken
-_BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each
 
 CascadeKey = tuple[int, int, Roots]  # layers [first, end) and what of theirs lies in SRAM whole
 
@@ -223,8 +226,8 @@ class _State(NamedTuple):
 class GroupingSearch:
     """The search of the cheapest path for so many bytes of SRAM.
 
-    `others`: bytes of the other memories. `by`: the weights by which plans are compared; bytes count a little even where they
-    count nothing there, so that of equal paths the one of least traffic wins. `planned`: cascades of earlier searches, by room.
+    `others`: bytes of the other memories. `by`: the weights by which plans are compared. Bytes count a little even where they
+    have no weight, so that of equal paths the one of least traffic wins. `planned`: cascades of earlier searches, by room.
     """
 
     def __init__(
@@ -249,8 +252,7 @@ class GroupingSearch:
         return self._usable - self._bounds.size_bytes(separate)
 
     def best(self, near: float, rounds: int) -> list[LayerGroup] | None:
-        """The groups of a path that is within `near` of the bound, or of the best path after so many rounds; None where there
-        is no path."""
+        """The groups of a path within `near` of the bound, or of the best path after so many rounds; None without a path."""
         best_path: _State | None = None
         for _ in range(rounds):
             path = self._path(only_planned=False)
@@ -366,8 +368,11 @@ class GroupingSearch:
                     yield chosen
 
     def _settle(self, step: _Step, better: float) -> None:
-        """Plans a cascade, as far as it could cost less than `better`, which a way through it must that is better than what is
-        known: blocks of columns, which take longest to plan, once nothing else fits and the best path still goes through it."""
+        """Plan a cascade, as far as it could cost less than `better`, which a path through it must to beat the best one.
+
+        Blocks of columns take longest to plan. They are planned once nothing else fits and the best path still goes through the
+        cascade.
+        """
         by_room = self._planned.setdefault(step.key, {})
         self._costs.pop(step.first, None)
         if step.room not in by_room:

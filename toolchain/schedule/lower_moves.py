@@ -16,6 +16,8 @@ from toolchain.schedule.copies import CopyEngine, Location, Stride, copies, fill
 from toolchain.schedule.queues import sum_queue_cost
 from toolchain.schedule.views import View
 
+INDEXED = 1  # a base register that is named when it is known which are free
+
 
 @dataclass(frozen=True)
 class StridedRun:
@@ -182,7 +184,6 @@ def padding(shape: Shape, strides: Strides) -> tuple[Shape, Shape] | None:
     return ((0,) * (len(shape) - 1) + (shape[-1],), (*shape[:-1], rest)) if rest else None
 
 
-INDEXED = 1  # a base register that is named when it is known which are free
 Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tensor lies
 
 

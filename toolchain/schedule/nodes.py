@@ -64,9 +64,11 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Call:
-    """A layer's tiles, one after the other, on those of these units that are free first; () of a mover, or where nothing is
-    said: any that can. `dataflow`, `mode`: of the array, "" for its first. `inline`: of a mover: units read and write where it
-    lies what it would move."""
+    """A layer's tiles, one after the other, each on the unit of these that is free first.
+
+    `units`: () for data movement, or any that can. `dataflow`, `mode`: of the array, "" for its first. `inline`: of data
+    movement: units read and write the data where it lies.
+    """
 
     layer: str
     units: tuple[str, ...] = ()

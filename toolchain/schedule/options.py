@@ -45,9 +45,11 @@ LEVELS = (
 
 @dataclass(frozen=True)
 class RegionInput:
-    """Nodes of one region, in an order that runs, of an integer graph; the tensors that enter and leave it; for which machine
-    and with what of its ways to plan. `inline`: of these movers, by name, whether units read and write what they move where it
-    lies; of others it is open."""
+    """The input of planning: nodes of one region, in an order that runs, of an integer graph.
+
+    `inputs`, `outputs`: tensors that enter and leave the region. `inline`: data-movement operators, by name, whose data units
+    read and write where it lies, or not; it is open for others.
+    """
 
     graph: Graph
     nodes: Sequence[Node]

@@ -14,7 +14,7 @@ from itertools import islice
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.timing_model import SharedTasks
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, TileTask
+from toolchain.ops.kit.tile import Box, TileTask, Tiling
 from toolchain.schedule.cost import Brought, CostModel, TileCost
 from toolchain.schedule.dependences import AccessRange, DependenceTracker
 from toolchain.schedule.nodes import Ring
@@ -22,7 +22,7 @@ from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, PlannedQueues, QueueCost
 from toolchain.schedule.sampling import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
-from toolchain.schedule.tile_buffers import needs_staging
+from toolchain.schedule.tile_buffers import LayerPlan, needs_staging, staging_bytes
 from toolchain.schedule.tile_pipeline import (
     LayerPipeline,
     Loads,
@@ -76,6 +76,20 @@ class PlanTimer:
         """The cycles of the busiest DMA channel, without waits."""
         self._finish()
         return max(self._queues.own_cycles(channel.queue) for channel in self._chip.channels)
+
+    def layer(
+        self,
+        layer: Layer,
+        tiling: Tiling,
+        rings: tuple[Ring, ...],
+        units: tuple[Unit, ...],
+        visited: Sequence[Sequence[TileTask] | int],
+        period: int,
+        preloaded: Mapping[Hashable, AccessRange] | None = None,
+    ) -> LayerPlan:
+        """The plan of a tiling, timed alone with its rings at no address. `preloaded`: constants that are not loaded."""
+        count = self.works(layer, rings, units, visited, period, None, preloaded)
+        return LayerPlan(tiling, rings, staging_bytes(rings, self._chip), count, self.cycles, self.busy_cycles, units)
 
     def works(
         self,

@@ -22,27 +22,31 @@ from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange
 from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
-from toolchain.schedule.nodes import Prefetch, Ring
+from toolchain.schedule.nodes import Prefetch
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.plan_cost import PlanCosts
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import sample_tiles
-from toolchain.schedule.tile_buffers import PlannedLayer, Room, staging_bytes
+from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Room
 from toolchain.schedule.unit_choice import turn
+
+_FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
+_USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
+_LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
+_BY_ADDRESSES = 2.0  # times what is gained where addresses stay: places that nothing had before wait for nothing
+_FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
 
 @dataclass(frozen=True)
 class PreloadedCost:
     """The cost of one layer whose constants are there when it begins.
 
-    `cycles`: from its first tile to its last. `busy_cycles`: of the busiest queue alone. `moved_cycles`: of the loads and stores
-    that remain. `slots`: its other rings. `grows_bytes`: by how much the constants take more memory than in rings.
+    `plan`: with its other rings. `moved_cycles`: of the loads and stores that remain. `grows_bytes`: by how much the constants
+    take more memory than in rings.
     """
 
     constants: LayerConstants
-    slots: tuple[Ring, ...]
-    cycles: int
-    busy_cycles: float
+    plan: LayerPlan
     moved_cycles: float
     grows_bytes: int
 
@@ -58,21 +62,16 @@ def with_constants_there(plan: RegionPlan, index: int, model: CostModel) -> Prel
     if constants is None or pitch % chip.spaces[constants.space].memory.alignment_bytes:
         return None
     inside = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in plan.residents)
-    slots = tuple(s for s in tiled.rings if not s.of_constants)
-    here = AccessRange(constants.space, 0, 0, [])
-    walk, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
+    rings = tuple(ring for ring in tiled.rings if not ring.of_constants)
+    timer, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
     tiles = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
-    walk.works(layer, slots, tiled.units, tiles, period, None, {block.key: here for block in constants.blocks})
-    rings = tiled.staging_bytes.get(constants.space, 0) - staging_bytes(slots, chip).get(constants.space, 0)
-    grows = sum(round_up(block.size_bytes, pitch) for block in constants.blocks) - rings
-    return PreloadedCost(constants, slots, walk.cycles, walk.busy_cycles, walk.moved_cycles, grows)
+    here = AccessRange(constants.space, 0, 0, [])
+    preloaded: dict[Hashable, AccessRange] = {block.key: here for block in constants.blocks}
+    timed = timer.layer(layer, tiled.tiling, rings, tiled.units, tiles, period, preloaded)
+    ring_bytes = tiled.staging_bytes.get(constants.space, 0) - timed.staging_bytes.get(constants.space, 0)
+    grows = sum(round_up(block.size_bytes, pitch) for block in constants.blocks) - ring_bytes
+    return PreloadedCost(constants, timed, timer.moved_cycles, grows)
 
-
-_FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
-_USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
-_LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
-_BY_ADDRESSES = 2.0  # times what is gained where addresses stay: places that nothing had before wait for nothing
-_FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
 
 Place = Callable[[Sequence[PlannedLayer], bool], RegionPlan | None]
 
@@ -138,9 +137,12 @@ class PrefetchSearch:
         return self._known_places[key]
 
     def _most_gains(self) -> Iterator[float]:
-        """Cycles, if no layer waits for its constants: each alone; and amid the others, which hide a part of what one waits, and
-        beside which it may gain by other addresses."""
-        yield sum(max(0.0, self._plan_cycles(i) - cost.cycles) for i, cost in self._known.items())
+        """Two upper bounds of the cycles gained if no layer waits for its constants.
+
+        The first times each layer alone. The second times them together: neighbours hide a part of the waits, and other addresses
+        may gain more.
+        """
+        yield sum(max(0.0, self._plan_cycles(i) - cost.plan.cycles) for i, cost in self._known.items())
         constants = {i: cost.constants for i, cost in self._known.items()}
         yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, constants))
 
@@ -226,7 +228,7 @@ class PrefetchSearch:
         cost = self._known[index]
         fetched_before = sum(since < index for since in fetched)
         load_cycles = sum(self._block_cycles(b) for b in islice(cost.constants.blocks, fetched_before, None))
-        return max(cost.cycles, cost.moved_cycles + load_cycles) - cost.moved_cycles - load_cycles
+        return max(cost.plan.cycles, cost.moved_cycles + load_cycles) - cost.moved_cycles - load_cycles
 
     def _block_cycles(self, block: ConstantBlock) -> float:
         return block.size_bytes / self._chip.dram.read_bytes_per_cycle
@@ -240,8 +242,7 @@ class PrefetchSearch:
         parts = split_constants(cost.constants, cuts, self._pitch)
         if len(fetched) < len(cost.constants.blocks):
             return replace(planned, plan=replace(planned.plan, fetches=parts))
-        plan = replace(planned.plan, rings=cost.slots, staging_bytes=staging_bytes(cost.slots, self._chip), fetches=parts)
-        return replace(planned, plan=replace(plan, cycles=cost.cycles, busy_cycles=cost.busy_cycles))
+        return replace(planned, plan=replace(cost.plan, fetches=parts))
 
 
 def _served(layers: Sequence[PlannedLayer]) -> int:

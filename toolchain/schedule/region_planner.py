@@ -18,6 +18,10 @@ from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, 
 from toolchain.schedule.prefetch import PrefetchSearch
 from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
 
+_CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
+_FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
+_USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
+_TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 _GAIN = 0.001  # of the plan's cycles: less is not worth more operations, nor looking for it
 
 Finer = Callable[[int, RegionPlan], Sequence[LayerPlan]]  # tilings of a layer with more tiles than the plan's
@@ -53,12 +57,6 @@ def _most(plan: RegionPlan, group: Sequence[int]) -> int:
     plans = [p.plan for p in plan.layers]
     pairs = ((plans[i], plans[j]) for i in group for j in (i - 1, i + 1) if 0 <= j < len(plans))
     return sum(min(a.cycles, b.cycles) for a, b in pairs if a and b and a.units[0].kind != b.units[0].kind)
-
-
-_CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
-_FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
-_USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
-_TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
 class RegionPlanner(LayerByLayer):

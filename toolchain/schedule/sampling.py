@@ -10,6 +10,8 @@ from toolchain.ops.kit.tile import TileTask
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.stripes import BufferReset, BufferShift
 
+_LONGEST_PERIOD = 8  # stripes
+
 # Of equal steps, of the innermost loop: the pipeline is in its stride after two works, that of all layers together after three.
 SEEN, SEEN_IN_PLANS = 3, 4
 _SEEN_OUTER = 2
@@ -21,8 +23,11 @@ Visited = Sequence[Sequence[TileTask] | int]  # the works of such points
 
 
 def sample_points(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point: tuple[Any, ...] = ()) -> Iterator[Visit]:
-    """The points that stand for all, in order, with what is to be repeated: the last `period` steps that are looked at, as
-    many of which keep all units busy once. `seen`: how many of the innermost loop are looked at."""
+    """The points that stand for all, in order, with what is to be repeated.
+
+    The last `period` steps that are sampled are repeated: so many keep all units busy once. `seen`: sampled steps of the
+    innermost loop.
+    """
     if not axes:
         yield point
         return
@@ -41,9 +46,6 @@ def sample_points(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point
 def sample_tiles(nest: Nest, period: int = 1, seen: int = SEEN) -> Iterator[Sequence[TileTask] | int]:
     """The works at the points that stand for all, and how often what is repeated."""
     return (visit if isinstance(visit, int) else nest.body(visit) for visit in sample_points(nest.axes, period, seen))
-
-
-_LONGEST_PERIOD = 8  # stripes
 
 
 def flatten_tiles(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[TileTask]]]:

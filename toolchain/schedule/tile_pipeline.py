@@ -22,8 +22,10 @@ SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memor
 
 
 class LayerPipeline(NamedTuple):
-    """A layer, the units that its works may go to, its rings with where their slots lie, and where its constants do that are
-    fetched ahead, by the keys of their blocks."""
+    """A layer with its units and rings.
+
+    `rings`: the state of each, and where its slots lie. `ahead`: ranges of prefetched constants, by keys of their blocks.
+    """
 
     layer: Layer
     units: Sequence[Unit]

@@ -23,6 +23,7 @@ from toolchain.schedule.tile_buffers import LayerPlan, Room, Sizes, fits, stagin
 from toolchain.schedule.unit_choice import emit_at_zero, speed, turn, units_for
 from toolchain.schedule.views import View
 
+_FINER_TILINGS = 3  # tilings with more tiles that are tried for one layer
 _ENOUGH_TILES = 4096
 _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
 _FINER_TRIED, _FINER_WORKS, _FINER_CYCLES = 12, 8, 1.15  # next tilings, times the works and the cycles that finer ones may have
@@ -77,8 +78,10 @@ class LayerTilings:
         self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
 
     def best(self, room: Room, most: int, by: CostWeights = ALONE) -> LayerPlan | None:
-        """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
-        slots; None where not one fits. What is found for one room does not depend on what was looked for before."""
+        """The plan of fewest cycles among the first `most` tilings that fit the room; None where not one fits.
+
+        More tilings are tried until one has all of its slots. The answer for one room does not depend on earlier ones.
+        """
         size = room.get(int(Space.SRAM), 0)
         answers = self._chosen.setdefault((by, most, *(bytes_ for space, bytes_ in room.items() if space != Space.SRAM)), [])
         for first, below, plan in answers:
@@ -152,9 +155,8 @@ class LayerTilings:
                     continue
                 key = slots, units
                 if key not in measured.costs:
-                    walk = PlanTimer(self._model, self._views, self._resident)
-                    works = walk.works(self._layer, slots, units, self._visited[tiling], self._period)
-                    measured.costs[key] = LayerPlan(tiling, slots, ring_bytes, works, walk.cycles, walk.busy_cycles, units)
+                    timer = PlanTimer(self._model, self._views, self._resident)
+                    measured.costs[key] = timer.layer(self._layer, tiling, slots, units, self._visited[tiling], self._period)
                 if by.byte and key not in measured.moving:
                     moved = count_layer_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
                     measured.moving[key] = replace(measured.costs[key], moved_bytes=moved)
@@ -164,8 +166,8 @@ class LayerTilings:
         return min(reversed(plans), key=by, default=None)
 
     def _depths(self, sizes: Sizes) -> Iterator[tuple[int, bool, Iterable[frozenset[str]]]]:
-        """Slots a ring that are tried, most first, whether as many for each of several units that take turns, and the choices of
-        roles that have one only."""
+        """The slot counts that are tried, the most first: (slots a ring, as many for each of several units, choices of roles
+        that have one slot only)."""
         none = (frozenset[str](),)
         if len(self._units) > 1:
             yield self._depth, True, none
@@ -283,8 +285,6 @@ def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:
             smallest[cut] = tiling
     return list(smallest.values())
 
-
-_FINER_TILINGS = 3  # tilings with more tiles that are tried for one layer
 
 Pin = Callable[[frozenset[str]], LayerPlan | None]  # from the layer's tensors that lie in SRAM
 

@@ -107,8 +107,8 @@ def _moving(stmt: LayerTree, what: str, inline: bool) -> LayerTree:
 
 
 def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
-    """Prefetch the layer's constants: so many behind the loads of an earlier layer, or of itself, the next so many behind
-    those of the next that is named. Others pass through its ring, all where none is named."""
+    """Prefetch the layer's constants, so many behind the loads of each of these layers in order. Each is an earlier layer, or
+    the layer itself. Other constants pass through its ring, all where no layer is named."""
     for constants, _ in ahead:
         _require_count("fetch", "constants", constants)
     fetches = tuple(Fetch(Prefetch(constants, behind), "", Seq(())) for constants, behind in ahead)

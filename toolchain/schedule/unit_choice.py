@@ -36,8 +36,8 @@ def units_for(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
 
 
 def find_capable_units(ops: Sequence[MachineOp], chip: Chip) -> Mapping[Unit, tuple[MachineOp, ...]]:
-    """The operations of one work as each unit runs them that breaks none of its rules; the only unit there is, whatever it
-    lacks: the program's check says that."""
+    """The operations of one tile as each unit runs them, without units whose rules they break. The only unit of its kind is
+    always among them: the program's check says what it lacks."""
     operations = {unit: lower_to_unit(ops, unit, chip, AccumulatorAddresses(chip)) for unit in units_for(ops, chip)}
     if len(operations) == 1:
         return operations

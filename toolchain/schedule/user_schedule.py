@@ -9,7 +9,7 @@ from functools import partial
 from toolchain.errors import CompileError
 from toolchain.schedule.allocation import Allocation
 from toolchain.schedule.bind_layer import Faults
-from toolchain.schedule.bind_plans import DirectedLayerBuilder, FixedLayers
+from toolchain.schedule.bind_plans import FixedLayers
 from toolchain.schedule.bind_region import BoundTree, RegionFacts, bind_tree, inline_of, reorder_nodes
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layer_grouping import GroupingBounds
@@ -75,15 +75,15 @@ class _UserPlanner(RegionPlanner):
             self.layers, self.free, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth
         )
         self.tree = bind_tree(tree, self.facts)
-        self.pinned = FixedLayers(self.tree, self.facts, DirectedLayerBuilder(self.tree, self.facts, lambda: self.cascades))
+        self.pinned = FixedLayers(self.tree, self.facts, lambda: self.cascades)
         self.settled = self.settled.union(self.pinned.inside, self.pinned.outside)
-        pins = {self.layers[i].node.name: partial(self._pin, i) for i in self.tree.asked}
+        pins = {self.layers[i].node.name: partial(self._pin, i) for i in self.tree.directives}
         self.layerwise = RegionTilings(self.layers, self.views, self.model, self.options, pins)
 
     def _pin(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
-        if index not in self.pinned.together:
-            return self.pinned.alone(index, inside)
-        cascades = self.pinned.turns(self.pinned.inside)
+        if index not in self.pinned.in_cascades:
+            return self.pinned.plan_layer(index, inside)
+        cascades = self.pinned.plan_cascades(self.pinned.inside)
         return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
 
     def plan(self) -> RegionPlan:
@@ -100,8 +100,8 @@ class _UserPlanner(RegionPlanner):
     def _as_said(self) -> list[PlannedLayer]:
         """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
         CompileError."""
-        self.pinned.turns(self.pinned.inside)
-        plans = self.pinned.made([i for i in self.tree.layers if i not in self.pinned.together])
+        self.pinned.plan_cascades(self.pinned.inside)
+        plans = self.pinned.plan_layers([i for i in self.tree.layers if i not in self.pinned.in_cascades])
         return [plans.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
 
     def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
@@ -127,7 +127,7 @@ class _UserPlanner(RegionPlanner):
         cascades: tuple[Cascade, ...] = (),
         searched: bool = True,
     ) -> RegionPlan | None:
-        if views is not None or not self.tree.turns:
+        if views is not None or not self.tree.cascades:
             return super().place(planned, resident, views, cascades, searched)
         return super().place(*self._with_turns(planned, resident))
 
@@ -135,7 +135,7 @@ class _UserPlanner(RegionPlanner):
         self, planned: Sequence[PlannedLayer], resident: frozenset[str]
     ) -> tuple[list[PlannedLayer], frozenset[str], Mapping[str, View], tuple[Cascade, ...]]:
         """Layers, roots in SRAM, views and cascades, with layers that run in turns as they do where these roots lie in SRAM."""
-        planned_cascades = self.pinned.turns(resident)
+        planned_cascades = self.pinned.plan_cascades(resident)
         inside = {i: p for c in planned_cascades for i, p in zip(c.cascade.layers, c.layers)}
         layers = [inside.get(i, p) for i, p in enumerate(planned)]
         views = {**self.views, **{name: view for c in planned_cascades for name, view in c.views.items()}}
@@ -143,7 +143,7 @@ class _UserPlanner(RegionPlanner):
 
     def cascaded(self, plan: RegionPlan) -> RegionPlan:
         """Others take turns where none are said to."""
-        return plan if self.tree.turns else super().cascaded(plan)
+        return plan if self.tree.cascades else super().cascaded(plan)
 
     def bounds(self, before: RegionPlan) -> GroupingBounds:
         limits, pinned = super().bounds(before), self.pinned

@@ -51,8 +51,8 @@ class View:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The tensor's dimensions from that of the longest stride to that of the shortest, where its last is not the dimension
-        of neighbours; empty where it is."""
+        """The tensor's dimensions, from that of the longest stride to that of the shortest; empty where the last one is
+        contiguous."""
         along = self.strides.along
         if self.strides.maps is not None or not along or along[-1] == self.item_bytes:
             return ()
