@@ -125,7 +125,8 @@ class ObservedRanges:
         found: dict[str, Range] = {}
         for name, histogram in self.histograms.items():
             observed = partial(_observed_range, observer, histogram, numerics)
-            r = mask_aware_range(observed, histogram.extremes, self.rows.get(name)) if name in self.masks else observed()
+            masks = name in self.masks
+            r = mask_aware_range(observed, histogram.extremes, self.rows.get(name)) if masks else histogram.with_rare_ends(observed())
             found[name] = _with_step(r, self.steps.get(name))
         return found
 
