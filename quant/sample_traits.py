@@ -39,7 +39,7 @@ def describe_sample(sample: Sample) -> SampleTraits:
     """Numbers that are not finite count as 0, but for the digest."""
     digest, peaks, sizes, looks = blake2b(digest_size=16), list[float](), list[float](), list[Look]()
     for name in sorted(sample):
-        digest.update(np.ascontiguousarray(sample[name]).data)
+        digest.update(sample[name].tobytes())
         x = np.nan_to_num(sample[name].astype(np.float64).ravel(), posinf=0.0, neginf=0.0)
         peaks.append(float(np.abs(x).max(initial=0)))
         sizes.append(float(np.sqrt(np.mean(x * x))) if x.size else 0.0)

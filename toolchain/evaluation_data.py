@@ -179,7 +179,7 @@ def refit_notes(on: JudgedOn, shipped: int | None, judged: int | None) -> list[s
     if on != "held out" or shipped is None or judged is None or shipped == judged:
         return []
     return [
-        f"the file has ranges and biases of all {shipped} samples; figures against float are of the same choices with those of "
+        f"the file has ranges of all {shipped} samples; figures against float are of the same choices with those of "
         f"{judged}, on samples that neither saw"
     ]
 

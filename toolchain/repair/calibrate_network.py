@@ -32,7 +32,6 @@ from toolchain.repair.network import Network, Progress
 from toolchain.repair.repair_pipeline import EFFORTS, OBSERVERS_STEP, STEPS, Effort, RepairStep, StepResult, run_repair
 from toolchain.repair.sample_folds import LEAST_JUDGES, STRETCH, Fold, folds
 from toolchain.repair.sampled_rows import sample_rows
-from toolchain.repair.weight_rounding import refit_biases
 from toolchain.report import check_frontend
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
@@ -45,8 +44,8 @@ LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 @dataclass(frozen=True)
 class CalibratedNetwork:
     """network: gone through what `quantization` changes in it. samples: that were calibrated on, None where a file gave it.
-    unseen: tensors of which they showed no range; label: of the observers. judged: the same with ranges and biases that no sample
-    held out is in, where some were: what these judge."""
+    unseen: tensors of which they showed no range; label: of the observers. judged: the same with ranges that no sample held out is
+    in, where some were: what these judge."""
 
     network: Network
     quantization: Quantization
@@ -134,8 +133,8 @@ def calibrate_network(
 ) -> CalibratedNetwork:
     """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all steps.
 
-    every: these and those that were held out to judge the network, None: there are none. Behind all choices ranges, offsets and
-    biases are made again of `every`, and what judging is of stays as `judged`.
+    every: these and those that were held out to judge the network, None: there are none. Behind all choices ranges and
+    offsets are made again of `every`, and what judging is of stays as `judged`.
     """
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
@@ -154,9 +153,7 @@ def calibrate_network(
     notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))
     done = replace(plain, network=found.network, quantization=found.quantization, notes=notes)
     done = replace(done, effort=effort, held_out=found.held_out, tried=found.tried)
-    if every is None and not any(layer.bias is not None for layer in done.quantization.layers.values()):
-        return done
-    return _refit(done, found.measure, dealt.every if every is None else every, observer, progress)
+    return done if every is None else _refit(done, found.measure, every, observer, progress)
 
 
 def _refit(
@@ -166,8 +163,8 @@ def _refit(
     observer: ObserverName | Literal["auto"] | None,
     progress: Progress,
 ) -> CalibratedNetwork:
-    """The choices of `done`, which is `judged` then, with ranges, offsets and biases of these samples; as it is where the machine
-    cannot express them."""
+    """The choices of `done`, which is `judged` then, with ranges and offsets of these samples; as it is where the machine cannot
+    express them. Biases stay with the codes that they were chosen with."""
     network, chosen, unseen = done.network, done.quantization, done.unseen
     if measure is None:
         plain = _calibrated(network, samples, observer, progress)
@@ -179,7 +176,6 @@ def _refit(
     try:
         if found.offsets:
             found = offset_zero_points(network, replace(found, offsets={}), (), progress).quantization
-        found = refit_biases(network, found, samples, progress)
         network.integer(found)
     except CompileError as fault:
         said = f"ranges stay those of {format_count(done.samples or 0, 'sample')}, without those that judge: {fault}"

@@ -72,15 +72,6 @@ def correct_biases(
     return _layer_by_layer("bias", network, given, samples, progress, "keep", 0, leave)
 
 
-def refit_biases(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Quantization:
-    """Every bias that a step chose, corrected anew on these samples; codes stay."""
-    chosen = {name for name, parameters in given.layers.items() if parameters.bias is not None}
-    if not chosen:
-        return given
-    others = {node.name for node in network.weighted} - chosen
-    return _layer_by_layer("bias of all samples", network, given, samples, progress, "keep", 0, others).quantization
-
-
 def _layer_by_layer(
     name: str,
     network: Network,
