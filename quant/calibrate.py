@@ -126,7 +126,11 @@ class ObservedRanges:
         for name, histogram in self.histograms.items():
             observed = partial(_observed_range, observer, histogram, numerics)
             masks = name in self.masks
-            r = mask_aware_range(observed, histogram.extremes, self.rows.get(name)) if masks else histogram.with_rare_ends(observed())
+            r = (
+                mask_aware_range(observed, histogram.extremes, self.rows.get(name))
+                if masks
+                else histogram.with_rare_ends(observed())
+            )
             found[name] = _with_step(r, self.steps.get(name))
         return found
 
