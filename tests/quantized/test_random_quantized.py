@@ -35,6 +35,13 @@ from toolchain.runtime import Session
 CASES, SEED = int(os.environ.get("QUANT_CASES", "30")), int(os.environ.get("QUANT_SEED", "0"))
 SAMPLES = 4
 LEAST_DB = 15.0  # of networks that onnxruntime leaves in float in part; the chip rounds those parts as well
+# Of a Softmax that is written out: its exponentials have codes of their own, a 255th of the largest, and so has what they are
+# divided by. Of 7,700 numbers in rows of 3 to 64 seven are two steps off, where a machine truncates one is three.
+SOFTMAX_STEPS = 3
+# These are a step or more off what onnxruntime makes of the same codes; the mean of an even number is a half at times, which
+# float32 rounds either way. What is computed of such a tensor is off by as much as its weights make of a step.
+INEXACT = {**dict.fromkeys(("Softmax", "LogSoftmax", "QLinearSoftmax"), SOFTMAX_STEPS)}
+INEXACT |= dict.fromkeys(("AveragePool", "GlobalAveragePool", "QLinearAveragePool", "QLinearGlobalAveragePool"), 1)
 BELOW_DB = 12.0  # of an output on a shipped machine, below what quantization left, by the file and by the machine's own codes
 REFUSED = ("counts padding in windows that ceil_mode cuts",)  # an average that onnxruntime computes otherwise
 FORMS = ("qdq_s8_channel", "qdq_u8_tensor", "qop_u8_channel", "qop_s8_tensor", "qdq_s8_tensor")
@@ -114,12 +121,13 @@ def within_one_step(
     assert built.figures["host"]["macs"] == 0
     names = [o.name for o in quantized.graph.output]
     got = Session(built.data, backend="reference").run(names, samples[0])
-    steps = output_steps(quantized)
+    steps, (most, computed) = output_steps(quantized), inexact(quantized)
     for name, wanted, found in zip(names, expected, got, strict=True):
         error = np.abs(np.asarray(wanted, np.float64) - found)
-        if name in steps and rounded_throughout(quantized):
+        if name in steps and rounded_throughout(quantized) and name not in computed:
             event("rounded throughout")
-            assert error.max(initial=0) <= 1.01 * steps[name], f"{form} {name}: {error.max() / steps[name]:.2f} steps"
+            off = error.max(initial=0) / steps[name]
+            assert off <= 1.01 * most.get(name, 1), f"{form} {name}: {off:.2f} steps"
         elif any(n.op_type in DECIDING for n in quantized.graph.node):
             event("decided by numbers that are in float in part")
         else:
@@ -165,6 +173,20 @@ def averaged_otherwise(node: onnx.NodeProto) -> bool:
 
 def values_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {i.name: onnx.numpy_helper.to_array(i) for i in proto.graph.initializer}
+
+
+def inexact(proto: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
+    """The tensors that hold what an operator of INEXACT makes, moved and rounded, with its steps; and those computed of such."""
+    most: dict[str, int] = {}
+    computed: set[str] = set()
+    for node in proto.graph.node:
+        held = [most[n] for n in node.input if n in most]
+        moves = node.op_type in (*MOVES, *CONVERSIONS, "Concat")
+        if computed & set(node.input) or (held and not moves):
+            computed.update(node.output)
+        elif held or node.op_type in INEXACT:
+            most |= dict.fromkeys(node.output, max(held, default=INEXACT.get(node.op_type, 1)))
+    return most, computed
 
 
 def output_steps(proto: onnx.ModelProto) -> dict[str, float]:
