@@ -38,7 +38,7 @@ from toolchain.runtime import Session, random_feeds
 COUNT, SEED = int(os.environ.get("RANDOM_SHIPPED", "8")), int(os.environ.get("RANDOM_SHIPPED_SEED", "0"))
 BELOW_DB = 12.0  # of an output, below the file rounded to the build's codes, node by node
 UNHELD_DB = 42.0  # 7 bits: where a build reports no codes of the output, as of one that is a part of others
-FINER_DB = 48.0  # and 8 bits more where all codes have 16
+FINER_DB = 48.0  # and 8 bits more where all codes have 16 and no table is interpolated
 DRAWS = 4  # by chance, of which the worst counts: an output of few numbers is off by luck
 STEPS = {"Round", "Floor", "Ceil", "Sign", "ArgMax", "ArgMin", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"}
 STEPS |= {"Hardmax", "TopK", "ThresholdedRelu", "Shrink"}
@@ -151,8 +151,9 @@ def _verdict(
 
 def _near(output: Judged, lost_db: float, built: Build) -> bool:
     """The allowance of FEW_CODES is for what an interpolated table makes, and what is computed of it."""
-    bent = output.output in behind_tables(built.container.graph) and output.error_codes <= FEW_CODES
-    fine = all(kind.dtype == "int16" for kind in built.container.graph.types.values() if kind.quant is not None)
+    tabled = output.output in behind_tables(built.container.graph)
+    bent = tabled and output.error_codes <= FEW_CODES
+    fine = not tabled and all(k.dtype == "int16" for k in built.container.graph.types.values() if k.quant is not None)
     unheld = UNHELD_DB + FINER_DB * fine if math.isinf(output.codes_db) else math.inf
     floor = min(output.rounded_db, output.codes_db, lost_db, unheld)
     return bent or output.within_float or output.sqnr_db >= floor - BELOW_DB
