@@ -43,3 +43,16 @@ def test_a_resize_on_a_machine_of_int4_weights(
     (y,) = Session(built.data, backend="reference").run(["y"], {"x": x[-1]})
     (real,) = open_session(str(tmp_path / "m.onnx")).run(["y"], {"x": x[-1]})
     assert 10 * np.log10(np.sum(np.square(real)) / np.sum((np.asarray(y, np.float64) - real) ** 2)) >= least
+
+
+def test_rows_may_leave_the_range_of_the_output(tmp_path: Path) -> None:
+    """Of a linear resize, rows first: a peak beside zeros is halved by its columns, whose ends its rows are beyond."""
+    text = """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1.0, 1.0, 2.0, 2.0}> { y = Resize<mode = "linear">(x, , s) }"""
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}'), tmp_path / "m.onnx")
+    x = np.zeros((2, 1, 1, 4, 4), np.float32)
+    x[:, :, :, :, 1] = 1  # 0.75 of it is the most that is left
+    np.savez(tmp_path / "c.npz", x=x)
+    built = build(tmp_path / "m.onnx", BuildOptions("wide32_w4a16", str(tmp_path / "c.npz"), repair="none"))
+    (y,) = Session(built.data, backend="reference").run(["y"], {"x": x[0]})
+    (real,) = open_session(str(tmp_path / "m.onnx")).run(["y"], {"x": x[0]})
+    np.testing.assert_allclose(np.asarray(y), real, atol=1e-3)
