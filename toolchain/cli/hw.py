@@ -101,7 +101,7 @@ def upgrade(
         upgraded = upgrade_text(text, file)
         if upgraded.changes or output is not None:
             write_atomically(output or file, upgraded.text.encode())
-        print("\n".join(f"{file}: {change}" for change in upgraded.changes) or f"{file}: is of the newest format already")
+        say("\n".join(f"{file}: {change}" for change in upgraded.changes) or f"{file}: is of the newest format already")
 
 
 @app.command()
