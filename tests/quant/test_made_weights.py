@@ -47,8 +47,9 @@ def test_a_resize_on_a_machine_of_int4_weights(
 
 def test_rows_may_leave_the_range_of_the_output(tmp_path: Path) -> None:
     """Of a linear resize, rows first: a peak beside zeros is halved by its columns, whose ends its rows are beyond."""
-    text = """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1.0, 1.0, 2.0, 2.0}> { y = Resize<mode = "linear">(x, , s) }"""
-    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}'), tmp_path / "m.onnx")
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[1,1,4,4] x) => (float[1,1,8,8] y)
+        <float[4] s = {1.0, 1.0, 2.0, 2.0}> { y = Resize<mode = "linear">(x, , s) }"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     x = np.zeros((2, 1, 1, 4, 4), np.float32)
     x[:, :, :, :, 1] = 1  # 0.75 of it is the most that is left
     np.savez(tmp_path / "c.npz", x=x)
