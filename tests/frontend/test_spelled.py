@@ -35,7 +35,7 @@ CASES = [
     (f"{CUBE} {{ y = LogSoftmax<axis = 0>(x) }}", "Transpose LogSoftmax Transpose"),
     (f"{CUBE} {{ y = Hardmax<axis = 1>(x) }}", "ArgMax OneHot"),
     (f"{MAP} {{ y = LRN<size = 3, alpha = 0.3>(x) }}", "Mul Conv Pow Mul"),
-    (f"{CUBE} {{ y = LpNormalization<axis = 1>(x) }}", f"Mul {SUM} Sqrt Equal Cast Add Div"),
+    (f"{CUBE} {{ y = LpNormalization<axis = 1>(x) }}", "Transpose RMSNormalization Transpose"),
     (f"{CUBE} {{ y = LpNormalization<axis = 0, p = 1>(x) }}", f"Abs {SUM} Equal Cast Add Div"),
     (f"{MAP} {{ y = MeanVarianceNormalization(x) }}", "Transpose LayerNormalization Transpose"),
     (f"{MAP} {{ y = MeanVarianceNormalization<axes = [2, 3]>(x) }}", "LayerNormalization"),
@@ -84,3 +84,40 @@ def test_matrices(tmp_path: Path, graph: str, expected: str) -> None:
     loaded = check_same(save(model(graph, 21, order if "wi)" in graph else {}), tmp_path))
     assert not verify(loaded.graph)
     assert " ".join(node.op.op_type for node in loaded.graph.nodes) == expected
+
+
+DEVIATION = "m = ReduceMean(x, i) d = Sub(x, m) q = Mul(d, d) "
+NORMS = {
+    "by one less than the count": (
+        DEVIATION + "v = ReduceSum(q, i) c = float {3} u = Div(v, c) s = Add(u, e) r = Sqrt(s) y = Div(d, r)",
+        "Layer",
+    ),
+    "epsilon behind the root": (DEVIATION + "v = ReduceMean(q, i) r = Sqrt(v) s = Add(r, e) y = Div(d, s)", "Layer"),
+    "by one less, epsilon behind": (
+        DEVIATION + "v = ReduceMean(q, i) c = float {1.3333333} u = Mul(v, c) r = Sqrt(u) s = Add(r, e) y = Div(d, s)",
+        "Layer",
+    ),
+    "without epsilon": (DEVIATION + "v = ReduceMean(q, i) r = Sqrt(v) y = Div(d, r)", "Layer"),
+    "length at least epsilon": ("n = ReduceL2(x, i) s = Max(n, e) y = Div(x, s)", "RMS"),
+    "length and epsilon": ("n = ReduceL2(x, i) s = Add(n, e) y = Div(x, s)", "RMS"),
+    "length, expanded": ("z = int64[3] {2,5,4} n = ReduceL2(x, i) s = Clip(n, e) t = Expand(s, z) y = Div(x, t)", "RMS"),
+    "sum of squares at least epsilon": ("q = Mul(x, x) v = ReduceSum(q, i) s = Max(v, e) r = Sqrt(s) y = Div(x, r)", "RMS"),
+    "length alone": ("n = ReduceL2(x, i) y = Div(x, n)", "RMS"),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_by_other_counts_and_other_epsilons_are_norms(name: str, tmp_path: Path) -> None:
+    body, kind = NORMS[name]
+    graph = f"(float[2,5,4] x) => (float[a,b,c] y) {{ i = int64[1] {{2}} e = float {{0.000001}} {body} }}"
+    loaded = check_same(save(model(graph, 21), tmp_path))
+    assert [node.op.op_type for node in loaded.graph.nodes] == [f"{kind}Normalization"]
+
+
+def test_a_large_epsilon_behind_the_root_stays_there(tmp_path: Path) -> None:
+    """It is a term of the quotient, and no guard against zero."""
+    body = DEVIATION + "v = ReduceMean(q, i) r = Sqrt(v) s = Add(r, e) y = Div(d, s)"
+    loaded = check_same(
+        save(model(f"(float[2,5,4] x) => (float[a,b,c] y) {{ i = int64[1] {{2}} e = float {{0.1}} {body} }}", 21), tmp_path)
+    )
+    assert "LayerNormalization" not in {node.op.op_type for node in loaded.graph.nodes}

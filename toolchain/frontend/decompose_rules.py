@@ -61,6 +61,10 @@ def decompose_lp_normalization(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if not scope.shape(x) or not scope.is_float(x):
         return None
     chain = NodeChain(n, scope)
+    if a["p"] == 2:  # a norm of the mean square, which is found
+        squares = chain.make("ReduceSum", chain.make("Mul", x, x), (a["axis"] % len(scope.shape(x)),))
+        chain.make("Div", x, chain.make("Sqrt", chain.make("Add", squares, TINY)))
+        return chain.done()
     norm = chain.make(f"ReduceL{a['p']}", x, (a["axis"] % len(scope.shape(x)),))
     nothing = chain.make("Cast", chain.make("Equal", norm, 0.0), to=onnx.TensorProto.FLOAT)
     chain.make("Div", x, chain.make("Add", norm, nothing))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isclose, prod
+from math import isclose, prod, sqrt
+
+import numpy as np
 
 from toolchain.frontend.arithmetic_rules import scalar
 from toolchain.frontend.rewrite import Rewriter, operand
 from toolchain.ir.graph import OnnxNode
 
+SMALL = 1e-5  # what is added to a root, or bounds it, and is no more is there for what is zero throughout
+TINY = float(np.finfo(np.float32).tiny)  # an epsilon where there is none: what is zero throughout stays zero
 Sources = tuple[str, ...]
 Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]  # x, shape, axes, centred, sources
 
 
 @dataclass(frozen=True)
 class VarianceRoot:
-    """sqrt(spread of x over axes + epsilon), or one over it. The spread is x's variance where centred, else its mean square, of x
-    as a tensor of `shape`."""
+    """factor * sqrt(spread of x over axes + epsilon), or one over it. The spread is x's variance where centred, else its mean
+    square, of x as a tensor of `shape`."""
 
     x: str
     shape: tuple[int, ...]
@@ -26,6 +30,7 @@ class VarianceRoot:
     epsilon: float
     inverse: bool
     sources: Sources
+    factor: float = 1.0
 
 
 def strip_unit_reshapes(name: str, scope: Rewriter) -> tuple[str, Sources]:
@@ -107,9 +112,13 @@ def broadcasts_along_axes(name: str, root: VarianceRoot, scope: Rewriter) -> boo
 
 def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
     """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of spread + epsilon; beside x. A variance is
-    a mean square as well: the variance comes first."""
-    shifted, rooted, inverse, sources = name, False, False, list[str]()
-    for _ in range(2):
+    a mean square as well: the variance comes first.
+
+    The spread may be a multiple of the mean, as a sum is, or a variance by one less than the count. An epsilon that only keeps from
+    dividing by zero may stand behind the root, be a lower bound there or in it, or be left out.
+    """
+    shifted, rooted, inverse, sources, behind = name, False, False, list[str](), 0.0
+    for _ in range(3):
         if not rooted and (found := producer(shifted, "Sqrt", scope)):
             rooted = True
         elif not inverse and (found := producer(shifted, "Reciprocal", scope)):
@@ -118,18 +127,39 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
             rooted = inverse = True
         elif not inverse and (found := producer(shifted, "Div", scope)) and scalar(found[0].inputs[0], scope) == 1:
             inverse = True
+        elif not (rooted or behind) and (bounded := _kept_from_zero(shifted, scope)) and bounded[1] <= SMALL:
+            shifted, behind = bounded[:2]
+            sources[:0] = bounded[2]
+            continue
         else:
             break
         shifted = found[0].inputs[1 if found[0].op.op_type == "Div" else 0]
         sources[:0] = found[1]
-    added = producer(shifted, "Add", scope) if rooted else None
-    epsilon = scalar(added[0].inputs[1], scope) if added is not None else None
-    if added is None or epsilon is None or epsilon <= 0:
+    if not rooted:
         return
-    for x, shape, axes, centred, inner in spreads_of(added[0].inputs[0], scope):
-        root = VarianceRoot(x, shape, axes, centred, epsilon, inverse, (*inner, *added[1], *sources))
-        if broadcasts_along_axes(name, root, scope):
-            yield root
+    inside, epsilon, adding = _kept_from_zero(shifted, scope) or (shifted, 0.0, ())
+    multiple = producer(inside, "Mul", scope)
+    by = scalar(multiple[0].inputs[1], scope) if multiple is not None else None
+    ways: list[tuple[str, float, Sources]] = [(inside, 1.0, ())]
+    if multiple is not None and by is not None and by > 0:
+        ways.append((multiple[0].inputs[0], by, multiple[1]))
+    for spread, times, scaling in ways:
+        least = max((epsilon + behind**2) / times, TINY)
+        for x, shape, axes, centred, inner in spreads_of(spread, scope):
+            root = VarianceRoot(x, shape, axes, centred, least, inverse, (*inner, *scaling, *adding, *sources), sqrt(times))
+            if broadcasts_along_axes(name, root, scope):
+                yield root
+
+
+def _kept_from_zero(name: str, scope: Rewriter) -> tuple[str, float, Sources] | None:
+    """(x, epsilon, sources) where `name` is x + epsilon, or x but no less than epsilon."""
+    found = producer(name, "Add", scope) or producer(name, "Clip", scope)
+    epsilon = scalar(operand(found[0], 1), scope) if found is not None else None
+    if found is None or epsilon is None or epsilon <= 0:
+        return None
+    if found[0].op.op_type == "Clip" and (epsilon > SMALL or operand(found[0], 2)):
+        return None
+    return found[0].inputs[0], epsilon, found[1]
 
 
 def spreads_of(name: str, scope: Rewriter) -> Iterator[Spread]:

@@ -19,7 +19,8 @@ Scaled = tuple[str, str, Sources]  # a tensor, the constant that it is multiplie
 
 def quotient(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """(x - mean) / sqrt(variance + epsilon) or x / sqrt(mean square + epsilon), the dividend scaled or not."""
-    roots = (root for root in roots_of(n.inputs[1], scope) if not root.inverse)
+    spread = scope.producer(n.inputs[1], "Expand")
+    roots = (root for root in roots_of(spread.inputs[0] if spread else n.inputs[1], scope) if not root.inverse)
     return next(filter(None, (of_dividend(n, n.inputs[0], root, "", (), scope) for root in roots)), None)
 
 
@@ -135,7 +136,7 @@ def norm_of(
 def norm_node(
     name: str, x: str, axis: int, y: str, over: Sequence[int], root: VarianceRoot, sources: Sequence[str], scope: Rewriter
 ) -> OnnxNode:
-    ones = scope.constant(f"{name}/scale", np.ones(tuple(over), scope.types[x].dtype))
+    ones = scope.constant(f"{name}/scale", np.full(tuple(over), 1 / root.factor, scope.types[x].dtype))
     kind = LAYER_NORM if root.centred else RMS_NORM
     return node(name, kind, (x, ones), y, sources, axis=axis, epsilon=root.epsilon, stash_type=1)
 
