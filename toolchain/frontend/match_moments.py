@@ -114,8 +114,8 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
     """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of spread + epsilon; beside x. A variance is
     a mean square as well: the variance comes first.
 
-    The spread may be a multiple of the mean, as a sum is, or a variance by one less than the count. An epsilon that only keeps from
-    dividing by zero may stand behind the root, be a lower bound there or in it, or be left out.
+    The spread may be a multiple of the mean, as a sum is, or a variance by one less than the count. An epsilon that only keeps
+    from dividing by zero may stand behind the root, be a lower bound there or in it, or be left out.
     """
     shifted, rooted, inverse, sources, behind = name, False, False, list[str](), 0.0
     for _ in range(3):

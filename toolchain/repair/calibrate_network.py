@@ -44,8 +44,8 @@ LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 @dataclass(frozen=True)
 class CalibratedNetwork:
     """network: gone through what `quantization` changes in it. samples: that were calibrated on, None where a file gave it.
-    unseen: tensors of which they showed no range; label: of the observers. judged: the same with ranges of fewer samples, where some
-    were held out: what these judge."""
+    unseen: tensors of which they showed no range; label: of the observers. judged: the same with ranges of fewer samples, where
+    some were held out: what these judge."""
 
     network: Network
     quantization: Quantization
