@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One network on many machines: the shipped ones, then edge16 with other arrays and less SRAM.
+"""Build one network for many machines: the shipped ones, then edge16 with other arrays and less SRAM.
 
-    python examples/compare_machines.py [MODEL.onnx] [--calib DATA]
+    `python examples/compare_machines.py [MODEL.onnx] [--calib DATA]`.
 
 A machine is data: a variant is the YAML's text with a key changed, checked like any other file.
 """
@@ -17,7 +17,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError, format_count
 from toolchain.frontend import load_model, to_graph
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.report.report_text import table
 
 CLASSIFIER = Path(__file__).parent / "classifier"
@@ -27,7 +27,7 @@ SHIPPED = Path(hw_configs.__path__[0])
 
 def variants(folder: Path) -> Iterator[tuple[str, str]]:
     """(what it is, name or file) of every machine to compare."""
-    for name in shipped_names():
+    for name in list_shipped_names():
         yield name, name
     plain = (SHIPPED / "edge16.yaml").read_text()
     for rows, columns, sram_kib in ((8, 8, 512), (32, 32, 512), (16, 16, 64), (16, 16, 24)):
@@ -40,7 +40,7 @@ def variants(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def require_samples(model: Path, calibration: str) -> None:
-    """Once, what every machine would say of the model or its data. Raises CompileError."""
+    """Check the model and its data once, instead of for every machine. Raise CompileError."""
     loaded = load_model(model)
     open_data(calibration, {name: loaded.types[name] for name in to_graph(loaded).inputs})
 
@@ -65,11 +65,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Cycles of one network on many machines.")
     parser.add_argument("model", type=Path, nargs="?", default=CLASSIFIER / "classifier.onnx")
     parser.add_argument("--calib", default=str(CLASSIFIER / "calib.npz"))
-    given = parser.parse_args()
+    args = parser.parse_args()
     with report_errors():
-        require_samples(given.model, given.calib)
+        require_samples(args.model, args.calib)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row(label, machine, given.model, given.calib) for label, machine in variants(Path(folder))]
+        rows = [row(label, machine, args.model, args.calib) for label, machine in variants(Path(folder))]
     print(table(("machine", "cycles", "ms", "MAC use", "SRAM peak", "DRAM bytes", ""), rows, (1, 2, 3, 4, 5)))
 
 

@@ -80,10 +80,13 @@ class StoredArray:
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
 
-def stored_arrays(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
-    """By name. lone: an .npy will do as well, its array has the name of the file.
+def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
+    """Return the headers of the arrays in a file, by name.
 
-    Raises CompileError where a header cannot be read."""
+    `lone`: an .npy will do as well; its array has the name of the file.
+
+    Raise CompileError where a header cannot be read.
+    """
     with _refusing(path), path.open("rb") as file:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
             if not lone:
@@ -98,12 +101,12 @@ def stored_arrays(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
             arrays = {}
             for member in members:
                 with archive.open(member) as opened:
-                    name, size_bytes = member.removesuffix(".npy"), _unpacked_bytes(path, archive.getinfo(member))
+                    name, size_bytes = member.removesuffix(".npy"), _bound_unpacked_bytes(path, archive.getinfo(member))
                     arrays[name] = _header(path, name, opened, size_bytes, _opener(path, member))
             return arrays
 
 
-def _unpacked_bytes(path: Path, member: zipfile.ZipInfo) -> int:
+def _bound_unpacked_bytes(path: Path, member: zipfile.ZipInfo) -> int:
     """The most that a member unpacks to: what the directory says, or less where so few packed bytes cannot hold that much."""
     packed_bytes = min(member.compress_size, path.stat().st_size)
     return min(member.file_size, packed_bytes * (1 if member.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO))
@@ -126,7 +129,10 @@ def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
 
 
 def _header(path: Path, name: str, file: IO[bytes], size_bytes: int, open_again: Callable[[], IO[bytes]]) -> StoredArray:
-    """size_bytes: of the header and the elements together. Raises ValueError."""
+    """Return the header of an array. Raise ValueError where it is not valid.
+
+    `size_bytes`: size of the header and the elements together.
+    """
     start = io.BytesIO(file.read(_HEADER_BYTES))  # a header that claims gigabytes unpacks none of them
     version = np.lib.format.read_magic(start)
     if version not in ((1, 0), (2, 0), (3, 0)):

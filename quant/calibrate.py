@@ -17,7 +17,7 @@ from quant.decomposed_ranges import Decomposition, cut, get_range_owner
 from quant.fit_sample import NotFinite, Sample
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
-from quant.masks import LOWEST, MaskAwareObserver, RowFloor, RowSink, find_row_floors, mask_aware_range, masked_tensors
+from quant.masks import LOWEST, MaskAwareObserver, RowFloor, RowSink, find_masked_tensors, find_row_floors, mask_aware_range
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
 from quant.piecewise_model import PiecewiseModel, tensor_bytes
@@ -68,24 +68,30 @@ def calibrate(
     computed_by: FloatModel | None = None,
     divided: Decomposition | None = None,
 ) -> dict[str, Range]:
-    """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`; of inputs with
-    their step.
+    """Return the range of each of `tensors`, in their order, over all samples of `data`; ranges of inputs have their step.
 
-    model: static, float, such that onnxruntime runs it; it is not changed. computed_by: what computes its tensors instead,
-    where another spelling of it shall; divided: of a model with steps in the place of operators. One pass over `data`, one
-    sample in memory; a model whose observed tensors take more than `held_bytes` runs in pieces.
-    numerics: needed by 'mse', which searches what the machine can express; others: of tensors whose codes are of another type.
-    Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
+    One pass over `data` keeps one sample in memory. A model whose observed tensors take more than `held_bytes` runs in pieces.
+
+    `model`: static and float, such that onnxruntime runs it; it is not changed.
+    `tensors`: float tensors, inputs among them.
+    `computed_by`: another form of the model that computes the tensors instead.
+    `divided`: decomposition of a model with steps in the place of operators.
+    `numerics`: required by 'mse', which searches what the machine can express.
+    `others`: numerics of tensors whose codes are of another type.
+
+    Raise CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
     whole = _whole(model, divided)
-    masks, rows = masked_tensors(whole), find_row_floors(whole)
+    masks, rows = find_masked_tensors(whole), find_row_floors(whole)
     shared = dict[str, Observer]()
     observers: dict[str, Observer] = {}
     for name in tensors:
         observers[name] = shared.setdefault(get_range_owner(name, divided), make(others.get(name)))
-    observers |= {name: MaskAwareObserver(found, rows.get(name)) for name, found in observers.items() if name in masks}
+    observers |= {
+        name: MaskAwareObserver(tensor_observer, rows.get(name)) for name, tensor_observer in observers.items() if name in masks
+    }
     steps = _steps_of_inputs(model, observers)
     observe(
         model,
@@ -101,14 +107,14 @@ def calibrate(
 
 
 def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, InputSink[SinkT]]:
-    """Of inputs that are measured alone: a state is also what a run makes."""
+    """Return the step sinks of inputs that are measured alone; a state is not, since it is also an output of a run."""
     constants, times = {i.name for i in model.graph.initializer}, Counter(map(id, sinks.values()))
     inputs = [i.name for i in model.graph.input if i.name not in constants]
     return {n: InputSink(sinks[n]) for n in inputs if n in sinks and times[id(sinks[n])] == 1}
 
 
-def _with_step(r: Range, seen: InputSink[Any] | None) -> Range:
-    return r if seen is None or seen.step is None else replace(r, step=seen.step)
+def _with_step(r: Range, sink: InputSink[Any] | None) -> Range:
+    return r if sink is None or sink.step is None else replace(r, step=sink.step)
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class ObservedRanges:
     rows: Mapping[str, RowFloor]
 
     def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
-        found: dict[str, Range] = {}
+        range_by_tensor: dict[str, Range] = {}
         for name, histogram in self.histograms.items():
             observed = partial(_observed_range, observer, histogram, numerics)
             masks = name in self.masks
@@ -131,8 +137,8 @@ class ObservedRanges:
                 if masks
                 else histogram.with_rare_ends(observed())
             )
-            found[name] = _with_step(r, self.steps.get(name))
-        return found
+            range_by_tensor[name] = _with_step(r, self.steps.get(name))
+        return range_by_tensor
 
 
 def _observed_range(observer: ObserverName, histogram: Histogram, numerics: Numerics) -> Range:
@@ -167,11 +173,11 @@ def observe_all(
     sinks = {**histograms, **{name: RowSink(histograms[name], floor) for name, floor in rows.items()}}
     steps = _steps_of_inputs(model, sinks)
     observe(model, data, {**sinks, **steps}, progress=progress, computed_by=computed_by, divided=divided)
-    return ObservedRanges(histograms, steps, masked_tensors(whole), rows)
+    return ObservedRanges(histograms, steps, find_masked_tensors(whole), rows)
 
 
 def _whole(model: onnx.ModelProto, divided: Decomposition | None) -> onnx.ModelProto:
-    return model if divided is None else divided.whole
+    return model if divided is None else divided.original_model
 
 
 def observe(
@@ -186,25 +192,27 @@ def observe(
     few_runs: bool = False,
     divided: Decomposition | None = None,
 ) -> None:
-    """Shows each sink its tensor's values, sample by sample, and one that is of several tensors those of all of them at once.
-    few_runs: as in `open_session`; all else as in `calibrate`."""
+    """Show each sink its tensor's values, sample by sample; a sink of several tensors gets the values of all of them at once.
+
+    `few_runs`: as in `open_session`; all else is as in `calibrate`.
+    """
     sizes = tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
     producers = {output: node for node in model.graph.node for output in node.output}
-    masks, made_up = masked_tensors(_whole(model, divided)), bool(getattr(data, "random", False))
+    masks, made_up = find_masked_tensors(_whole(model, divided)), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0
     for done, sample in enumerate(data, 1):
         where, together = _Sample(done - 1, made_up), dict[int, tuple[Sink, list[np.ndarray]]]()
         for name, value in _values(session, sample, where):
-            sink, seen = sinks[name], _finite(cut(name, value, divided), name, where, producers, masks)
+            sink, values = sinks[name], _finite(cut(name, value, divided), name, where, producers, masks)
             if id(sink) in of_several:
-                together.setdefault(id(sink), (sink, []))[1].append(seen.ravel())
+                together.setdefault(id(sink), (sink, []))[1].append(values.ravel())
             else:
-                sink.update(seen)
+                sink.update(values)
         for sink, parts in together.values():
             sink.update(np.concatenate(parts))
         if progress:
@@ -215,28 +223,31 @@ def observe(
 
 @dataclass(frozen=True)
 class _Sample:
-    """Which sample a fault came up with. made_up: random numbers, which need not lie where the model is defined."""
+    """A description of the sample at which a fault occurred.
+
+    `made_up`: the sample holds random numbers, which need not lie where the model is defined.
+    """
 
     index: int
     made_up: bool
 
-    def fault(self, said: str, way_out: str) -> CompileError:
-        return CompileError(self._sentence(said, way_out))
+    def fault(self, reason: str, way_out: str) -> CompileError:
+        return CompileError(self._sentence(reason, way_out))
 
-    def not_finite(self, tensor: str, made: str, kind: str, wrong: np.ndarray) -> CompileError:
+    def not_finite(self, tensor: str, producer_note: str, kind: str, wrong: np.ndarray) -> CompileError:
         sentence = self._sentence(
-            f"tensor {tensor!r}{made} holds {kind}", "no range covers it, mend the model or remove the sample"
+            f"tensor {tensor!r}{producer_note} holds {kind}", "no range covers it, mend the model or remove the sample"
         )
         return CompileError(sentence) if self.made_up else NotFinite(sentence, tensor, kind, wrong)
 
-    def _sentence(self, said: str, way_out: str) -> str:
+    def _sentence(self, reason: str, way_out: str) -> str:
         if self.made_up:
             way_out = "random inputs need not lie where the model is defined: give --calib DATA of the kind it was trained on"
-        return f"calibration: sample {self.index}: {said}; {way_out}"
+        return f"calibration: sample {self.index}: {reason}; {way_out}"
 
 
 def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[Numerics | None], Observer]:
-    """Of what makes a tensor's observer, given its numerics where they are others."""
+    """Return a function that makes a tensor's observer, from its own numerics where these differ."""
     if observer == "minmax":
         return lambda _: MinMax()
     if observer == "percentile":
@@ -273,7 +284,7 @@ def _session(
     computed_by: FloatModel | None,
     few_runs: bool,
 ) -> FloatSession:
-    """In pieces where the tensors outgrow the memory that they may take; there it is `model` that computes them."""
+    """Return a session, in pieces where the tensors exceed the memory that they may take; then `model` itself computes them."""
     lean = sum(sizes.get(name, 0) for name in names) > held_bytes
     source = PiecewiseModel(model, held_bytes // 4) if lean else computed_by or PlainModel(model)
     try:
@@ -286,16 +297,16 @@ def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[t
     stream = session.stream(sample)
     while True:
         try:
-            found = next(stream, None)
+            tensor_value = next(stream, None)
         except InferenceError as fault:
-            raise _refused(session, sample, where, fault.reason) from None
-        if found is None:
+            raise _make_refusal(session, sample, where, fault.reason) from None
+        if tensor_value is None:
             return
-        yield found
-        del found
+        yield tensor_value
+        del tensor_value
 
 
-def _refused(session: FloatSession, sample: Sample, where: _Sample, said: str) -> CompileError:
+def _make_refusal(session: FloatSession, sample: Sample, where: _Sample, reason: str) -> CompileError:
     """Who is to mend it: what runs on zeros or on ones is refused for what the sample holds."""
     for number in (0, 1):
         try:
@@ -303,8 +314,8 @@ def _refused(session: FloatSession, sample: Sample, where: _Sample, said: str) -
         except InferenceError:
             continue
         way_out = "mend the sample, or give data of the kind that the model was trained on"
-        return where.fault(f"onnxruntime cannot run the model on it: {said}", way_out)
-    return CompileError(f"calibration: onnxruntime cannot run the model, whatever it is given: {said}; mend the model")
+        return where.fault(f"onnxruntime cannot run the model on it: {reason}", way_out)
+    return CompileError(f"calibration: onnxruntime cannot run the model, whatever it is given: {reason}; mend the model")
 
 
 def _finite(
@@ -320,15 +331,15 @@ def _finite(
         return np.maximum(x, LOWEST, dtype=x.dtype)
     kind = "NaN" if np.isnan(x).any() else "infinity"
     node = producers.get(name)
-    made = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
-    raise where.not_finite(name, made, kind, ~np.isfinite(x))
+    producer_note = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
+    raise where.not_finite(name, producer_note, kind, ~np.isfinite(x))
 
 
-def calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:
+def list_calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:
     """The float tensors that have no constant value: inputs first, then what nodes make, in graph order."""
     constants = {i.name for i in model.graph.initializer}
-    made = [o for node in model.graph.node if node.op_type != "Constant" for o in node.output]
-    names = [i.name for i in model.graph.input if i.name not in constants] + made
+    node_outputs = [o for node in model.graph.node if node.op_type != "Constant" for o in node.output]
+    names = [i.name for i in model.graph.input if i.name not in constants] + node_outputs
     return [n for n in dict.fromkeys(names) if n in types and types[n].dtype == "float32"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.array_files import StoredArray, stored_arrays
+from quant.array_files import StoredArray, read_array_headers
 from quant.fit_sample import UNNAMED, MissingArray, Sample, fit_array, fit_sample
 from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
@@ -24,9 +24,9 @@ _WIDEST_BYTES = np.dtype(np.complex128).itemsize  # of one element
 
 @dataclass(frozen=True)
 class Samples:
-    """An iterable that starts afresh each time; `count` is None where only the end of the stream tells.
+    """An iterable of samples that starts afresh each time; `count` is None where only the end of the stream tells.
 
-    random: made up, so that what the model makes of them may say nothing of the model.
+    `random`: the samples are made up, so the model's results on them may say nothing of the model.
     """
 
     source: str
@@ -46,18 +46,21 @@ def open_data(
     preprocess: Preprocess | None = None,
     loose: Collection[str] = (),
 ) -> Samples:
-    """The first `limit` samples (None: all) of
+    """Return the first `limit` samples (None: all) of a file, a directory or a generator function.
 
-    - FILE.npz: arrays under the input names, or where there is one input one array without a name of its own (`arr_0`);
-      leading dimension is samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample
-      is held at a time.
-    - FILE.npy: as an .npz of one array without a name, for a model of one input.
-    - a directory of .npy (one sample each; for several inputs one directory each, named like the input), of .npz (one
-      sample each) or of images (.png, .jpg, .bmp; see quant.images.Preprocess, given here or by its preprocess.yaml).
-    - FILE.py:FUNCTION: a generator function that yields {input name: array}, or arrays where there is one input.
+    `FILE.npz`: arrays under the input names. Where there is one input, one array without its own name (`arr_0`) will do.
+    The leading dimension is samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample
+    is in memory at a time.
+    `FILE.npy`: as an .npz of one array without a name, for a model of one input.
+    `DIRECTORY`: holds .npy or .npz files (one sample each) or images (.png, .jpg, .bmp). For several inputs, .npy files lie in
+    one
+    directory for each, named like the input. Images follow quant.images.Preprocess, passed here or read from preprocess.yaml
+    there.
+    `FILE.py:FUNCTION`: a generator function that yields {input name: array}, or arrays where there is one input.
+    `loose`: inputs that may hold NaN and infinity.
 
-    loose: inputs that may hold NaN and infinity. Raises CompileError: nothing there, wrong names, shapes or types; NotFinite at
-    the sample where one is found.
+    Raise CompileError where nothing is there, or names, shapes or types are wrong. Raise NotFinite at the sample with such a
+    value.
     """
     if limit is not None and limit < 1:
         raise CompileError(f"calibration data: limit {limit} leaves no samples; give at least 1")
@@ -96,8 +99,8 @@ def data_files(path_or_spec: str | Path) -> list[Path]:
     path = Path(spec) if generator is None else generator[0]
     if not path.is_dir():
         return [path]
-    found = [path / PREPROCESS_FILE, *path.iterdir(), *path.glob("*/*.npy")]
-    return [f for f in found if f.name == PREPROCESS_FILE or f.suffix.lower() in (".npy", ".npz", *IMAGE_SUFFIXES)]
+    candidates = [path / PREPROCESS_FILE, *path.iterdir(), *path.glob("*/*.npy")]
+    return [f for f in candidates if f.name == PREPROCESS_FILE or f.suffix.lower() in (".npy", ".npz", *IMAGE_SUFFIXES)]
 
 
 def _generator(spec: str) -> tuple[Path, str] | None:
@@ -106,7 +109,7 @@ def _generator(spec: str) -> tuple[Path, str] | None:
     return (Path(file), function) if file.endswith(".py") else None
 
 
-def repeated_data(samples: Samples, inputs: Types) -> Samples:
+def repeat_data(samples: Samples, inputs: Types) -> Samples:
     """The samples in other shapes of as many dimensions: along each their elements come again from the first on, or end earlier.
 
     Raises CompileError while they are read: an input of another number of dimensions, or without elements.
@@ -116,7 +119,7 @@ def repeated_data(samples: Samples, inputs: Types) -> Samples:
         shape = inputs[name].shape
         if len(shape) != value.ndim or 0 in value.shape:
             raise CompileError(f"input {name!r}: samples of shape {[*value.shape]} cannot be repeated to {[*shape]}")
-        return value[np.ix_(*(np.arange(wanted) % size for wanted, size in zip(shape, value.shape, strict=True)))]
+        return value[np.ix_(*(np.arange(new_size) % size for new_size, size in zip(shape, value.shape, strict=True)))]
 
     def start() -> Iterator[Sample]:
         return ({name: shaped(name, value) for name, value in sample.items()} for sample in samples)
@@ -152,7 +155,7 @@ def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.nda
 
 
 def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
-    arrays = stored_arrays(path)
+    arrays = read_array_headers(path)
     if len(inputs) == 1 and (path.suffix == ".npy" or arrays.keys() == {UNNAMED}):
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}
     else:
@@ -198,10 +201,10 @@ def _sample_count(path: Path, name: str, array: StoredArray, t: TensorType) -> i
     if array.shape[1:] == t.shape and array.shape:
         return array.shape[0]
     if not t.shape or len(array.shape) != len(t.shape) or array.shape[1:] != t.shape[1:]:
-        wanted = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
+        expected_shape = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
         raise CompileError(
             f"{path}: array for input {name!r} has shape {list(array.shape)}; the input takes {list(t.shape)}, so it must be "
-            f"[{wanted}]: resize the samples, or bind other dimensions with --shape"
+            f"[{expected_shape}]: resize the samples, or bind other dimensions with --shape"
         )
     if array.shape[0] % t.shape[0]:
         raise CompileError(
@@ -245,14 +248,14 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, lo
     if len({f.suffix for f in arrays}) > 1:
         raise CompileError(f"{path}: holds both .npy and .npz; keep one kind, since nothing says which are the samples")
     if arrays[0].suffix == ".npy" and len(inputs) > 1:
-        said = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
-        raise MissingArray(f"{said}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
+        problem = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
+        raise MissingArray(f"{problem}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
     return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs, loose) for f in arrays))
 
 
 def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
     files = {name: sorted((path / name).glob("*.npy")) for name in inputs}
-    counts = {name: len(found) for name, found in files.items()}
+    counts = {name: len(paths) for name, paths in files.items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
         raise CompileError(f"{path}: .npy files per input: {listed}; give each input as many, and at least 1")
@@ -272,5 +275,5 @@ def _file_sample(path: Path, inputs: Types, loose: Collection[str]) -> Sample:
 def _load(path: Path, inputs: Types) -> Any:
     """The arrays of an .npz by name, or the one of an .npy, none larger than the widest sample of these inputs."""
     limit_bytes = _WIDEST_BYTES * max(t.elements for t in inputs.values())
-    arrays = {name: array.read(limit_bytes) for name, array in stored_arrays(path).items()}
+    arrays = {name: array.read(limit_bytes) for name, array in read_array_headers(path).items()}
     return arrays if path.suffix == ".npz" else next(iter(arrays.values()))

@@ -17,23 +17,23 @@ _ROUNDS = 64  # of finding a step and what is none of it; a step can be halved 1
 
 
 class Sink(Protocol):
-    """What a tensor's values are shown to."""
+    """An interface of objects that receive a tensor's values."""
 
     def update(self, x: Array) -> None: ...
 
 
-Seen = TypeVar("Seen", bound=Sink)
+ObserverSink = TypeVar("ObserverSink", bound=Sink)
 
 
-class InputSink(Generic[Seen]):
-    """What one of a network's inputs shows an observer, and the step of it."""
+class InputSink(Generic[ObserverSink]):
+    """A sink that shows an observer the values of a network's input and finds their step."""
 
-    def __init__(self, seen: Seen) -> None:
-        self.seen = seen
+    def __init__(self, observer: ObserverSink) -> None:
+        self.observer = observer
         self._step = CommonStep()
 
     def update(self, x: Array) -> None:
-        self.seen.update(x)
+        self.observer.update(x)
         self._step.update(x)
 
     @property
@@ -42,8 +42,12 @@ class InputSink(Generic[Seen]):
 
 
 class CommonStep:
-    """The largest number that all values seen are whole multiples of, but for what float32 rounds: 1 / 32768 of 16-bit audio,
-    1 / 255 of an image. None where there is none of 1 / 65536 of the largest magnitude or more, and of zeros alone."""
+    """A search for the largest number of which all values are integer multiples, up to float32 rounding.
+
+    Examples are 1 / 32768 of 16-bit audio and 1 / 255 of an image. The result is None where there is no step of at least 1 /
+    65536 of the
+    largest magnitude, and for zeros alone.
+    """
 
     CHUNK = 1 << 20  # values looked at together, to bound the memory that it takes
 
@@ -63,7 +67,10 @@ class CommonStep:
             self._take(np.abs(flat[start : start + self.CHUNK].astype(np.float64)))
 
     def _take(self, x: Array) -> None:
-        """x: float64[n], none negative."""
+        """Take values into account.
+
+        `x`: float64[n], none negative.
+        """
         self._peak = max(self._peak, float(x.max()))
         others = x[x > self._rounding]
         for _ in range(_ROUNDS):
@@ -84,8 +91,10 @@ class CommonStep:
 
 
 def _common(step: float, values: Array, rounding: float) -> float:
-    """The largest number that `step` (0: any) and `values` are multiples of, but for `rounding`. values: ascending, so that each
-    tells it more precisely than those before."""
+    """Return the largest number of which `step` (0: any) and `values` are multiples, up to `rounding`.
+
+    `values`: ascending, so that each value determines the step more precisely than the previous ones.
+    """
     for value in values.tolist():
         rest, step = step or value, value
         while rest > _BETWEEN * rounding:

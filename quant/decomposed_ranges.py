@@ -15,10 +15,14 @@ EntryT = TypeVar("EntryT")
 
 
 class Decomposition(Protocol):
-    """whole: the model before, in which a Softmax that reads a mask can still be seen; within: of tensors between steps."""
+    """An interface of a decomposed model.
+
+    `original_model`: the model before, in which a Softmax that reads a mask can still be seen.
+    `within`: bounds of tensors between steps.
+    """
 
     @property
-    def whole(self) -> onnx.ModelProto: ...
+    def original_model(self) -> onnx.ModelProto: ...
     @property
     def within(self) -> Mapping[str, ClippedRange]: ...
 
@@ -37,9 +41,9 @@ def get_range_owner(name: str, divided: Decomposition | None) -> str:
 
 def clip_ranges(ranges: Mapping[str, EntryT], divided: Decomposition | None) -> dict[str, EntryT | Range]:
     """The ranges within the bounds; one that has nothing there stays, and scales do."""
-    found: dict[str, EntryT | Range] = dict(ranges)
+    clipped_ranges: dict[str, EntryT | Range] = dict(ranges)
     for name, bounds in divided.within.items() if divided is not None else ():
-        known = found.get(name)
-        if isinstance(known, Range) and known.low < bounds.high and known.high > bounds.low:
-            found[name] = known.within(bounds.low, bounds.high)
-    return found
+        tensor_range = clipped_ranges.get(name)
+        if isinstance(tensor_range, Range) and tensor_range.low < bounds.high and tensor_range.high > bounds.low:
+            clipped_ranges[name] = tensor_range.within(bounds.low, bounds.high)
+    return clipped_ranges

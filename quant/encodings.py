@@ -1,6 +1,7 @@
-"""AIMET's encodings file: scales and offsets of activations as JSON, versions 0.6.1 and 1.0.0.
+"""Read and write AIMET's encodings file: scales and offsets of activations as JSON, versions 0.6.1 and 1.0.0.
 
-real = scale (q + offset) for q from 0 to 2^bitwidth - 1; ours is scale (code - zero_point), codes of the machine's type.
+The file says: real = scale (q + offset) for q from 0 to 2^bitwidth - 1. `Quant` says: scale (code - zero_point), codes of the
+machine's type.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ VERSIONS = ("0.6.1", "1.0.0")
 
 def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics, types: Types = _NONE) -> str:
     """Version 0.6.1, the weights left to whoever reads it. types: of tensors that are not of the machine's first."""
-    found = {}
+    encodings = {}
     for name, entry in tensors.items():
-        own = numerics.of(types.get(name, numerics.activation))
-        quant = entry if isinstance(entry, Quant) else activation_quant(entry, own)
-        held = quant_range(quant, own)
-        found[name] = [
+        tensor_numerics = numerics.of(types.get(name, numerics.activation))
+        quant = entry if isinstance(entry, Quant) else activation_quant(entry, tensor_numerics)
+        code_range = quant_range(quant, tensor_numerics)
+        encodings[name] = [
             {
-                "bitwidth": own.activation.bits,
+                "bitwidth": tensor_numerics.activation.bits,
                 "dtype": "int",
-                "is_symmetric": str(own.symmetric_activations),
-                "max": held.high,
-                "min": held.low,
-                "offset": own.activation.low - quant.zero_point,
+                "is_symmetric": str(tensor_numerics.symmetric_activations),
+                "max": code_range.high,
+                "min": code_range.low,
+                "offset": tensor_numerics.activation.low - quant.zero_point,
                 "scale": quant.scale,
             }
         ]
-    file = {"version": VERSIONS[0], "activation_encodings": found, "param_encodings": {}}
+    file = {"version": VERSIONS[0], "activation_encodings": encodings, "param_encodings": {}}
     return json.dumps(file, indent=1, sort_keys=True) + "\n"
 
 
 def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Range | Quant], dict[str, CodeType]]:
-    """By tensor: the scale where the machine has it, else the range that it covers; and the types of codes as wide as the file's,
-    where those are not the machine's first. Encodings of weights are passed over.
+    """Return an entry for each tensor, and types of codes as wide as the file's where those are not the machine's first.
 
-    Raises ConfigError with every fault.
+    An entry is the scale where the machine has it, else the range that it covers. Encodings of weights are passed over.
+
+    Raise ConfigError with every fault.
     """
     try:
         data = json.loads(read_limited(path, ENCODINGS_BYTES))
@@ -62,14 +64,14 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
         ) from None
     version = data.get("version") if isinstance(data, dict) else None
     if version not in VERSIONS:
-        known = " or ".join(VERSIONS)
-        raise ConfigError([f"{path}: version {version!r} is no encodings file that is known; export one of version {known}"])
+        versions = " or ".join(VERSIONS)
+        raise ConfigError([f"{path}: version {version!r} is no encodings file that is known; export one of version {versions}"])
     entries, faults = _entries(data.get("activation_encodings"), path)
-    found: dict[str, Range | Quant] = {}
+    entry_by_tensor: dict[str, Range | Quant] = {}
     types: dict[str, CodeType] = {}
     for name, entry in entries.items():
         try:
-            found[name], codes = _value(entry, numerics)
+            entry_by_tensor[name], codes = _value(entry, numerics)
             if numerics is not None and codes not in (None, numerics.activation):
                 types[name] = codes
         except (ArithmeticError, KeyError, LookupError, TypeError, ValueError) as fault:
@@ -77,15 +79,15 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
             faults.append(f"{path}: activation_encodings.{name}: {reason}; it needs bitwidth, scale and offset of integers")
     if faults:
         raise ConfigError(faults)
-    return found, types
+    return entry_by_tensor, types
 
 
-def _entries(given: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+def _entries(section: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
     """One encoding a tensor, in the keys of version 1.0.0."""
-    if isinstance(given, list):
-        named = [(e.get("name", i) if isinstance(e, dict) else i, [e]) for i, e in enumerate(given)]
-    elif isinstance(given, dict):
-        named = list(given.items())
+    if isinstance(section, list):
+        named = [(e.get("name", i) if isinstance(e, dict) else i, [e]) for i, e in enumerate(section)]
+    elif isinstance(section, dict):
+        named = list(section.items())
     else:
         raise ConfigError([f"{path}: activation_encodings: must be a mapping (0.6.1) or a list (1.0.0)"])
     entries, faults = dict[str, Mapping[str, Any]](), list[str]()

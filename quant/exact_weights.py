@@ -1,8 +1,8 @@
-"""int8 weights as uint8, 128 higher with their zero points, where onnxruntime multiplies uint8 codes with them.
+"""Turn int8 weights into uint8, 128 higher with their zero points, where onnxruntime multiplies uint8 codes with them.
 
-Its kernel for uint8 and int8 adds pairs of products in 16 bits, saturated, on x86 processors without VNNI: off by a fifth of
-a layer at most. That for uint8 and uint8 is exact everywhere. Its own rewriting (session.x64quantprecision) does the same to int8
-codes too, for which it then has no kernel (1.32).
+Its kernel for uint8 and int8 adds pairs of products in 16 bits, saturated, on x86 processors without VNNI. The results are off
+by a fifth of a layer at most. The kernel for uint8 and uint8 is exact everywhere. Its own rewriting
+(session.x64quantprecision) does the same to int8 codes too, for which it then has no kernel (1.32).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _MARKS = tuple(name.encode() for name in ("QLinear", "QGemm", "Integer", _DYNAMI
 
 @cache
 def saturates() -> bool:
-    """Whether this processor's kernel for uint8 and int8 does."""
+    """Return whether this processor's kernel for uint8 and int8 saturates."""
     return not is_exact(MatMulInteger(True))
 
 
 def may_saturate(model: bytes) -> bool:
-    """Whether a serialized model can have such products at all."""
+    """Return whether a serialized model can have such products at all."""
     return any(mark in model for mark in _MARKS)
 
 
@@ -59,24 +59,30 @@ def with_exact_weights(model: onnx.ModelProto, folder: str = "", weights: Mappin
 
     Raises CompileError: more of them lie outside than a model can hold.
     """
-    found = onnx.ModelProto()
-    found.CopyFrom(model)
-    graph = _Graph.of(found.graph, folder, weights)
+    exact_model = onnx.ModelProto()
+    exact_model.CopyFrom(model)
+    graph = _Graph.of(exact_model.graph, folder, weights)
     for node, place, point in graph.products():
         graph.raise_weights(node, place, point)
-    read = {i for n in found.graph.node for i in n.input}
-    gone = graph.raised - read  # onnxruntime refuses values of initializers that it has dropped
-    left = [t for t in found.graph.initializer if t.name not in gone or t.data_location != TensorProto.EXTERNAL]
-    del found.graph.initializer[:]
-    found.graph.initializer.extend([*left, *graph.made.values()])
-    return found
+    read = {i for n in exact_model.graph.node for i in n.input}
+    dropped = graph.raised - read  # onnxruntime refuses values of initializers that it has dropped
+    remaining = [t for t in exact_model.graph.initializer if t.name not in dropped or t.data_location != TensorProto.EXTERNAL]
+    del exact_model.graph.initializer[:]
+    exact_model.graph.initializer.extend([*remaining, *graph.new_initializers.values()])
+    return exact_model
 
 
 @dataclass
 class _Graph:
-    """constants: those whose values can be read; kinds: element types of tensors of codes; reads: how many inputs a tensor is;
-    folder, weights: where values lie that are not in the model; made: initializers to add; raised: of which
-    these are made."""
+    """A view of a graph that finds and rewrites products with int8 weights.
+
+    `constants`: constants whose values can be read.
+    `kinds`: element types of tensors of codes.
+    `reads`: number of inputs that a tensor feeds.
+    `folder`, `weights`: places of values that are not in the model.
+    `new_initializers`: initializers to add.
+    `raised`: initializers that these replace.
+    """
 
     proto: onnx.GraphProto
     constants: Mapping[str, TensorProto]
@@ -85,40 +91,42 @@ class _Graph:
     reads: Mapping[str, int]
     folder: str
     weights: Mapping[str, Array]
-    made: dict[str, TensorProto] = field(default_factory=dict[str, TensorProto])
+    new_initializers: dict[str, TensorProto] = field(default_factory=dict[str, TensorProto])
     raised: set[str] = field(default_factory=set[str])
 
     @classmethod
     def of(cls, graph: onnx.GraphProto, folder: str, weights: Mapping[str, Array]) -> _Graph:
         inside = (t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL or folder or t.name in weights)
-        held = {t.name: t for t in inside}
+        readable = {t.name: t for t in inside}
         kinds = {i.name: i.type.tensor_type.elem_type for i in graph.input} | {t.name: t.data_type for t in graph.initializer}
         reads = Counter(i for n in graph.node for i in n.input)
-        made = cls(graph, held, {o: n for n in graph.node for o in n.output}, kinds, reads, folder, weights)
+        model_graph = cls(graph, readable, {o: n for n in graph.node for o in n.output}, kinds, reads, folder, weights)
         for node in graph.node:
-            kinds.update((name, TensorProto.UINT8) for name in _unsigned(node, made))
-        return made
+            kinds.update((name, TensorProto.UINT8) for name in _list_unsigned_outputs(node, model_graph))
+        return model_graph
 
     def products(self) -> Iterator[tuple[onnx.NodeProto, int, int]]:
-        """Those of uint8 codes with int8 weights: the node that reads these, and the places of them and of their zero point."""
+        """Yield each product of uint8 codes with int8 weights: the node that reads the weights, and the places of them and of
+        their zero point.
+        """
         for node in self.proto.node:
             if node.op_type == _DYNAMIC:
-                own = node, 1, 3
+                weight_read = node, 1, 3
             elif node.op_type in _PRODUCTS:
                 x, x_point, weights, point = _PRODUCTS[node.op_type]
                 if self.kind(_input(node, x_point) or _input(node, x)) != TensorProto.UINT8:
                     continue
-                own = node, weights, point
-            elif node.op_type in _REAL and self.rounded_to(node.input[0]) == TensorProto.UINT8:
+                weight_read = node, weights, point
+            elif node.op_type in _REAL and self.find_code_kind(node.input[0]) == TensorProto.UINT8:
                 reader = self.producers.get(_input(node, 1))
                 if reader is None or reader.op_type != "DequantizeLinear":
                     continue
-                own = reader, 0, 2
+                weight_read = reader, 0, 2
             else:
                 continue
-            tensor = self.constants.get(self.first(*own[:2])[0])
+            tensor = self.constants.get(self.first(*weight_read[:2])[0])
             if tensor is not None and tensor.data_type == TensorProto.INT8:
-                yield own
+                yield weight_read
 
     def first(self, node: onnx.NodeProto, index: int) -> tuple[str, onnx.NodeProto, int]:
         """The constant that an input is, or is moved from for this node alone; the node that reads that, and at which place."""
@@ -134,7 +142,7 @@ class _Graph:
             name = self.producers[name].input[0]
         return self.kinds.get(name, TensorProto.UNDEFINED)
 
-    def rounded_to(self, name: str) -> int:
+    def find_code_kind(self, name: str) -> int:
         """The type of the codes that a real tensor was a moment before."""
         node = self.producers.get(name)
         while node is not None and node.op_type in _MOVES:
@@ -153,29 +161,29 @@ class _Graph:
         points = self._value(zero) if zero else np.zeros((), np.int8)
         if not zero and node.op_type == "DequantizeLinear" and (scale := self.constants.get(node.input[1])) is not None:
             points = np.zeros(tuple(scale.dims), np.int8)
-        reader.input[place] = self._unsigned(name, value)
+        reader.input[place] = self._add_unsigned(name, value)
         while len(node.input) <= point:
             node.input.append("")
-        node.input[point] = self._unsigned(zero or f"{name}/zero_point", points)
+        node.input[point] = self._add_unsigned(zero or f"{name}/zero_point", points)
 
     def _value(self, name: str) -> Array:
         return self.weights[name] if name in self.weights else numpy_helper.to_array(self.constants[name], self.folder)
 
-    def _unsigned(self, name: str, value: Array) -> str:
+    def _add_unsigned(self, name: str, value: Array) -> str:
         raised = f"{name}/uint8"
         while raised in self.kinds or raised in self.producers:
             raised += "_"
-        if raised not in self.made:
-            if sum(int(np.prod(t.dims)) for t in self.made.values()) + value.size > _MOST_BYTES:
+        if raised not in self.new_initializers:
+            if sum(int(np.prod(t.dims)) for t in self.new_initializers.values()) + value.size > _MOST_BYTES:
                 raise CompileError(
                     f"weight {name}: int8 weights beside uint8 codes are {_MOST_BYTES:,} bytes and more, which this processor, "
                     "without VNNI, multiplies exactly only inside of a model, which holds no more; use one with VNNI"
                 )
-            self.made[raised] = numpy_helper.from_array((value.astype(np.int16) + _HALF).astype(np.uint8), raised)
+            self.new_initializers[raised] = numpy_helper.from_array((value.astype(np.int16) + _HALF).astype(np.uint8), raised)
         return raised
 
 
-def _unsigned(node: onnx.NodeProto, graph: _Graph) -> Iterator[str]:
+def _list_unsigned_outputs(node: onnx.NodeProto, graph: _Graph) -> Iterator[str]:
     """Outputs that are codes of uint8."""
     if node.op_type == "DynamicQuantizeLinear":
         yield from (node.output[0], node.output[2])

@@ -56,7 +56,7 @@ def fake_quantized(model: onnx.ModelProto, quants: Mapping[str, Quant], numerics
     return copy
 
 
-def stored_tensors(model: onnx.ModelProto) -> list[str]:
+def list_stored_tensors(model: onnx.ModelProto) -> list[str]:
     """The tensors that reach memory as codes: not those that only an activation function fused to their producer reads."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
@@ -64,8 +64,8 @@ def stored_tensors(model: onnx.ModelProto) -> list[str]:
             readers.setdefault(name, []).append(node)
     outputs = {o.name for o in model.graph.output}
     constants = {i.name for i in model.graph.initializer}
-    made = [o for n in model.graph.node if n.op_type != "Constant" for o in n.output]
-    names = [i.name for i in model.graph.input if i.name not in constants] + made
+    node_outputs = [o for n in model.graph.node if n.op_type != "Constant" for o in n.output]
+    names = [i.name for i in model.graph.input if i.name not in constants] + node_outputs
 
     def fused(name: str) -> bool:
         reading = readers.get(name, [])
@@ -80,7 +80,7 @@ def _round_weights(node: onnx.NodeProto, weight: onnx.TensorProto, numerics: Num
     if axis is None:
         transposed = next((a.i for a in node.attribute if a.name == "transB"), 0)
         axis = 0 if transposed else 1
-    rounded = weight_quant(w, axis, numerics, name=weight.name).dequantized().astype(w.dtype)
+    rounded = weight_quant(w, axis, numerics, name=weight.name).dequantize().astype(w.dtype)
     weight.CopyFrom(numpy_helper.from_array(rounded, weight.name))
 
 

@@ -1,4 +1,5 @@
-"""How far computed values are from their reference: per tensor and per part, so that a bad part cannot hide in a good whole."""
+"""Measure how far computed values are from their reference, per tensor and per part, so that a good total cannot hide a bad
+part."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ POOR_COSINE = 0.99
 
 @dataclass(frozen=True)
 class Fidelity:
-    """sqnr_db: +inf where nothing differs; largest_error in the reference's unit; `poor`: a reader should be warned."""
+    """A comparison of one tensor with its reference.
+
+    `sqnr_db`: +inf where nothing differs.
+    `largest_error`: in the reference's unit.
+    `poor`: a reader should be warned.
+    """
 
     name: str
     sqnr_db: float
@@ -40,9 +46,9 @@ class Fidelity:
 
 
 class ErrorSums:
-    """Sums over all that is shown of one tensor, so that none of it need be kept.
+    """A collection of sums over all values of one tensor, so that no value must be stored.
 
-    A value that is infinite or NaN in both counts as equal; one that is so in only one of the two is an infinite error.
+    A value that is infinite or NaN in both counts as equal. A value that is so in only one of the two is an infinite error.
     """
 
     CHUNK = 1 << 18  # elements compared at once, to bound the memory that float64 takes
@@ -61,11 +67,11 @@ class ErrorSums:
 
     def _add(self, x: Array, y: Array) -> None:
         self._count += x.size
-        whole = np.isfinite(x) & np.isfinite(y)
-        if not whole.all():
-            if not np.array_equal(x[~whole], y[~whole], equal_nan=True):
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
                 self._noise = self._largest = math.inf
-            x, y = x[whole], y[whole]
+            x, y = x[finite], y[finite]
         difference = y - x
         self._signal += float(x @ x)
         self._got += float(y @ y)

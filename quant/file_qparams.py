@@ -1,4 +1,4 @@
-"""How a machine takes what a quantized model gives: scales of activations, and codes of weights."""
+"""Convert the qparams of a quantized model for a machine: scales of activations, and codes of weights."""
 
 from __future__ import annotations
 
@@ -18,35 +18,42 @@ from toolchain.ir.file_quantization import FileQuant, FileWeightGroups, FileWeig
 from toolchain.ir.graph import Quant
 
 Array = NDArray[Any]
-_WHOLE = 2.0**-16  # steps from a whole number: scales that were folded twice in float32 are off by less
+_INTEGER_TOLERANCE_STEPS = 2.0**-16  # steps from a whole number: scales that were folded twice in float32 are off by less
 
 
-def find_code_type(given: FileQuant, numerics: Numerics) -> CodeType | None:
+def find_code_type(file_quant: FileQuant, numerics: Numerics) -> CodeType | None:
     """The type of activations, of that width, in which a machine holds tensors at this scale and zero point; None: in none."""
-    if numerics.scale.kind == "pow2" and math.frexp(given.scale)[0] != 0.5:
+    if numerics.scale.kind == "pow2" and math.frexp(file_quant.scale)[0] != 0.5:
         return None
-    fitting = (t for t in numerics.types if t.bits == given.bits)
-    return next((t for t in fitting if not numerics.of(t).symmetric_activations or given.quant(t.low).zero_point == 0), None)
+    fitting = (t for t in numerics.types if t.bits == file_quant.bits)
+    return next((t for t in fitting if not numerics.of(t).symmetric_activations or file_quant.quant(t.low).zero_point == 0), None)
 
 
 def get_file_codes(value: Array, how: FileWeights | None, numerics: Numerics) -> tuple[Array, Quant] | None:
-    """The file's own codes, scale and zero point of a constant activation; None where it has none, or the machine cannot keep
-    them, or the constant is another by now."""
-    held = None if how is None or how.quant is None else find_code_type(how.quant, numerics)
-    if how is None or how.quant is None or held is None:
+    """Return the file's own codes, scale and zero point of a constant activation.
+    Return None where it has none, the machine cannot keep them, or the constant has changed.
+    """
+    code_type = None if how is None or how.quant is None else find_code_type(how.quant, numerics)
+    if how is None or how.quant is None or code_type is None:
         return None
-    quant = how.quant.quant(held.low)
+    quant = how.quant.quant(code_type.low)
     codes = np.asarray(value, np.float64) / quant.scale + quant.zero_point
-    low, high = held.limits
-    whole = np.rint(codes)
-    if (np.abs(codes - whole) > _WHOLE).any() or whole.min(initial=0) < low or whole.max(initial=0) > high:
+    low, high = code_type.limits
+    integers = np.rint(codes)
+    if (
+        (np.abs(codes - integers) > _INTEGER_TOLERANCE_STEPS).any()
+        or integers.min(initial=0) < low
+        or integers.max(initial=0) > high
+    ):
         return None
-    return whole, quant
+    return integers, quant
 
 
 def narrowest_weight(how: FileWeights, numerics: Numerics, *, groups: bool) -> CodeType:
-    """The type of fewest bits that holds a file's codes, the machine's first where none does. groups: whether the layer can have
-    its weights in groups."""
+    """Return the type of fewest bits that holds a file's codes, or the machine's first type where none does.
+
+    `groups`: the layer can have its weights in groups.
+    """
     if len(numerics.weight_types) == 1 or (how.groups is not None and not groups):
         return numerics.weight
     narrow = sorted(numerics.weight_types, key=lambda t: t.bits)
@@ -58,19 +65,21 @@ def _holds(how: FileWeights, numerics: Numerics) -> bool:
 
 
 def holds_codes(how: FileWeights, codes: CodeType) -> bool:
-    """Whether a type holds a file's codes of weights, in no groups, less their zero points."""
+    """Return whether a type holds a file's codes of weights without groups, less their zero points."""
     return codes.low <= how.least.min() and how.largest.max() <= codes.high
 
 
 def explain_requantization(how: FileWeights, numerics: Numerics, scales: Array) -> str | None:
-    """Why a machine cannot keep a file's codes of weights, and rounds what they stand for; None where it keeps them. scales: of
-    the codes now (`get_current_scales`)."""
+    """Return why a machine cannot keep a file's codes of weights and requantizes them, or None where it keeps them.
+
+    `scales`: current scales of the codes (`get_current_scales`).
+    """
     if how.groups is not None:
         size = how.groups.size
         return None if fitting_codes(how.groups, numerics) is not None else f"no such groups of {size} weights (numerics.groups)"
     if numerics.scale.kind == "pow2" and (np.frexp(scales)[0] != 0.5).any():
         return "scales that are powers of two (numerics.scale)"
-    if not numerics.weights_per_channel and np.ptp(scales) > _WHOLE * scales.max():
+    if not numerics.weights_per_channel and np.ptp(scales) > _INTEGER_TOLERANCE_STEPS * scales.max():
         return "one scale for all channels (numerics.weights_per_channel)"
     return None if holds_codes(how, numerics.weight) else f"{numerics.weight} weights (numerics.weight)"
 
@@ -81,13 +90,13 @@ def get_file_weights(w: Array, axis: int, how: FileWeights, numerics: Numerics, 
     None where the machine has no such scales or groups, or no type that holds the codes, so that it takes its own.
     """
     if how.groups is not None:
-        return _grouped(w, how.groups, numerics)
+        return _quantize_in_groups(w, how.groups, numerics)
     if len(how.scales) not in (1, w.shape[axis]):
         return None
     scales = get_current_scales(w, axis, how)
     if explain_requantization(how, numerics, scales) is not None:
         return None
-    if not _whole(_rows(w, axis), scales).all():
+    if not _are_integer_codes(_rows(w, axis), scales).all():
         raise InternalError(f"{name}: its weights are no longer whole multiples of the scales that the model gives them")
     scales = scales if numerics.weights_per_channel else scales[:1]
     codes = np.rint(np.asarray(w, np.float64) / along(scales, axis, w.ndim))
@@ -97,31 +106,32 @@ def get_file_weights(w: Array, axis: int, how: FileWeights, numerics: Numerics, 
     return WeightQuant(codes.astype(np.int8), scales, axis)
 
 
-def _grouped(w: Array, groups: FileWeightGroups, numerics: Numerics) -> WeightQuant | None:
-    """In the file's own groups, where they lie along the reduction still: those of a kernel of one element."""
-    rows, held = np.asarray(w, np.float64).reshape(len(w), -1), groups.real()
-    if rows.shape != held.shape or rows.shape[1] != w.shape[-1]:
+def _quantize_in_groups(w: Array, groups: FileWeightGroups, numerics: Numerics) -> WeightQuant | None:
+    """Quantize weights in the file's own groups, where these still lie along the reduction: those of a kernel of one element."""
+    rows, file_rows = np.asarray(w, np.float64).reshape(len(w), -1), groups.real()
+    if rows.shape != file_rows.shape or rows.shape[1] != w.shape[-1]:
         return None
-    own, peak = np.abs(rows).max(1, initial=0), np.abs(held).max(1, initial=0)
-    factor = np.where(peak > 0, own / np.where(peak > 0, peak, 1), 1.0)[:, None]  # a channel may have been scaled since
-    if (np.abs(rows - held * factor) > _WHOLE * np.maximum(own, peak)[:, None]).any():
+    row_peaks, peak = np.abs(rows).max(1, initial=0), np.abs(file_rows).max(1, initial=0)
+    factor = np.where(peak > 0, row_peaks / np.where(peak > 0, peak, 1), 1.0)[:, None]  # a channel may have been scaled since
+    if (np.abs(rows - file_rows * factor) > _INTEGER_TOLERANCE_STEPS * np.maximum(row_peaks, peak)[:, None]).any():
         return None
     minima = None if groups.minima is None else groups.minima * factor
     return quantize_file_groups(replace(groups, scales=groups.scales * factor, minima=minima), w.shape, numerics)
 
 
 def get_current_scales(w: Array, axis: int, how: FileWeights) -> Array:
-    """float64[channels] of the weights `w`: the file's, or what they became where a channel was multiplied by a number, which is
-    what takes its largest code to its peak."""
+    """Return the scales of the weights `w` as float64[channels].
+    A channel that was multiplied by a number has a scale that takes its largest code to its peak; the others have the file's.
+    """
     rows = _rows(w, axis)
     if len(how.scales) not in (1, len(rows)):
         return how.scales
-    given = np.broadcast_to(how.scales, (len(rows),)).astype(np.float64)
-    alike = len(how.peaks) == len(rows)  # else the channels were taken apart, and the largest of all is known
-    peaks = np.abs(rows).max(1, initial=0) if alike else np.full(len(rows), np.abs(rows).max(initial=0))
-    codes = how.peaks if alike else np.full(len(rows), how.peaks.max())
-    moved = np.where((peaks > 0) & (codes > 0), peaks / np.maximum(codes, 1), given)
-    return np.where(_whole(rows, given), given, moved)
+    file_scales = np.broadcast_to(how.scales, (len(rows),)).astype(np.float64)
+    has_channel_peaks = len(how.peaks) == len(rows)  # else the channels were taken apart, and the largest of all is known
+    peaks = np.abs(rows).max(1, initial=0) if has_channel_peaks else np.full(len(rows), np.abs(rows).max(initial=0))
+    codes = how.peaks if has_channel_peaks else np.full(len(rows), how.peaks.max())
+    moved = np.where((peaks > 0) & (codes > 0), peaks / np.maximum(codes, 1), file_scales)
+    return np.where(_are_integer_codes(rows, file_scales), file_scales, moved)
 
 
 def _rows(w: Array, axis: int) -> Array:
@@ -129,8 +139,8 @@ def _rows(w: Array, axis: int) -> Array:
     return np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
 
 
-def _whole(rows: Array, scales: Array) -> Array:
+def _are_integer_codes(rows: Array, scales: Array) -> Array:
     """bool[n]: whether each row is whole multiples of its scale."""
     steps = rows / scales[:, None]
-    near = np.abs(steps - np.rint(steps)) <= _WHOLE * np.maximum(1, np.abs(steps))
+    near = np.abs(steps - np.rint(steps)) <= _INTEGER_TOLERANCE_STEPS * np.maximum(1, np.abs(steps))
     return np.asarray(near.all(1))

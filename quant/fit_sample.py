@@ -16,7 +16,10 @@ UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name
 
 
 class MissingArray(CompileError):
-    """inputs: those that the data hold nothing of."""
+    """An error of missing data.
+
+    `inputs`: inputs for which the data hold nothing.
+    """
 
     def __init__(self, message: str, inputs: Sequence[str]):
         super().__init__(message)
@@ -27,22 +30,29 @@ class NotFinite(CompileError):
     """A sample holds NaN or infinity in a tensor of the model, or makes them there. what: `NaN in 2 of 6 elements`."""
 
     def __init__(self, message: str, tensor: str, kind: str, wrong: np.ndarray):
-        """kind: NaN or infinity. wrong: bool[...], the elements that are not finite."""
+        """Make the error.
+
+        `kind`: NaN or infinity.
+        `wrong`: bool[...], the elements that are not finite.
+        """
         super().__init__(message)
         self.tensor, self.what = tensor, f"{kind} in {int(wrong.sum()):,} of {format_count(wrong.size, 'element')}"
 
 
 def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str, loose: Collection[str] = ()) -> Sample:
-    """value: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
-    be left out. loose: inputs that may hold NaN and infinity.
+    """Return a sample that fits the inputs of a model.
 
-    Raises CompileError, starting with `where`: names, shapes, types, NaN or infinity.
+    `value`: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
+    be left out.
+    `loose`: inputs that may hold NaN and infinity.
+
+    Raise CompileError, starting with `where`: names, shapes, types, NaN or infinity.
     """
     if not isinstance(value, Mapping):
         if len(inputs) != 1:
             listed = ", ".join(map(repr, inputs))
-            said = f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names"
-            raise MissingArray(said, tuple(inputs))
+            problem = f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names"
+            raise MissingArray(problem, tuple(inputs))
         value = {next(iter(inputs)): value}
     if len(inputs) == 1 and value.keys() == {UNNAMED}:
         value = {next(iter(inputs)): next(iter(value.values()))}
@@ -64,8 +74,8 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
             f"{where}: input {name!r} has shape {list(array.shape)}, the model takes {list(t.shape)}; "
             "resize it, or bind other dimensions with --shape"
         )
-    wanted = np.dtype(t.dtype)
-    cast = array if array.dtype == wanted else _cast(array, wanted, name, where)
+    dtype = np.dtype(t.dtype)
+    cast = array if array.dtype == dtype else _cast(array, dtype, name, where)
     wrong = ~np.isfinite(cast) if name not in loose else np.isinf(cast) & np.isfinite(array)
     if wrong.any():
         raise _not_finite(array, cast, wrong, f"{where}: input {name!r}", name)
@@ -73,7 +83,10 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
 
 
 def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: str, name: str) -> CompileError:
-    """wrong: bool[...], where `cast` may not be what it is. Says what its first element was in `array`."""
+    """Return an error that quotes the first wrong element of `array`.
+
+    `wrong`: bool[...], where `cast` is not finite.
+    """
     at = [int(i) for i in np.argwhere(wrong)[0]]
     value, way_out = array[tuple(at)], "calibration needs finite data, remove the sample"
     if np.isfinite(value):
@@ -82,19 +95,19 @@ def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: s
     return NotFinite(f"{thing} holds {kind} at {at}; {way_out}", name, kind, wrong)
 
 
-def _cast(array: np.ndarray, wanted: np.dtype[Any], name: str, where: str) -> np.ndarray:
-    if array.dtype.kind == "f" and wanted.kind == "f":
+def _cast(array: np.ndarray, dtype: np.dtype[Any], name: str, where: str) -> np.ndarray:
+    if array.dtype.kind == "f" and dtype.kind == "f":
         with np.errstate(over="ignore"):
-            return array.astype(wanted)
-    if array.dtype.kind in "iu" and wanted.kind in "iu":
-        info = np.iinfo(wanted)
+            return array.astype(dtype)
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        info = np.iinfo(dtype)
         if not array.size or (int(array.min()) >= info.min and int(array.max()) <= info.max):
-            return array.astype(wanted)
+            return array.astype(dtype)
         raise CompileError(
             f"{where}: input {name!r} holds {int(array.min())} to {int(array.max())}, "
-            f"outside the {info.min} to {info.max} of the model's {wanted.name}; mend the data"
+            f"outside the {info.min} to {info.max} of the model's {dtype.name}; mend the data"
         )
     raise CompileError(
-        f"{where}: input {name!r} is {array.dtype.name}, the model takes {wanted.name}; "
-        f"save it with .astype({wanted.name!r}), scaled as the model was trained"
+        f"{where}: input {name!r} is {array.dtype.name}, the model takes {dtype.name}; "
+        f"save it with .astype({dtype.name!r}), scaled as the model was trained"
     )

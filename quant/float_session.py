@@ -66,11 +66,15 @@ def open_session(
     few_runs: bool = False,
     lean: bool = False,
 ) -> CheckedSession:
-    """Opens a model or its file, on these providers alone. folder: of its external data; dims: of named dimensions; weights:
-    arrays of initializers that the model has no values for, to be kept as long as the session. few_runs: open fast rather
-    than run fast. lean: what a run has used is given back behind it, which costs time.
+    """Open a model or its file, on these providers alone.
 
-    Raises InferenceError, MemoryError.
+    `folder`: folder of its external data.
+    `dims`: sizes of named dimensions.
+    `weights`: arrays of initializers that the model has no values for, to be kept as long as the session.
+    `few_runs`: open fast rather than run fast.
+    `lean`: memory is returned after each run, which costs time.
+
+    Raise InferenceError or MemoryError.
     """
     model, folder, weights = _exact(model, folder, weights)
 
@@ -103,8 +107,11 @@ class CheckedSession:
     """
 
     def __init__(self, opened: Callable[[bool], InferenceSession], few_runs: bool = False) -> None:
-        """opened: opens the model, optimized or not; few_runs: never optimized, which costs more than a run or two get back.
-        Raises InferenceError, MemoryError."""
+        """Open the session. Raise InferenceError or MemoryError.
+
+        `opened`: opens the model, optimized or not.
+        `few_runs`: the model is never optimized, since optimizing costs more than a run or two gain.
+        """
         self._lock = RLock()  # of the choice, which every thread waits for
         self._opened, self._few_runs = opened, few_runs
         self._chosen: InferenceSession | None = None
@@ -270,20 +277,21 @@ def _exact(
 
     if not saturates():
         return model, folder, weights
-    held = model if isinstance(model, bytes) else Path(model).read_bytes()
-    if not may_saturate(held):
+    model_bytes = model if isinstance(model, bytes) else Path(model).read_bytes()
+    if not may_saturate(model_bytes):
         return model, folder, weights
     from onnx import load_model_from_string
 
     within = folder if isinstance(model, bytes) else str(Path(model).absolute().parent)
-    exact = with_exact_weights(load_model_from_string(held), within, weights)
-    left = {i.name for i in exact.graph.initializer}
-    return exact.SerializeToString(), within, {name: w for name, w in weights.items() if name in left}
+    exact = with_exact_weights(load_model_from_string(model_bytes), within, weights)
+    initializer_names = {i.name for i in exact.graph.initializer}
+    return exact.SerializeToString(), within, {name: w for name, w in weights.items() if name in initializer_names}
 
 
 def _return_large_blocks() -> None:
-    """Blocks of a MiB or more go back to the system when they are freed. glibc would raise that limit to 32 MiB by itself, and
-    tensors below it would fragment its heap."""
+    """Return blocks of a MiB or more to the system when they are freed.
+    Otherwise glibc would raise that limit to 32 MiB by itself, and tensors below it would fragment its heap.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none, and need none
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 1 << 20)
@@ -321,11 +329,14 @@ class FloatSession:
     def __init__(
         self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False, lean: bool = False
     ) -> None:
-        """few_runs, lean: as in `open_session`. Raises InferenceError, MemoryError."""
-        made = [n for n in dict.fromkeys(names) if n not in model.inputs]
+        """Open the sessions of a model. Raise InferenceError or MemoryError.
+
+        `few_runs`, `lean`: as in `open_session`.
+        """
+        computed_names = [n for n in dict.fromkeys(names) if n not in model.inputs]
         self._names = tuple(names)
         self._sessions = []
-        for part in model.parts(made) if made else ():
+        for part in model.parts(computed_names) if computed_names else ():
             session = open_session(
                 part.model,
                 threads=threads,
@@ -335,7 +346,7 @@ class FloatSession:
                 few_runs=few_runs,
                 lean=lean,
             )
-            self._sessions.append((session, part.inputs, part.outputs, part.given, part.weights))  # which live as long
+            self._sessions.append((session, part.inputs, part.outputs, part.extra_inputs, part.weights))  # which live as long
 
     @property
     def is_optimized(self) -> bool:
@@ -348,19 +359,20 @@ class FloatSession:
         return [values[n] for n in self._names]
 
     def stream(self, sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Each of the tensors as soon as its part of the model has run; none is held longer than a later part reads it.
-        Raises InferenceError, MemoryError."""
-        wanted, values = set(self._names), dict(sample)
+        """Yield each of the tensors as soon as its part of the model has run.
+        A tensor is freed after the last part that reads it. Raise InferenceError or MemoryError.
+        """
+        requested, values = set(self._names), dict(sample)
         yield from ((n, values[n]) for n in dict.fromkeys(self._names) if n in sample)
-        for at, (session, inputs, outputs, given, _) in enumerate(self._sessions):
-            made = session.run(list(outputs), {**given, **{n: values[n] for n in inputs if n in values}})
-            values.update(zip(outputs, made, strict=True))
-            del made
+        for at, (session, inputs, outputs, constant_feeds, _) in enumerate(self._sessions):
+            results = session.run(list(outputs), {**constant_feeds, **{n: values[n] for n in inputs if n in values}})
+            values.update(zip(outputs, results, strict=True))
+            del results
             later = {n for _, reads, *_ in self._sessions[at + 1 :] for n in reads}
-            held = later.union(outputs)
-            values = {n: v for n, v in values.items() if n in held}
+            live_names = later.union(outputs)
+            values = {n: v for n, v in values.items() if n in live_names}
             for name in outputs:
                 value = values[name] if name in later else values.pop(name)
-                if name in wanted:
+                if name in requested:
                     yield name, value
                 del value

@@ -19,9 +19,12 @@ _END = object()
 def generator_samples(
     path: Path, function: str, inputs: Mapping[str, TensorType], loose: Collection[str] = ()
 ) -> Iterator[Sample]:
-    """What FUNCTION of the file yields, called without arguments; or what a class, made without arguments, or an object gives
-    by `get_next` (onnxruntime's CalibrationDataReader). Whatever the user's code raises is a CompileError. loose: as in
-    `open_data`."""
+    """Yield the samples of FUNCTION in the file, called without arguments.
+    FUNCTION may also be a class, made without arguments, or an object with `get_next` (onnxruntime's CalibrationDataReader).
+    Raise CompileError for whatever the user's code raises.
+
+    `loose`: as in `open_data`.
+    """
     where = f"{path}:{function}"
     produce = load_function(path, function)
     stream = call_user(path, where, "it must return an iterable of samples", _iterator, produce)
@@ -44,13 +47,13 @@ def _iterator(produce: Any) -> Iterator[Any]:
 
 
 def _read_all(reader: Any) -> Iterator[Any]:
-    """What a calibration data reader of onnxruntime, also one of no base class, gives until there is no more."""
+    """Yield what a calibration data reader of onnxruntime, also one without its base class, gives until it ends."""
     while (sample := reader.get_next()) is not None:
         yield sample
 
 
 def _arrays(value: Any) -> Any:
-    """What was yielded, as arrays, which run no code of the user's from then on."""
+    """Return what the user's code yielded as arrays, which run no code of the user's from then on."""
     if not isinstance(value, Mapping):
         return np.asarray(value)
     return {str(name): np.asarray(array) for name, array in value.items()}

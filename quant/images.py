@@ -28,9 +28,11 @@ _Channels = Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
 
 
 class Preprocess(BaseModel):
-    """x = (pixel - mean) / std with pixels 0..255, one figure for all channels or one each, in the order of `channels`.
+    """A preprocessing of images: x = (pixel - mean) / std with pixels 0..255.
 
-    fit: stretch to the input's size, crop the middle after scaling the short side, or pad with `pad` after the long one.
+    `mean`, `std`: one figure for all channels or one each, in the order of `channels`.
+    `fit`: stretch to the input's size, crop the middle after scaling the short side, or pad with `pad` after scaling the long
+    one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,8 +69,8 @@ def image_samples(
 ) -> tuple[int, Callable[[], Iterator[Sample]]]:
     """-> the number of samples and their start. A batch above 1 takes so many images a sample, the last filled from the first."""
     if len(inputs) != 1:
-        said = f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz"
-        raise MissingArray(said, tuple(inputs))
+        problem = f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz"
+        raise MissingArray(problem, tuple(inputs))
     name, t = next(iter(inputs.items()))
     options = preprocess or _directory_preprocess(directory, t)
     layout = _layout(directory, name, t, options)
@@ -110,7 +112,7 @@ def _layout(directory: Path, name: str, t: TensorType, options: Preprocess) -> s
     )
 
 
-def _opened(path: Path, mode: str) -> Image.Image:
+def _open_image(path: Path, mode: str) -> Image.Image:
     """The image in Pillow's mode. Formats are named: under any other, Pillow starts programs such as Ghostscript."""
     from PIL import Image
 
@@ -157,7 +159,7 @@ def _read_image(path: Path, t: TensorType, layout: str, options: Preprocess) -> 
     c, h, w = (t.shape[1], t.shape[2], t.shape[3]) if layout == "nchw" else (t.shape[3], t.shape[1], t.shape[2])
     if c not in (1, 3):
         raise CompileError(f"{path}: the input has {c} channels, an image 1 or 3; give an .npz or file.py:function")
-    image = _opened(path, "L" if c == 1 else "RGB")
+    image = _open_image(path, "L" if c == 1 else "RGB")
     resample = Image.Resampling[options.resample.upper()]
     if options.fit == "stretch":
         image = image.resize((w, h), resample)

@@ -23,24 +23,27 @@ _SCALES = frozenset({"Div", "Mul"})
 _TERMS = frozenset({"Add", "Sub", "Where"})
 
 
-def masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
-    """What is summed into the scores that a Softmax, LogSoftmax, Hardmax or ArgMax reads, the sums too: minus infinity in
-    any of these is a mask. Sums that others see as well are none: a bound in its place would be a wrong number to them."""
-    graph, found = Links(model.graph), set[str]()
+def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the tensors that are summed into the scores of a Softmax, LogSoftmax, Hardmax or ArgMax, the sums included.
+    Minus infinity in any of these is a mask. Sums with other consumers are left out, since a bound in place of minus infinity
+    would be
+    wrong for them.
+    """
+    graph, masked = Links(model.graph), set[str]()
     pending = [node.input[0] for node in graph.nodes if node.op_type in JUDGES and _is_sum(graph, node.input[0])]
     while pending:
         name = pending.pop()
-        if name in found or _is_read_elsewhere(graph, name):
+        if name in masked or _is_read_elsewhere(graph, name):
             continue
         node = graph.producer(name)
-        found.add(name)
+        masked.add(name)
         if node is None:
             continue
         if node.op_type in HANDED_ON or _factor(graph, node):
             pending.append(node.input[0])
         elif node.op_type in _TERMS:
             pending.extend(n for n in _terms(node) if graph.constant(n) is None)
-    return frozenset(found)
+    return frozenset(masked)
 
 
 def _terms(node: onnx.NodeProto) -> Sequence[str]:
@@ -94,7 +97,7 @@ def bound_masks(
     graph = Links(model.graph)
     needed = _needed(graph, ranges)
     found = dict(ranges)
-    for name in sorted(masked_tensors(model) & ranges.keys()):
+    for name in sorted(find_masked_tensors(model) & ranges.keys()):
         seen, (low, high) = _seen(ranges[name]), needed.get(name, (-inf, inf))
         if seen.low < low or seen.high > high:
             found[name] = seen.within(low, high)
@@ -200,7 +203,7 @@ class RowSink:
 
 def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
     """By tensor that may be masked and is read by a Softmax or its like, a floor of its rows that has seen nothing yet."""
-    masks, found = masked_tensors(model), dict[str, RowFloor]()
+    masks, found = find_masked_tensors(model), dict[str, RowFloor]()
     for node in model.graph.node:
         if node.op_type in JUDGES and node.input[0] in masks:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0 if node.op_type == "ArgMax" else -1)

@@ -20,8 +20,11 @@ RARE, _RARE_SHARE = _TAIL, 4  # samples whose values no range is to clip where n
 
 @dataclass(frozen=True)
 class Tails:
-    """How sure the ends of a range are that was measured. values: so many were seen, in all samples together; below, above: how
-    far values beyond an end lie from it in the mean, 0 where none do."""
+    """A record of how certain the ends of a calibrated range are.
+
+    `values`: number of values in all samples together.
+    `below`, `above`: mean distance of values beyond an end, 0 where there are none.
+    """
 
     values: int
     below: float
@@ -55,26 +58,26 @@ class Range:
 
     @classmethod
     def of(cls, x: Array) -> Range:
-        """From the smallest to the largest value of a constant; [0, 0] of an empty one."""
+        """Return the range from the smallest to the largest value of a constant; [0, 0] for an empty one."""
         return cls(float(x.min()), float(x.max())) if x.size else cls(0.0, 0.0)
 
     def union(self, other: Range) -> Range:
-        """Each end with the tail of the range whose end it is."""
+        """Return the union of both ranges, each end with the tail of the range that it comes from."""
         low, high = min(self.low, other.low), max(self.high, other.high)
-        known = [(r, r.tails) for r in (self, other) if r.tails is not None]
-        if not known:
+        tailed = [(r, r.tails) for r in (self, other) if r.tails is not None]
+        if not tailed:
             return Range(low, high)
-        below = max((t.below for r, t in known if r.low == low), default=0.0)
-        above = max((t.above for r, t in known if r.high == high), default=0.0)
-        return Range(low, high, Tails(min(t.values for _, t in known), below, above))
+        below = max((t.below for r, t in tailed if r.low == low), default=0.0)
+        above = max((t.above for r, t in tailed if r.high == high), default=0.0)
+        return Range(low, high, Tails(min(t.values for _, t in tailed), below, above))
 
     def within(self, low: float, high: float) -> Range:
-        """What of it lies between, where something does: nothing lies beyond an end that is cut."""
-        found = Range(min(max(self.low, low), high), max(min(self.high, high), low))
+        """Return the part of the range within the bounds, where there is one; nothing lies beyond an end that is cut."""
+        clipped = Range(min(max(self.low, low), high), max(min(self.high, high), low))
         if self.tails is None:
-            return found
+            return clipped
         below, above = (self.tails.below if self.low > low else 0.0), (self.tails.above if self.high < high else 0.0)
-        return replace(found, tails=Tails(self.tails.values, below, above))
+        return replace(clipped, tails=Tails(self.tails.values, below, above))
 
     def with_zero(self) -> Range:
         """The smallest range that holds this one and 0: padding and zero points need an exact zero."""
@@ -135,18 +138,23 @@ class MinMax:
 
 
 def _mean_excess(ends: Sequence[float]) -> float:
-    """ends: of samples, outermost first. Of exponential tails the mean excess over any threshold is the same, and that of the
-    outermost ones over the next is its best estimate (Hill's, of values in place of their logarithms)."""
+    """Return the mean excess of a tail.
+
+    With exponential tails it is the same over any threshold. The mean excess of the outermost samples over the next is its best
+    estimate (Hill's, of values in place of their logarithms).
+
+    `ends`: samples, outermost first.
+    """
     *outer, threshold = ends
-    found = abs(sum(outer) / len(outer) - threshold) if outer else 0.0
-    return float(f"{found:.3g}")  # a third of it is chance
+    excess = abs(sum(outer) / len(outer) - threshold) if outer else 0.0
+    return float(f"{excess:.3g}")  # a third of it is chance
 
 
 class Histogram:
-    """Counts of float32 values in bins of 1/128 octave, both signs, over the 24 octaves below the largest magnitude.
+    """A histogram of float32 values in bins of 1/128 octave, both signs, over the 24 octaves below the largest magnitude.
 
-    A bin is the upper half of a float32's bits, so nothing is rescaled, an outlier costs no resolution, and the counts do
-    not depend on the order or the grouping of the updates. Smaller magnitudes count in the lowest bin. 49 KB, whatever is seen.
+    A bin is the upper half of a float32's bits, so nothing is rescaled and an outlier costs no resolution. The counts do
+    not depend on the order or the grouping of the updates. Smaller magnitudes count in the lowest bin. It always takes 49 KB.
     """
 
     BINS = 24 * 128
@@ -229,8 +237,8 @@ class Percentile:
 
 
 def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> Range:
-    """The values below and above which (100 - percent) % of all seen lie, interpolated within a bin of 1/128 octave; where that
-    is less than one of them, as far beyond as the tails say, no end by more than the span.
+    """Return the values below and above which (100 - percent) % of all values lie, interpolated within a bin of 1/128 octave.
+    Where that is less than one value, ends lie as far beyond as the tails say, no end by more than the span.
 
     Ends that touch 0 stay: a tensor without negatives keeps its low end.
     """

@@ -26,16 +26,16 @@ class PiecewiseModel:
         return tuple(i.name for i in self.proto.graph.input if i.name not in constants)
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
-        nodes = _needed(self.proto.graph, names)
+        nodes = _find_required_nodes(self.proto.graph, names)
         pieces = list(_cut(nodes, tensor_bytes(self.proto), self.held_bytes))
         reads = [{name for node in piece for name in _read(node)} for piece in pieces]
-        typed = {v.name: v for v in _typed(self.proto)}
+        typed = {v.name: v for v in _collect_value_infos(self.proto)}
         weights = {i.name: i for i in self.proto.graph.initializer}
         for at, piece in enumerate(pieces):
-            made = [name for node in piece for name in node.output if name]
+            piece_outputs = [name for node in piece for name in node.output if name]
             later = set(names).union(*reads[at + 1 :])
-            outputs = [name for name in made if name in later]
-            inputs = sorted(reads[at].difference(made, weights))
+            outputs = [name for name in piece_outputs if name in later]
+            inputs = sorted(reads[at].difference(piece_outputs, weights))
             read_weights = [weights[n] for n in sorted(reads[at] & weights.keys())]
             yield FloatSubmodel(self._piece(piece, inputs, outputs, typed, read_weights), tuple(inputs), tuple(outputs))
 
@@ -64,12 +64,12 @@ class PiecewiseModel:
 
 def tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
     """The size of each tensor that a node makes, as far as shapes are known."""
-    typed = {v.name: v for v in _typed(model)}
-    made = [output for node in model.graph.node for output in node.output if output]
-    if any(name not in typed for name in made):
+    typed = {v.name: v for v in _collect_value_infos(model)}
+    outputs = [output for node in model.graph.node for output in node.output if output]
+    if any(name not in typed for name in outputs):
         inferred = onnx.shape_inference.infer_shapes(model)
         typed |= {v.name: v for v in inferred.graph.value_info}
-    return {name: _value_bytes(typed.get(name)) for name in made}
+    return {name: _value_bytes(typed.get(name)) for name in outputs}
 
 
 def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
@@ -83,18 +83,18 @@ def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
     return size
 
 
-def _typed(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+def _collect_value_infos(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
     yield from (*model.graph.value_info, *model.graph.input, *model.graph.output)
 
 
-def _needed(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto]:
+def _find_required_nodes(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto]:
     """The nodes that these tensors are made by, in their order."""
-    wanted, found = set(names), list[onnx.NodeProto]()
+    required, nodes = set(names), list[onnx.NodeProto]()
     for node in reversed(graph.node):
-        if wanted.intersection(node.output):
-            found.append(node)
-            wanted.update(_read(node))
-    return found[::-1]
+        if required.intersection(node.output):
+            nodes.append(node)
+            required.update(_read(node))
+    return nodes[::-1]
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
@@ -102,9 +102,9 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
     yield from (name for name in node.input if name)
     bodies = [g for a in node.attribute for g in (a.g, *a.graphs) if g.node or g.output]
     for body in bodies:
-        own = {name for inner in body.node for name in inner.output} | {i.name for i in (*body.input, *body.initializer)}
+        local_names = {name for inner in body.node for name in inner.output} | {i.name for i in (*body.input, *body.initializer)}
         inner = {name for node in body.node for name in _read(node)} | {o.name for o in body.output}
-        yield from sorted(inner - own)
+        yield from sorted(inner - local_names)
 
 
 def _cut(nodes: Sequence[onnx.NodeProto], sizes: Mapping[str, int], held_bytes: int) -> Iterator[list[onnx.NodeProto]]:

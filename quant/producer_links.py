@@ -34,26 +34,27 @@ class Links:
 
     @cached_property
     def _readers(self) -> dict[str, list[onnx.NodeProto]]:
-        found: dict[str, list[onnx.NodeProto]] = {}
+        readers_by_tensor: dict[str, list[onnx.NodeProto]] = {}
         for node in self.graph.node:
             for name in dict.fromkeys(node.input):
-                found.setdefault(name, []).append(node)
-        return found
+                readers_by_tensor.setdefault(name, []).append(node)
+        return readers_by_tensor
 
     @cached_property
     def _outputs(self) -> frozenset[str]:
         return frozenset(o.name for o in self.graph.output)
 
     def ends_in(self, name: str, ends: Collection[str], through: Collection[str]) -> bool:
-        """Whether what `name` becomes through operators of `through` is read by those of `ends` alone and is no output."""
-        pending, seen = [name], set[str]()
+        """Return whether all paths from `name` through operators of `through` end in operators of `ends` and never in an
+        output."""
+        pending, visited = [name], set[str]()
         while pending:
             name = pending.pop()
             readers = [n for n in self._readers.get(name, ()) if n.op_type not in ends]
             if name in self._outputs or any(n.op_type not in through for n in readers):
                 return False
-            seen.add(name)
-            pending.extend(o for n in readers for o in n.output if o and o not in seen)
+            visited.add(name)
+            pending.extend(o for n in readers for o in n.output if o and o not in visited)
         return True
 
     @cached_property
@@ -62,14 +63,14 @@ class Links:
 
     def constant(self, name: str) -> NDArray[Any] | None:
         """The value of an initializer."""
-        found = self._initializers.get(name)
-        return None if found is None else numpy_helper.to_array(found)
+        initializer = self._initializers.get(name)
+        return None if initializer is None else numpy_helper.to_array(initializer)
 
     def producer(self, name: str) -> onnx.NodeProto | None:
         return self._producers.get(name)
 
     def outputs_reached(self, name: str, constants: frozenset[str]) -> bool:
-        """Whether `name` reaches an output of the model unchanged, or scaled and moved by constants only."""
+        """Return whether `name` reaches an output of the model unchanged, or scaled and moved by constants only."""
         reached = {name}
         # the score of a box is often the product of two
         factors = {n.output[0] for n in self.graph.node if n.op_type in ("Sigmoid", "Softmax")} | constants
@@ -80,7 +81,7 @@ class Links:
                 reached.update(node.output)
         return any(o.name in reached for o in self.graph.output)
 
-    def unchanged_from(self, name: str) -> set[str]:
+    def find_unchanged(self, name: str) -> set[str]:
         """`name` and what it becomes through operators that hand values on; a Concat ends the walk."""
         same = {name}
         for node in self.graph.node:

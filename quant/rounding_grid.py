@@ -11,10 +11,13 @@ Array = NDArray[Any]
 
 
 def rounding_error(low: Array, high: Array, counts: Array, step: Array, first: Array, last: Array) -> Array:
-    """Sum of squared errors after rounding to the nearest of step * {first..last}.
+    """Return the sum of squared errors after rounding to the nearest of step * {first..last}, as float64[candidates].
 
-    low, high: float64[bins], values spread evenly between them (high = low: one value); counts: [bins];
-    step, first, last: float64[candidates], first <= last integers -> float64[candidates]. Exact, by integration.
+    `low`, `high`: float64[bins], values spread evenly between them (high = low: one value).
+    `counts`: [bins].
+    `step`, `first`, `last`: float64[candidates], first <= last integers.
+
+    The result is exact, by integration.
     """
     low, high, counts = low[None, :], high[None, :], counts[None, :]
     step, first, last = (np.asarray(v, np.float64)[:, None] for v in (step, first, last))

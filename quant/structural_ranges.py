@@ -1,4 +1,4 @@
-"""What the model's structure knows about ranges that data cannot show: scores never seen, masks, joined tensors."""
+"""Adjust ranges by the model's structure where data cannot show them: unseen scores, masks, joined tensors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _NAMED = 4  # with a line of their own
 
 @dataclass(frozen=True)
 class AdjustedRanges:
-    """`notes`: a sentence for each range that was changed, and why; `unseen`: what they call the tensors of which the data showed
-    no range."""
+    """A set of adjusted ranges.
+
+    `notes`: a sentence for each range that was changed, and why.
+    `unseen`: names, as users know them, of tensors of which the data showed no range.
+    """
 
     ranges: dict[str, Range]
     notes: tuple[str, ...]
@@ -48,10 +51,10 @@ class SharedScalePart:
         return self.steps < FEW_STEPS <= self.steps_alone
 
     def __str__(self) -> str:
-        own = f"[{self.range.low:.4g}, {self.range.high:.4g}]"
+        operand_range = f"[{self.range.low:.4g}, {self.range.high:.4g}]"
         joined = f"[{self.joined.low:.4g}, {self.joined.high:.4g}]"
         return (
-            f"{self.concat}: {self.operand} in {own} gets {self.steps:.3g} codes of the joined range {joined}, "
+            f"{self.concat}: {self.operand} in {operand_range} gets {self.steps:.3g} codes of the joined range {joined}, "
             f"alone it would get {self.steps_alone:.3g}"
         )
 
@@ -63,38 +66,43 @@ def adjust_ranges(
     called: Callable[[str], str] = str,
     always_zero: Callable[[Sequence[str]], Collection[str]] = lambda names: (),
 ) -> AdjustedRanges:
-    """The ranges as the model's structure demands them; tensors without a range are passed over. divided: of a model with steps
-    in the place of operators: what these were says which tensors are masks and scores; called: what notes call a tensor;
-    always_zero: those of some tensors that are zero whatever the inputs are, of which no better data would show a range.
+    """Return the ranges as the model's structure demands them; tensors without a range are passed over.
 
-    Masks: where a Softmax reads scores plus a mask, both end where a masked position is surely gone (quant.masks).
-    Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
+    `divided`: decomposition of a model with steps in the place of operators; the original shows which tensors are masks and
+    scores.
+    `called`: function that gives a tensor's name in notes.
+    `always_zero`: returns those of some tensors that are zero for any input, of which no better data would show a range.
+
+    Masks: where a Softmax reads scores plus a mask, both end where a masked position surely vanishes (quant.masks).
+    Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1]. The Sigmoid's input reaches
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
     Truth: what is cast from a comparison reaches 0 and 1.
-    Silence: a tensor that was zero throughout says nothing of a scale; it takes the range of what it was made from.
+    Zeros: a tensor that was zero throughout shows no scale; it takes the range of what it was made from.
     Between steps: nothing beyond the bounds of `divided`.
     """
-    whole = model if divided is None else divided.whole
-    graph = Links(whole.graph)
-    found, notes = bound_masks(whole, ranges, called)
-    _open_scores(graph, found, notes, called)
+    original = model if divided is None else divided.original_model
+    graph = Links(original.graph)
+    adjusted, notes = bound_masks(original, ranges, called)
+    _open_scores(graph, adjusted, notes, called)
     for node in graph.nodes:
-        if node.op_type == "Concat" and node.output[0] in found:
+        if node.op_type == "Concat" and node.output[0] in adjusted:
             for operand in node.input:
-                if operand in found:
-                    found[node.output[0]] = found[node.output[0]].union(found[operand])
-    _open_truths(graph, found)
-    silent = _open_silence(Links(model.graph), found, called)
+                if operand in adjusted:
+                    adjusted[node.output[0]] = adjusted[node.output[0]].union(adjusted[operand])
+    _open_truths(graph, adjusted)
+    silent = _fill_zero_ranges(Links(model.graph), adjusted, called)
     still = always_zero(list(silent)) if silent else ()
     unseen = [name for name in silent if name not in still]
-    return AdjustedRanges(clip_ranges(found, divided), (*notes, *(silent[n] for n in unseen)), tuple(called(n) for n in unseen))
+    return AdjustedRanges(
+        clip_ranges(adjusted, divided), (*notes, *(silent[n] for n in unseen)), tuple(called(n) for n in unseen)
+    )
 
 
 def find_shared_scale_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[SharedScalePart]:
     """Every operand of every Concat that has ranges, in graph order."""
     first, last = numerics.activation.limits
-    found: list[SharedScalePart] = []
+    shared_parts: list[SharedScalePart] = []
     for node in model.graph.node:
         if node.op_type != "Concat" or node.output[0] not in ranges:
             continue
@@ -103,34 +111,38 @@ def find_shared_scale_parts(model: onnx.ModelProto, ranges: Mapping[str, Range],
         for operand in dict.fromkeys(node.input):
             if operand not in ranges:
                 continue
-            own = ranges[operand]
-            alone = min(own.span / activation_quant(own, numerics).scale, last - first) + 1
-            found.append(SharedScalePart(node.name or node.output[0], operand, own, joined, own.span / scale + 1, alone))
-    return found
+            operand_range = ranges[operand]
+            alone = min(operand_range.span / activation_quant(operand_range, numerics).scale, last - first) + 1
+            shared_parts.append(
+                SharedScalePart(
+                    node.name or node.output[0], operand, operand_range, joined, operand_range.span / scale + 1, alone
+                )
+            )
+    return shared_parts
 
 
 def poor_warnings(parts: Sequence[SharedScalePart]) -> list[str]:
-    """Of those that the joined range leaves too few codes, worst first: a line for a few, and how many more there are."""
+    """Return a line for each operand that the joined range leaves too few codes, worst first, and how many more there are."""
     ranked = sorted((p for p in parts if p.poor), key=lambda p: p.steps)
-    said, more = [str(p) for p in ranked[:_NAMED]], len(ranked) - _NAMED
-    return [*said, f"{format_count(more, 'more operand')} of Concats with fewer than {FEW_STEPS} codes"] if more > 0 else said
+    lines, more = [str(p) for p in ranked[:_NAMED]], len(ranked) - _NAMED
+    return [*lines, f"{format_count(more, 'more operand')} of Concats with fewer than {FEW_STEPS} codes"] if more > 0 else lines
 
 
 def _constants(graph: onnx.GraphProto) -> frozenset[str]:
     return frozenset(i.name for i in graph.initializer) | {n.output[0] for n in graph.node if n.op_type == "Constant"}
 
 
-def _open_scores(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
+def _open_scores(graph: Links, ranges: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
     constants = _constants(graph.graph)
     for node in graph.nodes:
         if node.op_type not in ("Sigmoid", "Softmax") or not graph.outputs_reached(node.output[0], constants):
             continue
-        for name in graph.unchanged_from(node.output[0]) & found.keys():
-            found[name] = found[name].union(Range(0.0, 1.0))
-        logits = found.get(node.input[0])
+        for name in graph.find_unchanged(node.output[0]) & ranges.keys():
+            ranges[name] = ranges[name].union(Range(0.0, 1.0))
+        logits = ranges.get(node.input[0])
         # scores of things that are rarely there: mostly negative, and the data held no clear case of one
         if node.op_type == "Sigmoid" and logits and logits.high < SCORE_LOGIT and logits.low < -max(logits.high, 0.0):
-            found[node.input[0]] = Range(logits.low, SCORE_LOGIT)
+            ranges[node.input[0]] = Range(logits.low, SCORE_LOGIT)
             notes.append(
                 f"{called(node.input[0])}: the data's largest logit is {logits.high:.3g}, so no score passes "
                 f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}. "
@@ -138,31 +150,31 @@ def _open_scores(graph: Links, found: dict[str, Range], notes: list[str], called
             )
 
 
-def _open_truths(graph: Links, found: dict[str, Range]) -> None:
-    """What is made of true and false holds 0 and 1, though it was never true."""
+def _open_truths(graph: Links, ranges: dict[str, Range]) -> None:
+    """Widen the ranges of tensors made from true and false to hold 0 and 1, even if the data was never true."""
     for node in graph.nodes:
         made_of = graph.producer(node.input[0]) if node.op_type == "Cast" else None
-        if made_of is not None and made_of.op_type in _TRUTHS and node.output[0] in found:
-            found[node.output[0]] = found[node.output[0]].union(Range(0.0, 1.0))
+        if made_of is not None and made_of.op_type in _TRUTHS and node.output[0] in ranges:
+            ranges[node.output[0]] = ranges[node.output[0]].union(Range(0.0, 1.0))
 
 
-def _open_silence(graph: Links, found: dict[str, Range], called: Callable[[str], str]) -> dict[str, str]:
-    """By tensor that was silent, a note of the range that it took."""
+def _fill_zero_ranges(graph: Links, ranges: dict[str, Range], called: Callable[[str], str]) -> dict[str, str]:
+    """Give tensors that were always zero the range of their operands, and return a note for each of them."""
     silent: dict[str, str] = {}
-    heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
-    for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
-        found[name] = heard[name] = Range(-1.0, 1.0)
+    nonzero_ranges = {name: r for name, r in ranges.items() if max(-r.low, r.high) > SILENT}
+    for name in [i.name for i in graph.graph.input if i.name in ranges and i.name not in nonzero_ranges]:
+        ranges[name] = nonzero_ranges[name] = Range(-1.0, 1.0)
         silent[name] = (
             f"{called(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data"
         )
     for node in graph.nodes:
-        before = next((heard[i] for i in node.input if i in heard), None)
+        before = next((nonzero_ranges[i] for i in node.input if i in nonzero_ranges), None)
         for name in node.output:
-            if name in heard or before is None:
+            if name in nonzero_ranges or before is None:
                 continue
-            heard[name] = before  # also through tensors that need no range of their own
-            if name in found:
-                found[name] = before
+            nonzero_ranges[name] = before  # also through tensors that need no range of their own
+            if name in ranges:
+                ranges[name] = before
                 silent[name] = (
                     f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]"
                 )

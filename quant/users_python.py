@@ -19,14 +19,17 @@ Result = TypeVar("Result")
 
 
 def call_user(file: Path, where: str, way_out: str, call: Callable[..., Result], *arguments: Any) -> Result:
-    """What `call` gives, which runs code of the user's `file`. where, way_out: what a fault is told of, and what to do.
+    """Call code of the user's `file` and return its result.
 
-    Ctrl-C, a lack of memory and our own refusals pass through. Anything else that the code raises is a CompileError, what is no
-    Exception too: its sys.exit() must not end a build as if all were well. Our streams, working directory and import path are
-    as before.
+    `where`, `way_out`: what a fault's message names, and what to do.
+
+    Ctrl-C, a lack of memory and refusals of this project pass through. Anything else that the code raises is a CompileError,
+    even what is
+    no Exception. The user's sys.exit() must not end a build as if all were well. Streams, working directory and import path are
+    restored.
     """
     try:
-        with _restored(file):
+        with _restore_environment(file):
             result = call(*arguments)
     except (CompileError, KeyboardInterrupt, MemoryError):
         raise
@@ -41,8 +44,8 @@ def load_function(path: Path, function: str) -> Any:
     """Runs the file. A function, a class, or an object with `get_next`. Raises CompileError: no import, or nothing so called."""
     if not path.is_file():
         raise CompileError(f"{path}: {NO_FILE}; it was given as file.py:function")
-    module = call_user(path, str(path), "the file must import cleanly", _imported, path)
-    value, names = call_user(path, str(path), "mend the file", _named, module, function)
+    module = call_user(path, str(path), "the file must import cleanly", _import_module, path)
+    value, names = call_user(path, str(path), "mend the file", _find_function, module, function)
     if value is None:
         raise CompileError(
             f"{path}: no function {function!r} (functions: {', '.join(names) or 'none'}){suggestion(function, names)}"
@@ -50,7 +53,7 @@ def load_function(path: Path, function: str) -> Any:
     return value
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"users_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError("cannot be imported as Python")
@@ -60,8 +63,8 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _named(module: ModuleType, function: str) -> tuple[Any, list[str]]:
-    """What can give samples, None where there is no such thing; the names of what the file has instead."""
+def _find_function(module: ModuleType, function: str) -> tuple[Any, list[str]]:
+    """Return what can give samples, None without it, and the names of what the file has instead."""
     value = getattr(module, function, None)
     if callable(value) or hasattr(value, "get_next"):
         return value, []
@@ -69,7 +72,7 @@ def _named(module: ModuleType, function: str) -> tuple[Any, list[str]]:
 
 
 @contextmanager
-def _restored(file: Path) -> Iterator[None]:
+def _restore_environment(file: Path) -> Iterator[None]:
     """Inside, the file may import what lies beside it, and no bytecode appears there."""
     streams, directory = (sys.stdout, sys.stderr), os.getcwd()
     path, no_bytecode = list(sys.path), sys.dont_write_bytecode

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""CPU seconds and peak memory of npu-build and of npu-sim, each a process of its own, start of Python included.
+"""Measure CPU seconds and peak memory of npu-build and of npu-sim, each in its own process, start of Python included.
 
-    python scripts/bench_build.py zoo/networks/resnet50_224.onnx zoo/networks/mobilenet_v2_224.onnx [--hw edge16] [-O2]
-    python scripts/bench_build.py zoo/networks/resnet50_224.onnx --against ../before     # builds only, beside another clone's
+    `python scripts/bench_build.py zoo/networks/resnet50_224.onnx zoo/networks/mobilenet_v2_224.onnx [--hw edge16] [-O2]`.
+    `python scripts/bench_build.py zoo/networks/resnet50_224.onnx --against ../before     # builds only, beside another clone's`.
 
-Calibration inputs are random: they cost what real ones cost. npu-build imports, calibrates, quantizes, schedules, emits,
-and runs the emitted bytes once against the integer reference. npu-sim runs the file on another input, with hazards and
-timeline; its outputs must be those of `python -m toolchain.reference`. Exit code 1 when a bit differs.
-With --against, builds by this tree and by the other are run in turn, and the medians of their CPU seconds compared.
+Calibration inputs are random: they cost what real ones cost.
+The build imports, calibrates, quantizes, schedules, emits, and runs the emitted bytes once against the integer reference.
+Then npu-sim runs the file on another input, with hazards and timeline.
+Its outputs must be those of `python -m toolchain.reference`. Exit code 1 when a bit differs.
+With --against, builds by this tree and by the other alternate, and the medians of their CPU seconds are compared.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def compare(path: str, machine: str, level: int, inputs: int, scratch: Path, aga
     calibration(path, inputs, scratch / "calib.npz")
     command = [*BUILD, path, *build_options(machine, level, scratch)]
     pairs = [(cost(command).cpu_s, cost(command, against).cpu_s) for _ in range(times)]
-    own, other = (statistics.median(side) for side in zip(*pairs))
-    return Comparison(Path(path).stem, machine, own, other)
+    ours, other = (statistics.median(side) for side in zip(*pairs))
+    return Comparison(Path(path).stem, machine, ours, other)
 
 
 def measure(path: str, machine: str, level: int, inputs: int, scratch: Path) -> Result:
@@ -136,14 +137,16 @@ def measure(path: str, machine: str, level: int, inputs: int, scratch: Path) -> 
     )
 
 
-def line(found: Result | Comparison) -> str:
-    if isinstance(found, Comparison):
-        ratio = found.cpu_s / found.against_cpu_s
-        return f"{found.model} on {found.machine}: {found.cpu_s:.2f} CPU s, other {found.against_cpu_s:.2f}, ratio {ratio:.3f}"
+def line(result: Result | Comparison) -> str:
+    if isinstance(result, Comparison):
+        ratio = result.cpu_s / result.against_cpu_s
+        return (
+            f"{result.model} on {result.machine}: {result.cpu_s:.2f} CPU s, other {result.against_cpu_s:.2f}, ratio {ratio:.3f}"
+        )
     return (
-        f"{found.model} on {found.machine}: build {found.build.cpu_s:.1f} CPU s, {found.build.peak_mib:.0f} MiB; "
-        f"simulate {found.simulate.cpu_s:.1f} CPU s, {found.simulate.peak_mib:.0f} MiB; {found.cycles:,} cycles, "
-        f"MAC {100 * found.mac_utilization:.1f} %, {'equal to' if found.equal else 'DIFFERS FROM'} the reference"
+        f"{result.model} on {result.machine}: build {result.build.cpu_s:.1f} CPU s, {result.build.peak_mib:.0f} MiB; "
+        f"simulate {result.simulate.cpu_s:.1f} CPU s, {result.simulate.peak_mib:.0f} MiB; {result.cycles:,} cycles, "
+        f"MAC {100 * result.mac_utilization:.1f} %, {'equal to' if result.equal else 'DIFFERS FROM'} the reference"
     )
 
 
@@ -162,23 +165,23 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = arguments()
+    args = arguments()
     with report_errors():
-        require_writable({"--json": given.json}, {**model_inputs(*given.models), **machine_inputs(given.hw)})
-        results = run(given)
-        if given.json is not None:
-            write_atomically(given.json, (json.dumps([asdict(found) for found in results], indent=1) + "\n").encode())
-    return 0 if all(isinstance(found, Comparison) or found.equal for found in results) else 1
+        require_writable({"--json": args.json}, {**model_inputs(*args.models), **machine_inputs(args.hw)})
+        results = run(args)
+        if args.json is not None:
+            write_atomically(args.json, (json.dumps([asdict(result) for result in results], indent=1) + "\n").encode())
+    return 0 if all(isinstance(result, Comparison) or result.equal for result in results) else 1
 
 
-def run(given: argparse.Namespace) -> list[Result | Comparison]:
+def run(args: argparse.Namespace) -> list[Result | Comparison]:
     results: list[Result | Comparison] = []
-    if given.against is not None and not (given.against / "toolchain").is_dir():
-        raise CompileError(f"--against {given.against}: holds no toolchain; give the directory of another clone")
-    for path in given.models:
+    if args.against is not None and not (args.against / "toolchain").is_dir():
+        raise CompileError(f"--against {args.against}: holds no toolchain; give the directory of another clone")
+    for path in args.models:
         with tempfile.TemporaryDirectory() as name:
-            options = (path, given.hw, given.level, given.inputs, Path(name))
-            results.append(measure(*options) if given.against is None else compare(*options, given.against, given.times))
+            options = (path, args.hw, args.level, args.inputs, Path(name))
+            results.append(measure(*options) if args.against is None else compare(*options, args.against, args.times))
         print(line(results[-1]), flush=True)
     return results
 

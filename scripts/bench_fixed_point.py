@@ -1,9 +1,10 @@
-"""Speed of the fixed-point core against onnxruntime and plain numpy, in one run on one core, as ratios.
+"""Measure the speed of the fixed-point core against onnxruntime and plain numpy, in one run on one core, as ratios.
 
-    python scripts/bench_fixed_point.py [--json OUT] [--part requantize|conv|depthwise|tiles] [--repeats N]
+    `python scripts/bench_fixed_point.py [--json OUT] [--part requantize|conv|depthwise|tiles] [--repeats N]`.
 
-CPU seconds (best of N), not wall time: the figures stand on a shared machine. onnxruntime runs one thread with weights
-as constants; ours holds them as ConvWeights. A ratio above 1 means that ours is faster.
+The unit is CPU seconds (best of N), not wall time, because the machine is shared.
+Here onnxruntime runs one thread with weights as constants; ours holds them as ConvWeights.
+A ratio above 1 means that ours is faster.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def bench_requantize(repeats: int) -> list[dict[str, Any]]:
 
             def straightforward(acc=acc, r=r, rule=rule, low=low, high=high, dtype=dtype) -> np.ndarray:
                 p = acc.astype(np.int64) * r.multiplier
-                return np.clip(_rounded(p, acc, r.shift, rule) + r.zero_point, low, high).astype(dtype)
+                return np.clip(_round_shift(p, acc, r.shift, rule) + r.zero_point, low, high).astype(dtype)
 
             np.testing.assert_array_equal(fp.requantize(acc, r, dtype), straightforward())
             ours = cpu_seconds(lambda acc=acc, r=r, dtype=dtype: fp.requantize(acc, r, dtype), repeats)
@@ -112,7 +113,7 @@ def bench_requantize(repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _rounded(p: np.ndarray, acc: np.ndarray, shift: np.ndarray, rule: Rounding) -> np.ndarray:
+def _round_shift(p: np.ndarray, acc: np.ndarray, shift: np.ndarray, rule: Rounding) -> np.ndarray:
     half = np.int64(1) << (shift - 1)
     if rule is Rounding.SINGLE_HALF_UP:
         return (p + half) >> shift

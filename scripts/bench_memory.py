@@ -1,9 +1,9 @@
-"""Prints the memory planner's acceptance table: placement, order, and the time of easy placements.
+"""Print the memory planner's acceptance table: placement, order, and the time of easy placements.
 
-    bench_memory.py DIRECTORY [--effort N]
+    `bench_memory.py DIRECTORY [--effort N]`.
 
-DIRECTORY holds A..K.1048576.csv, and where they are to be measured G_1.csv, resnet50.csv, pangu_2.6B.csv and
-swiftnet.json. Times are CPU seconds of this process, the search's one-off compilation (numba) counted apart.
+DIRECTORY holds A..K.1048576.csv, and where they are to be measured G_1.csv, resnet50.csv, pangu_2.6B.csv and swiftnet.json.
+Times are CPU seconds of this process, the search's one-off compilation (numba) counted separately.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ def run(options: argparse.Namespace) -> None:
         "order": lambda: order(options.directory),
     }
     first = read_csv(options.directory / "A.1048576.csv")
-    _, seconds = timed(lambda: place(first, CAPACITY, EFFORT))
+    _, seconds = measure_time(lambda: place(first, CAPACITY, EFFORT))
     print(f"warm-up {seconds:.2f} CPU s")
     for name, part in parts.items():
         if options.only in (None, name):
             part()
 
 
-def timed(work: Callable[[], Placement | None]) -> tuple[Placement | None, float]:
+def measure_time(task: Callable[[], Placement | None]) -> tuple[Placement | None, float]:
     began = time.process_time()
     try:
-        return work(), time.process_time() - began
+        return task(), time.process_time() - began
     except DoesNotFit as fault:
         print(f"  {fault}")
         return None, time.process_time() - began
@@ -93,7 +93,7 @@ def easy() -> None:
     for k in range(200):
         start = rng.randrange(200)
         buffers.append(Buffer(f"b{k}", start, start + rng.randint(1, 8), rng.randrange(64, 16384, 64), 64))
-    seconds = sorted(timed(lambda: place(buffers, CAPACITY))[1] for _ in range(50))
+    seconds = sorted(measure_time(lambda: place(buffers, CAPACITY))[1] for _ in range(50))
     print(f"200 easy buffers: median {seconds[25] * 1e3:.2f} ms, smallest {seconds[0] * 1e3:.2f} ms")
 
 
@@ -102,7 +102,7 @@ def pack(directory: Path, effort: int) -> None:
     total, valid = 0.0, 0
     for name in PACKED:
         buffers = read_csv(directory / f"{name}.1048576.csv")
-        plan, seconds = timed(lambda buffers=buffers: place(buffers, CAPACITY, effort))
+        plan, seconds = measure_time(lambda buffers=buffers: place(buffers, CAPACITY, effort))
         total += seconds
         if plan is None:
             print(f"  {name}: none found, {seconds:.2f} s")
@@ -122,7 +122,7 @@ def minimize(directory: Path, names: str | list[str], ending: str, effort: int |
             continue
         buffers = read_csv(file)
         nodes = effort if effort is not None else (EFFORT_FEW if len(buffers) <= FEW_BUFFERS else EFFORT)
-        plan, seconds = timed(lambda buffers=buffers, nodes=nodes: place(buffers, None, nodes))
+        plan, seconds = measure_time(lambda buffers=buffers, nodes=nodes: place(buffers, None, nodes))
         if plan is None:
             continue
         proof = "proved" if plan.proved else f"{plan.peak_bytes / plan.bound_bytes:.5f} x bound"
@@ -167,13 +167,13 @@ def order(directory: Path) -> None:
 
 def _print_order(name: str, operators, sizes, inputs, outputs) -> float:
     began = time.process_time()
-    found = order_operators(operators, sizes, inputs, outputs)
+    result = order_operators(operators, sizes, inputs, outputs)
     seconds = time.process_time() - began
-    given = peak_of_order(operators, [op.name for op in operators], sizes, inputs, outputs)
-    proof = "proved" if found.proved else f"bound {found.bound_bytes}"
+    given_peak = peak_of_order(operators, [op.name for op in operators], sizes, inputs, outputs)
+    proof = "proved" if result.proved else f"bound {result.bound_bytes}"
     print(
-        f"  {name:>22}: {len(operators):>4} operators, given order {given}, found {found.peak_bytes} "
-        f"({found.peak_bytes / 1024:.1f} KiB), {proof}, states {found.states}, {seconds:.2f} s"
+        f"  {name:>22}: {len(operators):>4} operators, given order {given_peak}, found {result.peak_bytes} "
+        f"({result.peak_bytes / 1024:.1f} KiB), {proof}, states {result.states}, {seconds:.2f} s"
     )
     return seconds
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What runs of a session cost: CPU seconds of the first, which decodes and checks the programs, and of those behind it.
+"""Measure the runs of a session: CPU seconds of the first, which decodes and checks the programs, and of the later ones.
 
-    python scripts/bench_session.py OUT.npu [--runs N] [--backend simulator] [--entry NAME]
+    `python scripts/bench_session.py OUT.npu [--runs N] [--backend simulator] [--entry NAME]`.
 
 Each run has random inputs of its own. CPU seconds, of all threads, since others may share the machine.
 """
@@ -22,18 +22,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--backend", default="simulator")
     parser.add_argument("--entry")
-    given = parser.parse_args()
-    if given.runs < 1:
-        parser.error(f"--runs {given.runs}: must be 1 or more")
+    args = parser.parse_args()
+    if args.runs < 1:
+        parser.error(f"--runs {args.runs}: must be 1 or more")
     with report_errors():
-        begun = time.process_time()
-        session = Session(given.model, backend=given.backend, entry=given.entry)
-        print(f"open: {time.process_time() - begun:.2f} CPU s")
-        for number in range(given.runs):
+        start = time.process_time()
+        session = Session(args.model, backend=args.backend, entry=args.entry)
+        print(f"open: {time.process_time() - start:.2f} CPU s")
+        for number in range(args.runs):
             feeds = random_feeds(session.get_inputs(), seed=number)
-            begun = time.process_time()
+            start = time.process_time()
             session.run(None, feeds)
-            print(f"run {number + 1}: {time.process_time() - begun:.2f} CPU s")
+            print(f"run {number + 1}: {time.process_time() - start:.2f} CPU s")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""How fast the simulator is: a program of ResNet-50's 54 products (4.1 GMAC) on one machine, with random weights.
+"""Measure the speed of the simulator: a program of ResNet-50's 54 products (4.1 GMAC) on one machine, with random weights.
 
-    python scripts/bench_simulator.py [--hw NAME|FILE] [--layers N]
+    `python scripts/bench_simulator.py [--hw NAME|FILE] [--layers N]`.
 
-The program is plain on purpose (tiles of a row or more, two buffers of each kind, weights loaded anew for each block of
-output channels, no fusion beyond the residual sum): it measures the simulator, not the compiler. Prints CPU seconds, and
-how many cycles of the program go into one; `times alone`: a run without checks and values; `run again`: on another image, the
-program prepared before.
+The program is plain on purpose, because it measures the simulator and not the compiler.
+It has tiles of a row or more, two buffers of each kind, and no fusion beyond the residual sum.
+Weights are loaded again for each block of output channels.
+The script prints CPU seconds, and how many cycles of the program go into one.
+`times alone`: a run without checks and values.
+`run again`: a run on another image, with the program prepared before.
 """
 
 from __future__ import annotations
@@ -234,14 +236,16 @@ class Writer:
 def write_program(chip: Chip, layers: list[Layer]) -> tuple[list[MachineOp], np.ndarray, list[tuple[int, int]]]:
     writer = Writer(chip)
     image = writer.constant(writer.rng.integers(0, 256, 224 * 224 * 3, dtype=np.uint8))
-    made: dict[tuple[int, int], int] = {(224, 3): image}
+    address_by_shape: dict[tuple[int, int], int] = {(224, 3): image}
     shape = (224, 3)
     for layer in layers:
-        needed = (layer.size, layer.inputs)
-        if needed not in made:  # pooling is left out: fresh data of the right shape instead
-            made[needed] = writer.constant(writer.rng.integers(0, 256, layer.size**2 * layer.inputs, dtype=np.uint8))
+        input_shape = (layer.size, layer.inputs)
+        if input_shape not in address_by_shape:  # pooling is left out: fresh data of the right shape instead
+            address_by_shape[input_shape] = writer.constant(
+                writer.rng.integers(0, 256, layer.size**2 * layer.inputs, dtype=np.uint8)
+            )
         shape = (layer.output_size, layer.outputs)
-        made[shape] = writer.layer(layer, made[needed], made.get(shape, 0))
+        address_by_shape[shape] = writer.layer(layer, address_by_shape[input_shape], address_by_shape.get(shape, 0))
     ops = writer.finish()
     dram = np.zeros(writer.next, np.uint8)
     for address, data in writer.constants:
@@ -284,9 +288,9 @@ def main() -> None:
     moved = f"{run.dram_read_bytes / 1e6:.0f} MB read, {run.dram_write_bytes / 1e6:.0f} MB written"
     busy = ", ".join(f"{name} {cycles / run.cycles:.0%}" for name, cycles in run.busy_cycles.items())
     print(f"{chip.name}: {len(ops)} operations, {run.macs / 1e9:.2f} GMAC, {run.cycles:,} cycles, {moved}; busy: {busy}")
-    for stage, spent in seconds.items():
-        each, rate = 1e6 * spent / len(ops), run.cycles / spent
-        print(f"{stage:11} {spent:6.2f} CPU s, {each:6.1f} us an operation, {rate:8.1e} cycles a CPU s")
+    for stage, cpu_seconds in seconds.items():
+        each, rate = 1e6 * cpu_seconds / len(ops), run.cycles / cpu_seconds
+        print(f"{stage:11} {cpu_seconds:6.2f} CPU s, {each:6.1f} us an operation, {rate:8.1e} cycles a CPU s")
 
 
 if __name__ == "__main__":

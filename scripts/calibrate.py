@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Finds a model's quantization parameters and writes them to a file that `npu-build --quant` takes back.
+"""Find a model's quantization parameters and write them to a file for `npu-build --quant`.
 
-    python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse|auto]
-        [--repair none|fast|full] [--type NAME=int16] [--state PAST=PRESENT] -o params.yaml
+    `python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse|auto]
+        [--repair none|fast|full] [--type NAME=int16] [--state PAST=PRESENT] -o params.yaml`.
 
-DATA is an .npz (arrays under the input names), a directory of .npy or of images (with a preprocess.yaml: mean, std, fit,
-layout), or FILE.py:FUNCTION, a generator of samples, or a CalibrationDataReader of onnxruntime. Edit the file before giving
-it back: each tensor has low and high, or scale and zero_point. With --repair the file is for one machine: it says what was
-changed for the answer's sake as well, and what each change gained on samples that were held out. --type is npu-build's: the
-file says these types, so that the build needs the file alone. --state is npu-build's too: an input and its next value have one
-range, and data need not hold it. A file that ends in .encodings or .json is written in AIMET's form (0.6.1), with the scales
-of --hw.
+DATA is an .npz (arrays under the input names), or a directory of .npy or of images.
+Images come with a preprocess.yaml (mean, std, fit, layout).
+DATA may also be FILE.py:FUNCTION, a generator of samples or a CalibrationDataReader of onnxruntime.
+The file may be edited before the build: each tensor has low and high, or scale and zero_point.
+With --repair the file is for one machine.
+It also lists the changes that repair made, and the gain of each on held-out samples.
+Option --type is npu-build's: the file holds these types, so that the build needs the file alone.
+Option --state is npu-build's too: an input and its next value have one range, and data need not hold it.
+A file that ends in .encodings or .json is written in AIMET's form (0.6.1), with the scales of --hw.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
+from quant.calibrate import OBSERVERS, calibrate, default_observer, list_calibrated_tensors, tensor_sources
 from quant.calibration_data import Samples
 from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
@@ -47,7 +49,7 @@ from toolchain.repair.network import Network
 from toolchain.repair.repair_pipeline import EFFORTS
 from toolchain.stateful_samples import model_data, open_samples
 
-Found = tuple[Parameters, Sequence[str], Sequence[SharedScalePart]]  # with notes, and operands of Concats
+FoundParameters = tuple[Parameters, Sequence[str], Sequence[SharedScalePart]]  # with notes, and operands of Concats
 
 
 def arguments() -> argparse.Namespace:
@@ -78,15 +80,15 @@ def run(options: argparse.Namespace) -> None:
     inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
     require_writable({"-o": options.output}, inputs)
     _require_machine(options)
-    held = model_data(options.data, options.samples)
-    model = load_model(options.model, shapes, values=input_values(options.values), data=held)
+    model_arrays = model_data(options.data, options.samples)
+    model = load_model(options.model, shapes, values=input_values(options.values), data=model_arrays)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
     data, stepped = open_samples(options.data, pair_states(model, options.states), types, options.samples)
     started = time.process_time()
     if options.repair != "none" or options.observer == AUTO:
-        parameters, notes, parts = _repaired(options, model, data)
+        parameters, notes, parts = _repair(options, model, data)
     else:
-        parameters, notes, parts = _calibrated(options, model, data, load_machine(options.hw) if options.hw else None)
+        parameters, notes, parts = _calibrate(options, model, data, load_machine(options.hw) if options.hw else None)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if options.output.suffix in SUFFIXES:
@@ -110,9 +112,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _require_machine(options: argparse.Namespace) -> None:
     """Raises CompileError: a machine is needed and there is none, an option that would do nothing."""
-    asked = f"--repair {options.repair}" if options.repair != "none" else "--observer auto" if options.observer == AUTO else None
-    if asked and not options.hw:
-        raise CompileError(f"{asked}: is judged on a machine's integers, and no machine was named; give --hw")
+    option = f"--repair {options.repair}" if options.repair != "none" else "--observer auto" if options.observer == AUTO else None
+    if option and not options.hw:
+        raise CompileError(f"{option}: is judged on a machine's integers, and no machine was named; give --hw")
     if options.types and not options.hw:
         raise CompileError(f"{TYPE} {options.types[0]}: is a type of a machine's, and no machine was named; give --hw")
     if options.output.suffix in SUFFIXES and not options.hw:
@@ -121,14 +123,16 @@ def _require_machine(options: argparse.Namespace) -> None:
         raise CompileError(f"-o {options.output}: encodings cannot say what was repaired; give -o params.yaml")
 
 
-def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, machine: Machine | None) -> Found:
-    """Of every float tensor, so that the file serves several machines; of operators in steps those of this machine, without one
-    those of any."""
+def _calibrate(options: argparse.Namespace, model: NormalModel, data: Samples, machine: Machine | None) -> FoundParameters:
+    """Calibrate every float tensor, so that the file serves several machines.
+
+    Operators in steps have the steps of this machine, or if there is none, those of any machine.
+    """
     chip = machine.chip if machine else None
     numerics = chip.numerics if chip else None
     model = decompose_model(model, chip, finest=None) if chip else decompose_all(model)
     model = pair_states(model, options.states)
-    network = Network(model, select_model(model, machine), machine).typed(options.types) if machine else None
+    network = Network(model, select_model(model, machine), machine).override_types(options.types) if machine else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
 
@@ -140,7 +144,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     ranges = calibrate(
         model.proto,
         data,
-        [n for n in calibrated_tensors(model.proto, model.types) if n not in model.fixed],
+        [n for n in list_calibrated_tensors(model.proto, model.types) if n not in model.fixed],
         observer=observer,
         numerics=numerics,
         others={n: numerics.of(codes) for n, codes in network.said_types.items()} if network and numerics else {},
@@ -151,44 +155,57 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
-    told, hardware = _of(options, model, network, adjusted.ranges), chip.name if chip else ""
-    parameters = Parameters(observer=label, samples=samples, **told, hardware=hardware)
+    fields, hardware = _of(options, model, network, adjusted.ranges), chip.name if chip else ""
+    parameters = Parameters(observer=label, samples=samples, **fields, hardware=hardware)
     parts = find_shared_scale_parts(model.proto, adjusted.ranges, numerics) if numerics else []
     return parameters, adjusted.notes, parts
 
 
-def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
-    """Of the tensors that one machine holds."""
+def _repair(options: argparse.Namespace, model: NormalModel, data: Samples) -> FoundParameters:
+    """Calibrate and repair the tensors of one machine."""
     machine = load_machine(options.hw)
     model = pair_states(decompose_for_types(model, machine.chip, (), options.types, {}), options.states)
-    network = Network(model, select_model(model, machine), machine).typed(options.types)
+    network = Network(model, select_model(model, machine), machine).override_types(options.types)
     effort = effort_of(options.repair, network, data, real=True)
-    found = calibrate_network(network, data, options.observer, effort, show_progress)
+    result = calibrate_network(network, data, options.observer, effort, show_progress)
     numerics = machine.chip.numerics
-    ranges = {n: r for n, r in found.quantization.ranges.items() if n not in network.selection.fixed}
-    of = {"observer": found.label, "samples": found.samples or 0, "hardware": machine.chip.name, "repair": found.repair}
+    ranges = {n: r for n, r in result.quantization.ranges.items() if n not in network.selection.fixed}
+    of = {"observer": result.label, "samples": result.samples or 0, "hardware": machine.chip.name, "repair": result.repair}
     parameters = Parameters(**_of(options, model, network, ranges), **of)
-    kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
-    said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
-    return parameters, (*found.notes, *said), find_shared_scale_parts(found.network.model.proto, kept, numerics)
+    range_by_tensor = {name: r for name, r in ranges.items() if isinstance(r, Range)}
+    step_notes = [f"{t.step}: {'kept' if t.is_kept else 'left out'}, {t.why}" for t in result.tried]
+    return (
+        parameters,
+        (*result.notes, *step_notes),
+        find_shared_scale_parts(result.network.model.proto, range_by_tensor, numerics),
+    )
 
 
 def _of(
     options: argparse.Namespace, model: NormalModel, network: Network | None, ranges: Mapping[str, Range | Quant]
 ) -> dict[str, Any]:
-    """Encodings are scales of codes, and so of each tensor's own, with the room that the build would leave; a file of ours has
-    ranges, and the types that were asked for."""
-    said: dict[str, Any] = {}
+    """Return the tensors' keys of the file.
+
+    Encodings are scales of codes, and so of each tensor's own, with the room that the build would leave.
+    A file of ours has ranges, and the types that the user set.
+    """
+    type_keys: dict[str, Any] = {}
     if network is not None and options.output.suffix in SUFFIXES:
         types = network.code_types
-        own = {n: types.get(n, network.chip.code_types[0]) for n in ranges}
+        type_by_tensor = {n: types.get(n, network.chip.code_types[0]) for n in ranges}
         of, within = network.chip.numerics.of, model.over_sequences
-        ranges = {n: with_room(r, within.get(n), of(own[n])) if isinstance(r, Range) else r for n, r in ranges.items()}
-        said = {"types": model.by_name(own), "weight_types": network.weight_types}
+        ranges = {n: with_room(r, within.get(n), of(type_by_tensor[n])) if isinstance(r, Range) else r for n, r in ranges.items()}
+        type_keys = {"types": model.by_name(type_by_tensor), "weight_types": network.weight_types}
     elif network is not None and options.types:
-        said = {"types": model.by_name(network.types), "weight_types": network.weight_types}
+        type_keys = {"types": model.by_name(network.types), "weight_types": network.weight_types}
     sources = model.by_name(tensor_sources(model.proto))
-    return {"tensors": model.by_name(ranges), "data": str(options.data), "model": options.model.name, "sources": sources, **said}
+    return {
+        "tensors": model.by_name(ranges),
+        "data": str(options.data),
+        "model": options.model.name,
+        "sources": sources,
+        **type_keys,
+    }
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Builds and simulates networks on machines and compares the outputs, bit for bit, with the integer reference.
+"""Build and simulate networks on machines and compare the outputs, bit for bit, with the integer reference.
 
-    python scripts/check_matrix.py MODEL.onnx[:NAME=1,3,640,640] ... [--hw NAME ...] [-O2] [--json OUT.json]
+    `python scripts/check_matrix.py MODEL.onnx[:NAME=1,3,640,640] ... [--hw NAME ...] [-O2] [--json OUT.json]`.
 
 One line a pair: verdict, cycles, MAC utilization, nodes left to the host, CPU seconds of build and of simulation.
 Exit code 1 when any pair fails, 2 when a model or an option is refused.
@@ -25,7 +25,7 @@ from toolchain.cli.input_files import machine_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError, ToolchainError
 from toolchain.frontend import load_model
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import load_machine
 from toolchain.runtime import Session, random_feeds
 from toolchain.schedule.options import LEVELS
@@ -73,7 +73,7 @@ def bound_model(text: str) -> tuple[str, Shapes]:
 
 
 def refusal(path: str, shapes: Shapes) -> str | None:
-    """What every machine would say of the model."""
+    """Return the refusal of the model that every machine would give, or None."""
     try:
         load_model(path, shapes)
     except CompileError as fault:
@@ -90,45 +90,45 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """The exit code: 2 where a model is refused, else 1 where a pair fails. The other models are still checked."""
     results, failed, refused = {}, 0, 0
-    machines = given.hw or shipped_names()
+    machines = args.hw or list_shipped_names()
     for machine in machines:
         load_machine(machine)
-    inputs = {"the model": [path for path, _ in given.models], **machine_inputs(*machines)}
-    require_writable({"--json": given.json}, inputs)
-    for path, shapes in given.models:
+    inputs = {"the model": [path for path, _ in args.models], **machine_inputs(*machines)}
+    require_writable({"--json": args.json}, inputs)
+    for path, shapes in args.models:
         reason = refusal(path, shapes)
         if reason is not None:
             print(reason, file=sys.stderr)
             refused += 1
             continue
         for machine in machines:
-            found = check(path, shapes, machine, given.level)
-            results[f"{Path(path).stem} {machine}"] = found
-            failed += found["verdict"] != "equal"
-            print(line(Path(path).stem, machine, found), flush=True)
-    if given.json is not None:
-        write_atomically(given.json, (json.dumps(results, indent=1) + "\n").encode())
+            result = check(path, shapes, machine, args.level)
+            results[f"{Path(path).stem} {machine}"] = result
+            failed += result["verdict"] != "equal"
+            print(line(Path(path).stem, machine, result), flush=True)
+    if args.json is not None:
+        write_atomically(args.json, (json.dumps(results, indent=1) + "\n").encode())
     if results:
         print(f"{len(results) - failed} of {len(results)} pairs equal bit for bit")
     return 2 if refused else 1 if failed else 0
 
 
 def main() -> int:
-    given = arguments()
+    args = arguments()
     with report_errors():
-        return run(given)
+        return run(args)
 
 
-def line(model: str, machine: str, found: dict) -> str:
-    if "cycles" not in found:
-        return f"{model:28s} {machine:14s} {found['verdict']} ({found['build_s']:.1f} s)"
+def line(model: str, machine: str, result: dict) -> str:
+    if "cycles" not in result:
+        return f"{model:28s} {machine:14s} {result['verdict']} ({result['build_s']:.1f} s)"
     return (
-        f"{model:28s} {machine:14s} {found['verdict']:6s} {found['cycles']:>12,} cycles  "
-        f"MAC {100 * found['mac_utilization']:5.1f} %  {found['layers']:4d} layers {found['host_nodes']:3d} on host  "
-        f"build {found['build_s']:6.1f} s  sim {found['sim_s']:5.1f} s"
+        f"{model:28s} {machine:14s} {result['verdict']:6s} {result['cycles']:>12,} cycles  "
+        f"MAC {100 * result['mac_utilization']:5.1f} %  {result['layers']:4d} layers {result['host_nodes']:3d} on host  "
+        f"build {result['build_s']:6.1f} s  sim {result['sim_s']:5.1f} s"
     )
 
 

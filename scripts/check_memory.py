@@ -53,7 +53,7 @@ def run_limited(arguments: Sequence[str], address_bytes: int) -> subprocess.Comp
     return subprocess.run([*COMMAND, *arguments], preexec_fn=limit, check=False, capture_output=True, text=True, cwd=ROOT)
 
 
-def needed_bytes() -> int:
+def measure_least_bytes() -> int:
     """The least address space, to 4 MiB, in which `npu-build --help` works."""
     low, high = 0, 1 << 10
     while high - low > 4:
@@ -63,18 +63,20 @@ def needed_bytes() -> int:
 
 
 def ending_fault(ended: subprocess.CompletedProcess[str], files: Sequence[str]) -> str | None:
-    """What is wrong with how a build ended, None: nothing. files: in its folder of outputs."""
+    """Return the fault in how a build ended, None: there is none.
+
+    `files`: in its folder of outputs.
+    """
     if ended.returncode == 0:
         return None if files == ["m.npu"] else f"passed, and left {files}"
-    said = ended.stderr.splitlines()
-    if ended.returncode != 2 or len(said) != 1 or not said[0].startswith("out of memory"):
-        return f"exit code {ended.returncode}, {len(said)} lines: {said[-1] if said else ''}"
+    lines = ended.stderr.splitlines()
+    if ended.returncode != 2 or len(lines) != 1 or not lines[0].startswith("out of memory"):
+        return f"exit code {ended.returncode}, {len(lines)} lines: {lines[-1] if lines else ''}"
     return f"left {', '.join(files)}" if files else None
 
 
 def built_in(name: str, limits: Sequence[int]) -> Iterator[tuple[int, bool, str | None]]:
-    """Each limit of address space in bytes, whether the build passed in it, and what is wrong with how it ended; up to the
-    first that passes."""
+    """Yield each limit of address space in bytes, whether the build passed, and the fault in its end; stop at the first pass."""
     with tempfile.TemporaryDirectory() as folder:
         model = model_file(name, Path(folder))
         for limit in limits:
@@ -91,10 +93,10 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=20, help="limits for each network (20)")
     parser.add_argument("--step", type=float, default=1.03, help="from each limit to the next (1.03)")
     parser.add_argument("--network", action="append", choices=NETWORKS, help="this one alone; repeatable")
-    asked = parser.parse_args()
-    first, faults = needed_bytes() * OVER_HELP, 0
-    for name in asked.network or NETWORKS:
-        for limit, passed, fault in built_in(name, [int(first * asked.step**i) for i in range(asked.points)]):
+    args = parser.parse_args()
+    first, faults = measure_least_bytes() * OVER_HELP, 0
+    for name in args.network or NETWORKS:
+        for limit, passed, fault in built_in(name, [int(first * args.step**i) for i in range(args.points)]):
             faults += fault is not None
             print(f"{name} {limit / MIB:.0f} MiB: {fault or ('passes' if passed else 'one sentence')}", flush=True)
     return 1 if faults else 0

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Builds and runs the node cases of the onnx package (one to a few for each operator) and compares with onnxruntime.
+"""Build and run the node cases of the onnx package (one to a few for each operator) and compare with onnxruntime.
 
-    python scripts/check_node_cases.py [PATTERN ...] [--hw edge16] [--list wrong] [--json OUT.json]
+    `python scripts/check_node_cases.py [PATTERN ...] [--hw edge16] [--list wrong] [--json OUT.json]`.
 
-Each case runs twice: inputs as given, and with every input but the first as a constant of the model. It is calibrated on its
-own inputs. Right: integers, booleans and what only the host computed equal onnxruntime's on the case's own file, what went
-through the chip within 25 dB. Refused: one sentence. Wrong numbers are known where node_case_causes.yaml gives their cause.
+Each case runs twice: inputs as given, and with every input but the first as a constant of the model.
+It is calibrated on its own inputs.
+Right: integers, booleans and host-only results equal onnxruntime's on the case's own file.
+Results that went through the chip are right within 25 dB. Refused: one sentence.
+Wrong numbers are known where node_case_causes.yaml gives their cause.
 Exit code 1 when a case is wrong without a cause or ends in a traceback, 2 when an option is refused.
 """
 
@@ -28,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from node_case import Case, Verdict, as_given, judge_case, limited, with_constants
+from node_case import Case, Verdict, as_given, judge_case, limit_resources, with_constants
 
 from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
@@ -51,10 +53,10 @@ def node_cases(patterns: Sequence[str]) -> list[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = collect_testcases()
-    chosen = [c for c in found if not patterns or any(fnmatchcase(c.name, p) for p in patterns)]
+        all_cases = collect_testcases()
+    chosen = [c for c in all_cases if not patterns or any(fnmatchcase(c.name, p) for p in patterns)]
     if not chosen:
-        raise CompileError(f"no name of the {len(found):,} node cases matches {' or '.join(patterns)}; try 'test_conv*'")
+        raise CompileError(f"no name of the {len(all_cases):,} node cases matches {' or '.join(patterns)}; try 'test_conv*'")
     return chosen
 
 
@@ -63,14 +65,14 @@ def in_own_process(case: Case, machine: Machine) -> Verdict:
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 
-    def work() -> None:
+    def report_case() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        limited(CPU_S, MEMORY_BYTES)
+        limit_resources(CPU_S, MEMORY_BYTES)
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
             warnings.simplefilter("ignore")
             sending.send(judge_case(case, machine, Path(folder)))
 
-    process = context.Process(target=work)
+    process = context.Process(target=report_case)
     process.start()
     sending.close()
     try:
@@ -85,13 +87,13 @@ def in_own_process(case: Case, machine: Machine) -> Verdict:
 
 
 def run_cases(cases: Sequence[Any], machine: Machine, jobs: int) -> Results:
-    """By (name, variant). A case that has nothing to make constant counts alike in both."""
+    """Run the cases and return verdicts by (name, variant). A case with nothing to make constant counts the same in both."""
     results: Results = {}
 
     def both(case: Any) -> tuple[str, Verdict, Verdict]:
-        given = as_given(case)
-        first = in_own_process(given, machine)
-        fixed = with_constants(given)
+        plain_case = as_given(case)
+        first = in_own_process(plain_case, machine)
+        fixed = with_constants(plain_case)
         return case.name, first, first if fixed is None else in_own_process(fixed, machine)
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -103,12 +105,12 @@ def run_cases(cases: Sequence[Any], machine: Machine, jobs: int) -> Results:
 
 
 def with_causes(results: Results) -> Results:
-    """What is wrong for a listed cause is known."""
+    """Return the results, where wrong ones with a listed cause are known."""
     causes = {p: cause for cause, patterns in (yaml.safe_load(CAUSES.read_text()) or {}).items() for p in patterns}
 
-    def named(name: str, found: Verdict) -> Verdict:
+    def named(name: str, result: Verdict) -> Verdict:
         cause = next((c for p, c in causes.items() if fnmatchcase(name, p)), None)
-        return replace(found, kind="known", reason=f"{found.reason}: {cause}") if cause and found.kind == "wrong" else found
+        return replace(result, kind="known", reason=f"{result.reason}: {cause}") if cause and result.kind == "wrong" else result
 
     return {key: named(key[0], verdict) for key, verdict in results.items()}
 
@@ -122,7 +124,7 @@ def table(results: Results) -> Iterator[str]:
 
 
 def refusals(results: Results) -> Iterator[str]:
-    """Each kind of refusal with its number, how many of them onnxruntime runs, and one example."""
+    """Yield each kind of refusal with its number, how many of them onnxruntime runs, and one example."""
     groups: dict[str, list[tuple[str, bool]]] = {}
     for (name, _), verdict in results.items():
         if verdict.kind == "refused":
@@ -145,26 +147,26 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(given: argparse.Namespace) -> int:
-    machine = load_machine(given.hw)
-    require_writable({"--json": given.json}, machine_inputs(given.hw))
+def run(args: argparse.Namespace) -> int:
+    machine = load_machine(args.hw)
+    require_writable({"--json": args.json}, machine_inputs(args.hw))
     newest_opset()  # asked before the processes fork, so that they know
-    results = with_causes(run_cases(node_cases(given.patterns), machine, given.jobs))
+    results = with_causes(run_cases(node_cases(args.patterns), machine, args.jobs))
     for (name, variant), verdict in results.items():
-        if verdict.kind in given.list:
+        if verdict.kind in args.list:
             print(f"{verdict.kind:9s} {verdict.where:6s} {name} ({variant}): {verdict.reason}")
     print(*refusals(results), sep="\n")
     print(*table(results), sep="\n")
-    if given.json is not None:
+    if args.json is not None:
         rows = [{"case": n, "variant": v, **vars(verdict)} for (n, v), verdict in results.items()]
-        write_atomically(given.json, (json.dumps(rows, indent=1) + "\n").encode())
+        write_atomically(args.json, (json.dumps(rows, indent=1) + "\n").encode())
     return 1 if any(v.kind in ("wrong", "traceback") for v in results.values()) else 0
 
 
 def main() -> int:
-    given = arguments()
+    args = arguments()
     with report_errors():
-        return run(given)
+        return run(args)
 
 
 if __name__ == "__main__":

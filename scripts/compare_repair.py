@@ -1,24 +1,29 @@
 #!/usr/bin/env python3
-"""What repair does to a network: float, a machine's integers plain and repaired, and onnxruntime's own quantizer beside them.
+r"""Compare repair on a network: float, a machine's integers plain and repaired, and onnxruntime's own quantizer.
 
-    python scripts/compare_repair.py zoo/models/efficientnet_lite0.onnx --judge stamps --data zoo/data/stamps \\
-        --hw edge16 ws8_pow2 edge16,weights_per_channel=false edge16,rounding=floor [--repair fast] [--images 64] [--limit 100]
-    python scripts/compare_repair.py zoo/models/ppocrv4_rec.onnx --judge strings --hw edge16 wide32_w4a16
-    python scripts/compare_repair.py zoo/models/ppocrv4_det.onnx --judge pages --limit 12
-    python scripts/compare_repair.py zoo/models/ddddocr_det_yolox.onnx --judge letters --data zoo/data
-    python scripts/compare_repair.py zoo/models/minilm_l6_seq64.onnx --judge sentences --data zoo/models/minilm_tokenizer.json
-    python scripts/compare_repair.py examples/classifier/classifier.onnx --judge labelled --data examples/classifier
+    `python scripts/compare_repair.py zoo/models/efficientnet_lite0.onnx --judge stamps --data zoo/data/stamps \
+        --hw edge16 ws8_pow2 edge16,weights_per_channel=false edge16,rounding=floor [--repair fast] [--images 64] [--limit 100]`.
+    `python scripts/compare_repair.py zoo/models/ppocrv4_rec.onnx --judge strings --hw edge16 wide32_w4a16`.
+    `python scripts/compare_repair.py zoo/models/ppocrv4_det.onnx --judge pages --limit 12`.
+    `python scripts/compare_repair.py zoo/models/ddddocr_det_yolox.onnx --judge letters --data zoo/data`.
+    `python scripts/compare_repair.py zoo/models/minilm_l6_seq64.onnx --judge sentences --data zoo/models/minilm_tokenizer.json`.
+    `python scripts/compare_repair.py examples/classifier/classifier.onnx --judge labelled --data examples/classifier`.
 
-Judges (scripts/repair_datasets.py): stamps, photographs and their ImageNet classes; labelled, a folder with calib.npz and
-test.npz;
-strings, rendered text and a recognizer; pages, rendered pages and a detector of lines; letters, on photographs of a folder, and a
-YOLOX; sentences, docstrings and an embedding, with a tokenizer.json. What is judged is dealt into two folds, each judged by
-what was calibrated on the other: no photograph, word or sentence is ever on both sides. The lines are over both folds.
+Judges are in scripts/repair_datasets.py.
+`stamps`: photographs and their ImageNet classes.
+`labelled`: a folder with calib.npz and test.npz.
+`strings`: rendered text and a recognizer.
+`pages`: rendered pages and a detector of lines.
+`letters`: on photographs of a folder, and a YOLOX.
+`sentences`: docstrings and an embedding, with a tokenizer.json.
+The judged samples are dealt into two folds, each judged by a network that was calibrated on the other.
+No photograph, word or sentence is ever on both sides. The lines are over both folds.
 
-A machine may be followed by keys of its `numerics` to change (`scale.kind=pow2` for those of a section); --every-arithmetic tries
-each machine with every form of scales and every rounding that there is of it. `points` are against float, `error` is their
-standard error, from the samples that only one of the two is right on. The integers are the reference's; with --exact N a program
-is built as well, and its simulator must give the same bits on the first N of each fold.
+A machine may be followed by keys of its `numerics` to change (`scale.kind=pow2` for those of a section).
+Option --every-arithmetic tries each machine with every form of scales and every rounding of it.
+`points` are against float; `error` is their standard error, from the samples that only one of the two is right on.
+The integers are the reference's.
+With --exact N a program is built as well, and its simulator must give the same bits on the first N of each fold.
 """
 
 from __future__ import annotations
@@ -37,9 +42,9 @@ from typing import Any
 import numpy as np
 import onnx
 from evaluate import count
-from make_quantized import quantized
+from make_quantized import quantize_form
 from repair_datasets import FOLDS, JUDGES, Array, LabelledDataset, LabelledSample
-from varied_machines import every_arithmetic, varied_machine
+from varied_machines import every_arithmetic, vary_machine
 
 from quant.calibration_data import open_data
 from quant.float_session import open_session
@@ -63,10 +68,15 @@ Run = Callable[[LabelledSample], Sequence[Array]]
 
 @dataclass
 class RepairScore:
-    """kept: of every sample judged; cpu_s: of calibration, repair and build, both folds; peak_gib: of this process until then."""
+    """A score of one network.
+
+    `all_answers`: answer for every sample judged.
+    `cpu_s`: of calibration, repair and build, both folds.
+    `peak_gib`: of this process until then.
+    """
 
     what: str
-    kept: list[Any]
+    all_answers: list[Any]
     cpu_s: float = 0.0
     peak_gib: float = 0.0
     refused: str = ""
@@ -81,104 +91,117 @@ def reference(path: Path, options: BuildOptions) -> Session:
     network = Network(model, select_model(model, machine), machine)
     samples = open_data(options.calibration, inputs_of(model))
     effort = effort_of(options.repair, network, samples, real=True)
-    found = calibrate_network(network, samples, None, effort, _told)
-    for tried in found.tried:
-        print(f"  {tried.step}: {'kept' if tried.kept else 'left out'}, {tried.why}", file=sys.stderr)
-    return found.network.session(found.quantization)
+    result = calibrate_network(network, samples, None, effort, _report_progress)
+    for tried in result.tried:
+        print(f"  {tried.step}: {'kept' if tried.is_kept else 'left out'}, {tried.why}", file=sys.stderr)
+    return result.network.session(result.quantization)
 
 
-def _told(step: str, done: int, total: int | None) -> None:
+def _report_progress(step: str, done: int, total: int | None) -> None:
     if not done and total is None:
         print(f"  {step}", file=sys.stderr)
 
 
 def integers(
-    given: argparse.Namespace, machine: Machine, effort: Effort, judge: LabelledDataset, data: Path
+    args: argparse.Namespace, machine: Machine, effort: Effort, judge: LabelledDataset, data: Path
 ) -> tuple[Run, Run | None]:
     """(the reference, the simulator where it is to be compared)."""
     options = BuildOptions(machine, str(data), shapes=judge.shapes, repair=effort)
-    if not given.exact:
-        session = reference(given.model, options)
-        return lambda asked: session.run(None, asked.feed), None
-    built = build(given.model, options)
+    if not args.exact:
+        session = reference(args.model, options)
+        return lambda sample: session.run(None, sample.feed), None
+    built = build(args.model, options)
     sessions = [Session(built.container, backend="reference"), Session(built.data)]
-    first, second = (lambda asked, s=s: s.run(None, asked.feed) for s in sessions)
+    first, second = (lambda sample, s=s: s.run(None, sample.feed) for s in sessions)
     return first, second
 
 
 def by_onnxruntime(judge: LabelledDataset, data: Path, form: str, folder: Path) -> tuple[Run, None]:
-    """form: of make_quantized.py."""
+    """Return the run of onnxruntime's own quantizer.
+
+    `form`: of make_quantized.py.
+    """
     with np.load(data) as arrays:
         read = {name: arrays[name] for name in arrays.files}
         calibration = [{name: x[i : i + 1] for name, x in read.items()} for i in range(len(next(iter(read.values()))))]
-    onnx.save(quantized(judge.model, calibration, form), folder / "quantized.onnx")
+    onnx.save(quantize_form(judge.model, calibration, form), folder / "quantized.onnx")
     session = open_session(folder / "quantized.onnx")
-    return lambda asked: session.run(None, dict(asked.feed)), None
+    return lambda sample: session.run(None, dict(sample.feed)), None
 
 
 def answers(
-    judge: LabelledDataset, run: Run, asked: Sequence[LabelledSample], check: Run | None = None, exact: int = 0
+    judge: LabelledDataset, run: Run, samples: Sequence[LabelledSample], check: Run | None = None, exact: int = 0
 ) -> list[Any]:
     """Raises SystemExit: `check` gives other bits on one of the first `exact`."""
-    found = []
-    for index, one in enumerate(asked):
+    kept_outputs = []
+    for index, one in enumerate(samples):
         outputs = run(one)
         if check is not None and index < exact and not all(map(np.array_equal, outputs, check(one))):
             raise SystemExit("the simulator's bits differ from the reference's")
-        found.append(judge.kept(outputs))
-    return found
+        kept_outputs.append(judge.get_answer(outputs))
+    return kept_outputs
 
 
-def compared(
-    given: argparse.Namespace, judge: LabelledDataset, machines: Mapping[str, Machine], folder: Path
+def compare_machines(
+    args: argparse.Namespace, judge: LabelledDataset, machines: Mapping[str, Machine], folder: Path
 ) -> tuple[list[Any], list[RepairScore]]:
-    """What is true, and what float and everything else gives, over all folds. machines: by what they are called in the table."""
-    truths: list[Any] = []
-    found: dict[str, RepairScore] = {}
-    in_float = open_session(given.model)
+    """Return the truths, and the answers of float and every machine, over all folds.
 
-    def add(fold: int, what: str, asked: Sequence[LabelledSample], make: Callable[..., tuple[Run, Run | None]], *of: Any) -> None:
-        line = found.setdefault(what, RepairScore(what, []))
+    `machines`: by their names in the table.
+    """
+    truths: list[Any] = []
+    score_by_name: dict[str, RepairScore] = {}
+    in_float = open_session(args.model)
+
+    def add(
+        fold: int, what: str, samples: Sequence[LabelledSample], make: Callable[..., tuple[Run, Run | None]], *of: Any
+    ) -> None:
+        line = score_by_name.setdefault(what, RepairScore(what, []))
         started = time.process_time()
         try:
             run, check = make(*of)
             line.cpu_s += time.process_time() - started
-            line.kept += answers(judge, run, asked, check, given.exact)
+            line.all_answers += answers(judge, run, samples, check, args.exact)
         except (CompileError, NotImplementedError) as fault:
             line.refused = str(fault).splitlines()[0]
         line.peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        told = f"fold {fold + 1} of {given.folds}: {what}, {time.process_time() - started:.0f} CPU s"
-        if len(line.kept) == len(truths):  # a run that is broken off has told what it found
-            told += "".join(f"; {h} {v}" for h, v in zip(judge.heads, judge.scored(truths, found["float"].kept, line.kept)))
-        print(told, file=sys.stderr, flush=True)
+        message = f"fold {fold + 1} of {args.folds}: {what}, {time.process_time() - started:.0f} CPU s"
+        if len(line.all_answers) == len(truths):  # a run that is broken off has told what it found
+            message += "".join(
+                f"; {h} {v}"
+                for h, v in zip(judge.heads, judge.format_scores(truths, score_by_name["float"].all_answers, line.all_answers))
+            )
+        print(message, file=sys.stderr, flush=True)
 
-    for fold in range(given.folds):
-        asked = list(islice(judge.judged(fold), given.limit))
-        seen = list(judge.seen(fold, given.images))
+    for fold in range(args.folds):
+        samples = list(islice(judge.iterate_judged(fold), args.limit))
+        calibration = list(judge.iterate_calibration(fold, args.images))
         data = folder / f"{fold}.npz"
-        arrays: dict[str, Any] = {name: np.concatenate([s[name] for s in seen]) for name in seen[0]}
+        arrays: dict[str, Any] = {name: np.concatenate([s[name] for s in calibration]) for name in calibration[0]}
         np.savez(data, **arrays)
-        truths += [a.truth for a in asked]
-        add(fold, "float", asked, lambda: (lambda one: in_float.run(None, dict(one.feed)), None))
-        for scales in given.onnxruntime:
+        truths += [a.truth for a in samples]
+        add(fold, "float", samples, lambda: (lambda one: in_float.run(None, dict(one.feed)), None))
+        for scales in args.onnxruntime:
             form = f"qdq_s8_{scales}"
-            add(fold, f"onnxruntime's int8, a scale a {scales}", asked, by_onnxruntime, judge, data, form, folder)
+            add(fold, f"onnxruntime's int8, a scale a {scales}", samples, by_onnxruntime, judge, data, form, folder)
         for name, machine in machines.items():
-            for effort in ("none", *given.repair):
+            for effort in ("none", *args.repair):
                 what = f"{name}{'' if effort == 'none' else f', {effort}'}"
-                add(fold, what, asked, integers, given, machine, effort, judge, data)
-    return truths, list(found.values())
+                add(fold, what, samples, integers, args, machine, effort, judge, data)
+    return truths, list(score_by_name.values())
 
 
-def text_of(judge: LabelledDataset, truths: Sequence[Any], found: Sequence[RepairScore], *, markdown: bool = False) -> str:
-    real = found[0].kept
+def text_of(judge: LabelledDataset, truths: Sequence[Any], scores: Sequence[RepairScore], *, markdown: bool = False) -> str:
+    real = scores[0].all_answers
     rows = []
-    for line in found:
-        if line.refused or len(line.kept) != len(truths):
+    for line in scores:
+        if line.refused or len(line.all_answers) != len(truths):
             print(f"{line.what}: {line.refused}", file=sys.stderr)
             rows.append((line.what, "refused", *[""] * (len(judge.heads) + 1)))
             continue
-        rows.append((line.what, *judge.scored(truths, real, line.kept), f"{line.cpu_s:.0f}", f"{line.peak_gib:.2f}"))
+        rows.append(
+            (line.what, *judge.format_scores(truths, real, line.all_answers), f"{line.cpu_s:.0f}", f"{line.peak_gib:.2f}")
+        )
     heads = (f"n {len(truths)}", *judge.heads, "CPU s", "GiB")
     if not markdown:
         return table(heads, rows, range(1, len(heads)))
@@ -206,14 +229,14 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    args = arguments()
     with report_errors():
-        model_inputs(given.model)
-        judge = JUDGES[given.judge](onnx.load(given.model), given.data)
-        texts = [text for name in given.hw for text in (every_arithmetic(name) if given.every_arithmetic else (name,))]
-        machines = {text: varied_machine(text) for text in texts}
+        model_inputs(args.model)
+        judge = JUDGES[args.judge](onnx.load(args.model), args.data)
+        texts = [text for name in args.hw for text in (every_arithmetic(name) if args.every_arithmetic else (name,))]
+        machines = {text: vary_machine(text) for text in texts}
         with tempfile.TemporaryDirectory() as folder:
-            print(text_of(judge, *compared(given, judge, machines, Path(folder)), markdown=given.markdown))
+            print(text_of(judge, *compare_machines(args, judge, machines, Path(folder)), markdown=args.markdown))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ways to damage a file: in its bytes, in the words of a text, in the fields of a model, in what a sealed file says of itself."""
+"""Damage a file: in its bytes, in the words of a text, in the fields of a model, in the header of a sealed file."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ PREFIX = struct.Struct("<8sIQ32s")  # of model.npu
 
 def binary(rng: random.Random, data: bytes) -> bytes:
     """A few damages of bytes."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
-        at = rng.randrange(len(found) + 1)
-        length = min(rng.choice((1, 1, 2, 4, 8, 64)), len(found) - at)
+        at = rng.randrange(len(damaged) + 1)
+        length = min(rng.choice((1, 1, 2, 4, 8, 64)), len(damaged) - at)
         how = rng.randrange(7)
         if how == 0 and length:
-            found[at] ^= 1 << rng.randrange(8)
+            damaged[at] ^= 1 << rng.randrange(8)
         elif how == 1:
-            found[at : at + length] = bytes(rng.choice((0, 1, 0x7F, 0x80, 0xFF)) for _ in range(length))
+            damaged[at : at + length] = bytes(rng.choice((0, 1, 0x7F, 0x80, 0xFF)) for _ in range(length))
         elif how == 2:
-            del found[at : at + length]
+            del damaged[at : at + length]
         elif how == 3:
-            found[at:at] = rng.randbytes(length)
+            damaged[at:at] = rng.randbytes(length)
         elif how == 4:
-            found[at:at] = found[at : at + length]
+            damaged[at:at] = damaged[at : at + length]
         elif how == 5 and rng.random() < 0.2:
-            del found[at:]
+            del damaged[at:]
         else:
-            found[at : at + length] = rng.randbytes(length)
-    return bytes(found)
+            damaged[at : at + length] = rng.randbytes(length)
+    return bytes(damaged)
 
 
 def text(rng: random.Random, data: bytes) -> bytes:
@@ -101,9 +101,9 @@ def text(rng: random.Random, data: bytes) -> bytes:
         line = lines[at] if lines else ""
         how = rng.randrange(8)
         if how < 3:
-            changed = _swapped(rng, line, r"-?\d[\w.]*", NUMBERS)
+            changed = _swap_word(rng, line, r"-?\d[\w.]*", NUMBERS)
         elif how == 3:
-            changed = _swapped(
+            changed = _swap_word(
                 rng, line, r"[A-Za-z_][\w.]*", (*WORDS, *NUMBERS, *re.findall(r"[A-Za-z_]\w+", rng.choice(lines or [""])))
             )
         elif how == 4:
@@ -120,20 +120,20 @@ def text(rng: random.Random, data: bytes) -> bytes:
 
 
 def yaml_text(rng: random.Random, data: bytes) -> bytes:
-    """Of a YAML file: its words, or its values, which become others of any type and place."""
+    """Damage a YAML file: its words, or its values, which become others of any type and place."""
     if rng.random() < 0.5:
         return text(rng, data)
     return yaml.safe_dump(_damage_json(rng, yaml.safe_load(data)), allow_unicode=False, sort_keys=False).encode()
 
 
 def json_text(rng: random.Random, data: bytes) -> bytes:
-    """Of a JSON file: its words, or its values, which become others of any type and place."""
+    """Damage a JSON file: its words, or its values, which become others of any type and place."""
     if rng.random() < 0.3:
         return text(rng, data)
     return json.dumps(_damage_json(rng, json.loads(data))).encode()
 
 
-def _swapped(rng: random.Random, line: str, pattern: str, instead: tuple[str, ...]) -> str:
+def _swap_word(rng: random.Random, line: str, pattern: str, instead: tuple[str, ...]) -> str:
     places = list(re.finditer(pattern, line))
     if not places:
         return line
@@ -158,11 +158,11 @@ def model(rng: random.Random, data: bytes) -> bytes:
 
 
 def _messages(message: Any) -> list[Any]:
-    found = [message]
+    messages = [message]
     for field, value in message.ListFields():
         if field.message_type is not None:
-            found += [m for inner in ([value] if hasattr(value, "ListFields") else value) for m in _messages(inner)]
-    return found
+            messages += [m for inner in ([value] if hasattr(value, "ListFields") else value) for m in _messages(inner)]
+    return messages
 
 
 def _damage_field(rng: random.Random, message: Any) -> None:
@@ -214,7 +214,7 @@ def _value(rng: random.Random, field: Any, old: Any) -> Any:
 
 
 def array(rng: random.Random, data: bytes) -> bytes:
-    """Of an .npy: its header's words, or its bytes."""
+    """Damage an .npy: its header's words, or its bytes."""
     (size,) = struct.unpack_from("<H", data, 8)
     if rng.random() < 0.5:
         return binary(rng, data[: 10 + size]) + data[10 + size :]
@@ -223,7 +223,7 @@ def array(rng: random.Random, data: bytes) -> bytes:
 
 
 def arrays(rng: random.Random, data: bytes) -> bytes:
-    """Of an .npz: its members, their names and number, or the archive."""
+    """Damage an .npz: its members, their names and number, or the archive."""
     if rng.random() < 0.4:
         return binary(rng, data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -244,7 +244,7 @@ def arrays(rng: random.Random, data: bytes) -> bytes:
 
 
 def program(rng: random.Random, data: bytes) -> bytes:
-    """Of a compiled model: its header, machine, graph, island or any bytes, mostly under a checksum that fits."""
+    """Damage a compiled model: its header, machine, graph, host subgraph or any bytes, mostly under a checksum that fits."""
     if rng.random() < 0.1:
         return binary(rng, data)
     (size,) = struct.unpack_from("<Q", data, PREFIX.size)
@@ -257,16 +257,16 @@ def program(rng: random.Random, data: bytes) -> bytes:
         header = _damage_json(rng, header)
     else:
         entry = header["entries"][-1]
-        held, key = entry if part == "graph" else header, part
+        section, key = entry if part == "graph" else header, part
         if part in ("program", "island"):
             kind, key = ("npu", "program") if part == "program" else ("host", "model")
-            held = rng.choice([s for s in entry["segments"] if s["kind"] == kind])
-        first, length = held[key]
+            section = rng.choice([s for s in entry["segments"] if s["kind"] == kind])
+        first, length = section[key]
         old = body[first : first + length]
         new = _section(rng, part, old)
-        held[key], body = [len(body), len(new)], body + new
-    said = json.dumps(header).encode()
-    rest = struct.pack("<Q", len(said)) + said + body
+        section[key], body = [len(body), len(new)], body + new
+    header_text = json.dumps(header).encode()
+    rest = struct.pack("<Q", len(header_text)) + header_text + body
     return PREFIX.pack(b"NPUMODEL", 2, len(rest), hashlib.sha256(rest).digest()) + rest
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The whole way on the shipped classifier: build it for a machine, judge its int8 on test images, say where its cycles went.
+"""Demonstrate the complete flow on the shipped classifier: build it, judge its int8 on test images, attribute its cycles.
 
-    python scripts/demo.py                      # edge16, all 2,000 test images
-    python scripts/demo.py --hw mine.yaml --images 200 --simulate 20 -o classifier.npu
+    `python scripts/demo.py                      # edge16, all 2,000 test images`.
+    `python scripts/demo.py --hw mine.yaml --images 200 --simulate 20 -o classifier.npu`.
 
-Every image runs through the integer reference; `--simulate` of them also through the simulator, which decodes and runs the
-program's bytes, and must give the same bits. Exit code 1 when a bit differs.
+Every image runs through the integer reference.
+`--simulate` of them also run through the simulator, which decodes and runs the program's bytes, and must give the same bits.
+Exit code 1 when a bit differs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ TOP_LAYERS = 8
 
 @dataclass(frozen=True)
 class Demo:
-    """`differing`: indices of simulated images whose output codes are not the reference's."""
+    """A result of the demo.
+
+    `differing`: indices of simulated images whose output codes are not the reference's.
+    """
 
     built: Build
     scores: Scores
@@ -47,17 +51,20 @@ class Demo:
 
 
 def run(machine: str, images: int | None, simulate: int) -> Demo:
-    """images: at most so many of the test images (None: all), the first `simulate` of them on the simulator too."""
+    """Run the demo.
+
+    `images`: at most so many of the test images (None: all), the first `simulate` of them on the simulator too.
+    """
     model = CLASSIFIER / "classifier.onnx"
     built = build(model, BuildOptions(machine, str(CLASSIFIER / "calib.npz"), shapes={"x": SHAPE}, repair="none"))
     samples = list(islice(from_arrays(read_labelled(CLASSIFIER / "test.npz"), SHAPE, 0.0, PIXEL_RANGE), images))
-    found = evaluate(model, {machine: built}, iter(samples), show_progress)[0]
+    result = evaluate(model, {machine: built}, iter(samples), show_progress)[0]
     differing = differences(built, [s.x for s in samples[:simulate]])
-    return Demo(built, found, min(simulate, len(samples)), differing)
+    return Demo(built, result, min(simulate, len(samples)), differing)
 
 
 def differences(built: Build, inputs: Sequence[Array]) -> tuple[int, ...]:
-    """Which inputs give other output bits on the simulator, from the file's bytes, than in the integer reference."""
+    """Return the inputs that give other output bits on the simulator, from the file's bytes, than in the integer reference."""
     simulator, reference = Session(built.data), Session(built.container, backend="reference")
     name = built.container.inputs[0].name
     pairs = ((simulator.run(None, {name: x}), reference.run(None, {name: x})) for x in inputs)
@@ -65,16 +72,20 @@ def differences(built: Build, inputs: Sequence[Array]) -> tuple[int, ...]:
 
 
 def accuracy_text(demo: Demo) -> str:
-    found = demo.scores
+    result = demo.scores
     rows = [
-        ("float32, onnxruntime", f"{100 * found.top1_float:.2f} %", ""),
-        (f"integers of {demo.built.container.machine.chip.name}", f"{100 * found.top1_int:.2f} %", f"{found.points:+.2f} points"),
+        ("float32, onnxruntime", f"{100 * result.top1_float:.2f} %", ""),
+        (
+            f"integers of {demo.built.container.machine.chip.name}",
+            f"{100 * result.top1_int:.2f} %",
+            f"{result.points:+.2f} points",
+        ),
     ]
     same = "the same bits" if not demo.differing else f"OTHER BITS for images {list(demo.differing)}"
     return "\n".join(
         [
-            report_text.table((f"top-1 on {found.images:,} test images", "accuracy", "difference"), rows, (1, 2)),
-            f"both name the same class for {100 * found.agreement:.2f} % of the images; logits SQNR {found.sqnr_db:.1f} dB",
+            report_text.table((f"top-1 on {result.images:,} test images", "accuracy", "difference"), rows, (1, 2)),
+            f"both name the same class for {100 * result.agreement:.2f} % of the images; logits SQNR {result.sqnr_db:.1f} dB",
             f"{demo.simulated} images on the simulator: {same} as the integer reference",
         ]
     )
@@ -101,8 +112,8 @@ def cycles_text(figures: Mapping[str, Any]) -> str:
     )
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+def _share(part: int, total: int) -> str:
+    return f"{100 * part / total:.1f} %" if total else "-"
 
 
 def demo_json(demo: Demo) -> str:
@@ -126,13 +137,13 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = arguments()
+    args = arguments()
     start_s = time.process_time()
     with report_errors():
-        inputs = {"a file of examples/classifier": sorted(CLASSIFIER.iterdir()), **machine_inputs(given.hw)}
-        require_writable({"-o": given.output, "--json": given.json}, inputs)
-        demo = run(given.hw, given.images, given.simulate)
-        outputs = {given.json: demo_json(demo).encode(), given.output: demo.built.data}
+        inputs = {"a file of examples/classifier": sorted(CLASSIFIER.iterdir()), **machine_inputs(args.hw)}
+        require_writable({"-o": args.output, "--json": args.json}, inputs)
+        demo = run(args.hw, args.images, args.simulate)
+        outputs = {args.json: demo_json(demo).encode(), args.output: demo.built.data}
         write_files({path: data for path, data in outputs.items() if path is not None})
     figures = demo.built.figures
     sections = [accuracy_text(demo), report_text.totals_text(figures), cycles_text(figures), report_text.fallbacks_text(figures)]

@@ -129,7 +129,7 @@ def options() -> Mapping[str, Sequence[Option]]:
     groups = {"npu-build": build_app, "npu-sim": sim_app, "npu-dis": dis.app, "npu-hw": hw.app}
     commands = {name: get_command(app) for name, app in groups.items()}
     hardware = commands.pop("npu-hw")
-    commands |= {f"npu-hw {name}": command for name, command in getattr(hardware, "commands").items()}  # noqa: B009 (untyped)
+    commands |= {f"npu-hw {name}": command for name, command in getattr(hardware, "commands").items()}  # noqa: B009
     return {
         name: [Option(p.opts[0], not getattr(p, "is_flag", False)) for p in command.params if p.opts[0].startswith("-")]
         for name, command in commands.items()

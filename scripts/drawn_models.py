@@ -1,5 +1,8 @@
-"""Models that onnxruntime refuses to open or to run, drawn at random: one node of any operator with inputs and attributes of any
-value, in an opset, a version and a domain that may not exist."""
+"""Draw random models that onnxruntime refuses to open or to run.
+
+Each is one node of any operator with inputs and attributes of any value.
+Its opset, version and domain may not exist.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ STRINGS = (
     "...",
     "é",
 )
-SPELLED = {"float32": "float", "float64": "double", "object": "string"}  # numpy -> ONNX
+ONNX_NAMES = {"float32": "float", "float64": "double", "object": "string"}  # numpy -> ONNX
 LISTED = (
     "Gather",
     "Reshape",
@@ -61,11 +64,11 @@ def model(rng: random.Random, _: bytes) -> bytes:
     drawn = onnx.NodeProto(op_type=schema.name, input=inputs, output=outputs, name="drawn", domain=domain)
     drawn.attribute.extend(_attributes(rng, schema))
     last = helper.make_node(rng.choice(("Sigmoid", "Relu", "Identity", "Shape", "Frobnicate")), ["a"], ["y"])
-    behind, result = ([last], "y") if rng.random() < 0.5 else ([], "a")
+    successors, result = ([last], "y") if rng.random() < 0.5 else ([], "a")
     x = helper.make_tensor_value_info("x", rng.choice(TYPES), SHAPE)
     y = helper.make_tensor_value_info(result, _output_type(rng, schema), rng.choice((None, None, SHAPE, (1,))))
     tensors = [numpy_helper.from_array(array, name) for name, array in values.items() if name in inputs]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["r"]), drawn, *behind], "g", [x], [y], tensors)
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["r"]), drawn, *successors], "g", [x], [y], tensors)
     opsets = [helper.make_opsetid(d, rng.choice(OPSETS) if not d else 1) for d in {"": 0, domain: 0} if rng.random() < 0.99]
     return helper.make_model(graph, ir_version=rng.choice(VERSIONS), opset_imports=opsets).SerializeToString()
 
@@ -76,7 +79,7 @@ def _inputs(rng: random.Random, schema: onnx.defs.OpSchema, values: Mapping[str,
     names = []
     for index in range(rng.randint(min(schema.min_input, most), most)):
         formal = schema.inputs[min(index, len(schema.inputs) - 1)].types if schema.inputs else ()
-        fitting = [n for n, v in values.items() if f"tensor({SPELLED.get(v.dtype.name, v.dtype.name)})" in formal]
+        fitting = [n for n, v in values.items() if f"tensor({ONNX_NAMES.get(v.dtype.name, v.dtype.name)})" in formal]
         if "tensor(float)" in formal and (index == 0 or rng.random() < 0.3):
             fitting = ["r"]
         names.append(rng.choice(fitting or ["r"]) if rng.random() < 0.93 else rng.choice(("r", "x", "", "missing", *values)))

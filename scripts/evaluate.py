@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Accuracy of a classifier in float (onnxruntime) and in a machine's integers (the reference that the simulator equals).
+r"""Measure the accuracy of a classifier in float (onnxruntime) and in a machine's integers.
 
-    python scripts/evaluate.py examples/classifier/classifier.onnx --hw edge16 ws8_pow2 --shape x=1,1,28,28 \\
-        --calib examples/classifier/calib.npz --npz examples/classifier/test.npz --std 255
-    python scripts/evaluate.py zoo/models/efficientnet_lite0.onnx --hw edge16 --stamps zoo/data/stamps
+    `python scripts/evaluate.py examples/classifier/classifier.onnx --hw edge16 ws8_pow2 --shape x=1,1,28,28 \
+        --calib examples/classifier/calib.npz --npz examples/classifier/test.npz --std 255`.
+    `python scripts/evaluate.py zoo/models/efficientnet_lite0.onnx --hw edge16 --stamps zoo/data/stamps`.
 
-Data is an .npz with `x` [n, ...] and `y` [n] (the input is (x - mean) / std), or the stamps of scripts/stamp_dataset.py, which
-calibrate on variants of another seed unless --calib says otherwise. One line a machine: top-1 and top-5 of both, the
-difference in points with the standard error of a paired comparison, how often both name the same class, SQNR of the logits.
+The integers are those of the reference that the simulator equals.
+Data is an .npz with `x` [n, ...] and `y` [n] (the input is (x - mean) / std), or the stamps of scripts/stamp_dataset.py.
+Stamps calibrate on variants of another seed unless --calib names other data.
+There is one line for each machine: top-1 and top-5 of both, and the difference in points.
+It has the standard error of a paired comparison, how often both name the same class, and SQNR of the logits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.npz_files import npz_arrays
 from toolchain.cli.option_values import add_types, input_shapes
 from toolchain.errors import CompileError
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.repair.repair_pipeline import EFFORTS
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
@@ -50,7 +52,11 @@ CALIBRATION_SEED = 1  # the stamps are judged on seed 0
 
 @dataclass(frozen=True)
 class Labelled:
-    """`x`: one sample as the network takes it, batch 1; any class of `accepted` is right."""
+    """A labelled sample.
+
+    `x`: one sample as the network takes it, batch 1.
+    `accepted`: any of these classes is right.
+    """
 
     x: Array
     accepted: tuple[int, ...]
@@ -77,10 +83,13 @@ class Scores:
 
 
 def scores(machine: str, real: Array, got: Array, accepted: Sequence[tuple[int, ...]]) -> Scores:
-    """real, got: float[n, classes]."""
+    """Return the scores of a machine.
+
+    `real`, `got`: float[n, classes].
+    """
     n = len(real)
     right_float, right_int = _right(real, accepted, 1), _right(got, accepted, 1)
-    error = paired_error(right_float, right_int)
+    error = compute_paired_error(right_float, right_int)
     return Scores(
         machine,
         n,
@@ -94,9 +103,12 @@ def scores(machine: str, real: Array, got: Array, accepted: Sequence[tuple[int, 
     )
 
 
-def paired_error(a: Array, b: Array) -> float:
-    """a, b: bool[n], which samples two networks are right on -> percentage points: the standard error of the difference of their
-    shares. Samples that both are right on, or both wrong, say nothing of it."""
+def compute_paired_error(a: Array, b: Array) -> float:
+    """Return the standard error of the difference of two networks' shares, in percentage points.
+
+    Samples that both are right on, or both wrong on, do not count.
+    `a`, `b`: bool[n], which samples the networks are right on.
+    """
     return 100 * float(np.sqrt(np.count_nonzero(a != b))) / len(a)
 
 
@@ -111,8 +123,10 @@ def read_labelled(path: Path) -> tuple[Array, Array]:
     arrays = npz_arrays(path, "--npz takes an .npz with arrays x [n, ...] and y [n]")
     missing = [name for name in ("x", "y") if name not in arrays]
     if missing:
-        there = ", ".join(arrays) or "none"
-        raise CompileError(f"{path}: no array {missing[0]} (arrays: {there}); --npz takes samples x [n, ...] and labels y [n]")
+        array_names = ", ".join(arrays) or "none"
+        raise CompileError(
+            f"{path}: no array {missing[0]} (arrays: {array_names}); --npz takes samples x [n, ...] and labels y [n]"
+        )
     x, y = arrays["x"].read(), arrays["y"].read()
     if y.ndim != 1 or x.ndim < 1 or len(x) != len(y) or not len(x):
         raise CompileError(f"{path}: x has shape {list(x.shape)}, y {list(y.shape)}; give one label a sample, and at least one")
@@ -120,7 +134,10 @@ def read_labelled(path: Path) -> tuple[Array, Array]:
 
 
 def from_arrays(labelled: tuple[Array, Array], shape: tuple[int, ...], mean: float, std: float) -> Iterator[Labelled]:
-    """labelled: of `read_labelled`; each x is scaled and given the network's shape, float32."""
+    """Yield the labelled samples.
+
+    `labelled`: of `read_labelled`; each x is scaled and given the network's shape, float32.
+    """
     x, y = labelled
     if x[0].size != int(np.prod(shape)):
         raise CompileError(f"--npz: a sample of x is {list(x[0].shape)}, the network takes {list(shape)}")
@@ -173,12 +190,12 @@ def evaluate(
     return [scores(machine, np.stack(real), np.stack(logits), accepted) for machine, logits in got.items()]
 
 
-def scores_text(found: Scores) -> str:
+def scores_text(result: Scores) -> str:
     return (
-        f"{found.machine:14s} n {found.images}  top-1 float {100 * found.top1_float:.2f} % int {100 * found.top1_int:.2f} % "
-        f"({found.points:+.2f} points, standard error {found.error_points:.2f})  "
-        f"top-5 float {100 * found.top5_float:.2f} % int {100 * found.top5_int:.2f} %  "
-        f"same class {100 * found.agreement:.2f} %  logits {found.sqnr_db:.1f} dB"
+        f"{result.machine:14s} n {result.images}  top-1 float {100 * result.top1_float:.2f} % int {100 * result.top1_int:.2f} % "
+        f"({result.points:+.2f} points, standard error {result.error_points:.2f})  "
+        f"top-5 float {100 * result.top5_float:.2f} % int {100 * result.top5_int:.2f} %  "
+        f"same class {100 * result.agreement:.2f} %  logits {result.sqnr_db:.1f} dB"
     )
 
 
@@ -188,7 +205,7 @@ def show_progress(done: int) -> None:
 
 
 def count(text: str) -> int:
-    """Of an option that says how many. Raises ArgumentTypeError."""
+    """Parse an option for a number of items. Raise ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be a whole number, 1 or more")
     return int(text)
@@ -228,53 +245,53 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(given: Any) -> list[Scores]:
-    shapes = input_shapes([] if given.shape is None else [given.shape])
-    machines = given.hw or shipped_names()
-    inputs = {**model_inputs(given.model), **machine_inputs(*machines), **data_inputs("--calib", given.calib)}
-    require_writable({"--json": given.json}, {**inputs, "--npz": given.npz, "a file of --stamps": stamp_files(given.stamps)})
-    if given.calib is None and given.stamps is None:
+def run(args: Any) -> list[Scores]:
+    shapes = input_shapes([] if args.shape is None else [args.shape])
+    machines = args.hw or list_shipped_names()
+    inputs = {**model_inputs(args.model), **machine_inputs(*machines), **data_inputs("--calib", args.calib)}
+    require_writable({"--json": args.json}, {**inputs, "--npz": args.npz, "a file of --stamps": stamp_files(args.stamps)})
+    if args.calib is None and args.stamps is None:
         raise CompileError("--npz needs --calib DATA: random inputs say nothing about accuracy")
-    labelled = None if given.npz is None else read_labelled(given.npz)
+    labelled = None if args.npz is None else read_labelled(args.npz)
     with tempfile.TemporaryDirectory() as scratch:
-        calibration = given.calib
+        calibration = args.calib
         if calibration is None:
-            name, _ = float_runner(given.model)
-            calibration = str(stamp_calibration(given.stamps, 224, given.calib_images, name, Path(scratch) / "stamps.npz"))
+            name, _ = float_runner(args.model)
+            calibration = str(stamp_calibration(args.stamps, 224, args.calib_images, name, Path(scratch) / "stamps.npz"))
         builds = {
             machine: build(
-                given.model,
+                args.model,
                 BuildOptions(
                     machine,
                     calibration,
                     shapes=shapes,
-                    level=given.level,
-                    observer=given.observer,
-                    types=tuple(given.types),
-                    repair=given.repair,
+                    level=args.level,
+                    observer=args.observer,
+                    types=tuple(args.types),
+                    repair=args.repair,
                 ),
             )
             for machine in machines
         }
     shape = next(iter(builds.values())).container.inputs[0].shape
     if labelled is None:
-        samples = from_stamps(given.stamps, shape[2], given.per_stamp)
+        samples = from_stamps(args.stamps, shape[2], args.per_stamp)
     else:
-        samples = from_arrays(labelled, shape, given.mean, given.std)
-    return evaluate(given.model, builds, islice(samples, given.images), show_progress)
+        samples = from_arrays(labelled, shape, args.mean, args.std)
+    return evaluate(args.model, builds, islice(samples, args.images), show_progress)
 
 
 def main() -> None:
-    given = arguments()
+    args = arguments()
     start_s = time.process_time()
     with report_errors():
-        found = run(given)
-        for line in found:
+        results = run(args)
+        for line in results:
             print(scores_text(line))
         print(f"{time.process_time() - start_s:.0f} CPU s")
-        if given.json is not None:
-            text = json.dumps([{**asdict(s), "points": s.points} for s in found], indent=1) + "\n"
-            write_atomically(given.json, text.encode())
+        if args.json is not None:
+            text = json.dumps([{**asdict(s), "points": s.points} for s in results], indent=1) + "\n"
+            write_atomically(args.json, text.encode())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Agreement of magika's integers with float on files of this machine, and what the error report says when its norm is in int8.
+"""Measure the agreement of magika's integers with float on files of this machine, and the error report for its norm in int8.
 
-    pip download magika==1.0.3 --no-deps && unzip magika-*.whl magika/models/standard_v3_3/model.onnx
-    python scripts/evaluate_magika.py magika/models/standard_v3_3/model.onnx /usr/share /usr/lib [--hw edge16]
+    `pip download magika==1.0.3 --no-deps && unzip magika-*.whl magika/models/standard_v3_3/model.onnx`.
+    `python scripts/evaluate_magika.py magika/models/standard_v3_3/model.onnx /usr/share /usr/lib [--hw edge16]`.
 
-Up to 9 files of each of the 60 commonest endings below the folders, in an order of one seed; 48 are calibrated on, 400 others
-judged, the network built as npu-build does by default. The second one is a copy of which the norm's least variance is above 0, so
-that the norm is not found and runs in single steps, as it is calibrated.
+Up to 9 files of each of the 60 commonest endings below the folders are taken, in an order of one seed.
+Of these, 48 are calibrated on, 400 others judged, and the network is built as npu-build does by default.
+The second network is a copy of which the norm's least variance is above 0.
+The norm is then not found and runs in single steps, as it is calibrated.
 Exit code 0: at least 97 % agree, and the report of the copy names the norm in its first line.
 """
 
@@ -34,7 +35,7 @@ from toolchain.repair.repair_pipeline import EFFORTS
 from toolchain.runtime import Session
 
 Array = NDArray[np.int32]
-BLOCK, SEEN, PADDING = 4096, 1024, 256  # bytes at each end, those of them that are looked at, and what stands for none
+BLOCK, READ_BYTES, PADDING = 4096, 1024, 256  # bytes at each end, those of them that are looked at, and what stands for none
 CALIBRATED, JUDGED, LEAST = 48, 400, 0.97
 KINDS, OF_EACH = 60, 9
 SIZES = range(64, 5_000_000)
@@ -42,9 +43,9 @@ NORM, LEAST_VARIANCE = "LayerNorm", 1e-12
 
 
 def features(content: bytes) -> list[int]:
-    """As magika's own client makes them: the first and the last bytes without the blanks at the file's ends."""
-    first, last = content[:BLOCK].lstrip()[:SEEN], content[-BLOCK:].rstrip()[-SEEN:]
-    return [*first, *[PADDING] * (2 * SEEN - len(first) - len(last)), *last]
+    """Return the features of magika's own client: the first and the last bytes without the blanks at the file's ends."""
+    first, last = content[:BLOCK].lstrip()[:READ_BYTES], content[-BLOCK:].rstrip()[-READ_BYTES:]
+    return [*first, *[PADDING] * (2 * READ_BYTES - len(first) - len(last)), *last]
 
 
 def chosen(folders: Iterable[Path], rng: random.Random) -> list[Path]:
@@ -53,16 +54,16 @@ def chosen(folders: Iterable[Path], rng: random.Random) -> list[Path]:
         for file in sorted(f for f in folder.rglob("*") if f.is_file() and not f.is_symlink() and f.stat().st_size in SIZES):
             by_ending.setdefault(file.suffix.lower(), []).append(file)
     commonest = sorted(by_ending, key=lambda ending: (-len(by_ending[ending]), ending))[:KINDS]
-    found = [f for ending in commonest for f in rng.sample(by_ending[ending], min(OF_EACH, len(by_ending[ending])))]
-    if len(found) < CALIBRATED + JUDGED:
-        needed = CALIBRATED + JUDGED
-        raise CompileError(f"{len(found)} files were found below the folders, {needed} are needed: name more")
-    rng.shuffle(found)
-    return found[: CALIBRATED + JUDGED]
+    files = [f for ending in commonest for f in rng.sample(by_ending[ending], min(OF_EACH, len(by_ending[ending])))]
+    if len(files) < CALIBRATED + JUDGED:
+        required = CALIBRATED + JUDGED
+        raise CompileError(f"{len(files)} files were found below the folders, {required} are needed: name more")
+    rng.shuffle(files)
+    return files[: CALIBRATED + JUDGED]
 
 
-def spoiled(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Its norm's variance is at least a little: what is found as a norm has no such bound."""
+def spoil_norm(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with a lower bound on its norm's variance; a matched norm has no such bound."""
     done = onnx.ModelProto()
     done.CopyFrom(model)
     read = {i for n in done.graph.node if n.op_type == "Max" and NORM in n.name for i in n.input}
@@ -80,32 +81,32 @@ def agreement(model: Path, name: str, data: bytes, judged: Sequence[Array]) -> f
     return float(np.mean(same))
 
 
-def run(given: argparse.Namespace) -> int:
-    model = onnx.load(given.model)
+def run(args: argparse.Namespace) -> int:
+    model = onnx.load(args.model)
     name = model.graph.input[0].name
-    codes = np.array([[features(f.read_bytes())] for f in chosen(given.folders, random.Random(given.seed))], np.int32)
+    codes = np.array([[features(f.read_bytes())] for f in chosen(args.folders, random.Random(args.seed))], np.int32)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         np.save(here / "calib.npy", codes[:CALIBRATED])
         np.save(here / "judge.npy", codes[CALIBRATED:])
-        onnx.save(spoiled(model), here / "spoiled.onnx")
-        shapes = {name: (1, 2 * SEEN)}
+        onnx.save(spoil_norm(model), here / "spoiled.onnx")
+        shapes = {name: (1, 2 * READ_BYTES)}
         options = BuildOptions(
-            given.hw,
+            args.hw,
             str(here / "calib.npy"),
             shapes=shapes,
             judge=str(here / "judge.npy"),
-            observer=given.observer,
-            repair=given.repair,
+            observer=args.observer,
+            repair=args.repair,
         )
-        share = agreement(given.model, name, build(given.model, options).data, list(codes[CALIBRATED:]))
+        share = agreement(args.model, name, build(args.model, options).data, list(codes[CALIBRATED:]))
         print(f"{share:.2%} of {JUDGED} files as float")
         errors = build(here / "spoiled.onnx", replace(options, error_report=True, repair="none")).errors
     assert errors is not None
     first = errors.findings[0]
     named = NORM in first.name or NORM in (first.layer or "")
-    said = f"{first.layer}, {first.cause}, {first.effect_db:.1f} dB of the output"
-    print(f"{NORM} in int8: the first line {'names it' if named else 'does NOT name it'}: {said}")
+    cause_text = f"{first.layer}, {first.cause}, {first.effect_db:.1f} dB of the output"
+    print(f"{NORM} in int8: the first line {'names it' if named else 'does NOT name it'}: {cause_text}")
     return 0 if share >= LEAST and named else 1
 
 

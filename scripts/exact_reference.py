@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
-from exporter_styles import BLOCK, PRODUCTS, Editor, renamed
+from exporter_styles import BLOCK, PRODUCTS, Editor, rename_inputs
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -24,8 +24,13 @@ class Operator(OpRun):  # type: ignore[misc]  # onnx has no types
     op_domain: ClassVar[str] = ""
 
 
-def convolved(x: Array, w: Array, geometry: Mapping[str, Any]) -> Array:
-    """x: float64[n, c, h, w]; w: float64[o, c / group, kh, kw] -> float64[n, o, oh, ow]. geometry: attributes of Conv."""
+def convolve(x: Array, w: Array, geometry: Mapping[str, Any]) -> Array:
+    """Convolve in float64.
+
+    `x`: float64[n, c, h, w].
+    `w`: float64[o, c / group, kh, kw]; the result is [n, o, oh, ow].
+    `geometry`: attributes of Conv.
+    """
     (kh, kw), groups = w.shape[2:], geometry.get("group") or 1
     top, left, bottom, right = geometry.get("pads") or (0, 0, 0, 0)
     (sh, sw), (dh, dw) = geometry.get("strides") or (1, 1), geometry.get("dilations") or (1, 1)
@@ -41,13 +46,13 @@ def convolved(x: Array, w: Array, geometry: Mapping[str, Any]) -> Array:
 
 class Conv(Operator):
     def _run(self, x: Array, w: Array, b: Array | None = None, **geometry: Any) -> tuple[Array]:
-        sums = convolved(x, w, geometry)
+        sums = convolve(x, w, geometry)
         return (sums if b is None else sums + b.reshape(1, -1, 1, 1),)
 
 
 class ConvInteger(Operator):
     def _run(self, x: Array, w: Array, xz: Array | None = None, wz: Array | None = None, **geometry: Any) -> tuple[Array]:
-        return (convolved(_less(x, xz), _less(w, wz, 0), geometry).astype(np.int64),)
+        return (convolve(_less(x, xz), _less(w, wz, 0), geometry).astype(np.int64),)
 
 
 class MatMulInteger(Operator):
@@ -81,15 +86,15 @@ def _codes(steps: Array, point: Array) -> Array:
     return np.clip(np.rint(steps) + point.astype(np.float64), ends.min, ends.max).astype(point.dtype)
 
 
-def dynamic(ranges: Ranges | None, seen: dict[str, tuple[float, float]]) -> type[OpRun]:
+def dynamic(ranges: Ranges | None, range_by_name: dict[str, tuple[float, float]]) -> type[OpRun]:
     """DynamicQuantizeLinear; of `ranges` by the tensor's name, where they are given. seen: gets those of all runs."""
 
     class DynamicQuantizeLinear(Operator):
         def _run(self, x: Array) -> tuple[Array, Array, Array]:
             name = self.onnx_node.input[0]
             low, high = min(x.min(), 0.0), max(x.max(), 0.0)
-            before = seen.get(name, (0.0, 0.0))
-            seen[name] = min(low, before[0]), max(high, before[1])
+            before = range_by_name.get(name, (0.0, 0.0))
+            range_by_name[name] = min(low, before[0]), max(high, before[1])
             low, high = (low, high) if ranges is None else ranges[name]
             scale = np.float64((high - low) / 255 or 1.0)
             point = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
@@ -104,16 +109,16 @@ def exact(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]], ranges
 
 
 def ranges_of_runs(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]]) -> Ranges:
-    """Of what DynamicQuantizeLinear reads, over all samples."""
-    seen: dict[str, tuple[float, float]] = {}
+    """Return the ranges of the inputs of DynamicQuantizeLinear, over all samples."""
+    range_by_name: dict[str, tuple[float, float]] = {}
     if all(n.op_type != "DynamicQuantizeLinear" for n in model.graph.node):
-        return seen
-    _runs(model, samples, dynamic(None, seen))
-    return seen
+        return range_by_name
+    _runs(model, samples, dynamic(None, range_by_name))
+    return range_by_name
 
 
-def _runs(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]], own: type[OpRun]) -> list[list[Array]]:
-    operators = [Conv, ConvInteger, MatMulInteger, QuantizeLinear, DequantizeLinear, own]
+def _runs(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]], dynamic_class: type[OpRun]) -> list[list[Array]]:
+    operators = [Conv, ConvInteger, MatMulInteger, QuantizeLinear, DequantizeLinear, dynamic_class]
     evaluator = ReferenceEvaluator(_in_double(model), new_ops=operators)
     return [[np.asarray(y) for y in evaluator.run(None, {n: x.astype(np.float64) for n, x in s.items()})] for s in samples]
 
@@ -137,22 +142,24 @@ def _in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_rounded_weights(model: onnx.ModelProto, bits: int = 8) -> onnx.ModelProto:
-    """What of its weights the model has in float, or in blocks, in the bits of a machine: to nearest, a scale a channel."""
+    """Return the model with its float or blocked weights rounded to nearest in the bits of a machine, with a scale for each
+    channel.
+    """
     edit = Editor(model)
-    nodes = [_rounded(node, bits, edit) for node in edit.graph.node]
-    return edit.replaced(nodes)
+    nodes = [_round_weights(node, bits, edit) for node in edit.graph.node]
+    return edit.replace_nodes(nodes)
 
 
 def has_unrounded_weights(model: onnx.ModelProto) -> bool:
-    """Whether the model has weights in float, or in blocks."""
+    """Return whether the model has weights in float, or in blocks."""
     edit = Editor(model)
-    return any(_rounded(node, 8, edit) is not node for node in model.graph.node)
+    return any(_round_weights(node, 8, edit) is not node for node in model.graph.node)
 
 
-def _rounded(node: onnx.NodeProto, bits: int, edit: Editor) -> onnx.NodeProto:
+def _round_weights(node: onnx.NodeProto, bits: int, edit: Editor) -> onnx.NodeProto:
     if node.op_type == "MatMulNBits":
         w = _of_nbits(node, edit)
-        name = edit.constant(f"{node.output[0]}_rounded", rounded_to(bits, w, 0).T)
+        name = edit.constant(f"{node.output[0]}_rounded", round_to(bits, w, 0).T)
         return onnx.helper.make_node("MatMul", [node.input[0], name], node.output, node.name)
     if node.op_type not in PRODUCTS:
         return node
@@ -164,11 +171,11 @@ def _rounded(node: onnx.NodeProto, bits: int, edit: Editor) -> onnx.NodeProto:
     else:
         return node
     rows = node.op_type == "Conv" or any(a.name == "transB" and a.i for a in node.attribute)
-    held = rounded_to(bits, w, 0 if rows else w.ndim - 1)
-    return renamed(node, {weights: edit.constant(f"{node.output[0]}_rounded", held)})
+    rounded_weights = round_to(bits, w, 0 if rows else w.ndim - 1)
+    return rename_inputs(node, {weights: edit.constant(f"{node.output[0]}_rounded", rounded_weights)})
 
 
-def rounded_to(bits: int, w: Array, axis: int) -> Array:
+def round_to(bits: int, w: Array, axis: int) -> Array:
     others = tuple(i for i in range(w.ndim) if i != axis)
     scale = np.abs(w).max(others, keepdims=True).astype(np.float64) / (2 ** (bits - 1) - 1)
     scale[scale == 0] = 1

@@ -29,8 +29,8 @@ class Editor:
         self.values[name] = value
         return name
 
-    def typed_constant(self, name: str, kind: int, shape: Iterable[int], raw: bytes) -> str:
-        """Of a type that numpy has none of."""
+    def add_typed_constant(self, name: str, kind: int, shape: Iterable[int], raw: bytes) -> str:
+        """Add a constant of a type that numpy does not have."""
         self.graph.initializer.append(helper.make_tensor(name, kind, list(shape), raw, raw=True))
         return name
 
@@ -44,8 +44,8 @@ class Editor:
         before = self.producers.get(node.input[0]) if node is not None else None
         return before if before is not None and before.op_type == "QuantizeLinear" else None
 
-    def dequantized(self, name: str) -> np.ndarray | None:
-        """What a DequantizeLinear makes of a constant."""
+    def find_dequantized(self, name: str) -> np.ndarray | None:
+        """Return the result of a DequantizeLinear of a constant, or None."""
         node = self.dequantizer(name)
         if node is None or node.input[0] not in self.values:
             return None
@@ -57,36 +57,36 @@ class Editor:
             shape[axis] = -1
         return (codes - zero.reshape(shape)) * scale.reshape(shape)
 
-    def replaced(self, nodes: Iterable[onnx.NodeProto], opset: int = 0, domains: Iterable[str] = ()) -> onnx.ModelProto:
+    def replace_nodes(self, nodes: Iterable[onnx.NodeProto], opset: int = 0, domains: Iterable[str] = ()) -> onnx.ModelProto:
         """The model with these nodes in an order that runs, without what nothing reads."""
-        waiting, known = list(nodes), {i.name for i in (*self.graph.input, *self.graph.initializer)} | {""}
+        waiting, available = list(nodes), {i.name for i in (*self.graph.input, *self.graph.initializer)} | {""}
         placed: list[onnx.NodeProto] = []
         while waiting:
-            ready = next(n for n in waiting if known.issuperset(n.input))
+            ready = next(n for n in waiting if available.issuperset(n.input))
             waiting.remove(ready)
             placed.append(ready)
-            known.update(ready.output)
-        needed, kept = {o.name for o in self.graph.output}, list[onnx.NodeProto]()
+            available.update(ready.output)
+        read_names, read_nodes = {o.name for o in self.graph.output}, list[onnx.NodeProto]()
         for node in reversed(placed):
-            if needed.intersection(node.output):
-                kept.append(node)
-                needed.update(node.input)
+            if read_names.intersection(node.output):
+                read_nodes.append(node)
+                read_names.update(node.input)
         del self.graph.node[:]
-        self.graph.node.extend(reversed(kept))
-        left = [i for i in self.graph.initializer if i.name in needed]
+        self.graph.node.extend(reversed(read_nodes))
+        initializers = [i for i in self.graph.initializer if i.name in read_names]
         del self.graph.initializer[:]
-        self.graph.initializer.extend(left)
+        self.graph.initializer.extend(initializers)
         del self.graph.value_info[:]
-        for own in self.model.opset_import:
-            if own.domain in ("", "ai.onnx"):
-                own.version = max(own.version, opset)
+        for opset_entry in self.model.opset_import:
+            if opset_entry.domain in ("", "ai.onnx"):
+                opset_entry.version = max(opset_entry.version, opset)
         self.model.opset_import.extend(helper.make_opsetid(d, 1) for d in domains)
         if opset >= 21:
             self.model.ir_version = max(self.model.ir_version, 10)
         return self.model
 
 
-def renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+def rename_inputs(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.input[:] = [names.get(n, n) for n in node.input]
@@ -99,14 +99,18 @@ def as_pytorch(model: onnx.ModelProto) -> onnx.ModelProto:
     names: dict[str, str] = {}
     for node in edit.graph.node:
         if node.op_type in PRODUCTS and len(node.input) > 2:
-            bias = edit.dequantized(node.input[2])
+            bias = edit.find_dequantized(node.input[2])
             if bias is not None:
                 names[node.input[2]] = edit.constant(f"{node.input[2]}_float", bias)
         quantizer = edit.quantizer(node.output[0])
-        made = edit.producers.get(quantizer.input[0]) if quantizer is not None else None
-        if made is not None and quantizer is not None and made.op_type in ("Add", "GlobalAveragePool", "ReduceMean", "Flatten"):
+        producer = edit.producers.get(quantizer.input[0]) if quantizer is not None else None
+        if (
+            producer is not None
+            and quantizer is not None
+            and producer.op_type in ("Add", "GlobalAveragePool", "ReduceMean", "Flatten")
+        ):
             names[node.output[0]] = quantizer.input[0]
-    return edit.replaced([renamed(n, names) for n in edit.graph.node])
+    return edit.replace_nodes([rename_inputs(n, names) for n in edit.graph.node])
 
 
 def as_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -118,26 +122,26 @@ def as_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in edit.graph.node:
         product, names = node.op_type in PRODUCTS, dict[str, str]()
         for index, name in enumerate(node.input):
-            value, quantizer = edit.dequantized(name), edit.quantizer(name)
+            value, quantizer = edit.find_dequantized(name), edit.quantizer(name)
             dequantizer = edit.dequantizer(name)
             if value is not None and product and index == 1 and dequantizer is not None:
                 weight = edit.constant(f"{name}_float", value)
-                q = renamed(dequantizer, {dequantizer.input[0]: weight})
+                q = rename_inputs(dequantizer, {dequantizer.input[0]: weight})
                 q.op_type, q.name, q.output[0] = "QuantizeLinear", f"{q.name}_Q", f"{name}_codes"
-                more += [q, renamed(dequantizer, {dequantizer.input[0]: q.output[0]})]
+                more += [q, rename_inputs(dequantizer, {dequantizer.input[0]: q.output[0]})]
                 more[-1].output[0] = names[name] = f"{name}_again"
             elif value is not None:
                 names[name] = f"{name}_float"
                 edit.constant(names[name], value)
             elif quantizer is not None and not product:
                 names[name] = quantizer.input[0]
-        nodes.append(renamed(node, names))
+        nodes.append(rename_inputs(node, names))
     outputs = {o.name for o in edit.graph.output}
     for node in nodes:  # the last tensor is not quantized either
         quantizer = edit.quantizer(node.output[0])
         if node.op_type == "DequantizeLinear" and node.output[0] in outputs and quantizer is not None:
             node.CopyFrom(helper.make_node("Identity", [quantizer.input[0]], [node.output[0]], node.name))
-    return edit.replaced([*nodes, *more])
+    return edit.replace_nodes([*nodes, *more])
 
 
 def as_tensorflow(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -151,14 +155,14 @@ def as_tensorflow(model: onnx.ModelProto) -> onnx.ModelProto:
             nodes.append(node)
             continue
         y = node.output[0]
-        inside = renamed(node, {node.input[0]: f"{y}_nhwc_codes"})
+        inside = rename_inputs(node, {node.input[0]: f"{y}_nhwc_codes"})
         inside.output[0] = f"{y}_nhwc"
         nodes += [
             helper.make_node("Transpose", [node.input[0]], [f"{y}_nhwc_codes"], f"{y}_to_nhwc", perm=PERM_IN),
             inside,
             helper.make_node("Transpose", [f"{y}_nhwc"], [y], f"{y}_to_nchw", perm=PERM_OUT),
         ]
-    return edit.replaced(nodes)
+    return edit.replace_nodes(nodes)
 
 
 def as_integer_chain(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -173,7 +177,7 @@ def as_integer_chain(model: onnx.ModelProto) -> onnx.ModelProto:
             nodes.append(node)
             continue
         nodes += _integer_chain(node, quantizer, weight, edit)
-    return edit.replaced(nodes)
+    return edit.replace_nodes(nodes)
 
 
 def _integer_chain(node: onnx.NodeProto, quantizer: onnx.NodeProto, weight: onnx.NodeProto, edit: Editor) -> list[onnx.NodeProto]:
@@ -193,7 +197,7 @@ def _integer_chain(node: onnx.NodeProto, quantizer: onnx.NodeProto, weight: onnx
         helper.make_node("Cast", [f"{y}_sums"], [f"{y}_cast"], f"{y}_cast", to=TensorProto.FLOAT),
         helper.make_node("Mul", [f"{y}_cast", edit.constant(f"{y}_factor", scale)], [y], f"{y}_mul"),
     ]
-    bias = edit.dequantized(node.input[2]) if len(node.input) > 2 else None
+    bias = edit.find_dequantized(node.input[2]) if len(node.input) > 2 else None
     if bias is not None:
         chain[-1].output[0] = f"{y}_scaled"
         row = bias.reshape(-1, *[1] * (codes.ndim - 2)) if convolution else bias
@@ -212,11 +216,14 @@ def as_matmul_nbits(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         nodes += _nbits(node, w if transposed else w.T, edit)
-    return edit.replaced(nodes, domains=["com.microsoft"])
+    return edit.replace_nodes(nodes, domains=["com.microsoft"])
 
 
 def _nbits(node: onnx.NodeProto, w: np.ndarray, edit: Editor) -> list[onnx.NodeProto]:
-    """w: [n, k]."""
+    """Return the nodes of a product with packed weights.
+
+    `w`: [n, k].
+    """
     (n, k), y = w.shape, node.output[0]
     blocks = -(-k // BLOCK)
     padded = np.zeros((n, blocks * BLOCK), np.float32)
@@ -234,8 +241,8 @@ def _nbits(node: onnx.NodeProto, w: np.ndarray, edit: Editor) -> list[onnx.NodeP
     attributes: dict[str, Any] = {"K": k, "N": n, "bits": BITS, "block_size": BLOCK}
     bias = len(node.input) > 2
     product = f"{y}_product" if bias else y
-    made = [helper.make_node("MatMulNBits", inputs, [product], f"{y}_nbits", domain="com.microsoft", **attributes)]
-    return [*made, helper.make_node("Add", [product, node.input[2]], [y], f"{y}_add")] if bias else made
+    nodes = [helper.make_node("MatMulNBits", inputs, [product], f"{y}_nbits", domain="com.microsoft", **attributes)]
+    return [*nodes, helper.make_node("Add", [product, node.input[2]], [y], f"{y}_add")] if bias else nodes
 
 
 def _blocks(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -262,18 +269,18 @@ def as_blocked(model: onnx.ModelProto) -> onnx.ModelProto:
         codes = np.moveaxis(codes.reshape(moved.shape), -1, axis)
         name = node.input[1]
         inputs = [
-            edit.typed_constant(f"{name}_codes", TensorProto.UINT4, w.shape, _packed(codes)),
+            edit.add_typed_constant(f"{name}_codes", TensorProto.UINT4, w.shape, _pack_codes(codes)),
             edit.constant(f"{name}_scales", np.moveaxis(scale, -1, axis)),
-            edit.typed_constant(
-                f"{name}_points", TensorProto.UINT4, np.moveaxis(zero, -1, axis).shape, _packed(np.moveaxis(zero, -1, axis))
+            edit.add_typed_constant(
+                f"{name}_points", TensorProto.UINT4, np.moveaxis(zero, -1, axis).shape, _pack_codes(np.moveaxis(zero, -1, axis))
             ),
         ]
         names[name] = f"{name}_float"
         nodes.append(helper.make_node("DequantizeLinear", inputs, [names[name]], f"{name}_dq", axis=axis, block_size=size))
-    return edit.replaced([*nodes, *(renamed(n, names) for n in edit.graph.node)], opset=21)
+    return edit.replace_nodes([*nodes, *(rename_inputs(n, names) for n in edit.graph.node)], opset=21)
 
 
-def _packed(codes: np.ndarray) -> bytes:
+def _pack_codes(codes: np.ndarray) -> bytes:
     flat = codes.reshape(-1)
     flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
     return (flat[::2] | flat[1::2] << 4).astype(np.uint8).tobytes()

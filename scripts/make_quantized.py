@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a float model as other tools' quantized files have it, by onnxruntime's quantizer and small rewritings of what it makes.
+"""Write a float model as other tools' quantized files have it, by onnxruntime's quantizer and small rewritings of its output.
 
-    python scripts/make_quantized.py MODEL.onnx --data DATA --form FORM -o OUT.onnx
+    `python scripts/make_quantized.py MODEL.onnx --data DATA --form FORM -o OUT.onnx`.
 
-`--form list` prints the forms. The model is float32 with constant weights; DATA is what `npu-build --calib` takes.
+`--form list` prints the forms. The model is float32 with constant weights; DATA is as in `npu-build --calib`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Sample = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Static:
-    """What quantize_static is asked for, and what is made of its model."""
+    """A request to quantize_static, and the changes to its model."""
 
     operators: bool = False  # QOperator, else QDQ
     activation: str = "QInt8"
@@ -87,20 +87,23 @@ class Reader:
     """onnxruntime's CalibrationDataReader over samples."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
-        self._samples, self._left = samples, iter(samples)
+        self._samples, self._remaining = samples, iter(samples)
 
     def get_next(self) -> Sample | None:
-        return next(self._left, None)
+        return next(self._remaining, None)
 
     def rewind(self) -> None:
-        self._left = iter(self._samples)
+        self._remaining = iter(self._samples)
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._samples)
 
 
-def quantized(model: onnx.ModelProto, samples: Iterable[Sample], form: str) -> onnx.ModelProto:
-    """model: float32, opset 13 or newer. Raises CompileError: no such form."""
+def quantize_form(model: onnx.ModelProto, samples: Iterable[Sample], form: str) -> onnx.ModelProto:
+    """Return the model in a quantized form. Raise CompileError where there is no such form.
+
+    `model`: float32, opset 13 or newer.
+    """
     if form in WEIGHT_ONLY:
         return WEIGHT_ONLY[form](_at_opset(model, 21) if form == "blocked" else model)
     if form == "dynamic":
@@ -108,8 +111,8 @@ def quantized(model: onnx.ModelProto, samples: Iterable[Sample], form: str) -> o
     if form not in STATIC:
         raise CompileError(f"--form {form}: must be one of {', '.join(FORMS)}")
     static = STATIC[form]
-    made = _quantize_static(model, samples, static)
-    return static.change(made) if static.change else made
+    quantized_model = _quantize_static(model, samples, static)
+    return static.change(quantized_model) if static.change else quantized_model
 
 
 def _quantize_static(model: onnx.ModelProto, samples: Iterable[Sample], static: Static) -> onnx.ModelProto:
@@ -148,12 +151,12 @@ def with_weights_of(model: onnx.ModelProto, samples: Iterable[Sample], form: str
     done.CopyFrom(model)
     plain = replace(STATIC[form], operators=False, contrib=False, change=None)
     edit = Editor(_quantize_static(model, samples, plain))
-    weights = {n.name: edit.dequantized(n.input[1]) for n in edit.graph.node if n.op_type in PRODUCTS}
-    held = {i.name: i for i in done.graph.initializer}
+    weights = {n.name: edit.find_dequantized(n.input[1]) for n in edit.graph.node if n.op_type in PRODUCTS}
+    initializer_by_name = {i.name: i for i in done.graph.initializer}
     for node in done.graph.node:
         value = weights.get(node.name)
-        if node.op_type in PRODUCTS and node.input[1] in held and value is not None:
-            held[node.input[1]].CopyFrom(numpy_helper.from_array(np.asarray(value, np.float32), node.input[1]))
+        if node.op_type in PRODUCTS and node.input[1] in initializer_by_name and value is not None:
+            initializer_by_name[node.input[1]].CopyFrom(numpy_helper.from_array(np.asarray(value, np.float32), node.input[1]))
     return done
 
 
@@ -161,16 +164,16 @@ def _own_biases(model: onnx.ModelProto) -> onnx.ModelProto:
     """A bias that several layers share once for each: onnxruntime's quantizer would write it once, at the first one's scale."""
     done = onnx.ModelProto()
     done.CopyFrom(model)
-    biases, taken = {i.name: i for i in model.graph.initializer}, set[str]()
+    biases, used_names = {i.name: i for i in model.graph.initializer}, set[str]()
     for node in done.graph.node:
         if len(node.input) < 3 or node.op_type not in PRODUCTS or node.input[2] not in biases:
             continue
         name = node.input[2]
-        if name in taken:
-            own = done.graph.initializer.add()
-            own.CopyFrom(biases[name])
-            node.input[2] = own.name = f"{name}/{node.output[0]}"
-        taken.add(name)
+        if name in used_names:
+            bias_copy = done.graph.initializer.add()
+            bias_copy.CopyFrom(biases[name])
+            node.input[2] = bias_copy.name = f"{name}/{node.output[0]}"
+        used_names.add(name)
     return done
 
 
@@ -204,7 +207,7 @@ def run(options: argparse.Namespace) -> None:
     elif options.form in STATIC:
         raise CompileError(f"--form {options.form}: its ranges come from data; give --data")
     model = bound(onnx.load(options.model), {n: normal.types[n].shape for n in normal.inputs})
-    write_atomically(options.output, quantized(model, samples, options.form).SerializeToString())
+    write_atomically(options.output, quantize_form(model, samples, options.form).SerializeToString())
     print(options.output)
 
 
@@ -225,7 +228,7 @@ def bound(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx
 
 
 def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without a Softmax at its end, behind which most of what scores lose is not seen."""
+    """Return the model without a Softmax at its end, which hides most losses of the scores."""
     makers = {o: n for n in model.graph.node for o in n.output}
     for output in model.graph.output:
         maker = makers.get(output.name)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""scripts/mutants.py: plants small faults in a copy of the tree, one at a time, and says which of them the fast tests see.
+"""Inject small faults into a copy of the tree, one at a time, and list those that the fast tests detect.
 
-    python scripts/mutants.py                            # 8 a package and the named ones; hours on two cores
-    python scripts/mutants.py --package ops --count 20 --seed 3 --resume ops.jsonl
-    python scripts/mutants.py --named --match epsilon
+    `python scripts/mutants.py                            # 8 a package and the named ones; hours on two cores`.
+    `python scripts/mutants.py --package ops --count 20 --seed 3 --resume ops.jsonl`.
+    `python scripts/mutants.py --named --match epsilon`.
 
-The tests nearest to the changed package run first and the first failure ends a run; a failure counts when the same test passes
-without the fault. Prints each mutant with what killed it, then the survivors as diffs and the share killed of each package.
-Exit code 1 when less than --threshold of them are killed. With --resume killed ones are not tried again, survivors only
-when a test has changed since.
+The tests nearest to the changed package run first and the first failure ends a run.
+A failure counts when the same test passes without the fault.
+The script prints each mutant with its killer, then the survivors as diffs and the share killed of each package.
+Exit code 1 when less than --threshold of them are killed.
+With --resume killed ones are not tried again, survivors only when a test has changed since.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
 from mutations import Mutant, mutants_of, sample
-from named_mutants import named
+from named_mutants import list_named_mutants
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each package, and the tests that are near it; the others follow them.
@@ -85,7 +86,11 @@ FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$", re.MUL
 
 @dataclass(frozen=True)
 class Verdict:
-    """killer: the test that failed, or what else ended the run; "" for a survivor. tests: digest of what was run."""
+    """A verdict on a mutant.
+
+    `killer`: the test that failed, or what else ended the run; "" for a survivor.
+    `tests`: digest of the tests that ran.
+    """
 
     key: str
     killer: str
@@ -102,10 +107,10 @@ class Tree:
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
     def judge(self, mutant: Mutant, runs: Sequence[Sequence[str]]) -> str:
-        """What killed it; "" when it survived all runs."""
+        """Return what killed the mutant; "" when it survived all runs."""
         path = self.folder / mutant.path
         text = path.read_text(encoding="utf-8")
-        self._write(path, mutant.applied(text))
+        self._write(path, mutant.apply(text))
         try:
             return next((killer for tests in runs if (killer := self._killer(path, text, mutant, tests))), "")
         finally:
@@ -122,7 +127,7 @@ class Tree:
             if failed[1] not in self._unsound:
                 self._write(path, text)
                 self._unsound[failed[1]] = self._pytest(failed[1])[0] != 0
-                self._write(path, mutant.applied(text))
+                self._write(path, mutant.apply(text))
             if not self._unsound[failed[1]]:
                 return failed[1]
             print(f"{failed[1]} fails without a fault too: left out", file=sys.stderr)
@@ -150,8 +155,8 @@ def _limit(cpu_s: int) -> None:
 
 def runs_for(mutant: Mutant, root: Path, near_only: bool) -> list[list[str]]:
     """Arguments of pytest: the tests that are near, the nearest first, then the others, then the slowest of all."""
-    own = [t for prefix, tests in NEARER.items() if mutant.path.startswith(prefix) for t in tests]
-    near = _files(root, (*own, *PACKAGES[package_of(mutant)][1]))
+    nearer_tests = [t for prefix, tests in NEARER.items() if mutant.path.startswith(prefix) for t in tests]
+    near = _files(root, (*nearer_tests, *PACKAGES[package_of(mutant)][1]))
     quick = [f"--deselect={test}" for test in SLOWEST]
     if near_only:
         return [[*quick, *near]]
@@ -161,27 +166,29 @@ def runs_for(mutant: Mutant, root: Path, near_only: bool) -> list[list[str]]:
 
 
 def _files(root: Path, patterns: Iterable[str]) -> list[str]:
-    found: dict[str, None] = {}
+    test_files: dict[str, None] = {}
     for pattern in patterns:
         for path in sorted(root.glob(pattern)):
             files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
-            found.update({str(f.relative_to(root)): None for f in files if f.name.startswith("test_") and f.name != OWN_TESTS})
-    return list(found)
+            test_files.update(
+                {str(f.relative_to(root)): None for f in files if f.name.startswith("test_") and f.name != OWN_TESTS}
+            )
+    return list(test_files)
 
 
 def package_of(mutant: Mutant) -> str:
     return next(name for name, (folder, _) in PACKAGES.items() if mutant.path.startswith(f"{folder}/"))
 
 
-def wanted(given: argparse.Namespace) -> list[Mutant]:
-    found: list[Mutant] = []
+def select_mutants(args: argparse.Namespace) -> list[Mutant]:
+    chosen: list[Mutant] = []
     texts = {path for pattern in TEXTS for path in ROOT.glob(pattern)}
-    for name in () if given.named else given.package or PACKAGES:
+    for name in () if args.named else args.package or PACKAGES:
         files = [path for path in sorted((ROOT / PACKAGES[name][0]).rglob("*.py")) if path not in texts]
         candidates = [m for path in files for m in mutants_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))]
-        found += sample(candidates, given.count, given.seed)
-    found += [m for m in named(ROOT) if not given.package or package_of(m) in given.package]
-    return [m for m in found if re.search(given.match, m.key)]
+        chosen += sample(candidates, args.count, args.seed)
+    chosen += [m for m in list_named_mutants(ROOT) if not args.package or package_of(m) in args.package]
+    return [m for m in chosen if re.search(args.match, m.key)]
 
 
 def read_verdicts(path: Path | None) -> dict[str, Verdict]:
@@ -191,47 +198,47 @@ def read_verdicts(path: Path | None) -> dict[str, Verdict]:
 
 
 def digest(root: Path, runs: Sequence[Sequence[str]]) -> str:
-    """Of the tests' text and what lies beside it: a survivor is tried again when one of them has changed."""
-    found = hashlib.sha256(repr(runs).encode())
+    """Return the digest of the tests' text and the files beside it: a survivor is tried again when one of them has changed."""
+    hasher = hashlib.sha256(repr(runs).encode())
     for path in sorted((root / "tests").rglob("*")):
         if path.is_file() and path.suffix in (".py", ".txt", ".yaml"):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+            hasher.update(path.read_bytes())
+    return hasher.hexdigest()[:16]
 
 
-def campaign(mutants: Sequence[Mutant], given: argparse.Namespace) -> list[Verdict]:
-    known = read_verdicts(given.resume)
+def campaign(mutants: Sequence[Mutant], args: argparse.Namespace) -> list[Verdict]:
+    verdict_by_key = read_verdicts(args.resume)
 
     def judged(mutant: Mutant) -> Verdict:
         tree, start = trees.get(), time.monotonic()
         try:
-            runs = runs_for(mutant, tree.folder, given.near)
-            old, state = known.get(mutant.key), digest(tree.folder, runs)
+            runs = runs_for(mutant, tree.folder, args.near)
+            old, state = verdict_by_key.get(mutant.key), digest(tree.folder, runs)
             if old is not None and (old.killer or old.tests == state):
                 return old
             verdict = Verdict(mutant.key, tree.judge(mutant, runs), round(time.monotonic() - start, 1), state)
         finally:
             trees.put(tree)
-        if given.resume is not None:
-            with given.resume.open("a") as file:
+        if args.resume is not None:
+            with args.resume.open("a") as file:
                 file.write(json.dumps(vars(verdict)) + "\n")
         return verdict
 
-    with TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
         trees: SimpleQueue[Tree] = SimpleQueue()
-        for i in range(given.jobs):
-            trees.put(Tree(Path(folder) / str(i), given.cpu_s))
-        found = []
+        for i in range(args.jobs):
+            trees.put(Tree(Path(folder) / str(i), args.cpu_s))
+        verdicts = []
         for mutant, verdict in zip(mutants, pool.map(judged, mutants)):
             by = f"killed by {verdict.killer}" if verdict.killer else "SURVIVED"
             print(f"{verdict.seconds:6.1f} s  {mutant.path}:{mutant.line}: {mutant.kind}: {by}", flush=True)
-            found.append(verdict)
-    return found
+            verdicts.append(verdict)
+    return verdicts
 
 
 def diff(mutant: Mutant) -> str:
     text = (ROOT / mutant.path).read_text(encoding="utf-8")
-    lines = difflib.unified_diff(text.splitlines(), mutant.applied(text).splitlines(), mutant.path, mutant.kind, n=1, lineterm="")
+    lines = difflib.unified_diff(text.splitlines(), mutant.apply(text).splitlines(), mutant.path, mutant.kind, n=1, lineterm="")
     return "\n".join(lines)
 
 
@@ -272,15 +279,15 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = arguments()
-    mutants = wanted(given)
+    args = arguments()
+    mutants = select_mutants(args)
     if not mutants:
         print("no mutants of this kind", file=sys.stderr)
         return 2
-    if given.list:
+    if args.list:
         print("\n\n".join(map(diff, mutants)))
         return 0
-    return 0 if report(mutants, campaign(mutants, given)) >= given.threshold else 1
+    return 0 if report(mutants, campaign(mutants, args)) >= args.threshold else 1
 
 
 if __name__ == "__main__":

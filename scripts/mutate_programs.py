@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Changes correct programs, one thing at a time, and counts what the simulator finds: by its rules alone, and with --verify.
+"""Change correct programs, one thing at a time, and count what the simulator finds: by its rules alone, and with --verify.
 
-    python scripts/mutate_programs.py dscnn.onnx resnet8.onnx ... [--hw edge16 ws8_pow2 ...] [--count 600] [--seed 0]
+    `python scripts/mutate_programs.py dscnn.onnx resnet8.onnx ... [--hw edge16 ws8_pow2 ...] [--count 600] [--seed 0]`.
 
-Every mutant is encoded again with the machine's instruction table; one that the table cannot say is drawn anew. Found by the
-rules: an error, or a warning of unread bytes. Found with --verify: that, or a byte that is not the reference's.
+Every mutant is encoded again with the machine's instruction table; one that the table cannot express is drawn again.
+Found by the rules: an error, or a warning of unread bytes.
+Found with --verify: that, or a byte that is not the reference's.
 
-Which mutants are harmless is not asked of what is measured:
-  order    a graph of its own (program order of each engine, k-th Signal to k-th Wait, all ways through it) has every two
-           operations that touch a common byte, one writing, ordered as in the original, and semaphores end at 0 and
-           never can pass their limit: the same values on every run. Harmful otherwise.
-  others   nothing is said, and no byte of an output differs on four more inputs. That is no proof: it may have an effect on
-           others. What breaks a rule is a fault whether the outputs show it on these inputs or not.
+Whether a mutant is harmless is decided independently of the measured checks.
 
-The unchanged programs are looked at too, each on every input: an error, a warning or a difference there is an accusation.
-Exit code 1 where there is one, or where less is found than docs/simulator.md says.
+`order`: a separate graph shows that the mutant gives the same values on every run; otherwise it is harmful.
+The graph has the program order of each engine, k-th Signal to k-th Wait, and all ways through it.
+Every two operations that touch a common byte, one writing, must be ordered as in the original.
+Semaphores must end at 0 and can never pass their limit.
+`others`: no rule complains, and no byte of an output differs on four more inputs.
+That is no proof: the mutant may have an effect on others.
+A mutant that breaks a rule is a fault whether the outputs show it on these inputs or not.
+
+The unchanged programs are checked too, each on every input: an error, a warning or a difference there is a false alarm.
+Exit code 1 where there is one, or where less is found than docs/simulator.md states.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
 from toolchain.codegen import Container, Region, container_to_bytes
 from toolchain.errors import CompileError, ToolchainError
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import decode, encode
 from toolchain.runtime import Session, random_feeds, verify
 
@@ -45,7 +49,11 @@ FLOORS = {"order": (0.99, 0.99), "bytes": (0.85, 0.99), "values": (0.0, 0.9)}  #
 
 @dataclass(frozen=True)
 class Verdict:
-    """rules, reference: what each said, None where it said nothing. harmful: whether there was anything to find."""
+    """A verdict on a mutant.
+
+    `rules`, `reference`: text of each check, None where it found nothing.
+    `harmful`: whether there was anything to find.
+    """
 
     kind: str
     what: str
@@ -80,14 +88,14 @@ class Subject:
         return container_to_bytes(replace(self.container, segments=tuple(segments)))
 
     def same_outputs(self, data: bytes) -> bool:
-        """On the inputs of the judges. Rules are not looked at: they are what is measured."""
+        """Return whether the outputs are the same on the judges' inputs. Rules are not checked: they are what is measured."""
         session = Session(data, check=False)
         for seed in JUDGES:
             try:
-                found = session.run_detailed(self.inputs[seed]).outputs
+                outputs = session.run_detailed(self.inputs[seed]).outputs
             except (ToolchainError, ValueError, TypeError):
                 return False
-            if any(not np.array_equal(v, found[n], equal_nan=True) for n, v in self.expected[seed].items()):
+            if any(not np.array_equal(v, outputs[n], equal_nan=True) for n, v in self.expected[seed].items()):
                 return False
         return True
 
@@ -116,12 +124,12 @@ def judge(subject: Subject, kind: str, what: str, mutant: Program) -> Verdict:
     return Verdict(kind, what, harmful, rules, reference)
 
 
-def judged(subjects: Sequence[Subject], count: int, seed: int, kinds: Sequence[str] = KINDS) -> Iterator[Verdict]:
+def judge_mutants(subjects: Sequence[Subject], count: int, seed: int, kinds: Sequence[str] = KINDS) -> Iterator[Verdict]:
     """`count` mutants, the kinds and the programs in turn."""
     rng = np.random.default_rng(seed)
-    made = 0
-    while made < count:
-        subject, kind = subjects[made % len(subjects)], kinds[made // len(subjects) % len(kinds)]
+    mutant_count = 0
+    while mutant_count < count:
+        subject, kind = subjects[mutant_count % len(subjects)], kinds[mutant_count // len(subjects) % len(kinds)]
         for _ in range(50):
             drawn = mutate(kind, subject.program, rng)
             if drawn is None:
@@ -132,16 +140,16 @@ def judged(subjects: Sequence[Subject], count: int, seed: int, kinds: Sequence[s
             except CompileError:
                 continue
             break
-        made += 1
+        mutant_count += 1
 
 
 def accusations(subject: Subject) -> Iterator[str]:
     data = subject.file(subject.program)
     for seed, feeds in subject.inputs.items():
         session = Session(data)
-        said = rules_say(session, feeds) or verify(session, Session(data, backend="reference"), feeds)[1]
-        if said is not None:
-            yield f"{subject.container.name} on {subject.container.machine.chip.name}, input {seed}: {said}"
+        complaint = rules_say(session, feeds) or verify(session, Session(data, backend="reference"), feeds)[1]
+        if complaint is not None:
+            yield f"{subject.container.name} on {subject.container.machine.chip.name}, input {seed}: {complaint}"
 
 
 def family(kind: str) -> str:
@@ -155,33 +163,34 @@ def table(verdicts: Sequence[Verdict]) -> str:
         groups[verdict.kind].append(verdict)
     rows = [(kind, groups[kind]) for kind in KINDS if kind in groups]
     rows += [(f"all of {name}", [v for v in verdicts if family(v.kind) == name]) for name in FLOORS]
-    for name, found in rows:
-        harmful = [v for v in found if v.harmful]
+    for name, row_verdicts in rows:
+        harmful = [v for v in row_verdicts if v.harmful]
         rules, reference = shares(harmful)
         lines.append(
-            f"{name:28} {len(found):8} {len(found) - len(harmful):9} {len(harmful):8} {100 * rules:6.1f}% {100 * reference:8.1f}%"
+            f"{name:28} {len(row_verdicts):8} {len(row_verdicts) - len(harmful):9} {len(harmful):8} {100 * rules:6.1f}% "
+            f"{100 * reference:8.1f}%"
         )
     return "\n".join(lines)
 
 
 def shares(harmful: Sequence[Verdict]) -> tuple[float, float]:
-    """Of harmful mutants: found by the rules, found with --verify."""
+    """Return the shares of harmful mutants found by the rules, and found with --verify."""
     count = max(1, len(harmful))
     return sum(v.rules is not None for v in harmful) / count, sum(v.reference is not None for v in harmful) / count
 
 
 def subjects_of(paths: Sequence[Path], machines: Sequence[str], level: int) -> list[Subject]:
-    found = []
+    subjects = []
     for path in paths:
         for machine in machines:
             container = build(path, BuildOptions(machine, level=level)).container
             regions = [i for i, s in enumerate(container.segments) if isinstance(s, Region)]
             sizes = {i: len(container.segments[i].program) for i in regions}  # type: ignore[union-attr]
-            found.append(Subject(container, max(regions, key=lambda i: sizes[i])))
-    return found
+            subjects.append(Subject(container, max(regions, key=lambda i: sizes[i])))
+    return subjects
 
 
-def arguments(given: Sequence[str] | None = None) -> Any:
+def arguments(argv: Sequence[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")
@@ -189,28 +198,28 @@ def arguments(given: Sequence[str] | None = None) -> Any:
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--misses", action="store_true", help="list what was not found")
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 def main() -> int:
     options = arguments()
     with report_errors():
-        subjects = subjects_of(options.models, options.hw or shipped_names(), options.level)
+        subjects = subjects_of(options.models, options.hw or list_shipped_names(), options.level)
     accused = [text for subject in subjects for text in accusations(subject)]
-    verdicts = list(judged(subjects, options.count, options.seed))
+    verdicts = list(judge_mutants(subjects, options.count, options.seed))
     print(table(verdicts))
     print(f"{len(subjects)} correct programs on {len(JUDGES) + 1} inputs each: {len(accused)} accused")
     for text in accused:
         print(f"ACCUSED {text}")
     missed = [v for v in verdicts if v.harmful and v.reference is None]
-    said = Counter(v.rules.split(":")[0] for v in verdicts if v.rules)
-    print(f"of what the rules said {said['error']} are errors, {said['warning']} warnings")
+    count_by_kind = Counter(v.rules.split(":")[0] for v in verdicts if v.rules)
+    print(f"of what the rules said {count_by_kind['error']} are errors, {count_by_kind['warning']} warnings")
     for verdict in missed if not options.misses else [v for v in verdicts if v.harmful and v.rules is None]:
         print(f"MISSED {verdict.kind}: {verdict.what}")
     low = False
     for name, floors in FLOORS.items():
-        found = shares([v for v in verdicts if v.harmful and family(v.kind) == name])
-        low |= any(share < floor for share, floor in zip(found, floors))
+        found_shares = shares([v for v in verdicts if v.harmful and family(v.kind) == name])
+        low |= any(share < floor for share, floor in zip(found_shares, floors))
     return 1 if accused or low else 0
 
 

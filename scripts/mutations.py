@@ -37,7 +37,7 @@ class Mutant:
         """The same as long as the changed expression is, wherever it moves in its function."""
         return f"{self.path} {self.function} {self.kind}: {self.old} -> {self.new}"
 
-    def applied(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         data, old = text.encode(), self.old.encode()
         return (data[: self.start] + self.new.encode() + data[self.start + len(old) :]).decode()
 
@@ -47,14 +47,14 @@ def mutants_of(path: str, text: str) -> list[Mutant]:
     data, starts = text.encode(), [0]
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = []
+    mutants = []
     for function, node in _expressions(ast.parse(text)):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         for kind, new in _changes(node):
             old = data[start:end].decode()
-            found.append(Mutant(path, function, node.lineno, kind, start, old, f"({ast.unparse(new)})"))
-    return found
+            mutants.append(Mutant(path, function, node.lineno, kind, start, old, f"({ast.unparse(new)})"))
+    return mutants
 
 
 def sample(candidates: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
@@ -138,9 +138,9 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 def _call_changes(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if called in NAMES:
-        yield f"{NAMES[called]} for {called}", ast.Call(_renamed(node.func, NAMES[called]), node.args, node.keywords)
+        yield f"{NAMES[called]} for {called}", ast.Call(_rename(node.func, NAMES[called]), node.args, node.keywords)
     if called in ROUNDINGS and isinstance(node.func, ast.Attribute):
-        yield "wrong rounding", ast.Call(_renamed(node.func, ROUNDINGS[called]), node.args, node.keywords)
+        yield "wrong rounding", ast.Call(_rename(node.func, ROUNDINGS[called]), node.args, node.keywords)
     if called == "range" and len(node.args) == 1:
         yield "off by one", ast.Call(node.func, [ast.BinOp(node.args[0], ast.Sub(), ast.Constant(1))], [])
     if called == "clip" and len(node.args) == 3:
@@ -152,7 +152,7 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
             yield "dropped zero point", changed
 
 
-def _renamed(function: ast.expr, name: str) -> ast.expr:
+def _rename(function: ast.expr, name: str) -> ast.expr:
     if isinstance(function, ast.Attribute):
         return ast.Attribute(function.value, name)
     return ast.Name(name)

@@ -128,7 +128,12 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
         "        if (scope.quant(name), scope.codes(name)) == (y, codes):\n",
         "        if True:\n",
     ),
-    ("linear Resize's taps exchanged", f"{OPS}/resize.py", "1 - (at - left), at - left", "at - left, 1 - (at - left)"),
+    (
+        "linear Resize's taps exchanged",
+        f"{OPS}/resize.py",
+        "1 - (at - lower_index), at - lower_index",
+        "at - lower_index, 1 - (at - left)",
+    ),
     (
         "accesses of the second operand dropped",
         f"{MACHINE}/elementwise.py",
@@ -144,8 +149,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "accesses of a product's second matrix: half of it",
         f"{MACHINE}/matrix_product.py",
-        "(self._apart(self.b_batch_stride), self.inner, self.columns)",
-        "(self._apart(self.b_batch_stride), self.inner // 2, self.columns)",
+        "(self._count_operands(self.b_batch_stride), self.inner, self.columns)",
+        "(self._count_operands(self.b_batch_stride), self.inner // 2, self.columns)",
     ),
     (
         "granules by lines where a machine has surfaces",
@@ -174,7 +179,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
-def named(root: Path) -> list[Mutant]:
+def list_named_mutants(root: Path) -> list[Mutant]:
     """Raises ValueError where a text does not stand in its file once."""
     found = []
     for name, path, old, new in NAMED:

@@ -26,8 +26,12 @@ HOST_TOLERANCE = 1e-4  # of the output's largest value: the normal form regroups
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: right, refused, wrong, traceback. where: chip, partly, host, or nothing where there is no program. oracle: whether
-    onnxruntime itself runs the case's file; where not, the package's own outputs were compared."""
+    """A verdict on a case.
+
+    `kind`: right, refused, wrong, traceback.
+    `where`: chip, partly, host, or nothing where there is no program.
+    `oracle`: whether onnxruntime itself runs the case's file; where not, the package's own outputs were compared.
+    """
 
     kind: str
     where: str = ""
@@ -65,14 +69,14 @@ def with_constants(case: Case) -> Case | None:
         return None
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
-    kept = [i for i in model.graph.input if i.name not in fixed]
+    remaining_inputs = [i for i in model.graph.input if i.name not in fixed]
     del model.graph.input[:]
-    model.graph.input.extend(kept)
+    model.graph.input.extend(remaining_inputs)
     model.graph.initializer.extend(numpy_helper.from_array(case.inputs[n], n) for n in fixed)
     return Case(case.name, model, {n: v for n, v in case.inputs.items() if n not in fixed}, case.expected)
 
 
-def limited(cpu_s: int, memory_bytes: int) -> None:
+def limit_resources(cpu_s: int, memory_bytes: int) -> None:
     """Ends this process where it goes beyond."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -85,22 +89,22 @@ def judge_case(case: Case, machine: Any, folder: Path) -> Verdict:
     shapes = {n: v.shape for n, v in case.inputs.items() if isinstance(v, np.ndarray)}
     dynamic = {i.name for i in case.model.graph.input if is_dynamic(i)}
     bound = {n: s for n, s in shapes.items() if n in dynamic}
-    outputs, oracle = expected(path, case)
+    outputs, oracle = get_expected(path, case)
     try:
         options = BuildOptions(
             machine, calibration=calibration(case, folder), shapes=bound, states=("none",)
         )  # all outputs count
         built = build(path, options)
         session = Session(built.data)
-        found = session.run(None, dict(case.inputs))
+        results = session.run(None, dict(case.inputs))
     except (CompileError, ConfigError) as fault:
         return Verdict("refused", reason=str(fault), oracle=oracle)
     except Exception as fault:  # a ProgramError too: no file that was just built is damaged
-        return Verdict("traceback", reason=f"{type(fault).__name__}: {fault} {raised_at(fault)}", oracle=oracle)
+        return Verdict("traceback", reason=f"{type(fault).__name__}: {fault} {locate_fault(fault)}", oracle=oracle)
     segments = session.container.segments
     chip = [isinstance(s, Region) for s in segments]
     where = "host" if not any(chip) else "chip" if all(chip) else "partly"
-    return compared(outputs, found, where, oracle)
+    return compare_outputs(outputs, results, where, oracle)
 
 
 def is_dynamic(value: onnx.ValueInfoProto) -> bool:
@@ -108,7 +112,7 @@ def is_dynamic(value: onnx.ValueInfoProto) -> bool:
     return not kind.HasField("shape") or any(d.dim_value <= 0 for d in kind.shape.dim)
 
 
-def raised_at(fault: BaseException) -> str:
+def locate_fault(fault: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(fault.__traceback__) if "site-packages" not in f.filename]
     last = frames[-1]
     return f"[{Path(last.filename).name}:{last.lineno} {last.name}]"
@@ -123,7 +127,7 @@ def calibration(case: Case, folder: Path) -> str | None:
     return str(path)
 
 
-def expected(path: Path, case: Case) -> tuple[Sequence[Any], bool]:
+def get_expected(path: Path, case: Case) -> tuple[Sequence[Any], bool]:
     """(onnxruntime's outputs on the file, True); (the package's own, False) where onnxruntime cannot run it."""
     try:
         return open_session(path).run(None, dict(case.inputs)), True
@@ -131,25 +135,25 @@ def expected(path: Path, case: Case) -> tuple[Sequence[Any], bool]:
         return case.expected, False
 
 
-def compared(expected: Sequence[Any], found: Sequence[Any], where: str, oracle: bool) -> Verdict:
+def compare_outputs(expected: Sequence[Any], results: Sequence[Any], where: str, oracle: bool) -> Verdict:
     """right or wrong, and the worst figure of all outputs."""
     reasons, worst_db = [], np.inf
-    for index, (wanted, value) in enumerate(zip(expected, found, strict=True)):
-        reason, db = difference(np.asarray(wanted), np.asarray(value), where)
+    for index, (expected_value, value) in enumerate(zip(expected, results, strict=True)):
+        reason, db = difference(np.asarray(expected_value), np.asarray(value), where)
         worst_db = min(worst_db, db)
         reasons += [f"output {index}: {reason}"] if reason else []
     shown = "" if np.isinf(worst_db) else f"{worst_db:.1f} dB"
     return Verdict("wrong" if reasons else "right", where, "; ".join(reasons) or shown, oracle)
 
 
-def difference(wanted: np.ndarray, found: np.ndarray, where: str) -> tuple[str, float]:
+def difference(expected_value: np.ndarray, got: np.ndarray, where: str) -> tuple[str, float]:
     """(what is wrong, or nothing; SQNR in dB of a float output)."""
-    if wanted.shape != found.shape or wanted.dtype != found.dtype:
-        return f"{found.dtype}{list(found.shape)} where {wanted.dtype}{list(wanted.shape)} is right", np.inf
-    if not is_float(wanted.dtype):
-        off = int((wanted != found).sum())
-        return (f"{off} of {wanted.size} {wanted.dtype} elements differ" if off else ""), np.inf
-    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    if expected_value.shape != got.shape or expected_value.dtype != got.dtype:
+        return f"{got.dtype}{list(got.shape)} where {expected_value.dtype}{list(expected_value.shape)} is right", np.inf
+    if not is_float(expected_value.dtype):
+        off = int((expected_value != got).sum())
+        return (f"{off} of {expected_value.size} {expected_value.dtype} elements differ" if off else ""), np.inf
+    a, b = expected_value.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(a)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return "infinity or NaN elsewhere", np.inf
@@ -160,7 +164,7 @@ def difference(wanted: np.ndarray, found: np.ndarray, where: str) -> tuple[str, 
         db = float(10 * np.log10(np.sum(a**2) / np.sum(error**2)))
     if where != "host":
         return (f"{db:.1f} dB" if not db >= SQNR_FLOOR_DB else ""), db
-    tolerance = max(HOST_TOLERANCE, 2 * HALF_STEP.get(wanted.dtype.name, 0.0)) * np.abs(a).max()
+    tolerance = max(HOST_TOLERANCE, 2 * HALF_STEP.get(expected_value.dtype.name, 0.0)) * np.abs(a).max()
     largest = float(np.abs(error).max())
     return (f"off by {largest:.3g} of {np.abs(a).max():.3g}" if largest > tolerance else ""), np.inf
 

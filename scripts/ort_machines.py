@@ -30,7 +30,10 @@ def with_wide(base: Machine) -> Machine:
 
 
 def with_uint8(base: Machine) -> Machine:
-    """The machine with codes of uint8, for the reference alone. A file's are the same numbers in int8, but
-    onnxruntime's sums in float32 have zero points in them, and with one that is 128 lower a few in a million round otherwise."""
+    """Return the machine with codes of uint8, for the reference alone.
+
+    A file's codes are the same numbers in int8, but onnxruntime's sums in float32 have zero points in them.
+    With a zero point that is 128 lower a few in a million round otherwise.
+    """
     data = json.loads(base.chip.model_dump_json().replace('"activation":"int8"', '"activation":"uint8"'))
     return replace(base, chip=Chip.model_validate_json(json.dumps({**data, "name": f"{base.chip.name}_u8"})))

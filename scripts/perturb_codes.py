@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""How far a network ends up from itself where a few codes are one step off: what bounds every comparison of two integer networks.
+"""Measure how far a network's outputs move where a few codes are one step off.
 
-    python scripts/perturb_codes.py MODEL.onnx --data DATA [--hw edge16] [--share 1e-6 1e-5 1e-4 1e-3]
+    `python scripts/perturb_codes.py MODEL.onnx --data DATA [--hw edge16] [--share 1e-6 1e-5 1e-4 1e-3]`.
 
-The network is calibrated on the first samples and runs on others, as it is, and with a share of the codes that its convolutions
-make one higher or lower, drawn by a seed. A line a share: how many codes those are in a sample, and the outputs' dB from those
-of the network as it is, worst sample and all. --once: two lines of the network as a runtime could have it that multiplies sums by
-float32 scales and rounds once, to even: with the machine's own scales, and with half a step more in the sums of those layers that
-then come nearer to the machine's codes.
+The result bounds every comparison of two integer networks.
+The network is calibrated on the first samples and runs on others, unchanged and with changed codes.
+A share of the codes that its convolutions make is one higher or lower, drawn by a seed.
+There is one line for each share: how many codes those are in a sample, and the outputs' dB from the unchanged network's.
+The dB are of the worst sample and of all.
+Option --once adds two lines of the network as a runtime could have it that multiplies sums by float32 scales and rounds once,
+to even.
+One line has the machine's own scales.
+The other has half a step more in the sums of layers that then come nearer to the machine's codes.
 """
 
 from __future__ import annotations
@@ -52,8 +56,8 @@ EQUAL_DB = 200.0
 
 def integer_graph(network: Network, samples: Sequence[Sample]) -> Graph:
     """Raises CompileError: a part of the network is on the host."""
-    found = calibrate_network(network, samples, None, "none", lambda *_: None)
-    graph = network.integer(found.quantization)
+    result = calibrate_network(network, samples, None, "none", lambda *_: None)
+    graph = network.integer(result.quantization)
     hosted = next((n.name for n in graph.nodes if isinstance(n.op, OnnxOp)), None)
     if hosted is not None:
         raise CompileError(f"node {hosted}: runs on the host; name a machine that runs the whole network")
@@ -62,9 +66,11 @@ def integer_graph(network: Network, samples: Sequence[Sample]) -> Graph:
 
 def outputs_of(graph: Graph, sample: Sample, codes_of: Callable[[Node, list[Array]], Array]) -> Mapping[str, Array]:
     """The outputs, real. codes_of: what a node makes of its inputs."""
-    made = {name for node in graph.nodes for name in node.outputs}
+    computed_names = {name for node in graph.nodes for name in node.outputs}
     values = dict(graph.constants)
-    for name in dict.fromkeys(n for node in graph.nodes for n in node.inputs if n and n not in made and n not in values):
+    for name in dict.fromkeys(
+        n for node in graph.nodes for n in node.inputs if n and n not in computed_names and n not in values
+    ):
         port = port_at(0, name, graph)
         values[name] = to_codes(sample[port.model], port)
     for node in graph.nodes:
@@ -93,13 +99,15 @@ class Flipped:
         return flat.reshape(codes.shape).astype(codes.dtype)
 
 
-def rounded_once(op: IntegerConvolution, inputs: list[Array], half: bool) -> Array:
-    """As a kernel rounds it that multiplies float32(sums) by the machine's scale in float32, once and to even. half: of a step of
-    the sums more, which no int32 bias can say."""
+def round_once(op: IntegerConvolution, inputs: list[Array], half: bool) -> Array:
+    """Round as a kernel that multiplies float32(sums) by the machine's scale in float32, once and to even.
+
+    `half`: add half a step of the sums, which no int32 bias can express.
+    """
     x, weights, bias = inputs[:3]
     geometry = {"strides": op.strides, "dilations": op.dilations, "pads": op.pads, "groups": op.groups}
-    held = {"x_zero_point": op.x_zero_point, "bias": bias, "accumulator_bits": op.accumulator_bits}
-    sums = conv2d(x, op.whole_weights(weights), **geometry, **held).astype(np.int64)
+    options = {"x_zero_point": op.x_zero_point, "bias": bias, "accumulator_bits": op.accumulator_bits}
+    sums = conv2d(x, op.whole_weights(weights), **geometry, **options).astype(np.int64)
     scale = (op.requant.real_scale / (2 if half else 1)).astype(np.float32)
     form = {"kind": "float32", "rounding": Rounding.FP32_RNE, "shift": np.zeros(scale.shape, np.int64)}
     requant = replace(op.requant, multiplier=float32_bits(scale), **form)
@@ -114,7 +122,7 @@ class RoundedOnce:
 
     def __call__(self, node: Node, inputs: list[Array]) -> Array:
         return (
-            rounded_once(node.op, inputs, node.name in self._halves)
+            round_once(node.op, inputs, node.name in self._halves)
             if isinstance(node.op, IntegerConvolution)
             else as_it_is(node, inputs)
         )
@@ -129,41 +137,41 @@ class Differing:
     def __call__(self, node: Node, inputs: list[Array]) -> Array:
         codes = as_it_is(node, inputs)
         if isinstance(node.op, IntegerConvolution):
-            differ = [np.count_nonzero(rounded_once(node.op, inputs, half) != codes) for half in (False, True)]
+            differ = [np.count_nonzero(round_once(node.op, inputs, half) != codes) for half in (False, True)]
             self.counts[node.name] = self.counts.get(node.name, np.zeros(2, np.int64)) + differ
         return codes
 
 
-def run(given: argparse.Namespace) -> None:
-    machine = load_machine(given.hw)
-    model = decompose_model(load_model(given.model, input_shapes(given.shape)), machine.chip)
+def run(args: argparse.Namespace) -> None:
+    machine = load_machine(args.hw)
+    model = decompose_model(load_model(args.model, input_shapes(args.shape)), machine.chip)
     network = Network(model, select_model(model, machine), machine)
-    samples = list(islice(open_data(given.data, {n: model.types[n] for n in model.inputs}), CALIBRATED + given.judged))
-    seen, others = samples[:CALIBRATED], samples[CALIBRATED:]
+    samples = list(islice(open_data(args.data, {n: model.types[n] for n in model.inputs}), CALIBRATED + args.judged))
+    calibration, others = samples[:CALIBRATED], samples[CALIBRATED:]
     if not others:
         raise CompileError(f"--data: holds {len(samples)} samples, and {CALIBRATED} are calibrated on; give more")
-    check_frontend(model, seen[:1])
-    graph = integer_graph(network, seen)
+    check_frontend(model, calibration[:1])
+    graph = integer_graph(network, calibration)
     differing = Differing()
-    plain = [outputs_of(graph, s, differing if given.once else as_it_is) for s in others]
-    for share in given.share:
-        flipped = Flipped(share, np.random.default_rng(given.seed))
-        found = levels(plain, [outputs_of(graph, s, flipped) for s in others])
-        print(f"{share:g} of the codes, {flipped.count / len(others):.1f} a sample: {found}")
-    if given.once:
+    plain = [outputs_of(graph, s, differing if args.once else as_it_is) for s in others]
+    for share in args.share:
+        flipped = Flipped(share, np.random.default_rng(args.seed))
+        level_text = levels(plain, [outputs_of(graph, s, flipped) for s in others])
+        print(f"{share:g} of the codes, {flipped.count / len(others):.1f} a sample: {level_text}")
+    if args.once:
         counts = differing.counts
         better = {name for name, (plainly, half) in counts.items() if half < plainly}
         for what, halves in (("rounded once", set[str]()), ("half a step more where fewer differ", better)):
             off = sum(int(c[int(name in halves)]) for name, c in counts.items()) / len(others)
-            found = levels(plain, [outputs_of(graph, s, RoundedOnce(halves)) for s in others])
-            print(f"{what}, by float32 scales: {off:.1f} codes a sample differ by themselves: {found}")
+            level_text = levels(plain, [outputs_of(graph, s, RoundedOnce(halves)) for s in others])
+            print(f"{what}, by float32 scales: {off:.1f} codes a sample differ by themselves: {level_text}")
 
 
 def levels(plain: Sequence[Mapping[str, Array]], runs: Sequence[Mapping[str, Array]]) -> str:
     pairs = [(a[n], b[n]) for a, b in zip(plain, runs, strict=True) for n in a]
     worst = min(sqnr_db(a, b) for a, b in pairs)
-    whole = sqnr_db(*(np.concatenate([np.ravel(p[i]) for p in pairs]) for i in (0, 1)))
-    return f"worst {min(worst, EQUAL_DB):.1f} dB, all {min(whole, EQUAL_DB):.1f} dB"
+    overall = sqnr_db(*(np.concatenate([np.ravel(p[i]) for p in pairs]) for i in (0, 1)))
+    return f"worst {min(worst, EQUAL_DB):.1f} dB, all {min(overall, EQUAL_DB):.1f} dB"
 
 
 def main() -> None:

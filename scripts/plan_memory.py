@@ -1,9 +1,9 @@
-"""Places the buffers of a MiniMalloc CSV file and prints the plan's certificate.
+"""Place the buffers of a MiniMalloc CSV file and print the plan's certificate.
 
-    plan_memory.py FILE.csv --capacity N [--minimize] [--plot out.svg]
+    `plan_memory.py FILE.csv --capacity N [--minimize] [--plot out.svg]`.
 
-Exit code 0: planned. 1: does not fit, with the live set at the peak. 2: the input is not as it should be, or a buffer is
-larger than the capacity.
+Exit code 0 means planned. Code 1: does not fit, with the live set at the peak.
+Code 2: the input is malformed, or a buffer is larger than the capacity.
 """
 
 from __future__ import annotations

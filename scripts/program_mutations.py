@@ -23,17 +23,17 @@ class Program:
         keep = [i for i in range(len(self.ops)) if i not in indexes]
         return Program(tuple(self.ops[i] for i in keep), tuple(self.layers[i] for i in keep))
 
-    def doubled(self, index: int, at: int) -> Program:
-        """With a copy of operation `index` before the one at `at`."""
+    def duplicate(self, index: int, at: int) -> Program:
+        """Return the program with a copy of operation `index` before the one at `at`."""
         ops, layers = list(self.ops), list(self.layers)
         ops.insert(at, self.ops[index])
         layers.insert(at, self.layers[index])
         return Program(tuple(ops), tuple(layers))
 
-    def changed(self, index: int, op: MachineOp) -> Program:
+    def replace_op(self, index: int, op: MachineOp) -> Program:
         return Program((*self.ops[:index], op, *self.ops[index + 1 :]), self.layers)
 
-    def swapped(self, a: int, b: int) -> Program:
+    def swap(self, a: int, b: int) -> Program:
         ops, layers = list(self.ops), list(self.layers)
         ops[a], ops[b], layers[a], layers[b] = ops[b], ops[a], layers[b], layers[a]
         return Program(tuple(ops), tuple(layers))
@@ -44,15 +44,15 @@ def mutate(kind: str, program: Program, rng: np.random.Generator) -> Edit | None
     return _MUTATIONS[kind](program, rng)
 
 
-def _pick(rng: np.random.Generator, found: list[int]) -> int | None:
-    return found[int(rng.integers(len(found)))] if found else None
+def _pick(rng: np.random.Generator, indexes: list[int]) -> int | None:
+    return indexes[int(rng.integers(len(indexes)))] if indexes else None
 
 
 def _of(program: Program, *kinds: type[MachineOp]) -> list[int]:
     return [i for i, op in enumerate(program.ops) if isinstance(op, kinds)]
 
 
-def _work(program: Program) -> list[int]:
+def _list_busy_ops(program: Program) -> list[int]:
     return [i for i, op in enumerate(program.ops) if not isinstance(op, Signal | Wait | End)]
 
 
@@ -89,14 +89,14 @@ def _retarget(program: Program, rng: np.random.Generator) -> Edit | None:
     value = _pick(rng, used)
     if value is None:
         return None
-    return f"op {at} {op.NAME}: {name} {getattr(op, name)} to {value}", program.changed(at, replace(op, **{name: value}))
+    return f"op {at} {op.NAME}: {name} {getattr(op, name)} to {value}", program.replace_op(at, replace(op, **{name: value}))
 
 
 def _swap(program: Program, rng: np.random.Generator) -> Edit | None:
     """Two neighbours, one of which signals or waits."""
     pairs = [i for i in range(len(program.ops) - 2) if any(isinstance(o, Signal | Wait) for o in program.ops[i : i + 2])]
     at = _pick(rng, [i for i in pairs if program.ops[i] != program.ops[i + 1]])
-    return None if at is None else (f"ops {at} and {at + 1} swapped", program.swapped(at, at + 1))
+    return None if at is None else (f"ops {at} and {at + 1} swapped", program.swap(at, at + 1))
 
 
 def _later(program: Program, rng: np.random.Generator) -> Edit | None:
@@ -105,53 +105,55 @@ def _later(program: Program, rng: np.random.Generator) -> Edit | None:
     if at is None:
         return None
     to = min(len(program.ops) - 2, at + int(rng.integers(1, 9)))
-    moved = program.doubled(at, to + 1).without(at)
+    moved = program.duplicate(at, to + 1).without(at)
     return f"op {at} wait moved to {to}", moved
 
 
 def _twice(program: Program, rng: np.random.Generator) -> Edit | None:
     at = _pick(rng, _of(program, Signal, Wait))
-    return None if at is None else (f"op {at} {program.ops[at].NAME} doubled", program.doubled(at, at))
+    return None if at is None else (f"op {at} {program.ops[at].NAME} doubled", program.duplicate(at, at))
 
 
 # Bytes
 
 
 def _other_work(program: Program, rng: np.random.Generator) -> Edit | None:
-    at = _pick(rng, _work(program))
+    at = _pick(rng, _list_busy_ops(program))
     return None if at is None else (f"op {at} {program.ops[at].NAME} dropped", program.without(at))
 
 
 def _double_work(program: Program, rng: np.random.Generator) -> Edit | None:
     """The operation runs again in place of a later one of its kind."""
-    at = _pick(rng, _work(program))
+    at = _pick(rng, _list_busy_ops(program))
     if at is None:
         return None
-    other = _pick(rng, [i for i in _work(program) if type(program.ops[i]) is type(program.ops[at]) and i != at])
+    other = _pick(rng, [i for i in _list_busy_ops(program) if type(program.ops[i]) is type(program.ops[at]) and i != at])
     if other is None or program.ops[other] == program.ops[at]:
         return None
-    return f"op {at} {program.ops[at].NAME} in place of op {other}", program.changed(other, program.ops[at])
+    return f"op {at} {program.ops[at].NAME} in place of op {other}", program.replace_op(other, program.ops[at])
 
 
 def _fields(*endings: str, steps: tuple[int, ...]) -> Callable[[Program, np.random.Generator], Edit | None]:
     """A field whose name ends so, moved by one of `steps`."""
 
     def edit(program: Program, rng: np.random.Generator) -> Edit | None:
-        found = {i: [n for n in op.parameters() if n.endswith(endings) and _said(op, n)] for i, op in enumerate(program.ops)}
-        at = _pick(rng, [i for i in _work(program) if found[i]])
+        fields_by_op = {
+            i: [n for n in op.parameters() if n.endswith(endings) and _uses_field(op, n)] for i, op in enumerate(program.ops)
+        }
+        at = _pick(rng, [i for i in _list_busy_ops(program) if fields_by_op[i]])
         if at is None:
             return None
-        op, names = program.ops[at], found[at]
+        op, names = program.ops[at], fields_by_op[at]
         name = names[int(rng.integers(len(names)))]
         old = getattr(op, name)
         new = old + int(steps[int(rng.integers(len(steps)))])
-        return f"op {at} {op.NAME}: {name} {old} to {new}", program.changed(at, replace(op, **{name: new}))
+        return f"op {at} {op.NAME}: {name} {old} to {new}", program.replace_op(at, replace(op, **{name: new}))
 
     return edit
 
 
-def _said(op: MachineOp, name: str) -> bool:
-    """Whether the operation looks at the field at all: what it does not look at cannot be wrong."""
+def _uses_field(op: MachineOp, name: str) -> bool:
+    """Return whether the operation uses the field at all: an unused field cannot be wrong."""
     if name.startswith("add") and not getattr(op, "use_add", 0):
         return name == "address"
     if name == "table_address":

@@ -1,4 +1,4 @@
-"""Whether two programs order their accesses alike: a proof by all ways through a graph, apart from the simulator's clocks."""
+"""Prove whether two programs order their accesses in the same way, by all ways through a graph without the simulator's clocks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ class Ordered:
     """The pairs of operations of a correct program whose order matters."""
 
     def __init__(self, chip: Chip, original: Program):
-        self._chip, self._work = chip, _work(chip, original)
+        self._chip, self._engine_ops = chip, _list_engine_ops(chip, original)
         self._conflicts = list(_conflicts(chip, original))
 
     def same(self, mutant: Program) -> bool:
-        """The mutant has the same work on each engine, orders it as the original does wherever bytes meet, cannot block,
-        and keeps every semaphore within its limit and at 0 at the end, one engine on each side."""
-        if _work(self._chip, mutant) != self._work or not _semaphores_sound(mutant):
+        """Return whether the mutant is equivalent to the original.
+
+        It has the same operations on each engine, orders them as the original does wherever bytes meet, and cannot block.
+        It keeps every semaphore within its limit and at 0 at the end, one engine on each side.
+        """
+        if _list_engine_ops(self._chip, mutant) != self._engine_ops or not _semaphores_sound(mutant):
             return False
         before = _before(self._chip, mutant)
         if before is None or not _counts_hold(self._chip, mutant, before):
@@ -37,7 +40,7 @@ def _key(chip: Chip, program: Program, index: int) -> Place:
     return engine, rank
 
 
-def _work(chip: Chip, program: Program) -> list[list[MachineOp]]:
+def _list_engine_ops(chip: Chip, program: Program) -> list[list[MachineOp]]:
     queues: list[list[MachineOp]] = [[] for _ in chip.units]
     for op in program.ops:
         engine = op.queue(chip)
@@ -72,35 +75,35 @@ def _semaphores_sound(program: Program) -> bool:
 
 
 def _edges(chip: Chip, program: Program) -> list[list[int]]:
-    """For each operation those that come right before it: on its engine, and the Signal that a Wait takes."""
+    """Return for each operation its direct predecessors: on its engine, and the Signal that a Wait takes."""
     last: dict[int, int] = {}
     signals: dict[int, list[int]] = {}
     for i, op in enumerate(program.ops):
         if isinstance(op, Signal):
             signals.setdefault(op.semaphore, []).append(i)
-    taken: dict[int, int] = {}
+    waits_by_semaphore: dict[int, int] = {}
     edges: list[list[int]] = []
     for i, op in enumerate(program.ops):
         engine = op.queue(chip)
-        own = [] if engine is None or engine not in last else [last[engine]]
+        predecessors = [] if engine is None or engine not in last else [last[engine]]
         if isinstance(op, Wait):
-            k = taken.get(op.semaphore, 0)
-            taken[op.semaphore] = k + 1
-            own.append(signals.get(op.semaphore, [])[k])
+            k = waits_by_semaphore.get(op.semaphore, 0)
+            waits_by_semaphore[op.semaphore] = k + 1
+            predecessors.append(signals.get(op.semaphore, [])[k])
         if engine is not None:
             last[engine] = i
-        edges.append(own)
+        edges.append(predecessors)
     return edges
 
 
 def _before(chip: Chip, program: Program) -> list[int] | None:
-    """For each operation the set (bits) of all that must have run before it; None where that goes round in a circle."""
+    """Return for each operation the set (bits) of all that must have run before it; None where there is a cycle."""
     edges = _edges(chip, program)
     followers: list[list[int]] = [[] for _ in edges]
-    for i, own in enumerate(edges):
-        for j in own:
+    for i, predecessors in enumerate(edges):
+        for j in predecessors:
             followers[j].append(i)
-    open_edges = [len(own) for own in edges]
+    open_edges = [len(predecessors) for predecessors in edges]
     ready = [i for i, n in enumerate(open_edges) if n == 0]
     before, done = [0] * len(edges), 0
     while ready:
@@ -122,5 +125,5 @@ def _counts_hold(chip: Chip, program: Program, before: list[int]) -> bool:
         if isinstance(op, Signal | Wait):
             (signals if isinstance(op, Signal) else waits).setdefault(op.semaphore, []).append(i)
     limit = chip.sync.max_count
-    pairs = ((late, waits[s][k]) for s, found in signals.items() for k, late in enumerate(found[limit:]))
+    pairs = ((late, waits[s][k]) for s, signal_ops in signals.items() for k, late in enumerate(signal_ops[limit:]))
     return all(before[late] >> wait & 1 for late, wait in pairs)

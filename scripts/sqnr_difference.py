@@ -1,4 +1,4 @@
-"""By how many decibels one quantized network stands above another on the same samples, and how sure that is."""
+"""Compute by how many decibels one quantized network exceeds another on the same samples, and the error of that number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ Runs = Sequence[Sequence[Array]]  # of each sample its outputs
 
 @dataclass(frozen=True)
 class SqnrDifference:
-    """db: positive where the first network is nearer to float; error_db: its standard error, of which few samples leave much."""
+    """A difference of two networks' SQNR.
+
+    `db`: positive where the first network is nearer to float.
+    `error_db`: its standard error, which is unreliable with few samples.
+    """
 
     db: float
     error_db: float
@@ -25,13 +29,16 @@ class SqnrDifference:
 
 
 def above(real: Runs, first: Runs, second: Runs) -> SqnrDifference:
-    """Of the ratio of both networks' noise energies over all samples; the standard error by leaving out each sample in turn."""
+    """Return the ratio of both networks' noise energies over all samples.
+
+    The standard error comes from leaving out each sample in turn.
+    """
     mine, others = (np.array([_noise(r, g) for r, g in zip(real, got, strict=True)]) for got in (first, second))
-    count, found = len(mine), _ratio_db(mine.sum(), others.sum())
+    count, difference_db = len(mine), _ratio_db(mine.sum(), others.sum())
     if count < 2:
-        return SqnrDifference(float(found), float("inf"))
+        return SqnrDifference(float(difference_db), float("inf"))
     without = _ratio_db(mine.sum() - mine, others.sum() - others)
-    return SqnrDifference(float(found), float(np.sqrt((count - 1) * np.mean((without - without.mean()) ** 2))))
+    return SqnrDifference(float(difference_db), float(np.sqrt((count - 1) * np.mean((without - without.mean()) ** 2))))
 
 
 def _noise(real: Sequence[Array], got: Sequence[Array]) -> float:
@@ -39,6 +46,6 @@ def _noise(real: Sequence[Array], got: Sequence[Array]) -> float:
 
 
 def _ratio_db(mine: Any, others: Any) -> Any:
-    """Of equal noises, none at all among them, 0."""
+    """Return the ratio in dB; 0 for equal noises, also where there are none."""
     tiny = np.finfo(np.float64).tiny
     return 10 * np.log10(np.maximum(others, tiny) / np.maximum(mine, tiny))

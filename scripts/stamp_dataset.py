@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""A labelled set for ImageNet classifiers: 156 photo stamps of Tux Paint, eight variants each, and what a model scores.
+"""Provide a labelled set for ImageNet classifiers: 156 photo stamps of Tux Paint, eight variants each, and a model's score.
 
-    python scripts/fetch_zoo.py zoo --only stamps,efficientnet_lite0
-    python scripts/stamp_dataset.py zoo/data/stamps zoo/models/efficientnet_lite0.onnx
+    `python scripts/fetch_zoo.py zoo --only stamps,efficientnet_lite0`.
+    `python scripts/stamp_dataset.py zoo/data/stamps zoo/models/efficientnet_lite0.onnx`.
 
-Variant 0 is the stamp centred on white; the others are mirrored, turned, scaled and placed at random on a plain colour,
-the same for the same seed. The stamps are GPL-2+ and fetched, never shipped. 156 images alone carry about 3 points of
-noise either way: quote 8 variants (1,248 images) at least.
+Variant 0 is the stamp centred on white.
+The others are mirrored, rotated, scaled and placed at random on a plain colour, the same for the same seed.
+The stamps are GPL-2+ and fetched, never shipped.
+The noise of 156 images alone is about 3 points either way: quote 8 variants (1,248 images) at least.
 """
 
 import argparse
@@ -192,7 +193,7 @@ class Labelled:
     stamp: str
 
 
-def resized(stamp: Image.Image, fraction: float, size: int) -> Image.Image:
+def resize_stamp(stamp: Image.Image, fraction: float, size: int) -> Image.Image:
     """The stamp with its longer side `fraction` of `size` pixels."""
     ratio = fraction * size / max(stamp.size)
     shape = (max(1, round(stamp.width * ratio)), max(1, round(stamp.height * ratio)))
@@ -201,7 +202,7 @@ def resized(stamp: Image.Image, fraction: float, size: int) -> Image.Image:
 
 def plain(stamp: Image.Image, size: int) -> Image.Image:
     """Centred on white."""
-    small = resized(stamp, MARGIN, size)
+    small = resize_stamp(stamp, MARGIN, size)
     canvas = Image.new("RGB", (size, size), (255, 255, 255))
     canvas.paste(small, ((size - small.width) // 2, (size - small.height) // 2), small)
     return canvas
@@ -213,7 +214,7 @@ def augment_stamp(stamp: Image.Image, size: int, rng: random.Random) -> Image.Im
     if rng.random() < 0.5:
         stamp = stamp.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     stamp = stamp.rotate(rng.uniform(-12, 12), expand=True, resample=Image.Resampling.BICUBIC)
-    small = resized(stamp, fraction, size)
+    small = resize_stamp(stamp, fraction, size)
     colour = (rng.randrange(90, 256), rng.randrange(90, 256), rng.randrange(90, 256))
     canvas = Image.new("RGB", (size, size), colour)
     canvas.paste(small, (rng.randint(0, size - small.width), rng.randint(0, size - small.height)), small)

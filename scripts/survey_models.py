@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""How much of networks runs on a machine: regions, islands, what stays on the host and why, each built and run once.
+r"""Survey how much of each network runs on a machine: regions, host subgraphs, host operators and why; each is built and run
+once.
 
-    python scripts/survey_models.py zoo/models zoo/networks --hw transformer64 edge16 \\
-        --shape 'silero*:input=1,576' --value 'silero*:sr=16000' --json survey.json
+    `python scripts/survey_models.py zoo/models zoo/networks --hw transformer64 edge16 \
+        --shape 'silero*:input=1,576' --value 'silero*:sr=16000' --json survey.json`.
 
-A folder stands for its *.onnx. PATTERN of --shape and --value is of file names without `.onnx`; what a network has no input for
-is passed over. A network counts as whole where no node with float operands is the host's: a front end of whole numbers alone, as
-a token look-up, may stay there, and is told. Exit code 1 where a network is refused or its bits differ.
+A folder stands for its *.onnx. PATTERN of --shape and --value is of file names without `.onnx`.
+Values for inputs that a network does not have are skipped.
+A network counts as complete where no node with float operands is the host's.
+A front end of integers alone, such as a token look-up, may stay there, and is listed.
+Exit code 1 where a network is refused or its bits differ.
 """
 
 from __future__ import annotations
@@ -39,8 +42,12 @@ MOST_TOLD = 4  # reasons of a network
 
 @dataclass(frozen=True)
 class Survey:
-    """Of one network on one machine. verdict: "equal", or what went wrong; islands: but for front ends of whole numbers, which
-    `fronts` counts; hosted: reasons by the operators that they keep on the host."""
+    """A survey of one network on one machine.
+
+    `verdict`: "equal", or what went wrong.
+    `islands`: without front ends of integers, which `fronts` counts.
+    `hosted`: reasons by the operators that they keep on the host.
+    """
 
     network: str
     machine: str
@@ -54,15 +61,15 @@ class Survey:
     hosted: dict[str, str] = field(default_factory=dict)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.verdict == "equal" and not self.islands
 
     def row(self) -> str:
-        said = "whole" if self.whole else "cut" if self.verdict == "equal" else self.verdict
+        verdict = "whole" if self.is_complete else "cut" if self.verdict == "equal" else self.verdict
         counts = f"{self.regions:3d} regions {self.islands:3d} islands {self.fronts:2d} fronts {self.nodes:3d} nodes on host"
         if not self.regions:
-            return f"{self.network:32s} {self.machine:14s} {said}"
-        return f"{self.network:32s} {self.machine:14s} {said:6s} {self.cycles:>12,} cycles {counts} {self.host_macs:6.1%} MACs"
+            return f"{self.network:32s} {self.machine:14s} {verdict}"
+        return f"{self.network:32s} {self.machine:14s} {verdict:6s} {self.cycles:>12,} cycles {counts} {self.host_macs:6.1%} MACs"
 
 
 def survey_model(path: Path, options: BuildOptions, machine: str) -> Survey:
@@ -91,28 +98,28 @@ def survey_model(path: Path, options: BuildOptions, machine: str) -> Survey:
 
 
 def _is_front(island: HostSubgraph, container: Container) -> bool:
-    """Whether it is given whole numbers of the model's inputs alone."""
-    given = {t.name: np.dtype(t.dtype) for t in container.inputs}
-    return all(name in given and given[name].kind in "iub" for name in island.inputs)
+    """Return whether the host subgraph reads only integer inputs of the model."""
+    dtype_by_input = {t.name: np.dtype(t.dtype) for t in container.inputs}
+    return all(name in dtype_by_input and dtype_by_input[name].kind in "iub" for name in island.inputs)
 
 
 def _of(pairs: list[tuple[str, str]], path: Path) -> list[str]:
-    """What is said of a network, of inputs that it has."""
+    """Return the option texts for a network, those of inputs that it has."""
     names = {i.name for i in onnx.load(path, load_external_data=False).graph.input}
     return [text for pattern, text in pairs if fnmatchcase(path.stem, pattern) and text.rpartition("=")[0] in names]
 
 
-def options_of(path: Path, given: argparse.Namespace, machine: str) -> BuildOptions:
-    values = dict(text.rsplit("=", 1) for text in _of(given.value, path))
+def options_of(path: Path, args: argparse.Namespace, machine: str) -> BuildOptions:
+    values = dict(text.rsplit("=", 1) for text in _of(args.value, path))
     return BuildOptions(
         machine,
-        shapes=input_shapes(_of(given.shape, path)),
+        shapes=input_shapes(_of(args.shape, path)),
         values={name: tuple(numbers.split(",")) for name, numbers in values.items()},
-        level=given.level,
+        level=args.level,
     )
 
 
-def _scoped(text: str) -> tuple[str, str]:
+def _parse_scoped(text: str) -> tuple[str, str]:
     pattern, colon, rest = text.partition(":")
     if not colon or "=" not in rest:
         raise argparse.ArgumentTypeError(f"{text}: must be PATTERN:NAME=NUMBERS")
@@ -123,32 +130,32 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="+", type=Path, metavar="MODEL.onnx|FOLDER")
     parser.add_argument("--hw", nargs="+", default=["transformer64"], help="machines; default transformer64")
-    parser.add_argument("--shape", action="append", type=_scoped, default=[], metavar="PATTERN:NAME=D0,D1")
-    parser.add_argument("--value", action="append", type=_scoped, default=[], metavar="PATTERN:NAME=V0,V1")
+    parser.add_argument("--shape", action="append", type=_parse_scoped, default=[], metavar="PATTERN:NAME=D0,D1")
+    parser.add_argument("--value", action="append", type=_parse_scoped, default=[], metavar="PATTERN:NAME=V0,V1")
     parser.add_argument("-O", dest="level", type=int, choices=range(len(LEVELS)), default=1)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
-def run(given: argparse.Namespace) -> int:
-    paths = [found for path in given.networks for found in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
-    for machine in given.hw:
+def run(args: argparse.Namespace) -> int:
+    paths = [results for path in args.networks for results in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
+    for machine in args.hw:
         load_machine(machine)
-    require_writable({"--json": given.json}, {"a network": [str(p) for p in paths], **machine_inputs(*given.hw)})
-    found: list[Survey] = []
-    for machine in given.hw:
+    require_writable({"--json": args.json}, {"a network": [str(p) for p in paths], **machine_inputs(*args.hw)})
+    results: list[Survey] = []
+    for machine in args.hw:
         for path in paths:
-            found.append(survey_model(path, options_of(path, given, machine), machine))
-            print(found[-1].row(), flush=True)
-            for reason, nodes in _by_reason(found[-1])[:MOST_TOLD]:
+            results.append(survey_model(path, options_of(path, args, machine), machine))
+            print(results[-1].row(), flush=True)
+            for reason, nodes in _by_reason(results[-1])[:MOST_TOLD]:
                 print(
                     f"    {', '.join(nodes[:3])}{f' and {len(nodes) - 3} more' if len(nodes) > 3 else ''}: {reason}", flush=True
                 )
-        print(summary(machine, [s for s in found if s.machine == machine]), flush=True)
-    if given.json is not None:
-        whole: list[dict[str, Any]] = [{**vars(s), "whole": s.whole} for s in found]
-        write_atomically(given.json, (json.dumps(whole, indent=1) + "\n").encode())
-    return int(any(s.verdict != "equal" for s in found))
+        print(summary(machine, [s for s in results if s.machine == machine]), flush=True)
+    if args.json is not None:
+        rows: list[dict[str, Any]] = [{**vars(s), "whole": s.is_complete} for s in results]
+        write_atomically(args.json, (json.dumps(rows, indent=1) + "\n").encode())
+    return int(any(s.verdict != "equal" for s in results))
 
 
 def _by_reason(survey: Survey) -> list[tuple[str, list[str]]]:
@@ -156,16 +163,16 @@ def _by_reason(survey: Survey) -> list[tuple[str, list[str]]]:
     return [(reason, [n for n, r in survey.hosted.items() if r == reason]) for reason, _ in counts.most_common()]
 
 
-def summary(machine: str, found: list[Survey]) -> str:
-    whole, islands = sum(s.whole for s in found), sum(s.islands for s in found)
-    share, fronts = f"{whole} of {len(found)} whole ({whole / len(found):.0%})", sum(s.fronts for s in found)
-    return f"{machine}: {share}, {islands} islands ({islands / len(found):.2f} a network), {fronts} fronts of whole numbers"
+def summary(machine: str, surveys: list[Survey]) -> str:
+    complete, islands = sum(s.is_complete for s in surveys), sum(s.islands for s in surveys)
+    share, fronts = f"{complete} of {len(surveys)} whole ({complete / len(surveys):.0%})", sum(s.fronts for s in surveys)
+    return f"{machine}: {share}, {islands} islands ({islands / len(surveys):.2f} a network), {fronts} fronts of whole numbers"
 
 
 def main() -> int:
-    given = arguments()
+    args = arguments()
     with report_errors():
-        return run(given)
+        return run(args)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Builds a network with every memory of a machine halved down to 1 KiB: each size is built for, or refused in a message.
+"""Build a network with every memory of a machine halved down to 1 KiB: each size is built, or refused in a message.
 
-    python scripts/sweep_memories.py NETWORK.onnx [NETWORK.onnx ...] [--hw edge16 ...] [-O 0 -O 1]
+    `python scripts/sweep_memories.py NETWORK.onnx [NETWORK.onnx ...] [--hw edge16 ...] [-O 0 -O 1]`.
 
-Prints a line for each size that is refused, and the traceback of what neither builds nor is refused; exits with 1 if there is
-one. Ranges are of random inputs. Sizes are changed in the YAML file, as users change them: it may be refused itself.
+The script prints a line for each refused size, and the traceback of a build that neither succeeds nor is refused.
+It exits with 1 if there is one. Ranges are of random inputs.
+Sizes are changed in the YAML file, as users change them: it may be refused itself.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ LEAST_BYTES = 1024
 MOST_DRAM = 2 << 20  # more than the networks of the tests take, so that larger ones build as this does
 
 
-def halved(file: Path, folder: Path) -> Iterator[tuple[str, int, Path]]:
-    """Each memory of a machine and each of its sizes from half its own down to 1 KiB, the DRAM's from `MOST_DRAM` on, with a YAML
-    file in the folder that has it."""
+def iterate_halved(file: Path, folder: Path) -> Iterator[tuple[str, int, Path]]:
+    """Yield each memory of a machine with each of its sizes, and a YAML file in the folder that has it.
+
+    Sizes go from half the memory's own down to 1 KiB, the DRAM's from `MOST_DRAM` on.
+    """
     keys = yaml.safe_load(file.read_text())
     shutil.copytree(file.parent / "isa", folder / "isa", dirs_exist_ok=True)
     for name, memory in keys["memories"].items():
-        given = memory["size"]
-        size = read_bytes(str(given)) // 2
+        original_size = memory["size"]
+        size = read_bytes(str(original_size)) // 2
         size = min(size, MOST_DRAM) if name == "dram" else size
         while size >= LEAST_BYTES:
             memory["size"] = size
@@ -46,7 +49,7 @@ def halved(file: Path, folder: Path) -> Iterator[tuple[str, int, Path]]:
             changed.write_text(yaml.safe_dump(keys, sort_keys=False))
             yield name, size, changed
             size //= 2
-        memory["size"] = given
+        memory["size"] = original_size
 
 
 def outcome(network: Path, machine: Path, level: int) -> tuple[str, str]:
@@ -65,17 +68,17 @@ def main() -> None:
     parser.add_argument("networks", nargs="+", type=Path)
     parser.add_argument("--hw", action="append", help="a shipped name; default: all")
     parser.add_argument("-O", dest="levels", type=int, action="append", choices=range(len(LEVELS)), help="default: 0 and 1")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        for name in asked.hw or sorted(file.stem for file in SHIPPED.glob("*.yaml")):
-            for memory, size, machine in halved(SHIPPED / f"{name}.yaml", Path(folder)):
-                for network in asked.networks:
-                    for level in asked.levels or (0, 1):
-                        kind, said = outcome(network, machine, level)
+        for name in args.hw or sorted(file.stem for file in SHIPPED.glob("*.yaml")):
+            for memory, size, machine in iterate_halved(SHIPPED / f"{name}.yaml", Path(folder)):
+                for network in args.networks:
+                    for level in args.levels or (0, 1):
+                        kind, detail = outcome(network, machine, level)
                         counts[kind] += 1
                         if kind != "built":
-                            print(f"{network.stem} {name} {memory} {size} -O{level}: {kind}: {said}", flush=True)
+                            print(f"{network.stem} {name} {memory} {size} -O{level}: {kind}: {detail}", flush=True)
     print(", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
     sys.exit(1 if counts["failed"] else 0)
 

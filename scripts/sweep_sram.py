@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Cycles and DRAM bytes of a network over sizes of the SRAM, as Markdown, by what is asked of its plans.
+"""Tabulate cycles and DRAM bytes of a network over sizes of the SRAM, as Markdown, by objective of its plans.
 
-    python scripts/sweep_sram.py NETWORK.onnx [--hw edge16] [--optimize cycles --optimize traffic] [-O2] [--sizes 24]
+    `python scripts/sweep_sram.py NETWORK.onnx [--hw edge16] [--optimize cycles --optimize traffic] [-O2] [--sizes 24]`.
 
-Sizes go from 32 KiB to 4 MiB in equal ratios. Beside simulated cycles stand those that were expected of the plan. A figure that
-is above that of a smaller size says by how much; below the table stand the largest of those, how many are above 3 %, which is a
-fault of the planner, and whether any objective moves more bytes than `cycles` does. Ranges are of random inputs.
+Sizes go from 32 KiB to 4 MiB in equal ratios. The plan's expected cycles stand beside simulated ones.
+A figure above that of a smaller size is marked with the excess. The largest excesses are listed below the table.
+Below stand also the number above 3 %, which is a fault of the planner, and whether any objective moves more bytes than `cycles`.
+Ranges are of random inputs.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ class Point(NamedTuple):
 
 
 class Least:
-    """The least of a column so far, the largest share by which a figure stands above that of a smaller size, and how many stand
-    too far above it."""
+    """A record of the least figure of a column so far.
+
+    It has the largest share by which a figure exceeds that of a smaller size, and how many exceed it too much.
+    """
 
     def __init__(self) -> None:
         self.least, self.worst, self.faults = math.inf, 0.0, 0
@@ -55,7 +58,7 @@ def sizes(count: int) -> list[int]:
 
 
 def point(network: Path, machine: Machine, level: int, objective: Objective) -> Point | None:
-    """None where the SRAM is too small. Raises CompileError."""
+    """Return the point, or None where the SRAM is too small. Raise CompileError."""
     figures = figures_of(network, BuildOptions(machine, level=level, goal=Goal(objective)))
     if figures is None:
         return None
@@ -72,13 +75,17 @@ def run(network: Path, name: str, objectives: Sequence[Objective], level: int, c
     for size in sizes(count):
         cells, bytes_of_cycles = [f"{size:,}"], 0
         for objective in objectives:
-            found = point(network, with_sram_size(machine, size), level, objective)
-            if found is None:
+            result = point(network, with_sram_size(machine, size), level, objective)
+            if result is None:
                 cells += ["too small", "", ""]
                 continue
-            bytes_of_cycles = found.dram_bytes if objective == "cycles" else bytes_of_cycles
-            moved_more += 0 < bytes_of_cycles < found.dram_bytes
-            cells += [simulated[objective].cell(found.cycles), expected[objective].cell(found.expected), f"{found.dram_bytes:,}"]
+            bytes_of_cycles = result.dram_bytes if objective == "cycles" else bytes_of_cycles
+            moved_more += 0 < bytes_of_cycles < result.dram_bytes
+            cells += [
+                simulated[objective].cell(result.cycles),
+                expected[objective].cell(result.expected),
+                f"{result.dram_bytes:,}",
+            ]
         print("| " + " | ".join(cells) + " |", flush=True)
     print()
     for objective in objectives:
@@ -96,12 +103,12 @@ def main() -> None:
     parser.add_argument("--optimize", action="append", choices=OBJECTIVES)
     parser.add_argument("-O", dest="level", type=int, default=2, choices=range(len(LEVELS)))
     parser.add_argument("--sizes", type=int, default=24)
-    asked = parser.parse_args()
-    if asked.sizes < 2:
+    args = parser.parse_args()
+    if args.sizes < 2:
         parser.error("--sizes: at least 2, the smallest and the largest")
-    objectives = sorted(cast(list[Objective], asked.optimize or ["cycles"]), key=OBJECTIVES.index)
+    objectives = sorted(cast(list[Objective], args.optimize or ["cycles"]), key=OBJECTIVES.index)
     with report_errors():
-        run(asked.network, asked.hw, objectives, asked.level, asked.sizes)
+        run(args.network, args.hw, objectives, args.level, args.sizes)
 
 
 if __name__ == "__main__":

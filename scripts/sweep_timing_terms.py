@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What each term of a machine's time costs, as Markdown: programs planned for the whole machine, timed again without terms.
+"""Tabulate the cost of each term of a machine's time as Markdown: programs of the complete machine, timed again without terms.
 
-    python examples/networks/fill_weights.py networks
-    python scripts/sweep_timing_terms.py networks/*.onnx [--hw NAME|FILE ...] [-O2]
+    `python examples/networks/fill_weights.py networks`.
+    `python scripts/sweep_timing_terms.py networks/*.onnx [--hw NAME|FILE ...] [-O2]`.
 
-A table for each machine: cycles where every term of `npu-sim --without` is ideal, how many more each term alone costs, in
-percent of those, and the machine's own cycles. Columns of terms that cost no network anything are left out.
+There is one table for each machine: cycles where every term of `npu-sim --without` is ideal, and the machine's own cycles.
+Between them is how many more each term alone costs, in percent of the ideal ones.
+Columns of terms that cost no network anything are left out.
 Ranges are of random inputs: they move no cycle but by zero points and padding.
 """
 
@@ -21,7 +22,7 @@ from simulator import simulate
 from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
 from toolchain.codegen import Container, Region
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.hw.timing_terms import TERMS, idealize_terms
 from toolchain.isa import load_machine
 from toolchain.runtime.backend import Program
@@ -39,21 +40,21 @@ def cycles_of(container: Container) -> dict[str, int]:
     """Cycles of all regions of a network by what is charged."""
     chip = container.machine.chip
     chips = {name: idealize_terms(chip, left_out) for name, left_out in variants().items()}
-    found = dict.fromkeys(chips, 0)
+    cycles_by_name = dict.fromkeys(chips, 0)
     for region in (s for s in container.segments if isinstance(s, Region)):
         flow = Program(container.machine, region, container.graph).flow
         for name, timed in chips.items():
             nothing, width = np.zeros(0, np.uint8), container.machine.isa.word_bytes
             run = simulate(timed, flow, flow.words, nothing, (), word_bytes=width, values=False, check=False)
-            found[name] += run.cycles
-    return found
+            cycles_by_name[name] += run.cycles
+    return cycles_by_name
 
 
-def table(found: Mapping[str, Mapping[str, int]]) -> list[str]:
+def table(cycles_by_network: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Lines of a table in Markdown. found: cycles by network and by what is charged."""
-    charged = [name for name in TERMS if any(cycles[name] != cycles[IDEAL] for cycles in found.values())]
+    charged = [name for name in TERMS if any(cycles[name] != cycles[IDEAL] for cycles in cycles_by_network.values())]
     lines = [_row(["network", IDEAL, *charged, ALL, ""]), _row(["---", *["--:"] * (len(charged) + 3)])]
-    for network, cycles in found.items():
+    for network, cycles in cycles_by_network.items():
         each = [_more(cycles[name], cycles[IDEAL]) for name in charged]
         lines.append(_row([network, f"{cycles[IDEAL]:,}", *each, f"{cycles[ALL]:,}", _more(cycles[ALL], cycles[IDEAL])]))
     return lines
@@ -70,11 +71,11 @@ def _more(cycles: int, ideal: int) -> str:
 
 def run(models: Sequence[Path], machines: Sequence[str], level: int) -> None:
     for machine in machines:
-        loaded, found = load_machine(machine), {}
+        loaded, cycles_by_network = load_machine(machine), {}
         for model in models:
-            found[model.stem] = cycles_of(build(model, BuildOptions(loaded, level=level)).container)
+            cycles_by_network[model.stem] = cycles_of(build(model, BuildOptions(loaded, level=level)).container)
         print(f"**{loaded.chip.name}**\n")
-        print("\n".join(table(found)) + "\n", flush=True)
+        print("\n".join(table(cycles_by_network)) + "\n", flush=True)
 
 
 def main() -> None:
@@ -82,9 +83,9 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")
     parser.add_argument("-O", dest="level", type=int, choices=range(len(LEVELS)), default=2)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with report_errors():
-        run(given.models, given.hw or shipped_names(), given.level)
+        run(args.models, args.hw or list_shipped_names(), args.level)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from sentence_dataset import documented
+from sentence_dataset import list_documented
 
 Array = NDArray[np.uint8]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -31,7 +31,7 @@ _FONTS = (
 
 @cache
 def _font(name: str, size: int) -> Any:
-    """Of the system; where it is not there, the one that Pillow brings."""
+    """Return the system's font, or Pillow's where that is missing."""
     try:
         return ImageFont.truetype(f"{name}.ttf", size)
     except OSError:
@@ -40,11 +40,17 @@ def _font(name: str, size: int) -> Any:
 
 @cache
 def _words(fold: int) -> tuple[str, ...]:
-    """Of the library's docstrings; no word is in both folds."""
-    found = sorted(
-        {w for pair in documented() for text in pair for w in text.split() if w.isascii() and w.isalpha() and 2 <= len(w) <= 12}
+    """Return words of the library's docstrings; no word is in both folds."""
+    words = sorted(
+        {
+            w
+            for pair in list_documented()
+            for text in pair
+            for w in text.split()
+            if w.isascii() and w.isalpha() and 2 <= len(w) <= 12
+        }
     )
-    return tuple(found[fold::2])
+    return tuple(words[fold::2])
 
 
 def _text(fold: int, rng: random.Random) -> str:
@@ -60,7 +66,7 @@ def _colours(rng: random.Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (dark, light) if rng.random() < 0.75 else (light, dark)
 
 
-def _spoiled(image: Image.Image, rng: random.Random, most_blur: float, most_noise: float) -> Array:
+def _degrade(image: Image.Image, rng: random.Random, most_blur: float, most_noise: float) -> Array:
     image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0, most_blur)))
     noise = np.random.default_rng(rng.getrandbits(32)).normal(0, rng.uniform(0, most_noise), (image.height, image.width, 3))
     return np.clip(np.asarray(image, np.float32) + noise, 0, 255).astype(np.uint8)
@@ -77,17 +83,20 @@ def strings(fold: int, count: int | None, seed: int) -> Iterator[tuple[Array, st
         image = Image.new("RGB", (int(right - left) + 2 * room + 4, int(bottom - top) + 2 * room), paper)
         ImageDraw.Draw(image).text((room + 2 - left, room - top), text, fill=ink, font=font)
         image = image.rotate(rng.uniform(-2, 2), resample=Image.Resampling.BICUBIC, fillcolor=paper)
-        yield _spoiled(image, rng, 1.2, 22.0), text
+        yield _degrade(image, rng, 1.2, 22.0), text
         done += 1
 
 
 def text_input(image: Array, width: int) -> NDArray[np.float32]:
-    """As PaddleOCR gives a line to its recognizer: 48 rows, -1..1, blue first, zeros behind it: float32[1, 3, 48, width]."""
+    """Return a line as PaddleOCR gives it to its recognizer: float32[1, 3, 48, width].
+
+    It has 48 rows, -1..1, blue first, zeros after it.
+    """
     wide = min(width, -(-48 * image.shape[1] // image.shape[0]))
     scaled = np.asarray(Image.fromarray(image).resize((wide, 48), Image.Resampling.BILINEAR), np.float32)
-    found = np.zeros((1, 3, 48, width), np.float32)
-    found[0, :, :, :wide] = ((scaled[:, :, ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1)
-    return found
+    pixels = np.zeros((1, 3, 48, width), np.float32)
+    pixels[0, :, :, :wide] = ((scaled[:, :, ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1)
+    return pixels
 
 
 def page(size: int, fold: int, seed: tuple[int, ...]) -> tuple[Array, list[Box]]:
@@ -104,7 +113,7 @@ def page(size: int, fold: int, seed: tuple[int, ...]) -> tuple[Array, list[Box]]
             text = text.rsplit(" ", 1)[0]
         left, top, right, bottom = draw.textbbox((x, y), text, font=font)
         if bottom > size - 10:
-            return _spoiled(image, rng, 0.8, 10.0), boxes
+            return _degrade(image, rng, 0.8, 10.0), boxes
         if right < size - 4:
             draw.text((x, y), text, fill=ink, font=font)
             boxes.append((left, top, right, bottom))
@@ -121,8 +130,8 @@ def letters_on(photograph: Path, size: int, seed: tuple[int, ...]) -> Array:
     with Image.open(photograph) as picture:
         image = picture.convert("RGB")
     side = rng.randint(min(image.size) // 2, min(image.size))
-    left, top = rng.randint(0, image.width - side), rng.randint(0, image.height - side)
-    image = image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BILINEAR)
+    crop_left, top = rng.randint(0, image.width - side), rng.randint(0, image.height - side)
+    image = image.crop((crop_left, top, crop_left + side, top + side)).resize((size, size), Image.Resampling.BILINEAR)
     for _ in range(rng.randint(4, 6)):
         height = rng.randint(size // 10, size // 5)
         tile = Image.new("RGBA", (2 * height, 2 * height))

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Trains the bundled classifier on Fashion-MNIST and writes examples/classifier/.
+"""Train the bundled classifier on Fashion-MNIST and write examples/classifier/.
 
-    pip install -e .[train]
-    apt-get download dataset-fashion-mnist && dpkg-deb -x dataset-fashion-mnist_*.deb fashion
-    python scripts/train_classifier.py fashion/usr/share/datasets/fashion-mnist --out examples/classifier
+    `pip install -e .[train]`.
+    `apt-get download dataset-fashion-mnist && dpkg-deb -x dataset-fashion-mnist_*.deb fashion`.
+    `python scripts/train_classifier.py fashion/usr/share/datasets/fashion-mnist --out examples/classifier`.
 
-DATA is that folder of four gzipped IDX files, or the .npz that `scripts/fetch_zoo.py --only fashion_mnist` writes
-(x_train, y_train, x_test, y_test). The network is MobileNetV2's (Sandler et al. 2018) at 28 x 28: inverted residuals
-with residual adds, depthwise convolutions and ReLU6. Batch normalization is folded into the convolutions in float64
-and the ONNX graph is written node by node, so the file holds Conv, Clip, Add, GlobalAveragePool, Flatten and Gemm only.
+DATA is that folder of four gzipped IDX files, or the .npz that `scripts/fetch_zoo.py --only fashion_mnist` writes.
+The .npz has x_train, y_train, x_test, y_test. The network is MobileNetV2's (Sandler et al. 2018) at 28 x 28.
+It has inverted residuals with residual adds, depthwise convolutions and ReLU6.
+Batch normalization is folded into the convolutions in float64 and the ONNX graph is written node by node.
+The file therefore holds Conv, Clip, Add, GlobalAveragePool, Flatten and Gemm only.
 
 The same seed, thread count, torch and kind of CPU give the same weights. One thread takes about 12 minutes.
 """
@@ -57,7 +58,7 @@ BLOCKS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the network is trained; the learning rate warms up linearly, then falls to zero as a cosine."""
+    """A training recipe; the learning rate warms up linearly, then falls to zero as a cosine."""
 
     epochs: int = 6
     batch: int = 64
@@ -221,7 +222,7 @@ def values(tensor: Tensor | None) -> NDArray[np.float32]:
     return tensor.detach().numpy()
 
 
-def folded(layer: ConvNorm) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def fold_norm(layer: ConvNorm) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Convolution and batch normalization -> weights [oc, ic / groups, kh, kw], bias [oc]."""
     norm = layer.norm
     tensors = (layer.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var)
@@ -230,7 +231,7 @@ def folded(layer: ConvNorm) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 def emit_conv(graph: GraphBuilder, name: str, layer: ConvNorm, x: str, relu6: bool = True) -> str:
     conv = layer.conv
-    weights, bias = folded(layer)
+    weights, bias = fold_norm(layer)
     inputs = [x, graph.constant(f"{name}.weight", weights), graph.constant(f"{name}.bias", bias)]
     kernel, stride = conv.kernel_size[0], conv.stride[0]
     shape = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}

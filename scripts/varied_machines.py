@@ -24,20 +24,20 @@ _NEEDS = {
 }
 
 
-def varied_machine(text: str) -> Machine:
+def vary_machine(text: str) -> Machine:
     """`edge16,rounding=floor,scale.kind=pow2`: a shipped machine or a YAML file, with other values of its numerics. Raises
     CompileError: no such key, no such value, or keys that do not go together."""
     name, *changes = text.split(",")
     machine = load_machine(name)
-    given = machine.chip.numerics_keys.model_dump()
+    numerics_keys = machine.chip.numerics_keys.model_dump()
     for change in changes:
         key, separator, value = change.partition("=")
         if not separator or key not in _KEYS:
             raise CompileError(f"--hw {text}: {change} is no KEY=VALUE of numerics; keys are {', '.join(_KEYS)}")
-        section: dict[str, Any] = given["scale"] if key.startswith(_SCALE) else given
+        section: dict[str, Any] = numerics_keys["scale"] if key.startswith(_SCALE) else numerics_keys
         section[key.removeprefix(_SCALE)] = yaml.safe_load(value)
     try:
-        keys = NumericsKeys.model_validate(given)
+        keys = NumericsKeys.model_validate(numerics_keys)
     except ValueError as fault:
         raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
     called = re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join((machine.chip.name, *changes)))

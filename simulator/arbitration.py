@@ -1,7 +1,8 @@
-"""Who is served when several operations want one port of a memory: an arbiter a port, simulated cycle by cycle.
+"""Decide which operation is served when several want one port of a memory: one arbiter for each port, simulated
+cycle by cycle.
 
-Only machines that name an `arbitration` other than `fixed` are timed so (`simulator.contention`): here the order hangs on when
-operations become ready, so that more of a thing can make a program slower.
+This applies only to machines that name an `arbitration` other than `fixed` (`simulator.contention`).
+The order depends on when operations become ready, so more of a resource can make a program slower.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import NamedTuple, Protocol
 
 
 class Request(NamedTuple):
-    """What an operation asks of one port. ready_cycle: from which it can be served; unit: its queue."""
+    """A request of one operation to one port.
+
+    `ready_cycle`: first cycle in which it can be served.
+    `unit`: queue of the operation.
+    """
 
     op: int
     unit: int
@@ -30,10 +35,10 @@ class PortService(NamedTuple):
 
 
 class Arbiter(Protocol):
-    """Of one port. Times never fall from call to call."""
+    """An arbiter of one port. The times passed to it never decrease from call to call."""
 
     def ask(self, request: Request) -> None:
-        """At its ready cycle."""
+        """Add a request at its ready cycle."""
         ...
 
     def over(self, now: int) -> list[int]:
@@ -51,7 +56,7 @@ class Arbiter(Protocol):
         ...
 
 
-class _Whole:
+class _NonPreemptiveArbiter:
     """Serves one operation after another, each in one piece; a class says which is next."""
 
     def __init__(self) -> None:
@@ -79,8 +84,10 @@ class _Whole:
         raise NotImplementedError
 
 
-class FirstCome(_Whole):
-    """`fcfs`: in the order in which they become ready, those of one cycle in program order."""
+class FirstCome(_NonPreemptiveArbiter):
+    """An arbiter for `fcfs`. Operations are served in the order in which they become ready, those of one cycle in
+    program order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,8 +100,11 @@ class FirstCome(_Whole):
         return heapq.heappop(self._waiting)[2] if self._waiting else None
 
 
-class InOrder(_Whole):
-    """`fixed`: in the order of service of the program. order: all operations that will ask."""
+class InOrder(_NonPreemptiveArbiter):
+    """An arbiter for `fixed`, which serves in the program's order of service.
+
+    `order`: all operations that will ask.
+    """
 
     def __init__(self, order: Sequence[int]):
         super().__init__()
@@ -111,7 +121,9 @@ class InOrder(_Whole):
 
 
 class RoundRobin:
-    """`round_robin`: units by number in turn, of each its first operation for a turn of `turn_cycles` at most."""
+    """An arbiter for `round_robin`. Units take turns by number; each turn serves the unit's first operation for at
+    most `turn_cycles`.
+    """
 
     def __init__(self, turn_cycles: int):
         self.served: list[PortService] = []
@@ -137,10 +149,10 @@ class RoundRobin:
             return None
         if self._unit < 0:
             self._unit = self._following(self._last)
-        left = [self._lines[unit][0][1] for unit in self._round()]
-        rounds = min((cycles - 1) // self._turn for cycles in left)
-        at = self._now + rounds * self._turn * len(left)
-        for cycles in left:
+        remaining_cycles = [self._lines[unit][0][1] for unit in self._round()]
+        rounds = min((cycles - 1) // self._turn for cycles in remaining_cycles)
+        at = self._now + rounds * self._turn * len(remaining_cycles)
+        for cycles in remaining_cycles:
             at += min(self._turn, cycles - rounds * self._turn)
             if cycles <= (rounds + 1) * self._turn:
                 break
@@ -155,41 +167,41 @@ class RoundRobin:
 
     def _advance(self, now: int) -> None:
         """Takes the turns that are over by then; what comes at `now` has a say in whose turn begins there."""
-        taken: dict[int, int] = {}
+        cycles_by_op: dict[int, int] = {}
         began = self._now
         while self._lines and self._now < now:
             if self._unit < 0:
                 self._unit = self._following(self._last)
-            if not self._rounds(now, taken) and not self._one_turn(now, taken):
+            if not self._rounds(now, cycles_by_op) and not self._one_turn(now, cycles_by_op):
                 break
-        for op, cycles in taken.items():
+        for op, cycles in cycles_by_op.items():
             self.served.append(PortService(op, began, began + cycles))
             began += cycles
 
-    def _rounds(self, now: int, taken: dict[int, int]) -> bool:
+    def _rounds(self, now: int, cycles_by_op: dict[int, int]) -> bool:
         """Whole rounds in which no operation ends, all at once."""
         units = self._round()
         least = min((self._lines[unit][0][1] - 1) // self._turn for unit in units)
         rounds = min(least, (now - self._now) // (self._turn * len(units)))
         for unit in units if rounds else ():
-            self._take(unit, rounds * self._turn, taken)
+            self._take(unit, rounds * self._turn, cycles_by_op)
         if rounds:
             self._unit, self._last = -1, units[-1]
         return rounds > 0
 
-    def _one_turn(self, now: int, taken: dict[int, int]) -> bool:
+    def _one_turn(self, now: int, cycles_by_op: dict[int, int]) -> bool:
         cycles = min(self._turn, self._lines[self._unit][0][1])
         if self._now + cycles > now:
             return False
         unit, self._last, self._unit = self._unit, self._unit, -1
-        self._take(unit, cycles, taken)
+        self._take(unit, cycles, cycles_by_op)
         return True
 
-    def _take(self, unit: int, cycles: int, taken: dict[int, int]) -> None:
+    def _take(self, unit: int, cycles: int, cycles_by_op: dict[int, int]) -> None:
         line = self._lines[unit]
         op = line[0][0]
         line[0][1] -= cycles
-        taken[op] = taken.get(op, 0) + cycles
+        cycles_by_op[op] = cycles_by_op.get(op, 0) + cycles
         self._now += cycles
         if not line[0][1]:
             self._over.append(op)

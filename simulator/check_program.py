@@ -34,7 +34,7 @@ PROGRESS_EVERY = 512
 
 
 def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
-    """Each semaphore has one signalling and one waiting engine."""
+    """Check that each semaphore has one signalling and one waiting engine."""
     signalled: dict[int, list[int]] = {}
     waited: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
@@ -45,7 +45,10 @@ def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
 
 
 def check_counts(ops: Sequence[MachineOp], order: RunOrder) -> None:
-    """Each semaphore ends at zero: the next run starts from it. After everything else, for a dropped Wait is a race first."""
+    """Check that each semaphore ends at zero, because the next run starts from it.
+
+    This check runs last: a dropped Wait is reported as a race first.
+    """
     signalled: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
         if isinstance(op, Signal):
@@ -70,12 +73,14 @@ def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[Machine
     indexes.append(index)
 
 
-def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access], sizes: Sequence[int], chip: Chip) -> None:
+def check_addresses(
+    index: int, ops: Sequence[MachineOp], op_accesses: Sequence[Access], sizes: Sequence[int], chip: Chip
+) -> None:
     """Accesses inside their memory; what an operation writes neither overlaps itself nor what the operation reads.
 
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
     """
-    for access in found:
+    for access in op_accesses:
         if access.address < 0 or (access.strides and min(access.strides) < 0):
             raise ProgramError(
                 f"{describe(index, ops, chip)}: address {access.address} with strides {access.strides}; none may be negative"
@@ -84,15 +89,15 @@ def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access
         if access.end > size:
             raise ProgramError(
                 f"{describe(index, ops, chip)} {'writes' if access.write else 'reads'} {range_text(access)}, "
-                f"outside {Space(access.space).name.lower()} of {size:#x} bytes{_loaded(index, ops)}"
+                f"outside {Space(access.space).name.lower()} of {size:#x} bytes{_explain_loaded_addresses(index, ops)}"
             )
-    if not found or not found[-1].write:
+    if not op_accesses or not op_accesses[-1].write:
         return
-    write = found[-1]
-    own = write if write.exact else accesses(ops[index], chip)[-1]
-    if overlaps_itself(own):
+    write = op_accesses[-1]
+    exact_write = write if write.exact else accesses(ops[index], chip)[-1]
+    if overlaps_itself(exact_write):
         raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)}: its elements overlap one another")
-    for read in found[:-1]:
+    for read in op_accesses[:-1]:
         if read.space != write.space or read.end <= write.address or write.end <= read.address:
             continue
         in_place = read.in_step and read.block == write.block
@@ -100,12 +105,12 @@ def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access
             raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)} over {range_text(read)}, which it reads")
 
 
-def _loaded(index: int, ops: Sequence[MachineOp]) -> str:
-    """Of an operation whose address is read from memory by which others: its range is all that it can be."""
+def _explain_loaded_addresses(index: int, ops: Sequence[MachineOp]) -> str:
+    """Name the operations that read this operation's address from memory; its range covers every possible address."""
     numbers = ops.indirect.get(index, {}) if isinstance(ops, InstructionStream) else {}
-    loads = sorted({n.load: n.limit for found in numbers.values() for n in found}.items())
-    said = " and ".join(f"{op_number(ops, load)} ({ops[load].NAME}) reads, 0 to {limit}," for load, limit in loads)
-    return f", with the number that {said} at its largest or smallest" if loads else ""
+    loads = sorted({n.load: n.limit for number_lists in numbers.values() for n in number_lists}.items())
+    read_ops = " and ".join(f"{op_number(ops, load)} ({ops[load].NAME}) reads, 0 to {limit}," for load, limit in loads)
+    return f", with the number that {read_ops} at its largest or smallest" if loads else ""
 
 
 def check_program(
@@ -116,17 +121,18 @@ def check_program(
     dram_bytes: int,
     written: Sequence[tuple[int, int]],
     parts: Sequence[DramRange] = (),
-    held: Collection[str] = (),
+    initialized_memories: Collection[str] = (),
     progress: Progress | None = None,
 ) -> tuple[DeadStore, ...]:
-    """Every rule. touched: `accesses` of each operation; written: dram ranges that hold data and may be overwritten; held: names
-    of other memories that hold data at the start.
+    """Check every rule and return the dead stores. Raise ProgramError with the first rule that is broken.
 
-    Returns what nothing reads. Raises ProgramError with the first rule that is broken.
+    `touched`: `accesses` of each operation.
+    `written`: DRAM ranges that hold data and may be overwritten.
+    `initialized_memories`: names of other memories that hold data at the start.
     """
     check_semaphores(ops, order)
     sizes = [dram_bytes, *(s.memory.size for s in chip.spaces[1:])]
-    checks = _Checks(chip, ops, order, touched, sizes, written, parts, held)
+    checks = _Checks(chip, ops, order, touched, sizes, written, parts, initialized_memories)
     for done, index in enumerate(order.legal):
         checks.step(index)
         if progress and not done % PROGRESS_EVERY:
@@ -134,7 +140,7 @@ def check_program(
     check_counts(ops, order)
     for fault in unwritten(parts, checks.memories[Space.DRAM].map):
         raise ProgramError(fault)
-    return checks.unread.finished()
+    return checks.unread.list_dead_stores()
 
 
 class _Checks:
@@ -149,14 +155,14 @@ class _Checks:
         sizes: Sequence[int],
         written: Sequence[tuple[int, int]],
         parts: Sequence[DramRange],
-        held: Collection[str],
+        initialized_memories: Collection[str],
     ):
         self.chip, self.ops, self.order, self.touched, self.sizes = chip, ops, order, touched, sizes
         self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
-        begun = [[(0, s.memory.size)] if s.name in held else [] for s in chip.spaces[1:]]
-        others = (WrittenBytes(size, ranges) for size, ranges in zip(sizes[1:], begun))
+        initial_ranges = [[(0, s.memory.size)] if s.name in initialized_memories else [] for s in chip.spaces[1:]]
+        others = (WrittenBytes(size, ranges) for size, ranges in zip(sizes[1:], initial_ranges))
         self.memories = (WrittenBytes(sizes[Space.DRAM], [*written, *get_initial_ranges(parts)]), *others)
-        self.kept, self.unread = (
+        self.read_only_guard, self.unread = (
             ReadOnlyGuard(parts),
             DeadStoreMarks(ops, touched, sizes, parts, chip.layout.parameters.alignment_bytes),
         )
@@ -174,9 +180,9 @@ class _Checks:
         fault = broken or self._accumulators(index, op)
         if fault:
             raise ProgramError(f"{self._name(index)}: {fault}")
-        found = self.touched[index]
-        check_addresses(index, self.ops, found, self.sizes, self.chip)
-        for access in found:
+        op_accesses = self.touched[index]
+        check_addresses(index, self.ops, op_accesses, self.sizes, self.chip)
+        for access in op_accesses:
             self.hazards.touch(index, access, access.address, access.end)
             if access.write:
                 self._write(index, access)
@@ -186,7 +192,7 @@ class _Checks:
             self.hazards.stall(index)
 
     def _write(self, index: int, access: Access) -> None:
-        part = self.kept.overwritten(access)
+        part = self.read_only_guard.overwritten(access)
         if part is not None:
             raise ProgramError(f"{self._name(index)} {overwrite_text(access, part)}")
         if access.exact:  # of a box nobody knows which bytes are written
@@ -198,18 +204,21 @@ class _Checks:
         if gap is None:
             self.unread.read(access)
             return
-        fault = f"{self._name(index)} reads {range_text(access)}, but byte {gap:#x} was never written{_loaded(index, self.ops)}"
+        fault = (
+            f"{self._name(index)} reads {range_text(access)}, but byte {gap:#x} was never "
+            f"written{_explain_loaded_addresses(index, self.ops)}"
+        )
         byte = Access(access.space, gap, (), (), 1, False)
-        for other, found in enumerate(self.touched[:index]):
-            if any(a.write and a.space == byte.space and overlap(a, byte) for a in found):
+        for other, other_accesses in enumerate(self.touched[:index]):
+            if any(a.write and a.space == byte.space and overlap(a, byte) for a in other_accesses):
                 fault += f"; {self._name(other)} writes it and is not ordered before: it needs a Signal behind it, this a Wait"
                 break
         raise ProgramError(fault)
 
     def _accumulators(self, index: int, op: MachineOp) -> str | None:
         """Why an array that keeps its sums to itself cannot add to them."""
-        held = self.accumulators.get(self.order.engine[index])
-        return None if held is None else held.broken(op)
+        accumulator_state = self.accumulators.get(self.order.engine[index])
+        return None if accumulator_state is None else accumulator_state.broken(op)
 
     def _name(self, index: int) -> str:
         return describe(index, self.ops, self.order.chip)

@@ -17,12 +17,14 @@ _READY, _OVER, _PORT = range(3)  # events: an operation asks the ports, an opera
 
 
 def arbitrates(chip: Chip) -> bool:
-    """Whether some memory serves in another order than that of the program."""
+    """Return whether some memory serves in another order than that of the program."""
     return any(space.memory.arbitration != "fixed" for space in chip.spaces)
 
 
 class Contention:
-    """start, end, ended_by, begun, asked: as of `TimingModel`."""
+    """A timing simulation with port arbitration. Start, end, `ended_by`, `issue_starts` and `request_starts` are as
+    in `TimingModel`.
+    """
 
     def __init__(self, chip: Chip, record: Record):
         self._chip, self._record = chip, record
@@ -31,25 +33,36 @@ class Contention:
         self.start: list[int] = []
         self.end: list[int] = []
         self.ended_by: list[int] = []
-        self.begun: list[int] = []
-        self.asked: list[int] = []
+        self.issue_starts: list[int] = []
+        self.request_starts: list[int] = []
 
-    def run(self, asked: Sequence[OperationTiming], sequence: Sequence[int]) -> None:
-        """asked: of the whole program, in the order of dispatch. sequence: in which ports serve that do not arbitrate."""
-        count = len(asked)
-        self._wanted, self._arbiters = asked, _arbiters(self._chip, asked, sequence)
-        self.start, self.begun, self.asked, self.ended_by = [0] * count, [0] * count, [0] * count, [COMPUTED] * count
+    def run(self, timings: Sequence[OperationTiming], sequence: Sequence[int]) -> None:
+        """Simulate the whole program.
+
+        `timings`: of the whole program, in the order of dispatch.
+        `sequence`: order of service of the ports that do not arbitrate.
+        """
+        count = len(timings)
+        self._timings, self._arbiters = timings, _arbiters(self._chip, timings, sequence)
+        self.start, self.issue_starts, self.request_starts, self.ended_by = (
+            [0] * count,
+            [0] * count,
+            [0] * count,
+            [COMPUTED] * count,
+        )
         self.end = [-1] * count  # not known yet
-        self._done, self._open = [0] * count, [len(entry.services) for entry in asked]
-        self._rooms = self._queues.rooms(asked, 0)
+        self._done, self._open = [0] * count, [len(entry.services) for entry in timings]
+        self._rooms = self._queues.rooms(timings, 0)
         queues: list[list[int]] = [[] for _ in self._issue]
-        for number, entry in enumerate(asked):
+        for number, entry in enumerate(timings):
             queues[entry.queue].append(number)
-        self._behind = _behind(asked, queues)
-        self._held = [len(entry.after) + 1 for entry in asked]  # what is not known: its dispatch and what it comes after
+        self._waiters = _list_waiters(timings, queues)
+        self._unmet_counts = [
+            len(entry.after) + 1 for entry in timings
+        ]  # what is not known: its dispatch and what it comes after
         for queue in queues:
             for number in queue[1:]:
-                self._held[number] += 1  # and the one before it
+                self._unmet_counts[number] += 1  # and the one before it
         self._dispatched, self._free = [0] * count, [0] * len(self._issue)
         self._front, self._fetched, self._stalled, self._read = 0, 0.0, -1, False
         self._events: list[tuple[int, int, int]] = []
@@ -74,7 +87,7 @@ class Contention:
             elif self._decided.get(number) == now:
                 ports.add(number)
                 for op in self._arbiters[number].over(now):
-                    self._served(op, number, now)
+                    self._end_service(op, number, now)
         for port in sorted(ports):
             then = self._arbiters[port].decide(now)
             if then is not None and self._decided.get(port) != then:
@@ -82,12 +95,12 @@ class Contention:
             self._decided[port] = -1 if then is None else then
 
     def _ask(self, number: int, now: int, ports: set[int]) -> None:
-        entry = self._wanted[number]
+        entry = self._timings[number]
         for port, cycles in entry.services:
             self._arbiters[port].ask(Request(number, entry.queue, now, cycles))
             ports.add(port)
 
-    def _served(self, number: int, port: int, now: int) -> None:
+    def _end_service(self, number: int, port: int, now: int) -> None:
         if now > self._done[number]:
             self._done[number], self.ended_by[number] = now, port
         elif now == self._done[number] and self.ended_by[number] > port:
@@ -97,33 +110,33 @@ class Contention:
             heapq.heappush(self._events, (self._done[number], _OVER, number))
 
     def _finish(self, number: int, now: int) -> None:
-        self.end[number] = self._free[self._wanted[number].queue] = now
-        for other in self._behind[number]:
+        self.end[number] = self._free[self._timings[number].queue] = now
+        for other in self._waiters[number]:
             self._release(other)
         self._dispatch()
 
     def _release(self, number: int) -> None:
         """One thing less that was not known; with the last, when the operation is ready."""
-        self._held[number] -= 1
-        if self._held[number]:
+        self._unmet_counts[number] -= 1
+        if self._unmet_counts[number]:
             return
-        queue, _, after, latency, compute, services, _, _ = self._wanted[number]
+        queue, _, after, latency, compute, services, _, _ = self._timings[number]
         over, queues = self._free[queue], self._queues
-        begin = max(self._dispatched[number], over if queues.alone[queue] else queues.taken_up(queue, self.end))
+        begin = max(self._dispatched[number], over if queues.alone[queue] else queues.get_next_issue(queue, self.end))
         issued = max(begin + self._issue[queue], *(self.end[other] for other in after), 0)
         if not queues.alone[queue]:
             queues.take_off(queue, number, issued, bool(compute or services))
         ready = max(issued + latency, over)
-        self.asked[number] = issued
-        self.begun[number], self.start[number], self._done[number] = begin, max(begin, over), ready + compute
+        self.request_starts[number] = issued
+        self.issue_starts[number], self.start[number], self._done[number] = begin, max(begin, over), ready + compute
         event = (ready, _READY, number) if services else (ready + compute, _OVER, number)
         heapq.heappush(self._events, event)
 
     def _dispatch(self) -> None:
-        """As far as the front end comes with what is known."""
-        while self._front < len(self._wanted):
+        """Dispatch as many operations as the times known so far allow."""
+        while self._front < len(self._timings):
             front = self._front
-            entry = self._wanted[front]
+            entry = self._timings[front]
             room = self._rooms[front]
             if any(other >= 0 and self.end[other] < 0 for other in (self._stalled, room)):
                 return
@@ -141,23 +154,23 @@ class Contention:
             self._release(front)
 
 
-def _behind(asked: Sequence[OperationTiming], queues: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Of each operation those that wait for its end."""
-    found: list[list[int]] = [[] for _ in asked]
-    for number, entry in enumerate(asked):
+def _list_waiters(timings: Sequence[OperationTiming], queues: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return for each operation the operations that wait for its end."""
+    waiters_by_op: list[list[int]] = [[] for _ in timings]
+    for number, entry in enumerate(timings):
         for other in entry.after:
-            found[other].append(number)
+            waiters_by_op[other].append(number)
     for queue in queues:
         for number, following in pairwise(queue):
-            found[number].append(following)
-    return found
+            waiters_by_op[number].append(following)
+    return waiters_by_op
 
 
-def _arbiters(chip: Chip, asked: Sequence[OperationTiming], sequence: Sequence[int]) -> Mapping[int, Arbiter]:
-    """Of each port that serves anything."""
+def _arbiters(chip: Chip, timings: Sequence[OperationTiming], sequence: Sequence[int]) -> Mapping[int, Arbiter]:
+    """Make an arbiter for each port that serves anything."""
     orders: dict[int, list[int]] = {}
     for number in sequence:
-        for port, _ in asked[number].services:
+        for port, _ in timings[number].services:
             orders.setdefault(port, []).append(number)
     return {port: _arbiter(chip, port, orders[port]) for port in sorted(orders)}
 

@@ -1,8 +1,9 @@
-"""Where the cycles of each unit went: every one is useful, or lost for one cause.
+"""Attribute the cycles of each unit: every cycle is useful, or lost for one cause.
 
-Computed from the times of a run and the parts of its operations' demands; nothing here changes a time. A cycle in which a unit
-waits for a semaphore has the cause of what the signalling unit did in that cycle: the memory that kept that one, the unit that it
-waited for in its turn, the front end; or, where that one computed or moved, `signal` of that unit.
+The breakdown uses the times of a run and the parts of its operations' demands; it changes no time.
+A cycle spent waiting for a semaphore takes its cause from what the signalling unit did in that cycle.
+The cause is the memory that delayed that unit, the unit it waited for in its turn, or the front end.
+Where the signalling unit computed or moved data, the cause is `signal` of that unit.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ from toolchain.machine.timing_model import COMPUTED, STALLED, Record
 
 
 class StallCause(StrEnum):
-    """What a cycle of a unit went to. MEMORY: latency or bandwidth of a memory; SIGNAL: another unit computes or moves what is
-    waited for; QUEUE: the front end stands at a full queue; DISPATCH: it reads instructions, or the unit issues one; NOTHING:
-    before the first operation of the unit and after its last; REQUESTS: a channel starts requests and addresses runs."""
+    """A cause to which a cycle of a unit is attributed.
+
+    MEMORY: latency or bandwidth of a memory.
+    SIGNAL: another unit computes or moves the data that is waited for.
+    QUEUE: the front end stands at a full queue.
+    DISPATCH: the front end reads instructions, or the unit issues one.
+    NOTHING: before the first operation of the unit and after its last.
+    REQUESTS: a channel starts requests and addresses runs.
+    """
 
     USEFUL = "useful"
     FILL_DRAIN = "fill_drain"
@@ -42,7 +49,10 @@ class StallCause(StrEnum):
 
 
 class StallReason(NamedTuple):
-    """of: the memory or the unit, of causes that name one."""
+    """A cause together with the memory or unit it names.
+
+    `of`: memory or unit, for causes that name one.
+    """
 
     cause: StallCause
     of: str = ""
@@ -64,8 +74,12 @@ _MEMORY = len(_PLAIN)  # of code 0; units follow the memories
 
 @dataclass(frozen=True)
 class Spans:
-    """The cycles 0 .. of a unit in parts that touch. first: int64[n]; reason: int16[n], index into `Attribution.reasons`; op:
-    int64[n], in the flow: the operation that takes these cycles, or for which the unit is idle (-1: none)."""
+    """A partition of the cycles of a unit, from 0 on, into adjacent spans.
+
+    `first`: int64[n], first cycle of each span.
+    `reason`: int16[n], index into `Attribution.reasons`.
+    `op`: int64[n], the operation of the flow that takes these cycles or for which the unit is idle (-1: none).
+    """
 
     first: np.ndarray
     reason: np.ndarray
@@ -74,7 +88,10 @@ class Spans:
 
 @dataclass(frozen=True)
 class Attribution:
-    """units: by name, in the order of `chip.units`."""
+    """A cycle breakdown of one run.
+
+    `units`: spans by unit name, in the order of `chip.units`.
+    """
 
     cycles: int
     reasons: tuple[StallReason, ...]
@@ -83,25 +100,29 @@ class Attribution:
     def totals(self, ends: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """int64[window, reason] of each unit; a window ends at each of `ends`, which rise up to `cycles` (None: one of all)."""
         borders = np.array([self.cycles] if ends is None else ends, np.int64)
-        return {name: self._counted(spans, borders) for name, spans in self.units.items()}
+        return {name: self._count_by_window(spans, borders) for name, spans in self.units.items()}
 
-    def _counted(self, spans: Spans, ends: np.ndarray) -> np.ndarray:
+    def _count_by_window(self, spans: Spans, ends: np.ndarray) -> np.ndarray:
         edges = np.unique(np.concatenate((spans.first, ends, [0, self.cycles])))
         at, lengths = edges[:-1], np.diff(edges)
         reason = spans.reason[np.searchsorted(spans.first, at, "right") - 1]
         window = np.searchsorted(ends, at, "right")
-        found = np.zeros((len(ends), len(self.reasons)), np.int64)
-        np.add.at(found, (window, reason), lengths)
-        return found
+        cycle_counts = np.zeros((len(ends), len(self.reasons)), np.int64)
+        np.add.at(cycle_counts, (window, reason), lengths)
+        return cycle_counts
 
 
 def attribute_cycles(chip: Chip, run: Simulation, shares: np.ndarray | None = None) -> Attribution | None:
-    """shares: float64[op], of each operation's products those that the network asks for; the others, by zeros, are partial folds
-    (None: it asks for all). Returns None of times that were measured elsewhere or not at all: what held operations is not known.
+    """Attribute the cycles of a run, or return None.
+
+    `shares`: float64[op], the share of each operation's products that the network asks for (None: all).
+    The remaining products, by zeros, are partial folds.
+    None is returned for times that were measured elsewhere or not at all: the causes of delays are not known
+    then.
     """
-    if run.times is None or run.times.record is None or run.times.begun is None or run.times.asked is None:
+    if run.times is None or run.times.record is None or run.times.issue_starts is None or run.times.request_starts is None:
         return None
-    units = _Units(chip, run, run.times, run.times.record, run.times.begun, run.times.asked, shares)
+    units = _Units(chip, run, run.times, run.times.record, run.times.issue_starts, run.times.request_starts, shares)
     return Attribution(run.cycles, reasons(chip), dict(zip(run.engines, units.spans())))
 
 
@@ -125,14 +146,14 @@ class _Track:
         self.op.append(op)
 
     def until(self, first: int, end: int, reason: int, op: int) -> int:
-        """As `add`, up to `end` where that is later. -> the cycle that the next span begins with."""
+        """Add a span like `add` that lasts up to `end`, where that is later. Return the first cycle of the next span."""
         if end <= first:
             return first
         self.add(first, reason, op)
         return end
 
     def go_on(self, first: int, reason: int, op: int) -> None:
-        """As `add`, or the last span goes on."""
+        """Add a span like `add`, or extend the last span."""
         if not self.first or (self.reason[-1], self.op[-1]) != (reason, op):
             self.add(first, reason, op)
 
@@ -146,8 +167,8 @@ class _Units:
         run: Simulation,
         times: Timeline,
         record: Record,
-        begun: np.ndarray,
-        asked: np.ndarray,
+        issue_starts: np.ndarray,
+        request_starts: np.ndarray,
         shares: np.ndarray | None,
     ):
         self._run, self._signal = run, _MEMORY + len(chip.spaces)
@@ -155,12 +176,12 @@ class _Units:
         self._free = [0] * len(chip.units)
         self._start, self._end = times.start.tolist(), times.end.tolist()
         engine = np.array(run.order.engine[: len(record.read)], np.int64)
-        self._issued = (begun + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
-        self._asked = asked.tolist()
-        self._latency, self._slowest = run.wanted.latency_cycles.tolist(), _slowest_memories(chip, run)
+        self._issued = (issue_starts + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
+        self._request_starts = request_starts.tolist()
+        self._latency, self._slowest = run.op_demands.latency_cycles.tolist(), _slowest_memories(chip, run)
         self._request = [unit.dma.request_cycles if unit.kind == "dma" else 0 for unit in chip.units]
-        fill, partial, output, edge, request = run.wanted.lost
-        full = run.wanted.compute_cycles - run.wanted.lost.sum(axis=0)
+        fill, partial, output, edge, request = run.op_demands.lost
+        full = run.op_demands.compute_cycles - run.op_demands.lost.sum(axis=0)
         useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
         self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, request, output))))
         self._ended_by = [] if times.ended_by is None else times.ended_by.tolist()
@@ -176,19 +197,19 @@ class _Units:
             if queue != NO_ENGINE:
                 firsts.setdefault(queue, self._start[op])
         for queue, track in enumerate(self._tracks):
-            yield _closed(track, firsts.get(queue, self._run.cycles), self._free[queue], self._run.cycles)
+            yield _close_track(track, firsts.get(queue, self._run.cycles), self._free[queue], self._run.cycles)
 
     def _operation(self, op: int, queue: int) -> None:
         track, at = self._tracks[queue], self._free[queue]
         self._idle(track, at, op)
         at = track.until(self._start[op], self._issued[op], _DISPATCH, op)
-        signal = self._run.order.taken.get(op)
+        signal = self._run.order.signal_by_wait.get(op)
         if signal is not None and self._end[signal] > at:
             self._other(track, at, self._end[signal], op, self._run.order.engine[signal])
             at = self._end[signal]
-        asked = self._asked[op]
-        at = track.until(at, asked + min(self._request[queue], self._latency[op]), _REQUESTS, op)
-        at = track.until(at, asked + self._latency[op], _MEMORY + self._slowest[op], op)
+        request_start = self._request_starts[op]
+        at = track.until(at, request_start + min(self._request[queue], self._latency[op]), _REQUESTS, op)
+        at = track.until(at, request_start + self._latency[op], _MEMORY + self._slowest[op], op)
         if self._end[op] > at:
             for reason, cycles in enumerate(self._parts[op]):
                 at = track.until(at, at + cycles, reason, op)
@@ -198,19 +219,19 @@ class _Units:
 
     def _idle(self, track: _Track, free: int, op: int) -> None:
         """The cycles in which the unit had nothing: what the front end did then."""
-        found: list[tuple[int, int, int]] = []  # first, last, operation with which the front end was held up, -1: it read
+        front_spans: list[tuple[int, int, int]] = []  # first, last, operation with which the front end was held up, -1: it read
         front, last = op, self._start[op]
         while last > free:
-            for since, held in ((self._read[front], front), (self._dispatched[front - 1] if front else 0, -1)):
+            for since, holder in ((self._read[front], front), (self._dispatched[front - 1] if front else 0, -1)):
                 if max(since, free) < last:
-                    found.append((max(since, free), last, held))
+                    front_spans.append((max(since, free), last, holder))
                     last = max(since, free)
             front -= 1
-        for first, last, held in reversed(found):
-            if held < 0:
+        for first, last, holder in reversed(front_spans):
+            if holder < 0:
                 track.go_on(first, _DISPATCH, op)
-            elif self._held_by[held] == STALLED:
-                self._other(track, first, last, op, self._run.order.engine[self._stalls[held]])
+            elif self._held_by[holder] == STALLED:
+                self._other(track, first, last, op, self._run.order.engine[self._stalls[holder]])
             else:
                 track.go_on(first, _QUEUE, op)
 
@@ -222,51 +243,54 @@ class _Units:
             track.go_on(max(first, other.first[i]), self._signal + queue if reason < len(COMPUTING) else reason, op)
 
 
-def _closed(track: _Track, begun: int, ended: int, cycles: int) -> Spans:
-    """With nothing to do before the first operation begins and after the last has ended."""
-    if begun == ended:  # operations that took no time
-        begun = cycles
-    inside = bisect_right(track.first, begun)
+def _close_track(track: _Track, begin: int, ended: int, cycles: int) -> Spans:
+    """Close the track, with NOTHING before the first operation begins and after the last has ended."""
+    if begin == ended:  # operations that took no time
+        begin = cycles
+    inside = bisect_right(track.first, begin)
     first, reason, op = track.first[inside:], track.reason[inside:], track.op[inside:]
-    if begun < cycles:
-        first, reason, op = [begun, *first], [track.reason[inside - 1], *reason], [track.op[inside - 1], *op]
-    if begun:
+    if begin < cycles:
+        first, reason, op = [begin, *first], [track.reason[inside - 1], *reason], [track.op[inside - 1], *op]
+    if begin:
         first, reason, op = [0, *first], [_NOTHING, *reason], [-1, *op]
-    if begun < cycles and ended < cycles:
+    if begin < cycles and ended < cycles:
         first, reason, op = [*first, ended], [*reason, _NOTHING], [*op, -1]
     return Spans(np.array(first, np.int64), np.array(reason, np.int16), np.array(op, np.int64))
 
 
 def _slowest_memories(chip: Chip, run: Simulation) -> list[int]:
     """The memory whose latency an operation waits for most, of those that it reads or writes."""
-    wanted = run.wanted
+    op_demands = run.op_demands
     read = np.array([space.memory.latency_cycles for space in chip.spaces], np.int64)[:, None]
     written = np.array([space.memory.write_latency_cycles for space in chip.spaces], np.int64)[:, None]
-    waited = np.where(wanted.read_bytes > 0, read, 0) + np.where(wanted.write_bytes > 0, written, 0)
+    waited = np.where(op_demands.read_bytes > 0, read, 0) + np.where(op_demands.write_bytes > 0, written, 0)
     return waited.argmax(axis=0).tolist()
 
 
 def _stalls(run: Simulation) -> list[int]:
-    """For each operation the last one before it behind which the front end stood still; -1: none."""
-    found, last = [], -1
+    """Return for each operation the last earlier operation that stalled the front end; -1: none."""
+    stalls, last = [], -1
     for index, op in enumerate(run.flow):
-        found.append(last)
+        stalls.append(last)
         if op.STALLS:
             last = index
-    return found
+    return stalls
 
 
 def by_reason(chip: Chip, counted: Iterable[int]) -> dict[str, Any]:
-    """As `by_cause`. counted: cycles of each of `reasons`."""
+    """Return cycles by cause, as `by_cause` does.
+
+    `counted`: cycles of each of `reasons`.
+    """
     return by_cause((reason, int(cycles)) for reason, cycles in zip(reasons(chip), counted))
 
 
-def by_cause(spent: Iterable[tuple[StallReason, int]]) -> dict[str, Any]:
+def by_cause(spans: Iterable[tuple[StallReason, int]]) -> dict[str, Any]:
     """Cycles by cause, those of memories and units by their names; what is 0 is left out."""
-    found: dict[str, Any] = {}
-    for reason, cycles in spent:
+    cycles_by_cause: dict[str, Any] = {}
+    for reason, cycles in spans:
         if cycles and reason.of:
-            found.setdefault(reason.cause.value, {})[reason.of] = cycles
+            cycles_by_cause.setdefault(reason.cause.value, {})[reason.of] = cycles
         elif cycles:
-            found[reason.cause.value] = cycles
-    return found
+            cycles_by_cause[reason.cause.value] = cycles
+    return cycles_by_cause

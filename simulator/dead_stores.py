@@ -22,7 +22,11 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class DeadStore:
-    """index: the operation that wrote the bytes, -1 for constants. ranges: [first, last), of one memory."""
+    """A write of bytes that nothing reads.
+
+    `index`: operation that wrote the bytes, -1 for constants.
+    `ranges`: [first, last), of one memory.
+    """
 
     index: int
     space: int
@@ -50,13 +54,16 @@ class DeadStoreMarks:
         parts: Sequence[DramRange],
         step: int,
     ):
-        """step: alignment of parameters behind weights, in bytes."""
+        """Set up the marks of all memories.
+
+        `step`: alignment of the parameters that follow weights, in bytes.
+        """
         self._ops, self._touched, self._parts, self._step = ops, touched, parts, step
         self._raw = [bytearray(size) for size in sizes]
         self._marks = [np.frombuffer(raw, np.uint8) for raw in self._raw]
         self._writes: list[list[Access]] = [[] for _ in sizes]
         self._writers = [array("q") for _ in sizes]  # the operation of each
-        self._found: dict[tuple[int, int], list[Range]] = {}
+        self._ranges_by_write: dict[tuple[int, int], list[Range]] = {}
         for part in self._of(DramRangeKind.CONSTANT):
             self._marks[Space.DRAM][part.first : part.last] = 1
 
@@ -82,8 +89,8 @@ class DeadStoreMarks:
         self._writes[access.space].append(access)
         self._writers[access.space].append(index)
 
-    def finished(self) -> tuple[DeadStore, ...]:
-        """After the last operation: everything found, in the order of operations, constants first."""
+    def list_dead_stores(self) -> tuple[DeadStore, ...]:
+        """Return all dead stores after the last operation, in the order of operations, constants first."""
         dram = self._marks[Space.DRAM]
         for part in (*self._of(DramRangeKind.OUTPUT), *self._of(DramRangeKind.STATE)):
             dram[part.first : part.last] = 0
@@ -95,36 +102,41 @@ class DeadStoreMarks:
             first = raw.find(1)
             if first >= 0:
                 self._blame(space, first, self._marks[space][first : raw.rfind(1) + 1] != 0)
-        found = {key: self._without_tails(key[1], ranges) for key, ranges in self._found.items()}
-        return tuple(DeadStore(index, space, ranges) for (index, space), ranges in sorted(found.items()) if ranges)
+        range_by_write = {key: self._without_tails(key[1], ranges) for key, ranges in self._ranges_by_write.items()}
+        return tuple(DeadStore(index, space, ranges) for (index, space), ranges in sorted(range_by_write.items()) if ranges)
 
     def _of(self, kind: DramRangeKind) -> list[DramRange]:
         return [p for p in self._parts if p.kind is kind]
 
     def _blame(self, space: int, base: int, lost: np.ndarray) -> None:
-        """lost: bool for the bytes from `base` on. Each goes to the last operation that wrote it."""
-        lost, end, left = lost.copy(), base + lost.size, int(lost.sum())
+        """Blame the last operation that wrote each lost byte.
+
+        `lost`: bool for the bytes from `base` on.
+        """
+        lost, end, lost_count = lost.copy(), base + lost.size, int(lost.sum())
         for index, access in zip(reversed(self._writers[space]), reversed(self._writes[space])):
             low, high = max(base, access.address), min(end, access.end)
             if low >= high or not lost[low - base : high - base].any():
                 continue
-            whole = np.zeros(access.end - access.address, np.bool_)
-            byte_view(whole, rebase_access(access, access.address))[...] = True
+            written_bytes = np.zeros(access.end - access.address, np.bool_)
+            byte_view(written_bytes, rebase_access(access, access.address))[...] = True
             part = lost[low - base : high - base]
-            own = whole[low - access.address : high - access.address] & part
-            if own.any():
-                self._add(index, space, low, own)
-                part &= ~own
-                left -= int(own.sum())
-                if not left:
+            own_bytes = written_bytes[low - access.address : high - access.address] & part
+            if own_bytes.any():
+                self._add(index, space, low, own_bytes)
+                part &= ~own_bytes
+                lost_count -= int(own_bytes.sum())
+                if not lost_count:
                     return
 
     def _add(self, index: int, space: int, base: int, lost: np.ndarray) -> None:
         edges = np.flatnonzero(np.diff(lost.astype(np.int8), prepend=0, append=0)) + base
-        self._found.setdefault((index, space), []).extend(zip(edges[::2].tolist(), edges[1::2].tolist()))
+        self._ranges_by_write.setdefault((index, space), []).extend(zip(edges[::2].tolist(), edges[1::2].tolist()))
 
     def _without_tails(self, space: int, ranges: list[Range]) -> tuple[Range, ...]:
-        """What lies between weights and the parameters behind them, which are aligned, is loaded with both and never read."""
+        """Drop the gaps between weights and the aligned parameters after them, which are loaded with both and never
+        read.
+        """
         return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
 
     def _in_tail(self, first: int, last: int) -> bool:
@@ -134,11 +146,13 @@ class DeadStoreMarks:
 
     @cached_property
     def _tails(self) -> tuple[list[int], list[int]]:
-        """Where weights end, in order, and where parameters begin behind each, less than their alignment."""
-        arrays = [(op, found) for op, found in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
-        known = {op.parameter_address for op, _ in arrays if op.emit}
-        begins = sorted(known | {op.parameter_address for op in self._ops if isinstance(op, Emit)})
-        ends = {a.end for op, found in arrays for a in found if not a.write and a.address == op.weight_address}
+        """Return the sorted ends of weights, and the begin of the parameters that follow each by less than their
+        alignment.
+        """
+        arrays = [(op, op_accesses) for op, op_accesses in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
+        emit_addresses = {op.parameter_address for op, _ in arrays if op.emit}
+        begins = sorted(emit_addresses | {op.parameter_address for op in self._ops if isinstance(op, Emit)})
+        ends = {a.end for op, op_accesses in arrays for a in op_accesses if not a.write and a.address == op.weight_address}
         last = ((end, bisect_left(begins, end + self._step) - 1) for end in sorted(ends))
         gaps = [(end, begins[i]) for end, i in last if i >= 0 and begins[i] > end]
         return [end for end, _ in gaps], [begin for _, begin in gaps]

@@ -1,4 +1,4 @@
-"""What instructions and constant blocks say, as parameters of `quant.fixed_point`."""
+"""Decode instructions and constant blocks into parameters of `quant.fixed_point`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quant.fixed_point import ConvWeights, Requant
 from quant.fixed_point.core.codes import CodeType
 from simulator.unpack_weight_groups import unpack_weight_groups
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import grouped_arrays
+from toolchain.hw.engines import get_grouped_arrays
 from toolchain.machine import out_of_tiles, read_parameters
 
 Array = NDArray[Any]
@@ -20,11 +20,13 @@ _INT32_LOW, _INT32_HIGH = -(1 << 31), (1 << 31) - 1
 
 
 class ConstantDecoder:
-    """Of one machine. Requantizations and weights of equal parameters are made once (they are values)."""
+    """A decoder for one machine. Requantizations and weights of equal parameters are made once, because they are
+    values.
+    """
 
     def __init__(self, chip: Chip):
         self._chip, self._numerics = chip, chip.numerics
-        self._groups = next(iter(grouped_arrays(chip.engines).values()), None)
+        self._groups = next(iter(get_grouped_arrays(chip.engines).values()), None)
         self.requant = lru_cache(maxsize=1024)(self._requant)
         self.channel_requant = lru_cache(maxsize=256)(self._channel_requant)
         self.weights = lru_cache(maxsize=16)(self._weights)
@@ -34,7 +36,7 @@ class ConstantDecoder:
         return self._numerics.requant(key, multiplier, shift, zero_point=zero_point, low=low, high=high)
 
     def inner_requant(self, key: str, multiplier: int, shift: int) -> Requant:
-        """To int32, inside an operation: no zero point, no clamp."""
+        """Return a requantization to int32 inside an operation: no zero point, no clamp."""
         return self.requant(key, multiplier, shift, 0, _INT32_LOW, _INT32_HIGH)
 
     def _channel_requant(self, block: bytes, zero_point: int, low: int, high: int) -> tuple[Array, Requant]:
@@ -55,25 +57,28 @@ class ConstantDecoder:
         count, tile = height * width * inputs, self._chip.layout.weight_tile
         if tile is not None:
             tiles = np.frombuffer(block, np.uint8).reshape(-(-outputs // tile[1]) * -(-count // tile[0]), -1)
-            values = out_of_tiles(_unpacked(tiles, codes, tile[0] * tile[1]), outputs, count, tile)
+            values = out_of_tiles(_unpack_weights(tiles, codes, tile[0] * tile[1]), outputs, count, tile)
             return ConvWeights(values.reshape(outputs, height, width, inputs))
         rows = np.frombuffer(block, np.uint8).reshape(outputs, -1)
         if group and self._groups is not None:
             part_bytes = group // 2 if codes is CodeType.INT4 else group
             packed, groups = unpack_weight_groups(rows, group, part_bytes, -(-count // group), self._groups)
-            values = groups.applied(_unpacked(packed, codes, count))
+            values = groups.apply_scales(_unpack_weights(packed, codes, count))
         else:
-            values = _unpacked(rows, codes, count)
+            values = _unpack_weights(rows, codes, count)
         return ConvWeights(values.reshape(outputs, height, width, inputs))
 
     def depthwise_weights(self, raw: Array, codes: CodeType, height: int, width: int, channels: int) -> ConvWeights:
-        """raw: uint8, order ky, kx, c; int4: each ky, kx row starts on a byte."""
-        values = _unpacked(raw.reshape(height * width, -1), codes, channels)
-        planes = values.reshape(height, width, channels).transpose(2, 0, 1)[..., None]
-        return ConvWeights(planes, groups=channels)
+        """Return depthwise weights.
+
+        `raw`: uint8, order ky, kx, c; int4: each ky, kx row starts on a byte.
+        """
+        values = _unpack_weights(raw.reshape(height * width, -1), codes, channels)
+        channel_weights = values.reshape(height, width, channels).transpose(2, 0, 1)[..., None]
+        return ConvWeights(channel_weights, groups=channels)
 
 
-def _unpacked(rows: Array, codes: CodeType, count: int) -> Array:
+def _unpack_weights(rows: Array, codes: CodeType, count: int) -> Array:
     """uint8[rows, bytes] -> int8[rows, count], the weights in each row."""
     return unpack_int4(rows, count) if codes is CodeType.INT4 else rows.view(np.int8)
 

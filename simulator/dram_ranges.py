@@ -1,4 +1,7 @@
-"""What the ranges of DRAM are to a program: constants and inputs that it only reads, outputs that it writes whole, states."""
+"""Describe the ranges of DRAM that a program sees.
+
+A program only reads constants and inputs. It writes outputs completely. States are a kind of their own.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,8 @@ class ReadOnlyGuard:
     belongs to others."""
 
     def __init__(self, parts: Sequence[DramRange]):
-        kept = [p for p in parts if p.kind not in (DramRangeKind.OUTPUT, DramRangeKind.STATE) and p.first < p.last]
-        self._parts = sorted(kept, key=lambda p: p.first)
+        read_only_parts = [p for p in parts if p.kind not in (DramRangeKind.OUTPUT, DramRangeKind.STATE) and p.first < p.last]
+        self._parts = sorted(read_only_parts, key=lambda p: p.first)
         self._starts = [p.first for p in self._parts]
         self._reach: list[int] = []  # the largest end so far: parts may lie over one another
         for part in self._parts:
@@ -63,15 +66,15 @@ class ReadOnlyGuard:
         after = bisect_right(self._starts, write.end - 1)
         if not after or self._reach[after - 1] <= write.address:
             return None
-        return next((p for p in self._parts[:after] if overlap(write, _whole(p))), None)
+        return next((p for p in self._parts[:after] if overlap(write, _get_full_access(p))), None)
 
 
-def _whole(part: DramRange) -> Access:
+def _get_full_access(part: DramRange) -> Access:
     return Access(Space.DRAM, part.first, (), (), part.last - part.first, False)
 
 
 def overwrite_text(write: Access, part: DramRange) -> str:
-    """What is said of an operation that overwrites what it may not."""
+    """Return the error text for an operation that overwrites a read-only range."""
     if part.kind is DramRangeKind.FOREIGN:
         return f"writes {range_text(write)} over {part.label}: its areas lie elsewhere; an address lacks its base register"
     return (
@@ -80,10 +83,10 @@ def overwrite_text(write: Access, part: DramRange) -> str:
     )
 
 
-def unwritten(parts: Sequence[DramRange], held: np.ndarray) -> Iterator[str]:
+def unwritten(parts: Sequence[DramRange], written_mask: np.ndarray) -> Iterator[str]:
     """Outputs with bytes that nothing wrote. held: bool for each byte of DRAM, whether it was written or held data."""
     for part in (p for p in parts if p.kind is DramRangeKind.OUTPUT):
-        missing = np.flatnonzero(~held[part.first : part.last])
+        missing = np.flatnonzero(~written_mask[part.first : part.last])
         if missing.size:
             yield (
                 f"{part.label}: {format_count(missing.size, 'byte')} of {part.last - part.first:,} are never written, "

@@ -17,7 +17,7 @@ Run = Callable[[Any, Context], None]
 
 @cache
 def load_semantics() -> dict[type[MachineOp], Run]:
-    """What computes each operation. Raises InternalError where two files compute one."""
+    """Return the function that computes each operation. Raise InternalError where two files compute one."""
     return merge_tables(files_of(semantics), "VALUES", "computes")
 
 

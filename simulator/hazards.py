@@ -1,8 +1,11 @@
-"""Accesses to the same bytes that the program's own synchronisation leaves unordered, and reads of bytes never written.
+"""Find unordered accesses to the same bytes, and reads of bytes never written. Only the program's own
+synchronisation orders.
 
-Order: an engine runs its queue in order; a Wait comes after the Signal it takes. Each engine keeps how much of every other
-engine's history is known to have happened (a vector clock over its lists of accesses). A new access is compared with the
-part of each list that is not yet known: every pair of unordered accesses is met once, by the later of the two.
+Order: an engine runs its queue in order; a Wait comes after the Signal it takes.
+Each engine keeps how much of every other engine's history is known to have happened.
+This is a vector clock over its lists of accesses.
+A new access is compared with the part of each list that is not yet known.
+Every pair of unordered accesses is met once, by the later of the two.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ class Hazards:
         self.ops, self.order, self.max_count = ops, order, max_count
         engines = len(order.names)
         self.lists = 2 * spaces  # of an engine: reads and writes of each memory
-        self.others = [list(_others(own, self.lists, engines)) for own in range(self.lists * engines)]
+        self.others = [list(_others(list_index, self.lists, engines)) for list_index in range(self.lists * engines)]
         self.low = [array("q") for _ in range(self.lists * engines)]
         self.high = [array("q") for _ in range(self.lists * engines)]
-        self.made: list[list[Access]] = [[] for _ in range(self.lists * engines)]
+        self.access_lists: list[list[Access]] = [[] for _ in range(self.lists * engines)]
         self.makers = [array("q") for _ in range(self.lists * engines)]  # the operation of each
-        self.known = [[0] * (self.lists * engines) for _ in range(engines)]
+        self.known_counts = [[0] * (self.lists * engines) for _ in range(engines)]
         self.waits_known = [[0] * engines for _ in range(engines)]  # Wait counts known, by engine of the Wait
         self.sent: dict[int, tuple[list[int], list[int]]] = {}
         self.waits_done = [0] * engines
@@ -43,7 +46,9 @@ class Hazards:
         self.stalls_known = [0] * engines
 
     def begin(self, index: int) -> None:
-        """Before anything else of an operation: what is dispatched behind a stall comes after it."""
+        """Begin an operation: order it after the stalls that precede its dispatch. Call this before everything else of
+        the operation.
+        """
         if not self.stalls:
             return
         queue = self.order.engine[index]
@@ -54,19 +59,19 @@ class Hazards:
             self.stalls_known[queue] += 1
 
     def stall(self, index: int) -> None:
-        """Behind the operation for which the front end waits."""
+        """Record the operation for which the front end waits as a stall."""
         self.stalls.append((index, *self._clock(self.order.engine[index])))
 
     def _clock(self, queue: int) -> tuple[list[int], list[int]]:
-        """What is known to have happened by one who comes after all that the engine has done."""
-        clock, waits = list(self.known[queue]), list(self.waits_known[queue])
+        """Return the clock of an observer that comes after everything the engine has done."""
+        clock, waits = list(self.known_counts[queue]), list(self.waits_known[queue])
         for k in range(self.lists * queue, self.lists * (queue + 1)):
-            clock[k] = len(self.made[k])
+            clock[k] = len(self.access_lists[k])
         waits[queue] = self.waits_done[queue]
         return clock, waits
 
     def _join(self, queue: int, clock: list[int], waits: list[int]) -> None:
-        self.known[queue] = list(map(max, self.known[queue], clock))
+        self.known_counts[queue] = list(map(max, self.known_counts[queue], clock))
         self.waits_known[queue] = list(map(max, self.waits_known[queue], waits))
 
     def synchronise(self, index: int) -> None:
@@ -76,7 +81,7 @@ class Hazards:
             self._count(index, op, queue)
             self.sent[index] = self._clock(queue)
         elif isinstance(op, Wait):
-            self._join(queue, *self.sent.pop(self.order.taken[index]))
+            self._join(queue, *self.sent.pop(self.order.signal_by_wait[index]))
             self.waits_done[queue] += 1
             self.waits.setdefault(op.semaphore, []).append(self.waits_done[queue])
             self.waiter[op.semaphore] = queue
@@ -84,44 +89,45 @@ class Hazards:
     def _count(self, index: int, op: Signal, queue: int) -> None:
         """The Wait that makes room must be known to have run: otherwise the count may pass its limit."""
         sent = self.signals[op.semaphore] = self.signals.get(op.semaphore, 0) + 1
-        needed = sent - self.max_count
-        if needed <= 0:
+        required_waits = sent - self.max_count
+        if required_waits <= 0:
             return
         waits = self.waits.get(op.semaphore, [])
         waiter = self.waiter.get(op.semaphore, 0)
-        seen = self.waits_done[queue] if waiter == queue else self.waits_known[queue][waiter]
-        if len(waits) < needed or waits[needed - 1] > seen:
+        known_waits = self.waits_done[queue] if waiter == queue else self.waits_known[queue][waiter]
+        if len(waits) < required_waits or waits[required_waits - 1] > known_waits:
             raise ProgramError(
                 f"{describe(index, self.ops, self.order.chip)}: the count may reach {self.max_count + 1}, "
-                f"above sync.max_count={self.max_count}; nothing orders this Signal after Wait number {needed} of the semaphore"
+                f"above sync.max_count={self.max_count}; nothing orders this Signal after Wait number {required_waits} of "
+                "the semaphore"
             )
 
     def touch(self, index: int, access: Access, low: int, high: int) -> None:
         """Raises ProgramError where an unordered access of another engine touches the same bytes and one is a write."""
         queue = self.order.engine[index]
-        known, made = self.known[queue], self.made
-        own = self.lists * queue + 2 * access.space + access.write
-        for k in self.others[own]:
-            begin, end = known[k], len(made[k])
+        known_counts, access_lists = self.known_counts[queue], self.access_lists
+        list_index = self.lists * queue + 2 * access.space + access.write
+        for k in self.others[list_index]:
+            begin, end = known_counts[k], len(access_lists[k])
             if begin < end:
                 self._compare(index, access, low, high, k, begin, end)
-        self.low[own].append(low)
-        self.high[own].append(high)
-        self.makers[own].append(index)
-        made[own].append(access)
+        self.low[list_index].append(low)
+        self.high[list_index].append(high)
+        self.makers[list_index].append(index)
+        access_lists[list_index].append(access)
 
     def _compare(self, index: int, access: Access, low: int, high: int, k: int, begin: int, end: int) -> None:
-        lows, highs, made = self.low[k], self.high[k], self.made[k]
+        lows, highs, access_list = self.low[k], self.high[k], self.access_lists[k]
         if end - begin <= _SHORT:
             near = [i for i in range(begin, end) if lows[i] < high and highs[i] > low]
         else:
             first, last = np.frombuffer(lows, np.int64), np.frombuffer(highs, np.int64)
             near = (np.flatnonzero((first[begin:end] < high) & (last[begin:end] > low)) + begin).tolist()
         for i in near:
-            if overlap(access, made[i]):
-                raise ProgramError(self._unordered(index, access, self.makers[k][i], made[i]))
+            if overlap(access, access_list[i]):
+                raise ProgramError(self._describe_race(index, access, self.makers[k][i], access_list[i]))
 
-    def _unordered(self, index: int, access: Access, other: int, before: Access) -> str:
+    def _describe_race(self, index: int, access: Access, other: int, before: Access) -> str:
         chip = self.order.chip
         return (
             f"{describe(index, self.ops, chip)} {_verb(access)} {range_text(access)} and "
@@ -134,12 +140,14 @@ def _verb(access: Access) -> str:
     return "writes" if access.write else "reads"
 
 
-def _others(own: int, lists: int, engines: int) -> Iterator[int]:
-    """The lists of other engines with which accesses of this one must be in order: of a write all of its memory, of a read the
-    writes."""
-    written = own % 2
-    for base in range(own % lists - written, lists * engines, lists):
-        if base // lists != own // lists:
+def _others(list_index: int, lists: int, engines: int) -> Iterator[int]:
+    """List the access lists of other engines that must be ordered with accesses of this list.
+
+    For a write these are all lists of its memory, for a read the writes.
+    """
+    written = list_index % 2
+    for base in range(list_index % lists - written, lists * engines, lists):
+        if base // lists != list_index // lists:
             yield from (base + 1, base) if written else (base + 1,)
 
 

@@ -1,4 +1,4 @@
-"""What a machine holds while a program runs: memories of bytes and the accumulators of its arrays."""
+"""Hold the state of a machine while a program runs: memories of bytes and the accumulators of its arrays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ Array = NDArray[Any]
 
 
 class MachineState:
-    """memory: uint8 arrays by the codes of `chip.spaces`. accumulators: what the last operation of each array left, by its
-    number; absent where it left none, or where they are a memory. held: what other memories than the DRAM begin with, by name;
-    else they begin with zeros."""
+    """A machine's memories and accumulators during a run.
 
-    def __init__(self, chip: Chip, dram: Array, held: Mapping[str, Array] | None = None):
-        begin = held or {}
+    `memory`: uint8 arrays by the codes of `chip.spaces`.
+    `accumulators`: sums left by the last operation of each array, by its number.
+    An array is absent where that operation left none, or where the accumulators are a memory.
+    `initial_memory`: initial contents of memories other than the DRAM, by name; the others begin with zeros.
+    """
+
+    def __init__(self, chip: Chip, dram: Array, initial_memory: Mapping[str, Array] | None = None):
+        begin = initial_memory or {}
         others = (begin[s.name].copy() if s.name in begin else np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:])
         self.memory = (dram, *others)
         self.accumulators: dict[int, Array] = {}

@@ -1,4 +1,4 @@
-"""How many bytes of a memory hold a value that is still to be read, over the time of a run."""
+"""Count the bytes of a memory that hold a value still to be read, over the time of a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from toolchain.machine import Access, MachineOp, accesses_at
 
 
 def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int) -> tuple[np.ndarray, np.ndarray]:
-    """(int64 cycles, int64 bytes): from each cycle on, the bytes of a memory that hold a value still to be read.
+    """Return int64 cycles and int64 bytes: from each cycle on, the bytes of a memory that hold a value still to be
+    read.
 
-    A byte lives from the start of the operation that writes it to the end of the last that reads it before it is
-    written again.
+    A byte is live from the start of the operation that writes it to the end of the last read before the next
+    write.
     """
     size, count = chip.spaces[space].memory.size, len(ops)
     # per byte, the operation that wrote it and the one that read it last, by their places in these orders
-    begun, ended = np.argsort(run.start, kind="stable"), np.argsort(run.end, kind="stable")
+    start_order, ended = np.argsort(run.start, kind="stable"), np.argsort(run.end, kind="stable")
     place = np.empty(count, np.int64)
     place[ended] = np.arange(count)
     born, last_read = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     lives: dict[int, int] = {}
-    for when, i in enumerate(begun.tolist()):
-        found = [a for a in accesses_at(ops, i, chip) if a.space == space and a.bytes]
-        for access in found:
+    for when, i in enumerate(start_order.tolist()):
+        op_accesses = [a for a in accesses_at(ops, i, chip) if a.space == space and a.bytes]
+        for access in op_accesses:
             reads = _of(last_read, access)
             if not access.write:
                 np.maximum(reads, np.int32(place[i]), out=reads)
@@ -35,7 +36,7 @@ def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int)
             _of(born, access)[...] = when
             reads[...] = -1
     _settle(born, last_read, count, lives)
-    return _summed(lives, run.start[begun], run.end[ended], count)
+    return _sum_live_bytes(lives, run.start[start_order], run.end[ended], count)
 
 
 def _of(values: np.ndarray, access: Access) -> np.ndarray:
@@ -55,7 +56,7 @@ def _settle(born: np.ndarray, last_read: np.ndarray, count: int, lives: dict[int
             lives[key] = lives.get(key, 0) + length
 
 
-def _summed(lives: dict[int, int], start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _sum_live_bytes(lives: dict[int, int], start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Lives as (writer, reader) pairs to live bytes over time."""
     keys = np.array(sorted(lives), np.int64)
     sizes = np.array([lives[int(k)] for k in keys], np.int64)

@@ -37,14 +37,19 @@ Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of th
 
 @dataclass(frozen=True)
 class PreparedProgram:
-    """A program with all that is known of it without values. dram_bytes: of the images that it runs on; peak_bytes: by memory;
-    checked: its rules were. The other fields are those of its `Simulation`s."""
+    """A program with everything that is known of it without values. The fields not listed here are those of its
+    `Simulation`s.
+
+    `dram_bytes`: size of the images that it runs on.
+    `peak_bytes`: peak by memory.
+    `checked`: whether its rules were checked.
+    """
 
     chip: Chip
     dram_bytes: int
     flow: InstructionStream
     order: RunOrder
-    wanted: Demands
+    op_demands: Demands
     peak_bytes: Mapping[str, int]
     times: Timeline | None
     unread: tuple[DeadStore, ...] = ()
@@ -54,7 +59,7 @@ class PreparedProgram:
         self,
         dram: np.ndarray,
         *,
-        held: Mapping[str, np.ndarray] | None = None,
+        initial_memory: Mapping[str, np.ndarray] | None = None,
         in_place: bool = False,
         until: int | None = None,
         observe: Observe | None = None,
@@ -69,11 +74,14 @@ class PreparedProgram:
             raise ProgramError(f"dram image has {dram.size} bytes, the program was prepared for {self.dram_bytes}")
         legal = self.order.legal if until is None else _prefix(self.flow, self.order, until)
         return self.result(
-            _values(self, legal, MachineState(self.chip, dram if in_place else dram.copy(), held), observe, progress)
+            _values(self, legal, MachineState(self.chip, dram if in_place else dram.copy(), initial_memory), observe, progress)
         )
 
     def result(self, memory: Mapping[str, np.ndarray]) -> Simulation:
-        """memory: afterwards, by name."""
+        """Return the simulation result.
+
+        `memory`: contents after the run, by name.
+        """
         times, nothing = self.times, np.zeros(0, np.int64)
         return Simulation(
             memory=memory,
@@ -83,13 +91,13 @@ class PreparedProgram:
             start=times.start if times else nothing,
             end=times.end if times else nothing,
             bound_by=tuple(times.bounds[b] for b in times.bound) if times else (),
-            op_macs=self.wanted.macs,
-            traffic={space.name: self.wanted.traffic(i) for i, space in enumerate(self.chip.spaces)},
+            op_macs=self.op_demands.macs,
+            traffic={space.name: self.op_demands.traffic(i) for i, space in enumerate(self.chip.spaces)},
             peak_bytes=dict(self.peak_bytes),
             busy_cycles=times.busy_cycles if times else {},
             flow=self.flow,
             unread=self.unread,
-            wanted=self.wanted,
+            op_demands=self.op_demands,
             order=self.order,
             times=times,
         )
@@ -106,7 +114,7 @@ def prepare_program(
     timing: bool = True,
     check: bool = True,
     parts: Sequence[DramRange] = (),
-    held: Collection[str] = (),
+    initialized_memories: Collection[str] = (),
     progress: Progress | None = None,
 ) -> PreparedProgram:
     """Arguments and faults as of `simulate`, but of DRAM its size, and of what memories hold at the start their names."""
@@ -115,10 +123,12 @@ def prepare_program(
     flow = dispatch_program(chip, ops, words)
     order = program_order(chip, flow)
     touched = _accesses(chip, flow, order)
-    unread = check_program(chip, flow, order, touched, dram_bytes, written, parts, held, progress) if check else ()
-    wanted = demands(flow, chip)
-    times = timeline(chip, flow, order, wanted, touched, flow.words, word_bytes) if timing else None
-    return PreparedProgram(chip, dram_bytes, flow, order, wanted, _peaks(chip, touched), times, unread, check)
+    unread = (
+        check_program(chip, flow, order, touched, dram_bytes, written, parts, initialized_memories, progress) if check else ()
+    )
+    op_demands = demands(flow, chip)
+    times = timeline(chip, flow, order, op_demands, touched, flow.words, word_bytes) if timing else None
+    return PreparedProgram(chip, dram_bytes, flow, order, op_demands, _peaks(chip, touched), times, unread, check)
 
 
 def simulate(
@@ -133,21 +143,28 @@ def simulate(
     timing: bool = True,
     check: bool = True,
     parts: Sequence[DramRange] = (),
-    held: Mapping[str, np.ndarray] | None = None,
+    initial_memory: Mapping[str, np.ndarray] | None = None,
     until: int | None = None,
     observe: Observe | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Runs the program `ops` on the machine, repeats and calls included; `dram` is not changed.
+    """Run the program `ops` on the machine, repeats and calls included; `dram` is not changed.
 
-    words: instruction words of each operation (None: one each); word_bytes: of one, 0: reading them loads no memory. dram: uint8,
-    the whole address space that the program may use. written: the ranges [first, last) of it that hold data and may be
-    overwritten; parts: its constants and inputs, which hold data too and may not, and its outputs. held: by name what other
-    memories hold at the start, uint8 of the whole memory (None: nothing; a program that reads them must have written there).
-    until: values are computed as if the program ended behind this operation; rules and times are the whole program's. observe:
-    called behind each operation, in the order in which values are computed. progress: called as (stage, done, total).
-    Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
-    arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
+    Raise ProgramError where the program breaks a rule, deadlocks, or holds parameters that describe no
+    arithmetic.
+    docs/simulator.md lists the rules. With check=False only deadlocks and such parameters are found.
+
+    `words`: instruction words of each operation (None: one each).
+    `word_bytes`: bytes of a word, 0: reading words loads no memory.
+    `dram`: uint8, the whole address space that the program may use.
+    `written`: ranges [first, last) of DRAM that hold data and may be overwritten.
+    `parts`: constants and inputs, which hold data and may not be overwritten, and outputs.
+    `initial_memory`: initial contents of other memories by name, uint8 of the whole memory.
+    None: nothing; a program that reads these memories must have written there.
+    `until`: values are computed as if the program ended after this operation; rules and times cover the whole
+    program.
+    `observe`: called after each operation, in the order in which values are computed.
+    `progress`: called as (stage, done, total).
     """
     _require_image(chip, dram)
     ready = prepare_program(
@@ -160,12 +177,12 @@ def simulate(
         timing=timing,
         check=check,
         parts=parts,
-        held=held or (),
+        initialized_memories=initial_memory or (),
         progress=progress,
     )
     if not values:
         return ready.result({"dram": dram})
-    return ready.run(dram, held=held, until=until, observe=observe, progress=progress)
+    return ready.run(dram, initial_memory=initial_memory, until=until, observe=observe, progress=progress)
 
 
 def _require_image(chip: Chip, dram: np.ndarray) -> None:
@@ -178,7 +195,9 @@ def _require_image(chip: Chip, dram: np.ndarray) -> None:
 def wrap_measured_run(
     chip: Chip, ops: Sequence[MachineOp], memory: Mapping[str, np.ndarray], start: np.ndarray, end: np.ndarray
 ) -> Simulation:
-    """What a run was whose times somebody else has taken: int64 cycles of each operation. What bounds them is not known."""
+    """Make a simulation from measured times: int64 cycles of each operation. What bounds the operations is not
+    known.
+    """
     flow = dispatch_program(chip, ops)
     order = program_order(chip, flow)
     lasted = [0] * len(order.names)
@@ -202,12 +221,12 @@ def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
     waits for a later one."""
     if not 0 <= until < len(ops):
         raise ProgramError(f"op {until}: there is none; the program has operations 0 to {len(ops) - 1}")
-    late = {wait: signal for wait, signal in order.taken.items() if wait <= until < signal}
+    late = {wait: signal for wait, signal in order.signal_by_wait.items() if wait <= until < signal}
     if late:
         wait, signal = min(late.items())
         last = until
-        while ahead := [s for w, s in order.taken.items() if w <= last < s]:
-            last = max(ahead)
+        while later_signals := [s for w, s in order.signal_by_wait.items() if w <= last < s]:
+            last = max(later_signals)
         raise ProgramError(
             f"{describe(wait, ops, order.chip)} waits for {describe(signal, ops, order.chip)}: the program "
             f"cannot stop behind op {until}; stop behind op {last} or later"
@@ -216,19 +235,22 @@ def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
 
 
 def _accesses(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> list[tuple[Access, ...]]:
-    found = []
+    access_lists = []
     for index in range(len(ops)):
         try:
-            found.append(accesses_at(ops, index, chip))
+            access_lists.append(accesses_at(ops, index, chip))
         except ValueError as fault:  # an address space that is none
             raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
-    return found
+    return access_lists
 
 
 def _values(
     ready: PreparedProgram, legal: Sequence[int], state: MachineState, observe: Observe | None, progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    """Of the operations `legal`, in an order that can run: a program without hazards gives the same values in any of them."""
+    """Compute the values of the operations `legal`, in an order that can run.
+
+    A program without hazards gives the same values in any such order.
+    """
     chip, flow, context = ready.chip, ready.flow, Context(ready.chip, state)
     # numpy refuses views outside a memory; in a checked program that would be our fault
     faults = (FixedPointError,) if ready.checked else (FixedPointError, ValueError, TypeError)
@@ -250,6 +272,6 @@ def _values(
 
 def _peaks(chip: Chip, touched: Sequence[Sequence[Access]]) -> dict[str, int]:
     peaks = [0] * len(chip.spaces)
-    for access in (a for found in touched for a in found if a.bytes):
+    for access in (a for op_accesses in touched for a in op_accesses if a.bytes):
         peaks[access.space] = max(peaks[access.space], access.end)
     return dict(zip((space.name for space in chip.spaces), peaks))

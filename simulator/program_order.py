@@ -15,22 +15,26 @@ NO_ENGINE = -1
 
 @dataclass(frozen=True)
 class RunOrder:
-    """engine: queue of each operation (NO_ENGINE: End). legal: every operation but Ends, in an order that can run.
+    """An order in which the operations of a program can run.
 
-    taken: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th Signal. least_depths: of each
-    queue the entries without which the program deadlocks, at least 1; they hang on the program alone.
+    `engine`: queue of each operation (NO_ENGINE: End).
+    `legal`: every operation but Ends, in an order that can run.
+    `signal_by_wait`: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th
+    Signal.
+    `least_depths`: for each queue the entries without which the program deadlocks, at least 1.
+    The depths depend on the program alone.
     """
 
     chip: Chip
     names: tuple[str, ...]
     engine: list[int]
     legal: list[int]
-    taken: dict[int, int]
+    signal_by_wait: dict[int, int]
     least_depths: tuple[int, ...]
 
 
 def issue_cycles(chip: Chip) -> list[int]:
-    """What each engine takes to begin any operation, in the order of `chip.units`."""
+    """Return the cycles each engine takes to begin any operation, in the order of `chip.units`."""
     return [unit.spec.issue_cycles for unit in chip.units]
 
 
@@ -44,11 +48,12 @@ def describe(index: int, ops: Sequence[MachineOp], chip: Chip) -> str:
 
 
 def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
-    """Runs the queues without times: in-order engines, a front end that stops at a full queue, counting semaphores.
+    """Run the queues without times: in-order engines, a front end that stops at a full queue, counting semaphores.
 
-    Whether a program can finish does not depend on times: each Wait takes a fixed Signal, each queue a fixed order.
-    Raises ProgramError on a deadlock (naming the blocked operations), on engines and semaphores that the machine has
-    not, and on an End that is not the last operation.
+    Whether a program can finish does not depend on times: each Wait takes a fixed Signal, each queue a fixed
+    order.
+    Raise ProgramError on a deadlock, naming the blocked operations.
+    Raise it on engines and semaphores that the machine lacks, and on an End that is not the last operation, too.
     """
     names = tuple(unit.name for unit in chip.units)
     engine = engines_of(chip, ops, names)
@@ -58,7 +63,7 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
             raise ProgramError(_deadlock(ops, chip, run.blocked, index))
     if any(head >= 0 for head in run.blocked):
         raise ProgramError(_deadlock(ops, chip, run.blocked, None))
-    return RunOrder(chip, names, engine, run.legal, run.taken, tuple(run.least))
+    return RunOrder(chip, names, engine, run.legal, run.signal_by_wait, tuple(run.least))
 
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
@@ -78,17 +83,21 @@ def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> li
             continue
         queue = op.queue(chip)
         if queue is None:
-            given = op.engine if isinstance(op, Signal | Wait) else op.number()
+            engine_number = op.engine if isinstance(op, Signal | Wait) else op.number()
             raise ProgramError(
-                f"{op_number(ops, index)} {op.NAME}: names engine or channel {given}; the machine has {', '.join(names)}"
+                f"{op_number(ops, index)} {op.NAME}: names engine or channel {engine_number}; the machine has {', '.join(names)}"
             )
         engine.append(queue)
     return engine
 
 
 class _Queues:
-    """blocked[e]: the Wait that engine e stands at, or -1. least[e]: the most entries that waited behind one; all that can run
-    has run when an operation is dispatched, so more can wait on no machine."""
+    """A run of the queues without times.
+
+    Everything that can run has run when an operation is dispatched, so no machine has more waiting entries.
+    `blocked`: blocked[e] is the Wait that engine e stands at, or -1.
+    `least`: least[e] is the largest number of entries that waited behind one.
+    """
 
     def __init__(self, ops: Sequence[MachineOp], engine: Sequence[int], depths: Sequence[int]):
         self.ops, self.engine, self.depths = ops, engine, depths
@@ -97,7 +106,7 @@ class _Queues:
         self.signals: dict[int, deque[int]] = {}
         self.waiting: dict[int, deque[int]] = {}
         self.legal: list[int] = []
-        self.taken: dict[int, int] = {}
+        self.signal_by_wait: dict[int, int] = {}
 
     def dispatch(self, index: int, queue: int) -> bool:
         """False where the queue is full for good, or the front end waits for an operation that is: everything that could run has
@@ -131,7 +140,7 @@ class _Queues:
                 self.blocked[queue] = index
                 self.waiting.setdefault(op.semaphore, deque()).append(index)
                 return -1
-            self.taken[index] = available.popleft()
+            self.signal_by_wait[index] = available.popleft()
             self.legal.append(index)
             return -1
         self.legal.append(index)
@@ -142,7 +151,7 @@ class _Queues:
             self.signals.setdefault(op.semaphore, deque()).append(index)
             return -1
         woken = waiters.popleft()
-        self.taken[woken] = index
+        self.signal_by_wait[woken] = index
         self.legal.append(woken)
         self.blocked[self.engine[woken]] = -1
         return self.engine[woken]
@@ -153,14 +162,17 @@ def _deadlock(ops: Sequence[MachineOp], chip: Chip, blocked: Sequence[int], fron
     if front is not None:
         reason = "the front end waits for it" if ops[front].STALLS else "not dispatched: its queue is full"
         stuck.append(f"{describe(front, ops, chip)} ({reason})")
-    said = f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
-    return said + next(
-        _lacking(ops, chip, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""
+    message = f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
+    return message + next(
+        _find_missing_signal(ops, chip, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""
     )
 
 
-def _lacking(ops: Sequence[MachineOp], chip: Chip, semaphores: set[int]) -> Iterator[str]:
-    """Where a Signal may have been left out: all Waits behind that place take the next one's, and only the last is stuck."""
+def _find_missing_signal(ops: Sequence[MachineOp], chip: Chip, semaphores: set[int]) -> Iterator[str]:
+    """Name the place where a Signal may have been left out.
+
+    All Waits after that place take the next one's Signal, and only the last is stuck.
+    """
     for semaphore in sorted(semaphores):
         signals = [i for i, op in enumerate(ops) if isinstance(op, Signal) and op.semaphore == semaphore]
         waits = [i for i, op in enumerate(ops) if isinstance(op, Wait) and op.semaphore == semaphore]

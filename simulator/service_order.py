@@ -1,10 +1,14 @@
-"""The order in which memories serve the operations of a program: fixed by the program, whatever runs it.
+"""Compute the order in which memories serve the operations of a program: fixed by the program, whatever runs it.
 
-It is the order in which operations would begin on a nominal machine: queues without end, and operations that last as long as
-their sizes say, products and bytes, and nothing that a machine has. It is the square roots of these, for what an operation takes
-on a real machine grows by less than its size; of the forms tried (sizes at several paces, logarithms, one) they gave the fewest
-cycles. As the front end of a real machine stops at full queues, each operation is put off until it could be dispatched with the
-least queues on which the program runs at all; machines with deeper ones can run that order, too.
+Operations are served in the order in which they would begin on a nominal machine with unlimited queues.
+There an operation lasts as long as the square roots of its products and bytes; no property of a machine
+enters.
+On a real machine the time of an operation grows by less than its size.
+Of the forms tried (sizes at several paces, logarithms, one) square roots gave the fewest cycles.
+The front end of a real machine stops at full queues.
+Each operation is therefore delayed until it could be dispatched with the least queues on which the program
+runs.
+Machines with deeper queues can run that order, too.
 """
 
 from __future__ import annotations
@@ -23,60 +27,67 @@ from toolchain.machine.demand_columns import Demands
 _STEPS = 16  # of nominal time, so that rounding weighs little
 
 
-def service_order(ops: Sequence[MachineOp], order: RunOrder, wanted: Demands) -> list[int]:
+def service_order(ops: Sequence[MachineOp], order: RunOrder, op_demands: Demands) -> list[int]:
     """All operations that have a queue, in an order that can run on every machine on which the program can."""
     units = order.chip.units
     moves = np.array([units[q].kind == "dma" for q in order.engine[: len(order.legal)]], bool)
-    return _dispatchable(ops, order, _nominal_begins(ops, order, _nominal_durations(moves, wanted)))
+    return _dispatchable(ops, order, _nominal_begins(ops, order, _nominal_durations(moves, op_demands)))
 
 
-def _nominal_durations(moves: np.ndarray, wanted: Demands) -> list[int]:
-    """moves: bool[op], of DMA channels. As many products count as a byte as the program has for each byte that it moves."""
+def _nominal_durations(moves: np.ndarray, op_demands: Demands) -> list[int]:
+    """Return the nominal duration of each operation. Products are converted to bytes by the program's ratio of moved
+    bytes to products.
+
+    `moves`: bool[op], whether the operation is of a DMA channel.
+    """
     count = len(moves)
-    products, written = wanted.macs[:count], wanted.write_bytes[:, :count].sum(axis=0)
-    moved = np.where(moves, np.maximum(written, wanted.read_bytes[:, :count].sum(axis=0)), written)
+    products, written = op_demands.macs[:count], op_demands.write_bytes[:, :count].sum(axis=0)
+    moved = np.where(moves, np.maximum(written, op_demands.read_bytes[:, :count].sum(axis=0)), written)
     pace = int(moved[moves].sum()) / max(1, int(products.sum()))
     sizes = np.where(products > 0, products * pace, moved)
     return (_STEPS * np.sqrt(sizes)).astype(np.int64).tolist()
 
 
 def _nominal_begins(ops: Sequence[MachineOp], order: RunOrder, durations: Sequence[int]) -> list[int]:
-    """When each operation begins that is dispatched as soon as nothing stalls the front end; a Wait when its Signal has run."""
-    begun, ends, free = [0] * len(durations), [0] * len(durations), [0] * len(order.names)
-    engine, taken = order.engine, order.taken
+    """Return when each operation begins if it is dispatched as soon as nothing stalls the front end.
+
+    A Wait begins when its Signal has run.
+    """
+    begins, ends, free = [0] * len(durations), [0] * len(durations), [0] * len(order.names)
+    engine, signal_by_wait = order.engine, order.signal_by_wait
     stalls: list[int] = []  # those that have run, as they are dispatched
-    behind: list[int] = [0]  # when the front end goes on with none of them before it, with one, with two
+    resume_times: list[int] = [0]  # when the front end goes on with none of them before it, with one, with two
     for number in order.legal:
         queue = engine[number]
-        begin = max(free[queue], behind[bisect_left(stalls, number)]) if stalls else free[queue]
-        if number in taken and ends[taken[number]] > begin:
-            begin = ends[taken[number]]
-        begun[number] = begin
+        begin = max(free[queue], resume_times[bisect_left(stalls, number)]) if stalls else free[queue]
+        if number in signal_by_wait and ends[signal_by_wait[number]] > begin:
+            begin = ends[signal_by_wait[number]]
+        begins[number] = begin
         ends[number] = free[queue] = begin + durations[number]
         if ops[number].STALLS:
             stalls.append(number)
-            behind.append(ends[number])
-    return begun
+            resume_times.append(ends[number])
+    return begins
 
 
-def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begun: Sequence[int]) -> list[int]:
+def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begins: Sequence[int]) -> list[int]:
     """The operations by `begun`, each behind all that must be over before it is dispatched, before its queue and its Signal."""
-    count, engine, taken, depths = len(begun), order.engine, order.taken, order.least_depths
-    found: list[int] = []
+    count, engine, signal_by_wait, depths = len(begins), order.engine, order.signal_by_wait, order.least_depths
+    service_sequence: list[int] = []
     queues: list[deque[int]] = [deque() for _ in depths]
     done = bytearray(count)
     ready: list[tuple[int, int]] = []  # heads of queues that come after nothing more, the next one first
-    kept: dict[int, int] = {}  # by Signal the Wait at the head of a queue that takes it
+    wait_by_signal: dict[int, int] = {}  # by Signal the Wait at the head of a queue that takes it
     front, stalled = 0, -1
 
     def consider(head: int) -> None:
-        signal = taken.get(head, -1)
+        signal = signal_by_wait.get(head, -1)
         if signal < 0 or done[signal]:
-            heappush(ready, (begun[head], head))
+            heappush(ready, (begins[head], head))
         else:
-            kept[signal] = head
+            wait_by_signal[signal] = head
 
-    while len(found) < count:
+    while len(service_sequence) < count:
         while front < count and (stalled < 0 or done[stalled]):
             queue = queues[engine[front]]
             if len(queue) > depths[engine[front]]:
@@ -88,11 +99,11 @@ def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begun: Sequence[int
             front += 1
         _, best = heappop(ready)
         done[best] = True
-        found.append(best)
+        service_sequence.append(best)
         queue = queues[engine[best]]
         queue.popleft()
         if queue:
             consider(queue[0])
-        if best in kept:
-            consider(kept.pop(best))
-    return found
+        if best in wait_by_signal:
+            consider(wait_by_signal.pop(best))
+    return service_sequence

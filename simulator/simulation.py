@@ -1,4 +1,4 @@
-"""What one run of a program left behind."""
+"""Describe the result of one run of a program."""
 
 from __future__ import annotations
 
@@ -15,18 +15,26 @@ from toolchain.machine import Demands, InstructionStream, Traffic
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a run left behind. Arrays are per operation of `flow`, the program with repeats and calls written out, in the order
-    of dispatch; times in cycles.
+    """A result of one run.
 
-    memory: uint8 by the memory's name, afterwards (values=False: the DRAM as it was, and no other). start, end: int64; empty with
-    timing=False. An operation takes the cycles start .. end - 1: at `start` its engine takes it up, at `end` the next may begin.
-    engine: index into `engines`, -1 for End. bound_by: 'compute' or a memory's name (what its end waited for), 'dispatch'
-    (the front end or a full queue kept its engine idle for longer than it ran) or 'wait' (a semaphore).
-    op_macs: int64, products of each operation, those with padding included.
-    traffic: by memory, bytes the program moves, and the same in whole bursts, as charged to the bandwidth.
-    peak_bytes: by memory, one past the highest byte touched. busy_cycles: per engine, without signals and waits.
-    unread: bytes that are written, or constant, and never read (empty with check=False). wanted, order, times: what each
-    operation asks for, its queue and the Signal that it takes, and what held it (None with timing=False).
+    Arrays are per operation of `flow`, the program with repeats and calls written out, in the order of dispatch.
+    Times are in cycles.
+
+    `memory`: uint8 by the memory's name, after the run (values=False: the DRAM as it was, and no other).
+    `start`, `end`: int64; empty with timing=False. An operation takes the cycles start .. end - 1.
+    At `start` the engine begins the operation, at `end` the next may begin.
+    `engine`: index into `engines`, -1 for End.
+    `bound_by`: 'compute' or a memory's name (what the end waited for), 'dispatch' or 'wait'.
+    'dispatch': the front end or a full queue kept the engine idle for longer than the operation ran; 'wait': a
+    semaphore.
+    `op_macs`: int64, products of each operation, those with padding included.
+    `traffic`: by memory, bytes the program moves, and the same in whole bursts, as charged to the bandwidth.
+    `peak_bytes`: by memory, one past the highest byte touched.
+    `busy_cycles`: per engine, without signals and waits.
+    `unread`: bytes that are written, or constant, and never read (empty with check=False).
+    `op_demands`: demands of each operation.
+    `order`: queue of each operation and the Signal that it takes.
+    `times`: causes of the delays of operations (None with timing=False).
     """
 
     memory: Mapping[str, np.ndarray]
@@ -40,7 +48,7 @@ class Simulation:
     traffic: dict[str, Traffic]
     peak_bytes: dict[str, int]
     flow: InstructionStream
-    wanted: Demands
+    op_demands: Demands
     order: RunOrder
     times: Timeline | None
     busy_cycles: dict[str, int] = field(default_factory=dict)
@@ -72,12 +80,12 @@ class Simulation:
 
     @property
     def sram_read_bytes(self) -> int:
-        """As charged to the port."""
+        """Return the bytes read from the SRAM, as charged to the port."""
         return self.traffic["sram"].read_burst_bytes
 
     @property
     def sram_write_bytes(self) -> int:
-        """As charged to the port."""
+        """Return the bytes written to the SRAM, as charged to the port."""
         return self.traffic["sram"].write_burst_bytes
 
     @property

@@ -1,8 +1,10 @@
-"""When each operation of a program runs (`toolchain.machine.timing_model`), and what its end waited for.
+"""Compute when each operation of a program runs (`toolchain.machine.timing_model`), and what its end waited for.
 
-More of anything (bandwidth, lanes, entries of queues) and less latency never make a program slower. That needs the order in which
-a memory serves the engines to be fixed by the program and not by the race (`simulator.service_order`): fair sharing among whoever
-is active at a moment does not have this property (`docs/simulator.md` shows a program that it slows down).
+More bandwidth, lanes or queue entries and less latency never make a program slower.
+That requires a service order of memories that is fixed by the program and not by the race
+(`simulator.service_order`).
+Fair sharing among the engines active at a moment lacks this property; `docs/simulator.md` shows a program
+that it slows down.
 """
 
 from __future__ import annotations
@@ -29,11 +31,16 @@ _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of ti
 
 @dataclass(frozen=True)
 class Timeline:
-    """start, end: int64[op] cycles; bound: int8[op], index into `bounds`. End operations start and end at `cycles`.
+    """A timeline of one run. End operations start and end at `cycles`.
 
-    ended_by: int64[op], End operations not among them, the port or COMPUTED. begun, asked: int64[op], when each was taken up and
-    when its latency began, before `start` where several are in flight. record: what held them. None of these of times that were
-    measured elsewhere.
+    The fields with default None are None for times that were measured elsewhere.
+
+    `start`, `end`: int64[op] cycles.
+    `bound`: int8[op], index into `bounds`.
+    `ended_by`: int64[op] without End operations, the port or COMPUTED.
+    `issue_starts`: int64[op], when each was taken up; before `start` where several are in flight.
+    `request_starts`: int64[op], when its latency began; before `start` where several are in flight.
+    `record`: causes of the delays of operations.
     """
 
     start: np.ndarray
@@ -43,13 +50,13 @@ class Timeline:
     busy_cycles: dict[str, int]
     bounds: tuple[str, ...]
     ended_by: np.ndarray | None = None
-    begun: np.ndarray | None = None
-    asked: np.ndarray | None = None
+    issue_starts: np.ndarray | None = None
+    request_starts: np.ndarray | None = None
     record: Record | None = None
 
 
 def bound_names(chip: Chip) -> tuple[str, ...]:
-    """What an operation's end can have waited for."""
+    """Return the names of everything that an operation's end can have waited for."""
     return (*BOUNDS, *(space.name for space in chip.spaces))
 
 
@@ -57,33 +64,39 @@ def timeline(
     chip: Chip,
     ops: Sequence[MachineOp],
     order: RunOrder,
-    wanted: Demands,
+    op_demands: Demands,
     touched: Sequence[tuple[Access, ...]],
     words: Sequence[int] | None,
     word_bytes: int = 0,
 ) -> Timeline:
-    """Times of every operation. touched: `accesses` of each. words: of instructions, of each, which the front end reads (None:
-    one each). word_bytes: of one, 0: they load no memory."""
+    """Compute the times of every operation.
+
+    `touched`: `accesses` of each operation.
+    `words`: instruction words of each operation that the front end reads (None: one each).
+    `word_bytes`: bytes of a word, 0: reading words loads no memory.
+    """
     count = len(order.legal)  # an End is the last of all operations
-    taken = [(order.taken[i],) if i in order.taken else () for i in range(count)]
-    behind = find_copy_dependences(chip, order, touched)
-    after = [(*signals, behind[i]) if i in behind else signals for i, signals in enumerate(taken)]
+    signals_before = [(order.signal_by_wait[i],) if i in order.signal_by_wait else () for i in range(count)]
+    copy_by_op = find_copy_dependences(chip, order, touched)
+    after = [(*signals, copy_by_op[i]) if i in copy_by_op else signals for i, signals in enumerate(signals_before)]
     words = [1] * len(ops) if words is None else words
     costs = [word_cycles(chip, word_bytes) * n for n in words]
     record = Record()
     columns = (
-        wanted.latency_cycles.tolist(),
-        wanted.compute_cycles.tolist(),
-        services(chip, with_program(chip, wanted, words, word_bytes)),
+        op_demands.latency_cycles.tolist(),
+        op_demands.compute_cycles.tolist(),
+        services(chip, with_program(chip, op_demands, words, word_bytes)),
     )
     stalls = [op.STALLS for op in ops[:count]]
-    asked = [OperationTiming(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
+    timings = [OperationTiming(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run = Contention(chip, record) if arbitrates(chip) else make_timing_model(chip, record)
-    run.run(asked, service_order(ops, order, wanted))
-    return _finished(chip, ops, order, run, record)
+    run.run(timings, service_order(ops, order, op_demands))
+    return _make_timeline(chip, ops, order, run, record)
 
 
-def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: TimingModel | Contention, record: Record) -> Timeline:
+def _make_timeline(
+    chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: TimingModel | Contention, record: Record
+) -> Timeline:
     count = len(run.end)
     start, end = np.array(run.start, np.int64), np.array(run.end, np.int64)
     engine, ended_by = np.array(order.engine[:count], np.int64), np.array(run.ended_by, np.int64)
@@ -106,7 +119,7 @@ def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Timing
         {name: int(n) for name, n in zip(order.names, busy)},
         bound_names(chip),
         ended_by,
-        np.array(run.begun, np.int64),
-        np.array(run.asked, np.int64),
+        np.array(run.issue_starts, np.int64),
+        np.array(run.request_starts, np.int64),
         record,
     )

@@ -1,8 +1,10 @@
-"""A run as a Chrome trace (opens in Perfetto and chrome://tracing): a track an engine with its operations and the causes of
-what lies between them; arrows from signals to waits; counters of live bytes of memories on the chip and of what ports give.
+"""Write a run as a Chrome trace, which opens in Perfetto and chrome://tracing.
 
+Each engine has a track with its operations and the causes of the gaps between them.
+Arrows lead from signals to waits. Counters show live bytes of on-chip memories and the bandwidth of ports.
 One cycle is one microsecond of trace time, so the viewer's times read as cycles.
-Format: Trace Event Format, Google, "X" (complete), "C" (counter), "s" and "f" (flow) and "M" (metadata) events.
+Format: Trace Event Format, Google, "X" (complete), "C" (counter), "s" and "f" (flow) and "M" (metadata)
+events.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ def chrome_trace(
     labels: Sequence[str] | None = None,
     causes: Attribution | None = None,
 ) -> dict[str, Any]:
-    """The trace of a run that was simulated with timing. ops: as dispatched. labels: a name of each, say its layer. causes: of
-    the run's cycles (None: `attribute_cycles` finds them)."""
+    """Return the trace of a run that was simulated with timing.
+
+    `ops`: as dispatched.
+    `labels`: a name of each operation, such as its layer.
+    `causes`: cycle breakdown of the run (None: `attribute_cycles` computes it).
+    """
     if len(run.start) != len(ops):
         raise InternalError(f"a trace of {len(ops)} operations needs a simulation with timing=True, has {len(run.start)} times")
     causes = attribute_cycles(chip, run) if causes is None else causes
@@ -40,7 +46,9 @@ def chrome_trace(
     events += [_metadata("thread_name", i + 1, name) for i, name in enumerate(run.engines)]
     events += _operations(ops, run, labels, causes)
     if causes is not None:
-        events += (_slice(g.queue, g.first, g.last, g.title, "idle", {**_place(run, g.op), **g.told}) for g in gaps(run, causes))
+        events += (
+            _slice(g.queue, g.first, g.last, g.title, "idle", {**_place(run, g.op), **g.details}) for g in gaps(run, causes)
+        )
     for number, (since, until) in enumerate(make_signal_arrows(run)):
         events.append(_arrow("s", since.queue, since.cycle, number))
         events.append({**_arrow("f", until.queue, until.cycle, number), "bp": "e"})
@@ -64,32 +72,32 @@ def _operations(
     ops: Sequence[MachineOp], run: Simulation, labels: Sequence[str] | None, causes: Attribution | None
 ) -> Iterator[Event]:
     """Signals and waits that took no time are left out."""
-    spent = {} if causes is None else sum_stalls_by_operation(run, causes)
+    stalls_by_op = {} if causes is None else sum_stalls_by_operation(run, causes)
     for i, op in enumerate(ops):
         engine, start, end = int(run.engine[i]), int(run.start[i]), int(run.end[i])
         if engine < 0 or (isinstance(op, Signal | Wait) and end == start):
             continue
         label = labels[i] if labels is not None else op.NAME
-        told: Event = {**_place(run, i), "bound_by": run.bound_by[i]}
+        event_args: Event = {**_place(run, i), "bound_by": run.bound_by[i]}
         if isinstance(op, Table) and op.function:
-            told["function"] = op.function.name.lower()
+            event_args["function"] = op.function.name.lower()
         if run.flow.iterations[i]:
-            told["iterations"] = [step + 1 for step, _ in run.flow.iterations[i]]
-        if i in spent:
-            told["cycles"] = spent[i]
+            event_args["iterations"] = [step + 1 for step, _ in run.flow.iterations[i]]
+        if i in stalls_by_op:
+            event_args["cycles"] = stalls_by_op[i]
         if isinstance(op, Signal | Wait):
             label = f"{op.NAME} {op.semaphore}"
-        yield _slice(engine, start, end, label, op.NAME, told)
+        yield _slice(engine, start, end, label, op.NAME, event_args)
 
 
 def _place(run: Simulation, op: int) -> Event:
-    """Which operation of the program; none: nothing."""
+    """Return the event arguments that name the operation of the program; empty for none."""
     return {} if op < 0 else {"op": run.flow.sources[op], "operation": run.flow[op].NAME}
 
 
-def _slice(queue: int, first: int, last: int, name: str, category: str, told: Event) -> Event:
+def _slice(queue: int, first: int, last: int, name: str, category: str, event_args: Event) -> Event:
     place = {"ph": "X", "pid": _PROCESS, "tid": queue + 1, "ts": first, "dur": last - first}
-    return {**place, "name": name, "cat": category, "args": told}
+    return {**place, "name": name, "cat": category, "args": event_args}
 
 
 def _arrow(phase: str, queue: int, cycle: int, number: int) -> Event:

@@ -1,4 +1,6 @@
-"""What a trace shows beside the operations: why a unit is idle, which signal let a wait go, what the ports of memories give."""
+"""Compute the trace tracks beside the operations: idle causes of units, signals that release waits, and
+bandwidth of memory ports.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class Gap(NamedTuple):
     last: int
     op: int
     title: str
-    told: dict[str, str]
+    details: dict[str, str]
 
 
 class Moment(NamedTuple):
@@ -32,26 +34,26 @@ class Moment(NamedTuple):
 
 
 def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
-    """Between the operations, and inside the waits."""
+    """Yield the gaps between the operations and inside the waits."""
     for queue, spans in enumerate(causes.units.values()):
         lasts = np.append(spans.first[1:], causes.cycles)
         for first, last, code, op in zip(spans.first.tolist(), lasts.tolist(), spans.reason.tolist(), spans.op.tolist()):
             reason = causes.reasons[code]
             if op < 0 or first < run.start[op] or (isinstance(run.flow[op], Wait) and reason.cause not in COMPUTING):
-                told = {"cause": reason.cause.value, **({"of": reason.of} if reason.of else {})}
-                yield Gap(queue, first, last, op, _title(reason), told)
+                details = {"cause": reason.cause.value, **({"of": reason.of} if reason.of else {})}
+                yield Gap(queue, first, last, op, _title(reason), details)
 
 
 def sum_stalls_by_operation(run: Simulation, causes: Attribution) -> dict[int, dict[str, Any]]:
     """Cycles by cause of each operation, from its start to its end."""
-    found: dict[int, dict[StallReason, int]] = {}
+    cycles_by_op: dict[int, dict[StallReason, int]] = {}
     for spans in causes.units.values():
         lasts = np.append(spans.first[1:], causes.cycles)
         for first, last, code, op in zip(spans.first.tolist(), lasts.tolist(), spans.reason.tolist(), spans.op.tolist()):
             if op >= 0 and first >= run.start[op]:
-                mine, reason = found.setdefault(op, {}), causes.reasons[code]
+                mine, reason = cycles_by_op.setdefault(op, {}), causes.reasons[code]
                 mine[reason] = mine.get(reason, 0) + last - first
-    return {op: by_cause(mine.items()) for op, mine in found.items()}
+    return {op: by_cause(mine.items()) for op, mine in cycles_by_op.items()}
 
 
 def _title(reason: StallReason) -> str:
@@ -61,8 +63,10 @@ def _title(reason: StallReason) -> str:
 
 
 def make_signal_arrows(run: Simulation) -> Iterator[tuple[Moment, Moment]]:
-    """From each signal to the wait that takes it, where the wait took time. A signal that took none is drawn at the last cycle of
-    what its unit did before."""
+    """Yield an arrow from each signal to the wait that takes it, where the wait took time.
+
+    A signal that took no time is drawn at the last cycle of its unit's previous activity.
+    """
     before: dict[int, int] = {}  # by queue, the end of what took time last
     ends: dict[int, int] = {}
     for op, queue in enumerate(run.order.engine):
@@ -70,7 +74,7 @@ def make_signal_arrows(run: Simulation) -> Iterator[tuple[Moment, Moment]]:
             ends[op] = before.get(queue, 0)
         if run.end[op] > run.start[op]:
             before[queue] = int(run.end[op])
-    for wait, signal in sorted(run.order.taken.items()):
+    for wait, signal in sorted(run.order.signal_by_wait.items()):
         took = run.end[signal] > run.start[signal]
         since = int(run.start[signal]) if took else ends[signal] - 1
         if since >= 0 and run.end[wait] > run.start[wait]:
@@ -84,7 +88,7 @@ def port_rates(chip: Chip, run: Simulation) -> Iterator[tuple[str, int, float]]:
     served = np.array(run.times.record.served, np.int64).reshape(-1, 4)
     for port in sorted(set(served[:, 1].tolist())):
         space = chip.spaces[port // 2]
-        read, written = run.wanted.read_burst_bytes[port // 2], run.wanted.write_burst_bytes[port // 2]
+        read, written = run.op_demands.read_burst_bytes[port // 2], run.op_demands.write_burst_bytes[port // 2]
         moved = read + written if space.memory.shared_ports else written if port % 2 else read
         name = space.name if space.memory.shared_ports else f"{space.name} {'write' if port % 2 else 'read'}"
         free, rate = -1, 0.0

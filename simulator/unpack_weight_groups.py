@@ -14,15 +14,19 @@ Array = NDArray[Any]
 
 
 def unpack_weight_groups(rows: Array, size: int, part_bytes: int, count: int, keys: GroupKeys) -> tuple[Array, WeightGroups]:
-    """rows: uint8[o, bytes], by `keys.layout`; size: weights of a group, part_bytes: of its codes, count: groups of a row.
+    """Return codes uint8[o, bytes] without the scales and minima stored with them, and these as weight groups.
 
-    Codes uint8[o, bytes] without what is beside them, and that."""
+    `rows`: uint8[o, bytes], laid out by `keys.layout`.
+    `size`: weights of a group.
+    `part_bytes`: bytes of a group's codes.
+    `count`: groups of a row.
+    """
     outputs, (scale, minimum) = len(rows), (keys.scale_bytes, keys.minimum_bytes)
     row_bytes = rows.shape[1] - count * keys.entry_bytes
     if keys.layout == "blocks":
-        whole = np.zeros((outputs, count * (keys.entry_bytes + part_bytes)), np.uint8)
-        whole[:, : rows.shape[1]] = rows
-        parts = whole.reshape(outputs, count, -1)
+        padded_rows = np.zeros((outputs, count * (keys.entry_bytes + part_bytes)), np.uint8)
+        padded_rows[:, : rows.shape[1]] = rows
+        parts = padded_rows.reshape(outputs, count, -1)
         scales, minima, codes = np.split(parts, [scale, keys.entry_bytes], 2)
         return codes.reshape(outputs, -1)[:, :row_bytes], _groups(size, scales, minima)
     ends = np.cumsum([row_bytes, count * scale])
@@ -34,7 +38,10 @@ def unpack_weight_groups(rows: Array, size: int, part_bytes: int, count: int, ke
 
 
 def _groups(size: int, scales: Array, minima: Array) -> WeightGroups:
-    """scales, minima: uint8[o, g, bytes]."""
+    """Return weight groups.
+
+    `scales`, `minima`: uint8[o, g, bytes].
+    """
     return WeightGroups(size, _numbers(scales, "u"), _numbers(minima, "i") if minima.shape[2] else None)
 
 

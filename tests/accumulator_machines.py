@@ -13,8 +13,12 @@ from toolchain.isa.machine import read_table
 
 
 def emitting(machine: Machine, kind: str = "descriptors", banks: int = 2, lanes: int = 16, **engines: Any) -> Machine:
-    """banks: how often the memory holds the accumulators of one instruction; lanes: of the function emit. engines: keys that are
-    given besides, by engine."""
+    """Return the machine with accumulators in a memory, from which its vector engine emits.
+
+    `banks`: how often the memory holds the accumulators of one instruction.
+    `lanes`: lanes of the function emit.
+    `engines`: further keys, by engine.
+    """
     data = json.loads(machine.chip.model_dump_json())
     accumulators = machine.chip.array.accumulators
     rates = {"read_bytes_per_cycle": 64.0, "write_bytes_per_cycle": 64.0, "alignment_bytes": accumulators.sum_bytes}

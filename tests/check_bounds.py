@@ -1,4 +1,4 @@
-"""What holds of every program: it moves and takes no less than the bounds beside it say."""
+"""Check that every program moves and takes no less than its bounds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 
 def dram_bytes(figures: Mapping[str, Any]) -> int:
-    """That a program moved."""
+    """Return the bytes of DRAM that a program moved."""
     return figures["dram_read_bytes"] + figures["dram_write_bytes"]
 
 
 def require_bounds(figures: Mapping[str, Any]) -> None:
-    """figures: of a build or a run with times."""
+    """Require that the figures respect their bounds.
+
+    `figures`: figures of a build or a run with times.
+    """
     bounds = figures["bounds"]
     assert dram_bytes(figures) >= figures["dram_bound_bytes"] == sum(bounds["dram"].values())
     assert figures["dram_write_bytes"] >= bounds["dram"]["outputs"]

@@ -27,8 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _share_bytecode(config: pytest.Config) -> None:
-    """Where Python is told to write no bytecode, what tests start would compile the whole project each time: it has a folder for
-    as long as the tests run."""
+    """Share a folder for bytecode among the processes of the tests.
+    Python may be told to write no bytecode; then each process would compile the whole project. The folder exists as long as
+    the tests run.
+    """
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) is not None:
         folder = tempfile.TemporaryDirectory(prefix="bytecode")
         os.environ["PYTHONPYCACHEPREFIX"] = folder.name
@@ -40,17 +42,17 @@ SHIPPED = calibrate_network.BY_DEFAULT
 
 @pytest.fixture
 def repaired_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As whoever asks for nothing has it."""
+    """Repair by the shipped default, as a user without options gets it."""
     monkeypatch.setattr(calibrate_network, "BY_DEFAULT", SHIPPED)
 
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether to write what was found in the place of comparing it."""
+    """Return whether to write results instead of comparing them."""
     return bool(request.config.getoption("--update-golden"))
 
 
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that judge on what they calibrated on: ranges end where values do."""
+    """End ranges where values end, for tests that judge on their calibration data."""
     monkeypatch.setattr("quant.parameters.activations._with_tails", lambda r, numerics: r)

@@ -34,15 +34,15 @@ def decomposing(machine: Machine, *names: str) -> Machine:
     return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
 
 
-def whole(machine: Machine) -> Machine:
+def remove_decomposition(machine: Machine) -> Machine:
     """The machine without `limits.decompose`: an operator is its own or the host's."""
     limits = machine.chip.limits.model_copy(update={"decompose": ()})
     return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
 
 
-def mixed() -> Machine:
+def make_mixed_machine() -> Machine:
     """edge16 whose tensors may have int16 codes too, and no operator in steps."""
-    data = json.loads(whole(load_machine("edge16")).chip.model_dump_json())
+    data = json.loads(remove_decomposition(load_machine("edge16")).chip.model_dump_json())
     data["name"] = "edge16_mixed"
     table = {"entries": 256, "interpolation": "tosa"}
     data["numerics"].update({"more_activations": ["int16"], "add_left_shift": 14, "table": table})
@@ -54,7 +54,7 @@ def mixed() -> Machine:
     return Machine(chip, Isa(words, chip))
 
 
-def saved(
+def save_model(
     graph: str, folder: Path, samples: int = 12, low: float = -4.0, high: float = 5.0, opset: int = 17
 ) -> tuple[Path, Path]:
     """The model, its weights drawn, and calibration data of rows that are unlike."""
@@ -73,12 +73,15 @@ def saved(
 
 
 def require_equal_in_steps(folder: Path, model: onnx.ModelProto, machine: Machine, level: int) -> None:
-    """Takes operators apart; the simulator's bytes and outputs equal the reference's, where the smallest tiles have room and
-    random inputs have finite results: a variance of 0 may be less in float, and the logarithm of 0 is none."""
+    """Require that the simulator equals the reference, bytes and outputs, when operators are decomposed.
+    Refusals are accepted where the smallest tiles have no room or random inputs have no finite results. A variance of 0 may be
+    less in float,
+    and 0 has no logarithm.
+    """
     onnx.save(model, folder / "random.onnx")
     try:
         built = build(folder / "random.onnx", BuildOptions(decomposing(machine), level=level))
     except CompileError as fault:
-        assert any(said in str(fault) for said in ("smallest tile needs", "random inputs need not lie where")), fault
+        assert any(reason in str(fault) for reason in ("smallest tile needs", "random inputs need not lie where")), fault
         return
     require_exact(built)

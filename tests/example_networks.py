@@ -12,7 +12,7 @@ import onnx
 FOLDER = Path(__file__).parents[1] / "examples" / "networks"
 
 
-def filled(network: str) -> onnx.ModelProto:
+def fill_network(network: str) -> onnx.ModelProto:
     return _fill_weights().filled(FOLDER / f"{network}.graph.onnx")
 
 

@@ -21,72 +21,76 @@ _WAYS = RegionPlanner._layer_by_layer
 
 
 def first_way(planner: RegionPlanner) -> list[RegionPlan]:
-    """In the place of `Planner._layer_by_layer`: nothing is raced beside the plan that few works call fastest."""
+    """Replace `RegionPlanner._layer_by_layer`, so that no other plan competes with the one that few tile tasks make look
+    fastest."""
     return _WAYS(planner)[:1]
 
 
 @contextmanager
-def forced_turns(counts: Counter[str]) -> Iterator[None]:
-    """While it lasts builds from -O2 on are planned so. counts: of cascades and their layers, is added to."""
+def force_cascade_plans(counts: Counter[str]) -> Iterator[None]:
+    """Force cascades in builds from -O2 on in this block.
+
+    `counts`: counts of cascades and their layers, which the builds increase.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RegionPlanner, "cascaded", lambda planner, plan: _forced(planner, plan, counts))
+        patch.setattr(RegionPlanner, "cascaded", lambda planner, plan: _force_cascades(planner, plan, counts))
         patch.setattr(RegionTilings, "cycles", _dear(RegionTilings.cycles))
         patch.setattr(RegionPlanner, "_layer_by_layer", first_way)  # none beside the one in turns
         yield
 
 
 def _dear(cycles_alone):  # type: ignore[no-untyped-def]
-    def found(layers, index, resident, room, by):  # type: ignore[no-untyped-def]
+    def scaled_cycles(layers, index, resident, room, by):  # type: ignore[no-untyped-def]
         cycles = cycles_alone(layers, index, resident, room, by)
         return None if cycles is None else cycles * 100
 
-    return found
+    return scaled_cycles
 
 
-def _forced(planner: RegionPlanner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
+def _force_cascades(planner: RegionPlanner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
     near, rounds = planner.options.near, planner.options.rounds
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, CostWeights(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
         spilled = _all_spilled(planner, plan)
         with _in_columns() if len(planner.layers) % 3 else nullcontext():
             way = planner._cuts(int(planner.size * share), spilled, by)
-            found = planner._cut(way, way.best(near, rounds))
-        if len(planner.layers) % 3 and (found is None or not found.cascades):
+            cut_plan = planner._cut(way, way.best(near, rounds))
+        if len(planner.layers) % 3 and (cut_plan is None or not cut_plan.cascades):
             planner.cascade_costs.clear()
             way = planner._cuts(int(planner.size * share), spilled, by)
-            found = planner._cut(way, way.best(near, rounds))
-        if found is not None:
-            counts["cascades"] += bool(found.cascades)
-            inside = [found.layers[i].plan for c in found.cascades for i in c.layers]
+            cut_plan = planner._cut(way, way.best(near, rounds))
+        if cut_plan is not None:
+            counts["cascades"] += bool(cut_plan.cascades)
+            inside = [cut_plan.layers[i].plan for c in cut_plan.cascades for i in c.layers]
             counts["layers in turns"] += len(inside)
-            counts["layers in blocks of channels"] += sum(len(c.layers) for c in found.cascades if c.stripes.sweep.channels)
-            counts["layers in blocks of columns"] += sum(len(c.layers) for c in found.cascades if c.stripes.sweep.columns)
-            counts["layers whose inputs stay for all blocks"] += sum(_stays(found, c) for c in found.cascades)
+            counts["layers in blocks of channels"] += sum(len(c.layers) for c in cut_plan.cascades if c.stripes.sweep.channels)
+            counts["layers in blocks of columns"] += sum(len(c.layers) for c in cut_plan.cascades if c.stripes.sweep.columns)
+            counts["layers whose inputs stay for all blocks"] += sum(_stays(cut_plan, c) for c in cut_plan.cascades)
             counts["in turns on several units"] += sum(plan is not None and len(plan.units) > 1 for plan in inside)
-            return found
+            return cut_plan
     return plan
 
 
 @contextmanager
 def _in_columns() -> Iterator[None]:
-    """Where blocks of columns are possible whole rows do not fit."""
+    """Exclude full rows where blocks of columns are possible."""
     highest = GroupingSearch._highest
 
-    def found(cuts: GroupingSearch, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
+    def find_highest(cuts: GroupingSearch, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
         possible = cuts._cascades.columns(step.first, step.end, step.own)
         return highest(cuts, step, sweep, most, stay) if sweep.columns or not possible else []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GroupingSearch, "_highest", found)
+        patch.setattr(GroupingSearch, "_highest", find_highest)
         yield
 
 
 def _stays(plan: RegionPlan, cascade: Cascade) -> int:
     """Layers of blocks of channels with more slots for an input than rings have."""
-    own = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.sweep.channels else []
-    return sum(any(r.buffer.role == "input" and r.copies > 2 for r in p.rings) for p in own if p is not None)
+    layer_plans = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.sweep.channels else []
+    return sum(any(r.buffer.role == "input" and r.copies > 2 for r in p.rings) for p in layer_plans if p is not None)
 
 
 def _all_spilled(planner: RegionPlanner, plan: RegionPlan) -> RegionPlan:
-    """So that every layer may take turns."""
+    """Return the plan with all tensors spilled, so that every layer may join a cascade."""
     return replace(plan, spilled=tuple(planner.storages.values()), resident=frozenset())

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from quant.fixed_point.core.codes import CodeType
-from tests.random_exports import EXPORTS, given_out_twice, rows
+from tests.random_exports import EXPORTS, return_twice, rows
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
 from tests.random_units import (
@@ -74,7 +74,7 @@ def networks(draw: Any) -> DrawnModel:
 
 
 @st.composite
-def exported_networks(draw: Any) -> DrawnModel:
+def draw_exported_network(draw: Any) -> DrawnModel:
     """2 to 8 layers over one to three inputs of any rank, as exporters of all times write them."""
     net = Network(draw, draw(st.sampled_from(OPSETS)), draw(st.booleans()))
     for name in ("x", "y", "z")[: draw(st.sampled_from([1, 1, 2, 3]))]:
@@ -86,7 +86,7 @@ def exported_networks(draw: Any) -> DrawnModel:
         net.add("Sigmoid", [name], net.shapes[name])
     rows(net)
     if len(net.nodes) % 4 == 0:
-        given_out_twice(net)
+        return_twice(net)
     return net.model()
 
 
@@ -112,8 +112,10 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     mac["accumulators"]["entries"] = max(mac["rows"] * mac["columns"], draw(st.sampled_from([64, 256, 1024, 8192])))
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))
     lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))
-    kept = [f for f in vector["functions"] if draw(st.booleans())] if draw(st.integers(0, 3)) == 0 else vector["functions"]
-    vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept} | draw_single_functions(draw)
+    chosen_functions = (
+        [f for f in vector["functions"] if draw(st.booleans())] if draw(st.integers(0, 3)) == 0 else vector["functions"]
+    )
+    vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in chosen_functions} | draw_single_functions(draw)
     if draw(st.booleans()):
         vector["functions"]["softmax"] = {"lanes": lanes, "startup": startup}
     dma["dimensions"], dma["channels"] = draw(st.sampled_from([1, 2, 3, 4, 4])), draw(st.sampled_from([1, 1, 2, 3, 4, 4]))
@@ -174,7 +176,8 @@ _CONTROLS: tuple[dict[str, Any], ...] = (
 
 
 def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType:
-    """Of activations and of weights, and what sums and tables of 16 bits need. Gives the widest of the activations."""
+    """Draw types of activations and of weights, and what sums and tables of 16 bits need; return the widest type of
+    activations."""
     activation = CodeType(draw(st.sampled_from(get_args(ActivationName))))
     weight = draw(st.sampled_from(get_args(WeightName)))
     others = [name for name in get_args(ActivationName) if name != activation]
@@ -183,10 +186,10 @@ def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType
     types = [activation, *(CodeType(name) for name in more)]
     operands = [codes for codes in types if not codes.is_wide]
     weights = [weight, *draw(st.sampled_from([[], [], [n for n in get_args(WeightName) if n != weight]]))]
-    known = [(rate["activation"], rate["weight"]) for rate in mac["types"]]
+    default_pairs = [(rate["activation"], rate["weight"]) for rate in mac["types"]]
     rates = st.sampled_from([1.0, 0.5])
     pairs = [{"activation": name, "weight": w, "rate": draw(rates)} for name in operands for w in weights]
-    mac["types"] = [*pairs, *(r for r, (a, w) in zip(mac["types"], known) if w not in weights or a not in types)]
+    mac["types"] = [*pairs, *(r for r, (a, w) in zip(mac["types"], default_pairs) if w not in weights or a not in types)]
     interpolation = draw(st.sampled_from(["tosa", "tflite"])) if any(t.interpolates for t in types) else "none"
     table = {"entries": activation.table_entries, "interpolation": interpolation}
     numerics |= {

@@ -1,5 +1,8 @@
-"""How often each key and value of a machine is drawn: python -m tests.random_counts [COUNT]. Engines count by kind, lists by what
-they hold. Exit code 1 where a value that is drawn from a list comes less than once in a hundred machines."""
+"""Count how often each key and value of a machine is drawn: python -m tests.random_counts [COUNT].
+
+Engines count by kind, lists by what they hold. The exit code is 1 where a value of a list occurs less than once in a
+hundred machines.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,18 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def of_machine(chip: Chip) -> set[tuple[str, str]]:
     data = chip.model_dump(mode="json", exclude={"description", "isa", "engines"})
-    found = set(flat(data))
+    pairs = set(flat(data))
     for engine in chip.model_dump(mode="json", include={"engines"})["engines"].values():
         kind = f"engines.{engine['kind']}"
         functions = engine.pop("functions", {})
-        found |= set(flat(engine, kind))
-        found |= {(f"{kind}.functions", name) for name in functions}
-        found |= {pair for rate in functions.values() for pair in flat(rate, f"{kind}.functions.NAME")}
-    return found | {(f"units of {kind}", str(len(chip.of_kind(kind)))) for kind in ("mac_array", "vector", "dma")}
+        pairs |= set(flat(engine, kind))
+        pairs |= {(f"{kind}.functions", name) for name in functions}
+        pairs |= {pair for rate in functions.values() for pair in flat(rate, f"{kind}.functions.NAME")}
+    return pairs | {(f"units of {kind}", str(len(chip.of_kind(kind)))) for kind in ("mac_array", "vector", "dma")}
 
 
 def drawn(count: int) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
 
     @settings(
         max_examples=count,
@@ -57,18 +60,18 @@ def drawn(count: int) -> Counter[tuple[str, str]]:
     )
     @given(machine=machines())
     def note(machine: DrawnMachine) -> None:
-        found.update(of_machine(machine.machine.chip))
+        counts.update(of_machine(machine.machine.chip))
 
     note()
-    return found
+    return counts
 
 
 def main(count: int) -> int:
-    found = drawn(count)
-    few = {pair for pair, times in found.items() if times < FEWEST * count and pair[0] not in DERIVED}
-    for (key, value), times in sorted(found.items()):
+    counts = drawn(count)
+    few = {pair for pair, times in counts.items() if times < FEWEST * count and pair[0] not in DERIVED}
+    for (key, value), times in sorted(counts.items()):
         print(f"{times:7}  {key}: {value}{'  FEW' if (key, value) in few else ''}")
-    print(f"{len(found)} values, {len(few)} of them in fewer than {FEWEST:.0%} of {count} machines")
+    print(f"{len(counts)} values, {len(few)} of them in fewer than {FEWEST:.0%} of {count} machines")
     return int(bool(few))
 
 

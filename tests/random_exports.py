@@ -69,7 +69,7 @@ def _residual(net: Network) -> None:
         net.add("Add", [y, x] if net.choose(0, 1) else [x, y], net.shapes[x])
 
 
-def _padded_pool(net: Network) -> None:
+def _pad_and_pool(net: Network) -> None:
     x = net.pick(4)
     if not x or min(net.shapes[x][2:]) < 2:
         return
@@ -125,22 +125,22 @@ def _shuffle(net: Network) -> None:
         return
     n, c, h, w = net.shapes[x]
     five = net.add("Reshape", [x, net.integers([n, 2, c // 2, h, w])], (n, 2, c // 2, h, w))
-    turned = net.add("Transpose", [five], (n, c // 2, 2, h, w), perm=[0, 2, 1, 3, 4])
-    net.add("Reshape", [turned, net.integers([n, c, h, w])], (n, c, h, w))
+    transposed = net.add("Transpose", [five], (n, c // 2, 2, h, w), perm=[0, 2, 1, 3, 4])
+    net.add("Reshape", [transposed, net.integers([n, c, h, w])], (n, c, h, w))
 
 
 def _gemm(net: Network) -> None:
     x = net.pick(2)
     if not x:
         return
-    turned, weights_turned = net.number(0, 1), net.number(0, 1)
-    k, m = net.shapes[x] if turned else net.shapes[x][::-1]
+    is_transposed, weights_turned = net.number(0, 1), net.number(0, 1)
+    k, m = net.shapes[x] if is_transposed else net.shapes[x][::-1]
     n = net.number(1, 6)
     inputs = [x, net.weight((n, k) if weights_turned else (k, n), k)]
     if net.opset < 11 or net.choose(0, 1):
         inputs.append(net.constant(net.choose((n,), (1, n), (1,), (m, n), (m, 1))))
     factors = {"alpha": net.choose(1.0, 0.5), "beta": net.choose(1.0, -1.5)}
-    net.add("Gemm", inputs, (m, n), transA=turned, transB=weights_turned, **factors)
+    net.add("Gemm", inputs, (m, n), transA=is_transposed, transB=weights_turned, **factors)
 
 
 def _matmul(net: Network) -> None:
@@ -196,8 +196,8 @@ def _function(net: Network) -> None:
         x = net.add("Add", [net.add("Sigmoid", [x], shape), net.floats(0.5)], shape)
     elif kind == "Gelu":
         inner = net.add("Erf", [net.add("Div", [x, net.floats(np.sqrt(2))], shape)], shape)
-        whole = net.add("Mul", [x, net.add("Add", [inner, net.floats(1.0)], shape)], shape)
-        net.add("Mul", [whole, net.floats(0.5)], shape)
+        product = net.add("Mul", [x, net.add("Add", [inner, net.floats(1.0)], shape)], shape)
+        net.add("Mul", [product, net.floats(0.5)], shape)
         return
     net.add(kind, [x], shape)
 
@@ -255,7 +255,7 @@ def _prelu(net: Network) -> None:
 
 
 def _quotient(net: Network) -> None:
-    """By a tensor that is never near nothing."""
+    """Add a quotient by a tensor that stays away from zero."""
     x = net.pick()
     shape = net.shapes[x]
     away = net.add(
@@ -266,7 +266,7 @@ def _quotient(net: Network) -> None:
     net.add("Div", [x, away], shape)
 
 
-def given_out_twice(net: Network) -> None:
+def return_twice(net: Network) -> None:
     """The last tensor; nothing is drawn."""
     x, shape = list(net.shapes.items())[-1]
     for _ in range(2):
@@ -276,10 +276,10 @@ def given_out_twice(net: Network) -> None:
 def rows(net: Network) -> None:
     """Into a sample of the last tensor that has rows, where a number says that is computed and always the same; nothing is
     drawn."""
-    found = [(x, shape) for x, shape in net.shapes.items() if len(shape) > 1]
-    if net.opset < 24 or not found:
+    candidates = [(x, shape) for x, shape in net.shapes.items() if len(shape) > 1]
+    if net.opset < 24 or not candidates:
         return
-    x, (samples, *lies) = found[-1]
+    x, (samples, *lies) = candidates[-1]
     axis, x = 1, x if samples == 1 else net.slice(x, [0], [1], [0], [1], (1, *lies))
     count = 1 + len(net.nodes) % lies[0]
     new = net.slice(x, [0], [count], [axis], [1], (1, count, *lies[1:]))
@@ -294,5 +294,5 @@ EXPORTS = [
     *(_one_number, _one_number, _conv_transpose, _same_convolution, _expand, _squeeze, _shuffle, _gemm),
     *(_channels_and_space, _channels_and_space),
     *(_matmul, _reduce, _reduce, _softmax, _norm, _function, _function, _several, _gather, _pad_by_copies, _linear, _nothing),
-    *(_prelu, _quotient, _residual, _residual, _padded_pool, _padded_pool),
+    *(_prelu, _quotient, _residual, _residual, _pad_and_pool, _pad_and_pool),
 ]

@@ -62,7 +62,7 @@ def _binary(net: Network) -> None:
 
 
 def _choice(net: Network) -> None:
-    """Of values that are alike where the choice between them changes: beside a step all roundings are right."""
+    """Add a choice between values that are equal where the choice changes; next to a step all roundings are right."""
     a = net.pick()
     shape = net.shapes[a]
     same = [n for n, s in net.shapes.items() if s == shape and n != a]
@@ -81,7 +81,7 @@ def _choice(net: Network) -> None:
 
 
 def _truth(net: Network, a: str, b: str) -> tuple[str, bool]:
-    """Of two tensors or one and a constant, and whether it says that a is above b."""
+    """Return a truth of two tensors or one and a constant, and whether it says that a is above b."""
     kind = net.choose("Greater", "Less", *(("GreaterOrEqual", "LessOrEqual") * 2 if net.opset >= 12 else ()))
     operands, above = ([b, a], False) if net.draw(st.booleans()) else ([a, b], True)
     truth, above = net.inner(kind, operands), above == kind.startswith("Greater")
@@ -105,15 +105,15 @@ def _position(net: Network) -> None:
     smallest = net.draw(st.booleans())
     place = net.inner("ArgMin", [net.add("Neg", [x], shape)], **where) if smallest else net.inner("ArgMax", [x], **where)
     if len(shape) == 1 or net.draw(st.booleans()):  # OneHot wants an axis of its indices
-        there = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
+        is_at_position = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
     else:
         flat = net.inner("Squeeze", [place, net.integers([len(shape) - 1])])
         hot = net.inner("OneHot", [flat, net.integers([shape[-1]]), net.floats([0.0, 1.0])])
-        there = net.inner("Cast", [hot], to=9)
-    kept = net.inner("Where", [there, x, net.floats(-1.0)])
-    net.shapes[kept] = shape
-    net.reduce("ReduceMax", kept, [len(shape) - 1], 1)
-    del net.shapes[kept]
+        is_at_position = net.inner("Cast", [hot], to=9)
+    masked = net.inner("Where", [is_at_position, x, net.floats(-1.0)])
+    net.shapes[masked] = shape
+    net.reduce("ReduceMax", masked, [len(shape) - 1], 1)
+    del net.shapes[masked]
 
 
 def _channel_scale(net: Network) -> None:
@@ -148,7 +148,7 @@ def _pool(net: Network) -> None:
     size = [(s + pads[i] + pads[i + 2] - kernel[i]) // stride[i] + 1 for i, s in enumerate((h, w))]
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pads}
     if net.opset >= 10 and net.draw(st.booleans()):
-        ceiled = [_ceiled(*a) for a in zip((h, w), kernel, stride, pads[:2], pads[2:])]
+        ceiled = [_count_ceiled_windows(*a) for a in zip((h, w), kernel, stride, pads[:2], pads[2:])]
         undropped = [-(-(s + pads[i] + pads[i + 2] - kernel[i]) // stride[i]) + 1 for i, s in enumerate((h, w))]
         # onnxruntime infers another shape than it computes where an AveragePool drops a window: it refuses what follows
         if kind == "MaxPool" or ceiled == undropped:
@@ -158,7 +158,7 @@ def _pool(net: Network) -> None:
     net.add(kind, [x], (n, c, *size), **attributes)
 
 
-def _ceiled(size: int, kernel: int, stride: int, before: int, after: int) -> int:
+def _count_ceiled_windows(size: int, kernel: int, stride: int, before: int, after: int) -> int:
     """Windows of a pool with ceil_mode; one that would begin in the padding behind is dropped (ONNX, MaxPool)."""
     count = -(-(size + before + after - kernel) // stride) + 1
     return count - 1 if (count - 1) * stride >= size + before else count
@@ -283,21 +283,21 @@ def _matmul(net: Network) -> None:
         _matmul_of_constant(net, x)
         return
     perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-    turned = net.add("Transpose", [x], tuple(shape[p] for p in perm), perm=perm)
+    transposed = net.add("Transpose", [x], tuple(shape[p] for p in perm), perm=perm)
     if np.prod(shape[:-1]) * shape[-2] < 20000:
-        net.add("MatMul", [x, turned], (*shape[:-1], shape[-2]))
+        net.add("MatMul", [x, transposed], (*shape[:-1], shape[-2]))
 
 
 def _matmul_of_constant(net: Network, x: str) -> None:
-    """On either side, one for all matrices or one for each."""
+    """Add a product with a constant on either side, one for all matrices or one for each."""
     *batch, rows, columns = net.shapes[x]
-    own, size = (tuple(batch) if net.number(0, 1) else ()), net.number(1, 12)
-    if np.prod(own) * max(rows, columns) * size > 20000:
+    batch_shape, size = (tuple(batch) if net.number(0, 1) else ()), net.number(1, 12)
+    if np.prod(batch_shape) * max(rows, columns) * size > 20000:
         return
     if net.number(0, 1):
-        net.add("MatMul", [net.weight((*own, size, rows)), x], (*batch, size, columns))
+        net.add("MatMul", [net.weight((*batch_shape, size, rows)), x], (*batch, size, columns))
     else:
-        net.add("MatMul", [x, net.weight((*own, columns, size))], (*batch, rows, size))
+        net.add("MatMul", [x, net.weight((*batch_shape, columns, size))], (*batch, rows, size))
 
 
 def _softmax(net: Network) -> None:

@@ -115,10 +115,10 @@ class Network:
     def reduce(self, kind: str, x: str, axes: Sequence[int], keep: int) -> str:
         shape = self.shapes[x]
         places = {a % len(shape) for a in axes}
-        kept = tuple(1 if i in places else n for i, n in enumerate(shape) if keep or i not in places)
+        reduced_shape = tuple(1 if i in places else n for i, n in enumerate(shape) if keep or i not in places)
         if self.opset >= (13 if kind == "ReduceSum" else 18):
-            return self.add(kind, [x, self.integers(axes)], kept, keepdims=keep)
-        return self.add(kind, [x], kept, axes=list(axes), keepdims=keep)
+            return self.add(kind, [x, self.integers(axes)], reduced_shape, keepdims=keep)
+        return self.add(kind, [x], reduced_shape, axes=list(axes), keepdims=keep)
 
     def squeeze(self, kind: str, x: str, axes: Sequence[int], shape: Shape) -> str:
         if self.opset >= 13:
@@ -160,7 +160,7 @@ class Network:
         return self.add("Resize", [x, roi, scales], size, **attributes)
 
     def model(self) -> DrawnModel:
-        """What nothing else reads is an output; of the inputs those that are read."""
+        """Return the model: its outputs are tensors without a reader, and its inputs those that are read."""
         read = {i for n in self.nodes for i in n.input}
         outputs = [o for n in self.nodes if n.op_type != "Constant" for o in n.output if o not in read]
         shapes = self.shapes

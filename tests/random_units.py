@@ -14,7 +14,10 @@ _FREQUENCIES = st.sampled_from([None, None, 250_000_000, 1_000_000_000])  # of m
 
 
 def draw_units(draw: Any, data: dict[str, Any]) -> None:
-    """data: a chip as JSON, whose engines are mac, vector and dma. Every second machine has one unit of each kind."""
+    """Draw more units for a machine; every second machine has one unit of each kind.
+
+    `data`: a chip as JSON, whose engines are mac, vector and dma.
+    """
     if draw(st.booleans()):
         _more_units(draw, data)
     if draw(st.booleans()):
@@ -35,9 +38,9 @@ def _more_units(draw: Any, data: dict[str, Any]) -> None:
     if draw(st.booleans()):
         engines["pooler"] = _vector(draw, engines["vector"])
     if draw(st.booleans()):
-        engines["mover"] = _mover(draw, engines["dma"])
+        engines["mover"] = _draw_second_dma(draw, engines["dma"])
     if draw(st.integers(0, 2)):
-        _apart(draw, data)
+        _draw_separate_engine(draw, data)
 
 
 _SINGLE = sorted(TABLE_FUNCTIONS.keys() - {"table"})
@@ -53,7 +56,7 @@ def draw_single_functions(draw: Any) -> dict[str, Any]:
 
 
 def draw_timing(draw: Any) -> dict[str, Any] | str:
-    """Of an array: ideal, as where nothing is said, or some terms."""
+    """Return the timing of an array: ideal, as by default, or with some terms."""
     if draw(st.integers(0, 2)) == 0:
         return "ideal"
     rates = st.sampled_from([None, 1, 5, 64, "unlimited"])
@@ -76,7 +79,7 @@ def draw_timing(draw: Any) -> dict[str, Any] | str:
 
 
 def draw_requests(draw: Any) -> dict[str, Any]:
-    """What DMA channels ask of memories in."""
+    """Return how DMA channels request memories."""
     return {
         "runs": draw(st.sampled_from(["whole_beats", "packed"])),
         "request_cycles": draw(st.sampled_from([0, 2, 14])),
@@ -111,7 +114,7 @@ def draw_pairs(draw: Any, data: dict[str, Any]) -> None:
 
 
 def draw_mappings(draw: Any) -> dict[str, Any]:
-    """Of an array: dataflows and depthwise modes, at times several."""
+    """Return the mappings of an array: dataflows and depthwise modes, at times several."""
     dataflow, depthwise = draw(st.sampled_from(["os", "ws", "is"])), draw(st.sampled_from(["diagonal", "column", "none"]))
     more = draw(st.sampled_from([(), (), ("ws",), ("is", "os")]))
     return {
@@ -147,7 +150,7 @@ def _vector(draw: Any, vector: dict[str, Any]) -> dict[str, Any]:
     return {**vector, "count": draw(st.sampled_from([1, 2])), "functions": functions}
 
 
-def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
+def _draw_second_dma(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
     return {
         **dma,
         "channels": draw(st.sampled_from([1, 2, 2])),
@@ -160,8 +163,9 @@ def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
 
 
 def _buffers(draw: Any, data: dict[str, Any]) -> None:
-    """Memories beside the SRAM that programs fill with constants: one for all units or one each, filled by any DMA engine or by
-    one of their own."""
+    """Add memories apart from the SRAM that programs fill with constants.
+    They belong to all units or to one, and are filled by any DMA engine or by their own.
+    """
     engines, memories = data["engines"], data["memories"]
     arrays = sorted(name for name, e in engines.items() if e["kind"] == "mac_array" and name != "apart")
     owner = draw(st.sampled_from([*arrays, *(name for name in arrays if name != "mac")]))
@@ -196,7 +200,7 @@ def _buffer(draw: Any, sram: dict[str, Any], private_to: str | None) -> dict[str
     }
 
 
-def _apart(draw: Any, data: dict[str, Any]) -> None:
+def _draw_separate_engine(draw: Any, data: dict[str, Any]) -> None:
     """An engine that works on a memory of its own, which compiled programs leave alone."""
     kind = draw(st.sampled_from(["mac", "vector"]))
     role = draw(st.sampled_from(["input", "output"]))
@@ -212,8 +216,8 @@ def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
         return
     engines = data["engines"]
     vector = engines["vector"]["memories"]
-    beside = [e for e in engines.values() if e["kind"] == "mac_array" and _lies_as(e["memories"], vector)]
-    arrays = beside[:1] + [e for e in beside[1:] if draw(st.booleans())]
+    candidates = [e for e in engines.values() if e["kind"] == "mac_array" and _lies_as(e["memories"], vector)]
+    arrays = candidates[:1] + [e for e in candidates[1:] if draw(st.booleans())]
     if not arrays:
         return
     for array in arrays:
@@ -246,13 +250,14 @@ def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
 
 
 def _lies_as(array: dict[str, Any], vector: dict[str, Any]) -> bool:
-    """Whether an array has its parameters, inputs and outputs where the vector engine that emits has them."""
-    return all(array[own] == vector[its] for own, its in (("parameters", "tables"), ("input", "input"), ("output", "output")))
+    """Return whether an array has its parameters, inputs and outputs in the memories of the vector engine that emits."""
+    return all(array[role] == vector[its] for role, its in (("parameters", "tables"), ("input", "input"), ("output", "output")))
 
 
 def draw_groups(draw: Any, data: dict[str, Any], always: bool) -> None:
-    """On every third machine, or always, arrays take weights in groups of the least size, the first of them surely; where their
-    rows are long enough."""
+    """Let arrays take weights in groups on every third machine, or always, where their rows are long enough.
+    The groups have the least size, and the first array always has them.
+    """
     most = data["limits"]["convolution"]["max_input_channels"]
     if (draw(st.integers(0, 2)) and not always) or (most is not None and most < 16):
         return
@@ -269,8 +274,11 @@ def draw_groups(draw: Any, data: dict[str, Any], always: bool) -> None:
 
 
 def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
-    """Entries as narrow as the machine's numbers, or as by default; weights in tiles on every third machine, where none are in
-    groups; feature maps in granules on every third one, where instructions take so many channels."""
+    """Return a layout: entries as narrow as the machine's numbers, or the default.
+    Weights are in tiles on every third machine without groups. Feature maps are in granules on every third one, where
+    instructions take
+    so many channels.
+    """
     scale = data["numerics"]["scale"]
     bits = max(e["accumulators"]["bits"] for e in data["engines"].values() if e["kind"] == "mac_array")
     kind, shift_bits = scale["kind"], 7 if scale["shift_min"] < 0 else 6

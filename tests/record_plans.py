@@ -13,14 +13,14 @@ from toolchain.schedule.plan import RegionPlan
 
 
 @contextmanager
-def noted_plans() -> Iterator[list[RegionPlan]]:
-    """Of regions, in order, as they come while it lasts: those of which the compiler takes one."""
+def record_region_plans() -> Iterator[list[RegionPlan]]:
+    """Record the plans of regions from which the compiler chooses, in order, while this block runs."""
     plans: list[RegionPlan] = []
 
     def noted(planning: RegionInput, objective: Objective) -> list[RegionPlan]:
-        found = candidate_plans(planning, objective)
-        plans.extend(found)
-        return found
+        plans_of_region = candidate_plans(planning, objective)
+        plans.extend(plans_of_region)
+        return plans_of_region
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("toolchain.compiler.candidate_plans", noted)

@@ -25,12 +25,16 @@ def recurrent(
     seed: int = 3,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """initial: states that are constants, or inputs, or none; attributes: the node's."""
+    """Return a model of one recurrent layer.
+
+    `initial`: states that are constants, or inputs, or none.
+    `attributes`: attributes of the node.
+    """
     rng = np.random.default_rng(seed)
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     rows, states = GATES[op] * units, ("h", "c")[: 2 if op == "LSTM" else 1]
     shape = (batch, directions, units) if attributes.get("layout") else (directions, batch, units)
-    given: dict[str, Array] = {
+    values: dict[str, Array] = {
         "W": rng.normal(0, inputs**-0.5, (directions, rows, inputs)),
         "R": rng.normal(0, units**-0.5, (directions, rows, units)),
         "B": rng.normal(0, 0.3, (directions, 2 * rows)) if biases else np.zeros(0),
@@ -42,12 +46,12 @@ def recurrent(
     read = [batch, length, inputs] if attributes.get("layout") else [length, batch, inputs]
     ports = [helper.make_tensor_value_info("x", 1, read)]
     ports += [helper.make_tensor_value_info(s, 1, shape) for s in states if initial == "inputs"]
-    named = ["x", *(n if given[n].size or (n in states and initial == "inputs") else "" for n in order)]
+    named = ["x", *(n if values[n].size or (n in states and initial == "inputs") else "" for n in order)]
     constants = [
-        numpy_helper.from_array(v if v.dtype == np.int32 else v.astype(np.float32), n) for n, v in given.items() if v.size
+        numpy_helper.from_array(v if v.dtype == np.int32 else v.astype(np.float32), n) for n, v in values.items() if v.size
     ]
     outputs = ["Y", "Yh", "Yc"][: 1 + len(states)]
     cell = helper.make_node(op, named, outputs, name="cell", hidden_size=units, **attributes)
-    told = [helper.make_tensor_value_info(o, 1, None) for o in outputs]
-    graph = helper.make_graph([cell], "g", ports, told, constants)
+    results = [helper.make_tensor_value_info(o, 1, None) for o in outputs]
+    graph = helper.make_graph([cell], "g", ports, results, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -12,7 +12,7 @@ from unittest import mock
 
 
 def run_script(path: Path, *arguments: object) -> CompletedProcess[str]:
-    """With these arguments: its exit code and what it printed."""
+    """Run a script with these arguments and return its exit code and what it printed."""
     line, out, err = [str(path), *map(str, arguments)], io.StringIO(), io.StringIO()
     places = mock.patch.object(sys, "path", [str(path.parent), *sys.path])
     with places, mock.patch.object(sys, "argv", line), redirect_stdout(out), redirect_stderr(err):

@@ -41,13 +41,13 @@ TWO_PROGRAMS = """a = Conv<kernel_shape=[1,1]>(x, v)
 
 @cache
 def machine(host_bases: int, kind: str = "descriptors", sram_bytes: int = 1 << 13) -> Machine:
-    """Of little SRAM, so that tensors go to DRAM and come back."""
-    found = load_machine("edge16")
-    data = json.loads(found.chip.model_dump_json())
+    """Return a machine with little SRAM, so that tensors are spilled and come back."""
+    base_machine = load_machine("edge16")
+    data = json.loads(base_machine.chip.model_dump_json())
     data["memories"]["sram"]["size"] = sram_bytes
     chip = Chip.model_validate_json(json.dumps(data))
     bits = 32 if kind == "registers" else None
-    return with_control(Machine(chip, found.isa), kind, bits, {**CONTROL, "bases": 8, "host_bases": host_bases})
+    return with_control(Machine(chip, base_machine.isa), kind, bits, {**CONTROL, "bases": 8, "host_bases": host_bases})
 
 
 def network(folder: Path, body: str = ADDED, batch: int = 1) -> Path:
@@ -70,31 +70,31 @@ def region_of(built: Build) -> Region:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Without calls, whose moves name registers of their own."""
+    """Build the network without calls, whose moves name their own registers."""
     return build(network(tmp_path_factory.mktemp("areas")), BuildOptions(machine(6), level=1))
 
 
 def places(region: Region, start: int, gap: int) -> dict[str, int]:
     """The areas in the opposite order, with a gap before each."""
-    found, at = {}, start
+    bases, at = {}, start
     for area in reversed(region.areas):
-        found[area.holds[0].label] = at
+        bases[area.holds[0].label] = at
         at += -(-(area.size_bytes + gap) // 64) * 64
-    return found
+    return bases
 
 
 def same_elsewhere(built: Build, bases: dict[str, int]) -> Any:
     """The run with areas at `bases`, after a comparison with one at the places of the build, byte for byte."""
     feeds = random_feeds(built.container.inputs, seed=5)
-    there = Session(built.data, timing=True, bases=bases)
-    run, difference = verify(there, Session(built.data, backend="reference"), feeds)
+    moved_session = Session(built.data, timing=True, bases=bases)
+    run, difference = verify(moved_session, Session(built.data, backend="reference"), feeds)
     assert difference is None
     here = Session(built.data, timing=True).run_detailed(feeds)
     assert all(np.array_equal(here.outputs[n], run.outputs[n]) for n in here.outputs)
     assert [s.simulation.cycles for s in here.segments if s.simulation] == [
         s.simulation.cycles for s in run.segments if s.simulation
     ]
-    return there
+    return moved_session
 
 
 def test_every_area_has_a_register_of_its_own(built: Build):
@@ -119,11 +119,11 @@ def test_every_area_has_a_register_of_its_own(built: Build):
     ],
 )
 def test_one_program_wherever_its_areas_lie(host_bases: int, groups: list[str], kind: str, tmp_path: Path):
-    made = build(network(tmp_path), BuildOptions(machine(host_bases, kind)))
-    region = region_of(made)
+    built = build(network(tmp_path), BuildOptions(machine(host_bases, kind)))
+    region = region_of(built)
     assert [a.label for a in region.areas] == groups
-    there = same_elsewhere(made, places(region, 0x10000, 192))
-    (moved,) = (s for s in there.container.segments if isinstance(s, Region))
+    moved_session = same_elsewhere(built, places(region, 0x10000, 192))
+    (moved,) = (s for s in moved_session.container.segments if isinstance(s, Region))
     assert moved.program == region.program and moved.dram_bytes > 0x10000
     assert {p.address for p in moved.inputs}.isdisjoint(p.address for p in region.inputs)
 
@@ -138,21 +138,21 @@ def test_absolute_and_relative_programs_take_the_same_cycles(built: Build, tmp_p
 
 @pytest.mark.parametrize("host_bases", [1, 4, 6])
 def test_a_batch_that_is_repeated(host_bases: int, tmp_path: Path):
-    """Its steps have registers besides, which begin where the ports' areas do."""
-    made = build(network(tmp_path, batch=3), BuildOptions(machine(host_bases), level=0))
-    ops = decode(region_of(made).program, machine(host_bases).isa).ops
+    """Check steps with further registers, which begin where the ports' areas do."""
+    built = build(network(tmp_path, batch=3), BuildOptions(machine(host_bases), level=0))
+    ops = decode(region_of(built).program, machine(host_bases).isa).ops
     assert any(isinstance(op, Repeat) for op in ops)
-    begun = [op for op in ops[:8] if isinstance(op, SetBase)]
-    assert begun and all(0 < op.source <= len(region_of(made).areas) < op.base and not op.offset for op in begun)
-    same_elsewhere(made, places(region_of(made), 0x20000, 64))
+    first_bases = [op for op in ops[:8] if isinstance(op, SetBase)]
+    assert first_bases and all(0 < op.source <= len(region_of(built).areas) < op.base and not op.offset for op in first_bases)
+    same_elsewhere(built, places(region_of(built), 0x20000, 64))
 
 
 def test_several_programs(tmp_path: Path):
-    made = build(network(tmp_path, TWO_PROGRAMS), BuildOptions(machine(6)))
-    assert sum(isinstance(s, Region) for s in made.container.segments) == 2
-    same_elsewhere(made, {"0:constants": 0x40000, "input:x": 0x80000, "2:constants": 0x40000, "input:z": 0x200000})
+    built = build(network(tmp_path, TWO_PROGRAMS), BuildOptions(machine(6)))
+    assert sum(isinstance(s, Region) for s in built.container.segments) == 2
+    same_elsewhere(built, {"0:constants": 0x40000, "input:x": 0x80000, "2:constants": 0x40000, "input:z": 0x200000})
     with pytest.raises(CompileError) as caught:
-        relocate_container(made.container, {"constants": 0x40000})
+        relocate_container(built.container, {"constants": 0x40000})
     assert str(caught.value) == "base constants=0x40000: several programs have one; say of which: 0:constants, 2:constants"
 
 
@@ -190,26 +190,28 @@ def test_where_an_area_cannot_lie(bases: dict[str, int], fault: str, built: Buil
 
 
 def test_what_lies_in_one_area_cannot_part(tmp_path: Path):
-    made = build(network(tmp_path), BuildOptions(machine(2)))
+    built = build(network(tmp_path), BuildOptions(machine(2)))
     with pytest.raises(CompileError) as caught:
-        relocate_container(made.container, {"input:x": 0x40000, "input:z": 0x80000})
-    held = "input:x, input:z, output:y, output:u, activations"
-    assert str(caught.value) == f"base input:z=0x80000: {held} lie in one area, which is to be at 0x40000"
+        relocate_container(built.container, {"input:x": 0x40000, "input:z": 0x80000})
+    labels = "input:x, input:z, output:y, output:u, activations"
+    assert str(caught.value) == f"base input:z=0x80000: {labels} lie in one area, which is to be at 0x40000"
 
 
 def test_absolute_addresses_cannot_be_moved(tmp_path: Path):
-    made = build(network(tmp_path), BuildOptions("edge16"))
+    built = build(network(tmp_path), BuildOptions("edge16"))
     with pytest.raises(CompileError) as caught:
-        relocate_container(made.container, {"constants": 0x40000})
+        relocate_container(built.container, {"constants": 0x40000})
     assert str(caught.value) == (
         "base constants=0x40000: programs of edge16 hold absolute addresses; build for a machine with control.host_bases, "
         "base registers that the host sets"
     )
-    assert relocate_container(made.container, {}) is made.container
+    assert relocate_container(built.container, {}) is built.container
 
 
 def test_a_write_that_lacks_its_base_is_found(built: Build):
-    """At the places of the build it would only be in the wrong area; elsewhere it meets memory that is another's."""
+    """Check a write without its base: at the build's places it would only be in the wrong area, elsewhere it meets foreign
+    memory.
+    """
     region, isa = region_of(built), machine(6).isa
     ops = list(decode(region.program, isa).ops)
     at = next(i for i, op in enumerate(ops) if isinstance(op, Copy) and op.destination_base == 3)
@@ -264,8 +266,8 @@ def test_areas_that_cannot_be(area: int, changes: dict[str, Any], fault: str, bu
 
 def test_a_driver_moves_areas_by_the_image_alone(built: Build):
     """Addresses in an area go with its base; the rest stays. As docs/image.md says."""
-    (said,) = json.loads(image_files(built.container)["ports.json"])["segments"]
-    areas = said["areas"]
+    (segment,) = json.loads(image_files(built.container)["ports.json"])["segments"]
+    areas = segment["areas"]
     assert [a["base_register"] for a in areas] == [1, 2, 3, 4, 5, 6]
     assert areas[0]["holds"] == [{"kind": "input", "tensor": "x"}] and areas[-1]["holds"] == [{"kind": "constants"}]
     moved = places(region_of(built), 0x10000, 192)
@@ -277,6 +279,6 @@ def test_a_driver_moves_areas_by_the_image_alone(built: Build):
 
     (region,) = relocate_container(built.container, moved).segments
     assert isinstance(region, Region)
-    assert [place(p["address"]) for p in said["inputs"]] == [p.address for p in region.inputs]
-    assert sorted(place(b["address"]) for b in said["constants"]["blocks"]) == [address for address, _ in region.constants]
+    assert [place(p["address"]) for p in segment["inputs"]] == [p.address for p in region.inputs]
+    assert sorted(place(b["address"]) for b in segment["constants"]["blocks"]) == [address for address, _ in region.constants]
     assert region.bases == {a["base_register"]: new[a["base"]] for a in areas}

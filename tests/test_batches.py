@@ -58,14 +58,17 @@ def operations(built: Build) -> list[MachineOp]:
 
 
 def with_program(built: Build, ops: list[MachineOp], sources: list[int] | None = None) -> bytes:
-    """sources: where each of the operations stood before (None: where it stands)."""
+    """Return the build with another program.
+
+    `sources`: former place of each operation (None: where it stands).
+    """
     region = region_of(built)
     layers = tuple(region.op_layers[i] for i in sources or range(len(ops)))
     changed = replace(region, program=encode(ops, built.container.machine.isa), op_layers=layers)
     return container_to_bytes(replace(built.container, segments=(changed,)))
 
 
-def edited(built: Build, text: str) -> bytes:
+def encode_edited(built: Build, text: str) -> bytes:
     return container_to_bytes(assembled(built.container, text))
 
 
@@ -106,7 +109,7 @@ def test_trace_and_listing_name_iterations(classified: Build):
     assert '"iterations": [8]' in trace and '"iterations": [9]' not in trace
     text = listing(classified.container)
     assert text.count("repeat  ;") == text.count("again  ;") == 1 and "count=8" in text
-    assert edited(classified, text) == classified.data
+    assert encode_edited(classified, text) == classified.data
 
 
 def test_a_wrong_operation_is_named_with_its_iteration(classified: Build):
@@ -115,9 +118,11 @@ def test_a_wrong_operation_is_named_with_its_iteration(classified: Build):
     ops[index] = replace(ops[index], clamp_low=17, clamp_high=18)
     session = Session(with_program(classified, ops))
     feeds = random_feeds(session.get_inputs(), seed=3)
-    found = verify(session, Session(classified.data, backend="reference"), feeds)[1]
-    assert found is not None and found.startswith(f"op {index}, iteration 1 of 8 convolution (mac) of layer "), found
-    assert "element [0, " in found, found
+    difference = verify(session, Session(classified.data, backend="reference"), feeds)[1]
+    assert difference is not None and difference.startswith(f"op {index}, iteration 1 of 8 convolution (mac) of layer "), (
+        difference
+    )
+    assert "element [0, " in difference, difference
 
 
 def test_without_its_barrier_two_iterations_race(folder: Path):
@@ -125,14 +130,16 @@ def test_without_its_barrier_two_iterations_race(folder: Path):
     one do not follow the stores of the other."""
     machine = with_control(load_machine("wide32_w4a16"))
     built = build(of_batch(folder, 8), BuildOptions(machine, level=0))
-    kept = list(enumerate(operations(built)))
-    last = max(i for i, op in kept if op.ENGINE is not None)
-    for wait in [op for i, op in kept if i > last and isinstance(op, Wait)]:
-        own = [k for k, (_, op) in enumerate(kept) if isinstance(op, Signal | Wait) and op.semaphore == wait.semaphore]
-        signal = max(k for k in own if isinstance(kept[k][1], Signal))
-        del kept[max(own)], kept[signal]
-    assert len(kept) < len(operations(built))
-    program = with_program(built, [op for _, op in kept], [i for i, _ in kept])
+    remaining_ops = list(enumerate(operations(built)))
+    last = max(i for i, op in remaining_ops if op.ENGINE is not None)
+    for wait in [op for i, op in remaining_ops if i > last and isinstance(op, Wait)]:
+        semaphore_ops = [
+            k for k, (_, op) in enumerate(remaining_ops) if isinstance(op, Signal | Wait) and op.semaphore == wait.semaphore
+        ]
+        signal = max(k for k in semaphore_ops if isinstance(remaining_ops[k][1], Signal))
+        del remaining_ops[max(semaphore_ops)], remaining_ops[signal]
+    assert len(remaining_ops) < len(operations(built))
+    program = with_program(built, [op for _, op in remaining_ops], [i for i, _ in remaining_ops])
     with pytest.raises(ProgramError, match=r"iteration 2 of 8 .* iteration 1 of 8 .*: nothing orders the two"):
         Session(program).run(None, random_feeds(built.container.inputs))
 
@@ -225,7 +232,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_repeats_and_what_does_not(case: str, tmp_path: Path):
-    """At level 0, where cycles do not count. The build itself compares bits and looks for hazards."""
+    """Check at level 0, where cycles do not count; the build itself compares bits and looks for hazards."""
     inputs, outputs, body, repeats = CASES[case]
     built = build(text_model(tmp_path, inputs, outputs, body), BuildOptions(small_machine(), level=0))
     ops = [op for s in built.container.segments if isinstance(s, Region) for op in decode(s.program, small_machine().isa).ops]

@@ -118,7 +118,9 @@ def test_a_stack_of_equal_layers_is_shorter_and_as_fast(kind: str, most: float, 
 
 
 def test_operands_that_lie_elsewhere_are_moved_where_they_have_bases(path: Path):
-    """From level 2 on tensors stay in SRAM, each layer's elsewhere: only the bases of operands make them alike."""
+    """Check operands from level 2 on, where tensors stay in SRAM, each layer's elsewhere; only operand bases make the blocks
+    equal.
+    """
     moves, operands = (build(path, BuildOptions(machine(bases=15, operand_bases=on), level=2)) for on in (False, True))
     words = [len(region_of(b).program) // b.container.machine.isa.word_bytes for b in (moves, operands)]
     assert words[1] < 0.95 * words[0]
@@ -130,7 +132,7 @@ def test_operands_that_lie_elsewhere_are_moved_where_they_have_bases(path: Path)
 
 
 def test_a_slow_front_end_takes_no_calls_that_cost_cycles(path: Path):
-    """At levels above 0 it is 1 % at most, whatever the bytes."""
+    """Check that calls cost at most 1 % of the cycles at levels above 0, whatever bytes they save."""
     slow = {"isa": machine().chip.isa.model_copy(update={"word_cycles": 4000.0})}
     called, written_out = (
         build(path, BuildOptions(Machine(m.chip.model_copy(update=slow), m.isa), level=1)) for m in (machine(), flat())
@@ -139,7 +141,7 @@ def test_a_slow_front_end_takes_no_calls_that_cost_cycles(path: Path):
 
 
 def test_a_wrong_operation_of_a_block_is_named_with_its_call_and_layer(built: Build):
-    """Of an operation that runs for several layers the address of one of the last is wrong: its own register."""
+    """Check a wrong address in an operation that runs for several layers: one of the last has a wrong register."""
     ops, region, flow = operations(built), region_of(built), Session(built.data).program(0).flow
     runs: dict[int, list[int]] = {}
     for i, source in enumerate(flow.sources):
@@ -156,21 +158,21 @@ def test_a_wrong_operation_of_a_block_is_named_with_its_call_and_layer(built: Bu
     changed = replace(region, program=encode(ops, built.container.machine.isa))
     session = Session(container_to_bytes(replace(built.container, segments=(changed,))), check=False)
     feeds = random_feeds(session.get_inputs(), seed=3)
-    found = verify(session, Session(built.data, backend="reference"), feeds)[1]
-    assert found is not None and f", called by op {call} " in found, found
-    assert f"of layer {region.layers[layers[index][-1]].name} " in found, found
+    difference = verify(session, Session(built.data, backend="reference"), feeds)[1]
+    assert difference is not None and f", called by op {call} " in difference, difference
+    assert f"of layer {region.layers[layers[index][-1]].name} " in difference, difference
 
 
 def test_calls_with_areas_and_repeats(tmp_path: Path):
     """Bases of the host, steps of a batch and those of blocks are different registers."""
     target = machine(bases=15, host_bases=3, repeat={"max_count": 4})
-    made = build(stack(tmp_path, blocks=4, size=16, batch=2), BuildOptions(target, level=0))
-    assert count(made, Call) and count(made, Repeat) == 1
-    sources = {op.source for op in operations(made) if isinstance(op, SetBase)}
+    built = build(stack(tmp_path, blocks=4, size=16, batch=2), BuildOptions(target, level=0))
+    assert count(built, Call) and count(built, Repeat) == 1
+    sources = {op.source for op in operations(built) if isinstance(op, SetBase)}
     assert {1, 2, 3} & sources
-    session = Session(made.data, bases={"constants": 0x400000})
+    session = Session(built.data, bases={"constants": 0x400000})
     feeds = random_feeds(session.get_inputs(), seed=3)
-    assert verify(session, Session(made.data, backend="reference"), feeds)[1] is None
+    assert verify(session, Session(built.data, backend="reference"), feeds)[1] is None
 
 
 def fill(address: int, size: int = 8) -> Fill:
@@ -181,16 +183,16 @@ def copy(source: int, target: int, size: int = 8) -> Copy:
     return Copy(0, Space.DRAM, source, Space.SRAM, target, size, 1, 1, 1, 0, 0, 0, 0, 0, 0)
 
 
-def outlined(ops: Sequence[MachineOp], layers: Sequence[int] | None = None, **control: Any) -> SynchronisedProgram:
-    found = machine(**control)
+def outline_ops(ops: Sequence[MachineOp], layers: Sequence[int] | None = None, **control: Any) -> SynchronisedProgram:
+    target = machine(**control)
     program = SynchronisedProgram((*ops, End()), (*(layers or [0] * len(ops)), -1))
-    return outline_program(program, decode(encode(program.ops, found.isa), found.isa).words, found)
+    return outline_program(program, decode(encode(program.ops, target.isa), target.isa).words, target)
 
 
 def plain(ops: Sequence[MachineOp], **control: Any) -> list[MachineOp]:
-    """What is dispatched."""
+    """Return the operations that are dispatched."""
     return [
-        replace(op, **{base: 0 for base, _ in op.based()}) if op.based() else op
+        replace(op, **{base: 0 for base, _ in op.pair_bases_with_addresses()}) if op.pair_bases_with_addresses() else op
         for op in dispatch_program(machine(**control).chip, ops)
     ]
 
@@ -198,20 +200,20 @@ def plain(ops: Sequence[MachineOp], **control: Any) -> list[MachineOp]:
 def test_what_comes_again_is_called():
     body = [copy(0, 0), fill(64), copy(512, 128), fill(192), fill(256, 16), fill(512, 32)]
     moved = [copy(4096, 0), fill(64), copy(4608, 128), fill(192), fill(256, 16), fill(512, 32)]
-    found = outlined([fill(2, 1), *body, fill(1, 1), *moved])
+    program = outline_ops([fill(2, 1), *body, fill(1, 1), *moved])
     # One register: both sources move alike.
-    assert found.ops[1:3] == (SetBase(1, 0, 0), BlockBegin(0)) and found.ops[-3:] == (SetBase(1, 0, 4096), Call(0), End())
-    assert found.ops[3] == replace(body[0], source_base=1) and found.ops[4] == body[1]
-    assert plain(found.ops) == [fill(2, 1), *body, fill(1, 1), *moved, End()]
+    assert program.ops[1:3] == (SetBase(1, 0, 0), BlockBegin(0)) and program.ops[-3:] == (SetBase(1, 0, 4096), Call(0), End())
+    assert program.ops[3] == replace(body[0], source_base=1) and program.ops[4] == body[1]
+    assert plain(program.ops) == [fill(2, 1), *body, fill(1, 1), *moved, End()]
 
 
 def test_blocks_one_behind_the_other_are_one_that_is_called():
     """Runs of two and three blocks come again too, and lie over one another; of each block there are many shifts."""
     bodies = [[copy(4096 * i + 16 * k, 64 * k, size=k + 8) for k in range(100)] for i in range(6)]
-    found = outlined([fill(2, 1), *(op for body in bodies for op in body), fill(1, 1)])
-    assert [type(op) for op in found.ops if isinstance(op, BlockBegin | Call)] == [BlockBegin, *[Call] * 5]
-    assert len(found.ops) == 2 + 100 + 6 * 2 + 1 + 1  # fills; the body; a register and its block or call each; return; end
-    assert plain(found.ops) == [fill(2, 1), *(op for body in bodies for op in body), fill(1, 1), End()]
+    program = outline_ops([fill(2, 1), *(op for body in bodies for op in body), fill(1, 1)])
+    assert [type(op) for op in program.ops if isinstance(op, BlockBegin | Call)] == [BlockBegin, *[Call] * 5]
+    assert len(program.ops) == 2 + 100 + 6 * 2 + 1 + 1  # fills; the body; a register and its block or call each; return; end
+    assert plain(program.ops) == [fill(2, 1), *(op for body in bodies for op in body), fill(1, 1), End()]
 
 
 def test_a_block_keeps_to_the_registers_and_to_the_blocks_that_there_are():
@@ -219,17 +221,17 @@ def test_a_block_keeps_to_the_registers_and_to_the_blocks_that_there_are():
     bodies = [[copy(rng.randrange(1 << 16), 64 * i, size=i + 8) for i in range(40)] for _ in range(3)]
     ops = [op for body in bodies for op in body]
     for bases in (0, 1, 3):
-        found = outlined(ops, bases=bases) if bases else outlined(ops, bases=1, call={"blocks": 1})
-        named = {op.base for op in found.ops if isinstance(op, SetBase)}
+        program = outline_ops(ops, bases=bases) if bases else outline_ops(ops, bases=1, call={"blocks": 1})
+        named = {op.base for op in program.ops if isinstance(op, SetBase)}
         assert named <= set(range(1, max(1, bases) + 1))
-        assert plain(found.ops) == [*ops, End()]
-    assert sum(isinstance(op, BlockBegin) for op in outlined(ops * 4, call={"blocks": 1}).ops) == 1
+        assert plain(program.ops) == [*ops, End()]
+    assert sum(isinstance(op, BlockBegin) for op in outline_ops(ops * 4, call={"blocks": 1}).ops) == 1
 
 
 def test_layers_that_lie_differently_are_no_block():
     body = [fill(64 * i, size=i + 8) for i in range(12)]
-    same = outlined([*body, fill(1, 1), *body], [*[0] * 6, *[1] * 6, 2, *[3] * 6, *[4] * 6])
-    other = outlined([*body, fill(1, 1), *body], [*[0] * 6, *[1] * 6, 2, *[3] * 4, *[4] * 8])
+    same = outline_ops([*body, fill(1, 1), *body], [*[0] * 6, *[1] * 6, 2, *[3] * 6, *[4] * 6])
+    other = outline_ops([*body, fill(1, 1), *body], [*[0] * 6, *[1] * 6, 2, *[3] * 4, *[4] * 8])
     sizes = [len([*s.ops]) for s in (same, other)]
     assert sizes[0] < sizes[1]
 
@@ -250,15 +252,15 @@ def test_random_programs_stay_what_they_are(seed: int):
     for layer in range(rng.randrange(2, 14)):
         step = 64 * rng.randrange(32)
         for op in rng.choice(runs):
-            moved = {a: getattr(op, a) + step for _, a in op.based() if rng.random() < 0.9}
+            moved = {a: getattr(op, a) + step for _, a in op.pair_bases_with_addresses() if rng.random() < 0.9}
             ops.append(replace(op, **moved) if moved else op)
             layers.append(layer)
     bases = rng.choice([1, 3, 12])
-    found = outlined(ops, layers, bases=bases)
-    assert plain(found.ops, bases=bases) == [*ops, End()]
-    region = Region(b"", (), (), (), 0, (), (), found.layers, 0, 0)
+    program = outline_ops(ops, layers, bases=bases)
+    assert plain(program.ops, bases=bases) == [*ops, End()]
+    region = Region(b"", (), (), (), 0, (), (), program.layers, 0, 0)
     region = replace(region, layers=(None,) * 99)  # type: ignore[arg-type]
-    flow = dispatch_program(machine(bases=bases).chip, found.ops)
+    flow = dispatch_program(machine(bases=bases).chip, program.ops)
     assert [region.layer_of(flow, i) for i in range(len(flow))] == [*layers, -1]
 
 
@@ -275,6 +277,6 @@ def test_runs_that_come_several_times(seed: int):
     longest = {
         (tuple(sorted(at)), len(run))
         for run, at in several.items()
-        if not any(len(o) > len(run) and o[: len(run)] == run and len(found) == len(at) for o, found in several.items())
+        if not any(len(o) > len(run) and o[: len(run)] == run and len(positions) == len(at) for o, positions in several.items())
     }
     assert {(tuple(sorted(at)), length) for at, length in find_repeats(ids, 2)} == longest

@@ -17,8 +17,8 @@ from tests.decompose_cases import decomposing
 from tests.frontend.onnx_text import model
 from tests.numerics_variants import with_numerics
 from tests.semantics.judge import save
-from tests.semantics.machines import int8_machine, int16_machine, mixed_machine
-from tests.unsigned_machines import unsigned
+from tests.semantics.machines import int8_machine, int16_machine, make_mixed_machine
+from tests.unsigned_machines import make_unsigned
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.isa import Machine, load_machine
@@ -29,13 +29,13 @@ SHIPPED = ("edge16", "ethos_u55_256", "transformer64", "wide32_w4a16", "ws8_pow2
 OTHERS: Mapping[str, Callable[[], Machine]] = {
     "asymmetric int16": int16_machine,
     "rounding once": int8_machine,
-    "uint8": lambda: unsigned(load_machine("edge16")),
-    "no broadcasts": lambda: _changed("limits", {"elementwise": {"broadcast": False}}),
+    "uint8": lambda: make_unsigned(load_machine("edge16")),
+    "no broadcasts": lambda: _change_machine("limits", {"elementwise": {"broadcast": False}}),
     "no headroom": lambda: with_numerics(load_machine("edge16"), add_left_shift=0),
     "float32 sums": lambda: with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne"),
 }
-ALIKE = {"ethos_u55_256", "transformer64", "rounding once"}  # int8 as on edge16, other roundings
-MACHINES = [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in (*SHIPPED, *OTHERS)]
+INT8_MACHINES = {"ethos_u55_256", "transformer64", "rounding once"}  # int8 as on edge16, other roundings
+MACHINES = [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in INT8_MACHINES)) for name in (*SHIPPED, *OTHERS)]
 NOT_EACH = [name for name in MACHINES if name.values != ("no broadcasts",)]
 COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "Greater": np.greater,
@@ -47,13 +47,15 @@ COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
 LOGIC: Mapping[str, Callable[[Array, Array], Array]] = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
 
 
-def _changed(section: str, keys: Mapping[str, Any]) -> Machine:
+def _change_machine(section: str, keys: Mapping[str, Any]) -> Machine:
     machine = load_machine("edge16")
-    changed = getattr(machine.chip, section).model_copy(update={k: _merged(machine, section, k, v) for k, v in keys.items()})
+    changed = getattr(machine.chip, section).model_copy(
+        update={k: _merge_values(machine, section, k, v) for k, v in keys.items()}
+    )
     return Machine(machine.chip.model_copy(update={section: changed}), machine.isa)
 
 
-def _merged(machine: Machine, section: str, key: str, values: Mapping[str, Any]) -> Any:
+def _merge_values(machine: Machine, section: str, key: str, values: Mapping[str, Any]) -> Any:
     return getattr(getattr(machine.chip, section), key).model_copy(update=values)
 
 
@@ -86,7 +88,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], low: float, high: flo
 @pytest.mark.parametrize("kind", COMPARISONS)
 @pytest.mark.parametrize("name", MACHINES)
 def test_two_tensors_are_compared_by_their_codes(name: str, kind: str) -> None:
-    """Of one scale exactly; zero is the same number at every scale."""
+    """Check comparisons at one scale exactly; zero is the same number at every scale."""
     rng = np.random.default_rng(1)
     for shapes in (((2, 5, 4, 6), (2, 5, 4, 6)), ((3, 7), (1, 7))):
         if name == "no broadcasts" and shapes[0] != shapes[1]:
@@ -100,9 +102,9 @@ def test_two_tensors_are_compared_by_their_codes(name: str, kind: str) -> None:
         for sample in samples:
             (y,), real, steps = ran(build, sample)
             near = max(steps.values()) * (1.0 if name == "no headroom" else 1 / 64)
-            told = (np.abs(real["x"] - real["z"]) > near) | (real["x"] == real["z"])
-            assert y.dtype == bool and (y == COMPARISONS[kind](real["x"], real["z"]))[told].all()
-            assert told.mean() > (0.5 if name == "no headroom" else 0.9)
+            distinct = (np.abs(real["x"] - real["z"]) > near) | (real["x"] == real["z"])
+            assert y.dtype == bool and (y == COMPARISONS[kind](real["x"], real["z"]))[distinct].all()
+            assert distinct.mean() > (0.5 if name == "no headroom" else 0.9)
 
 
 @pytest.mark.parametrize("kind", COMPARISONS)
@@ -139,24 +141,28 @@ def test_a_constant_splits_the_codes_where_it_lies(name: str, kind: str) -> None
     outputs = ", ".join(f"bool[{'2,' if '[2,1,1]' in c else ''}3,7] y{i}" for i, (c, _) in cases)
     build = built(f"(float[3,7] x) => ({outputs}) {{ {body} }}", samples, machine_of(name))
     for sample in samples:
-        found, real, steps = ran(build, sample)
-        for (_, (constant, operands)), y in zip(cases, found, strict=True):
+        results, real, steps = ran(build, sample)
+        for (_, (constant, operands)), y in zip(cases, results, strict=True):
             away = real["x"] - np.float64(np.float32(CONSTANTS[constant]))
-            assert (y == _told(kind, away, steps["x"], operands == "c, x", y)).all(), (constant, operands)
+            assert (y == _compute_expected(kind, away, steps["x"], operands == "c, x", y)).all(), (constant, operands)
 
 
-def _told(kind: str, away: Array, step: float, turned: bool, y: Array) -> Array:
-    """away: of a tensor's numbers from a constant. y: what is found, which counts where a constant is halfway between codes."""
+def _compute_expected(kind: str, away: Array, step: float, is_swapped: bool, y: Array) -> Array:
+    """Return the expected result of a comparison with a constant.
+
+    `away`: distance of a tensor's numbers from the constant.
+    `y`: the actual result, which counts where the constant is halfway between codes.
+    """
     if kind == "Equal":
         halfway = np.abs(np.abs(away) - step / 2) < 1e-6 * step
         return np.where(halfway, y, np.abs(away) < step / 2)
     away = np.where(np.abs(away) < 1e-6 * step, 0.0, away)
-    return COMPARISONS[kind](-away if turned else away, np.zeros(()))
+    return COMPARISONS[kind](-away if is_swapped else away, np.zeros(()))
 
 
 @pytest.mark.parametrize("name", ["edge16", "asymmetric int16", "uint8"])
 def test_a_constant_that_is_a_code_is_that_code(name: str) -> None:
-    """As float32 writes it, a little beside it."""
+    """Check constants in float32, which are slightly off their code."""
     x = draw(np.random.default_rng(3), (3, 40), -1.2, 1.8)
     x[1, :2] = -1.3, 1.9
     _, _, steps = ran(built("(float[3,40] x) => (float[3,40] y) { y = Neg(x) }", [{"x": x}], machine_of(name)), {"x": x})
@@ -165,10 +171,10 @@ def test_a_constant_that_is_a_code_is_that_code(name: str) -> None:
     kinds = (*COMPARISONS, "c, Greater", "c, Less")
     body = " ".join(f"y{i} = {k.removeprefix('c, ')}({'c, x' if 'c, ' in k else 'x, c'})" for i, k in enumerate(kinds))
     outputs = ", ".join(f"bool[3,40] y{i}" for i in range(len(kinds)))
-    held = ",".join(map(repr, constants.tolist()))
-    build = built(f"(float[3,40] x) => ({outputs}) {{ c = float[40] {{{held}}} {body} }}", [{"x": x}], machine_of(name))
-    found, _, _ = ran(build, {"x": x})
-    for kind, y in zip(kinds, found, strict=True):
+    constant_text = ",".join(map(repr, constants.tolist()))
+    build = built(f"(float[3,40] x) => ({outputs}) {{ c = float[40] {{{constant_text}}} {body} }}", [{"x": x}], machine_of(name))
+    results, _, _ = ran(build, {"x": x})
+    for kind, y in zip(kinds, results, strict=True):
         assert (y[0] == (kind in ("GreaterOrEqual", "LessOrEqual", "Equal"))).all(), kind
 
 
@@ -207,18 +213,18 @@ def test_logic(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["edge16", "wide32_w4a16", "uint8", "no broadcasts"])
 def test_logic_with_a_constant(name: str, kind: str) -> None:
     rng = np.random.default_rng(6)
-    held = rng.random((4, 5)) < 0.5
+    constant = rng.random((4, 5)) < 0.5
     text = (
         f"(float[3,4,5] x, bool[4,5] w) => (bool[3,4,5] y) {{ a = Not(b) c = float {{0.3}} b = Greater(x, c) y = {kind}(a, w) }}"
     )
     text = text.replace("a = Not(b) c = float {0.3} b = Greater(x, c)", "c = float {0.3} b = Greater(x, c) a = Not(b)")
     samples = [{"x": draw(rng, (3, 4, 5), -1, 1)} for _ in range(2)]
     with tempfile.TemporaryDirectory() as folder:
-        file, data = save(model(text, weights={"w": held}), samples, Path(folder))
+        file, data = save(model(text, weights={"w": constant}), samples, Path(folder))
         build_ = build(file, BuildOptions(machine_of(name), calibration=str(data)))
     for sample in samples:
         (y,), real, _ = ran(build_, sample)
-        assert (y == LOGIC[kind](~(real["x"] > np.float32(0.3)), held)).all()
+        assert (y == LOGIC[kind](~(real["x"] > np.float32(0.3)), constant)).all()
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -284,12 +290,14 @@ def test_what_stands_for_infinity_is_chosen_where_it_only_masks(far: str, reader
     samples = [{"x": np.eye(6, dtype=np.float32) * -2 + draw(np.random.default_rng(i), (6, 6), -0.2, 1)} for i in range(2)]
     fallbacks = {op: reason for _, op, reason in built(text, samples, machine_of("edge16")).container.fallbacks}
     assert ("Where" in fallbacks) == host
-    said = f"{float(far):g} for what is not chosen, read by others than ArgMax, Hardmax, LogSoftmax, Softmax: one scale does not"
-    assert not host or fallbacks["Where"] == f"{said} hold both"
+    scale_reason = (
+        f"{float(far):g} for what is not chosen, read by others than ArgMax, Hardmax, LogSoftmax, Softmax: one scale does not"
+    )
+    assert not host or fallbacks["Where"] == f"{scale_reason} hold both"
 
 
 def test_a_softmax_in_steps_reads_masked_scores_of_the_chip() -> None:
-    """And the numbers are those of the Softmax of the host."""
+    """Check that the numbers equal those of the host's Softmax."""
     text = """(float[6,16] x, bool[6,16] m) => (float[6,16] y) { n = float {-inf} a = Where(m, x, n) y = Softmax(a) }"""
     rng = np.random.default_rng(16)
     samples = [{"x": draw(rng, (6, 16), -2, 3), "m": rng.random((6, 16)) < 0.7} for _ in range(6)]
@@ -307,7 +315,7 @@ def test_wide_and_fine_tensors_are_compared_with_coarse_ones() -> None:
     rng = np.random.default_rng(9)
     samples = [{"x": draw(rng, (3, 40), -1, 1), "z": draw(rng, (3, 40), -1, 1)} for _ in range(3)]
     for wide in ("int16", "int32"):
-        build = built(text, samples, mixed_machine("int32"), (f"Add={wide}", "z=int16", f"y={wide}"))
+        build = built(text, samples, make_mixed_machine("int32"), (f"Add={wide}", "z=int16", f"y={wide}"))
         for sample in samples:
             (y, v), *_ = ran(build, sample)
             clear = np.abs(sample["x"]) > 0.02
@@ -330,20 +338,23 @@ ARGUMENTS = [  # shape, axis, keepdims
 @pytest.mark.parametrize("kind", ["ArgMax", pytest.param("ArgMin", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", NOT_EACH)
 def test_positions_are_those_of_the_codes(name: str, kind: str) -> None:
-    """Of equal ones the first, or the last where that is asked for."""
+    """Check the first of equal positions, or the last where the node selects it."""
     rng = np.random.default_rng(11)
-    for shape, axis, kept in ARGUMENTS:
+    for shape, axis, keeps_dims in ARGUMENTS:
         for last in (0, 1):
-            there = np.argmax(np.zeros(shape), axis)
-            text = f"(float{list(shape)} x) => (int64{list(np.expand_dims(there, axis).shape if kept else there.shape) or ''} y)"
-            text += f" {{ y = {kind}<axis = {axis}, keepdims = {kept}, select_last_index = {last}>(x) }}"
+            positions = np.argmax(np.zeros(shape), axis)
+            text = (
+                f"(float{list(shape)} x) => "
+                f"(int64{list(np.expand_dims(positions, axis).shape if keeps_dims else positions.shape) or ''} y)"
+            )
+            text += f" {{ y = {kind}<axis = {axis}, keepdims = {keeps_dims}, select_last_index = {last}>(x) }}"
             samples = [{"x": draw(rng, shape, -0.6, 1.3, 0.25)} for _ in range(2)]
             build = built(text, samples, machine_of(name))
             for sample in samples:
                 (y,), real, _ = ran(build, sample)
                 x = real["x"] if kind == "ArgMax" else -real["x"]
                 places = shape[axis] - 1 - np.argmax(np.flip(x, axis), axis) if last else np.argmax(x, axis)
-                assert y.dtype == np.int64 and (y == (np.expand_dims(places, axis) if kept else places)).all()
+                assert y.dtype == np.int64 and (y == (np.expand_dims(places, axis) if keeps_dims else places)).all()
 
 
 @pytest.mark.parametrize(("name", "most"), [("edge16", 256), ("ws8_pow2", 128), ("uint8", 256), ("transformer64", 4000)])
@@ -359,9 +370,9 @@ def test_positions_end_where_codes_end(name: str, most: int) -> None:
         assert [type(s).__name__ for s in build.container.segments] == (["Region"] if on_chip else ["HostSubgraph"])
         if not on_chip:
             ((_, _, reason),) = build.container.fallbacks
-            held = ", ".join(machine_of(name).chip.operand_types)
+            type_names = ", ".join(machine_of(name).chip.operand_types)
             keys = "numerics.activation, more_activations"
-            assert reason == f"positions 0 to {length - 1}, more than codes of {held} hold ({keys})"
+            assert reason == f"positions 0 to {length - 1}, more than codes of {type_names} hold ({keys})"
         session = Session(build.container, backend="reference")
         for sample, place in zip(samples, (0, length // 2, length - 1)):
             assert (session.run(None, sample)[0] == place).all()
@@ -399,10 +410,10 @@ def test_one_hot_of_positions(name: str) -> None:
     build = built(text, samples, machine_of(name))
     for sample in samples:
         (y, z, b), real, _ = ran(build, sample)
-        there = np.argmax(real["x"], 2)[..., None] == np.arange(12)
-        assert np.abs(y - np.where(there[..., :7].transpose(0, 2, 1), 1.2, -0.4)).max() < 0.01
-        assert np.abs(z - np.where(there[..., :7].transpose(2, 0, 1), 1.2, -0.4)).max() < 0.01
-        assert (b == there).all()
+        one_hot = np.argmax(real["x"], 2)[..., None] == np.arange(12)
+        assert np.abs(y - np.where(one_hot[..., :7].transpose(0, 2, 1), 1.2, -0.4)).max() < 0.01
+        assert np.abs(z - np.where(one_hot[..., :7].transpose(2, 0, 1), 1.2, -0.4)).max() < 0.01
+        assert (b == one_hot).all()
 
 
 def test_positions_need_broadcasts() -> None:
@@ -433,9 +444,9 @@ def test_a_number_put_beside_truths_is_no_truth(rounded: bool, value: float, tmp
     x = np.random.default_rng(0).standard_normal((20, 1, 4, 6, 6)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "x.npz")))
-    found = Session(built.container, backend="reference").run(None, {"x": x[0]})[0]
-    wanted = np.pad((x[0] > 0.2).astype(np.float32), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=value)
-    assert np.mean(np.abs(found - wanted) > (high - low) / 255) <= 0.02  # x next to the threshold has its codes
+    actual = Session(built.container, backend="reference").run(None, {"x": x[0]})[0]
+    expected = np.pad((x[0] > 0.2).astype(np.float32), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=value)
+    assert np.mean(np.abs(actual - expected) > (high - low) / 255) <= 0.02  # x next to the threshold has its codes
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -445,6 +456,8 @@ def test_a_truth_becomes_a_number_in_as_many_steps_as_the_machines_scales_need(b
         load_machine("wide32_w4a16"), scale={"kind": "multiplier", "multiplier_bits": bits, "shift_min": 0, "shift_max": 62}
     )
     samples = [{"x": draw(np.random.default_rng(15), (3, 8), -1, 1)} for _ in range(4)]
-    made = built("(float[3,8] x) => (float[3,8] y) { k = float {0} c = Greater(x, k) y = Cast<to = 1>(c) }", samples, machine)
-    (y,), numbers, _ = ran(made, samples[0])
+    network_build = built(
+        "(float[3,8] x) => (float[3,8] y) { k = float {0} c = Greater(x, k) y = Cast<to = 1>(c) }", samples, machine
+    )
+    (y,), numbers, _ = ran(network_build, samples[0])
     assert np.array_equal(y, (numbers["x"] > 0).astype(np.float32))

@@ -35,13 +35,13 @@ def modules() -> tuple[ModuleType, ModuleType]:
 
 @cache
 def tokens(seed: int) -> np.ndarray:
-    made, generated = modules()
-    return np.fromiter(generated.letters(made.SEQUENCE, seed), np.int64)
+    decoder_module, generated = modules()
+    return np.fromiter(generated.letters(decoder_module.SEQUENCE, seed), np.int64)
 
 
 @cache
 def both() -> Build:
-    """For a step and for a chunk."""
+    """Return the build for a step and for a chunk."""
     with TemporaryDirectory() as folder:
         return modules()[1].built_for(MACHINE, Path(folder))
 
@@ -51,12 +51,12 @@ def step_by_step() -> Build:
 
 
 def test_the_models_are_one_in_float() -> None:
-    made, generated = modules()
+    decoder_module, generated = modules()
     model = generated.Float()
     steps = np.stack([model.run(int(t), i) for i, t in enumerate(tokens(1))])
-    runner = onnxruntime.InferenceSession(made.decoder(made.SEQUENCE, False).SerializeToString())
-    (whole,) = runner.run(None, {"token": tokens(1)[None]})
-    assert np.abs(steps - np.asarray(whole)[0]).max() < 1e-4
+    runner = onnxruntime.InferenceSession(decoder_module.decoder(decoder_module.SEQUENCE, False).SerializeToString())
+    (full_output,) = runner.run(None, {"token": tokens(1)[None]})
+    assert np.abs(steps - np.asarray(full_output)[0]).max() < 1e-4
     assert np.unique(tokens(1)).size > 10
 
 
@@ -71,17 +71,17 @@ def test_all_caches_stay_on_the_chip() -> None:
 
 def test_what_is_written_to_dram_is_a_row_of_each_cache_and_the_logits() -> None:
     built = step_by_step()
-    made, _ = modules()
-    rows = sum(state.port.size_bytes // made.PLACES for _, state in built.container.states)
-    assert built.figures["dram_write_bytes"] == rows + len(made.WORDS)
+    decoder_module, _ = modules()
+    rows = sum(state.port.size_bytes // decoder_module.PLACES for _, state in built.container.states)
+    assert built.figures["dram_write_bytes"] == rows + len(decoder_module.WORDS)
 
 
 def test_200_steps_are_as_near_to_float_as_the_whole_sequence_at_once(tmp_path: Path) -> None:
-    made, generated = modules()
-    onnx.save(made.decoder(made.SEQUENCE, False), tmp_path / "whole.onnx")
+    decoder_module, generated = modules()
+    onnx.save(decoder_module.decoder(decoder_module.SEQUENCE, False), tmp_path / "whole.onnx")
     np.savez(tmp_path / "data.npz", allow_pickle=False, token=np.stack([tokens(s) for s in (2, 3, 4)])[:, None])
-    whole = build(tmp_path / "whole.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz")))
-    (at_once,) = Session(whole.data, backend="reference").run(None, {"token": tokens(1)[None]})
+    sequence_build = build(tmp_path / "whole.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz")))
+    (at_once,) = Session(sequence_build.data, backend="reference").run(None, {"token": tokens(1)[None]})
     session, model = Session(step_by_step().data, backend="reference"), generated.Float()
     real, made_here = list[np.ndarray](), list[np.ndarray]()
     for i, t in enumerate(tokens(1).tolist()):
@@ -99,9 +99,9 @@ def test_programs_keep_caches_as_the_reference_does() -> None:
     for i, t in enumerate(tokens(1)[:6].tolist()):
         assert np.array_equal(chip.run(None, generated.feeds([t], i))[0], reference.run(None, generated.feeds([t], i))[0])
         for state in chip.get_states():
-            held = chip.state(state.name)
-            assert np.array_equal(held, reference.state(state.name))
-            assert not held[:, :, i + 1 :].any() and held[:, :, i].any()
+            state_value = chip.state(state.name)
+            assert np.array_equal(state_value, reference.state(state.name))
+            assert not state_value[:, :, i + 1 :].any() and state_value[:, :, i].any()
         key = chip.state("past_key_values.0.key")[:, :, 0]
         first = key if first is None else first
         assert np.array_equal(key, first)
@@ -127,12 +127,12 @@ def test_programs_of_a_chunk_and_of_a_step_go_on_from_each_other() -> None:
     chip, reference = EntriesSession(both().data), EntriesSession(both().data, backend="reference")
     for session_runs in (runs, runs[1:]):  # again from what reset leaves
         for a, b in session_runs:
-            made, expected = (s.run(None, feeds(text[a:b], a))[0] for s in (chip, reference))
-            assert np.array_equal(made, expected)
-        held = [chip.state(state.name) for state in chip.get_states()]
-        assert all(np.array_equal(value, reference.state(s.name)) for value, s in zip(held, chip.get_states()))
+            actual, expected = (s.run(None, feeds(text[a:b], a))[0] for s in (chip, reference))
+            assert np.array_equal(actual, expected)
+        states = [chip.state(state.name) for state in chip.get_states()]
+        assert all(np.array_equal(value, reference.state(s.name)) for value, s in zip(states, chip.get_states()))
         for session in (chip, reference):
-            session.reset({"past_key_values.0.key": held[0]})
+            session.reset({"past_key_values.0.key": states[0]})
     places = [{s.port.model: s.port.address for _, s in one.container.states} for one in both().entries.values()]
     assert places[0] == places[1]
     assert "entries decode, prefill: 4 states in common, as the last run leaves them" in both().notes
@@ -149,9 +149,9 @@ SCATTERED = {
 @pytest.mark.parametrize("name", SCATTERED)
 @pytest.mark.parametrize("machine", ["edge16", MACHINE, "wide32_w4a16"])
 def test_one_step_into_a_cache(machine: str, name: str, tmp_path: Path) -> None:
-    given, attributes, at = SCATTERED[name]
-    kind = given.partition(" ")[0]
-    text = f"({given}, int64[2] at) => ({kind} y, {kind} cache_out) {{ cache_out = TensorScatter<{attributes}>(cache, x, at) "
+    inputs, attributes, at = SCATTERED[name]
+    kind = inputs.partition(" ")[0]
+    text = f"({inputs}, int64[2] at) => ({kind} y, {kind} cache_out) {{ cache_out = TensorScatter<{attributes}>(cache, x, at) "
     proto = parser.parse_model(f'<ir_version: 11, opset_import: ["" : 24]> g {text} y = Neg(cache_out) }}')
     onnx.save(proto, tmp_path / "n.onnx")
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input}
@@ -168,17 +168,17 @@ def test_one_step_into_a_cache(machine: str, name: str, tmp_path: Path) -> None:
         feeds = {"x": x, "at": np.array(at)}
         session.reset({"cache": cached})
         before = session.state("cache")
-        y, left = session.run(["y", "cache_out"], feeds)
+        y, cache_out = session.run(["y", "cache_out"], feeds)
         expected = np.asarray(runner.run(["cache_out"], {**feeds, "cache": cached})[0])
         untouched = expected == cached
-        assert np.array_equal(left[untouched], before[untouched])
-        assert np.abs(left - expected).max() < 0.02 and np.abs(y + expected).max() < 0.02
+        assert np.array_equal(cache_out[untouched], before[untouched])
+        assert np.abs(cache_out - expected).max() < 0.02 and np.abs(y + expected).max() < 0.02
         assert not untouched.all()
 
 
 def test_steps_at_once_stay_on_the_host(tmp_path: Path) -> None:
-    given = "(float[1,2,8,4] cache, float[1,2,3,4] x, int64[1] at) => (float[1,2,8,4] y)"
-    text = f"{given} {{ c = TensorScatter(cache, x, at) y = Relu(c) }}"
+    signature = "(float[1,2,8,4] cache, float[1,2,3,4] x, int64[1] at) => (float[1,2,8,4] y)"
+    text = f"{signature} {{ c = TensorScatter(cache, x, at) y = Relu(c) }}"
     onnx.save(parser.parse_model(f'<ir_version: 11, opset_import: ["" : 24]> g {text}'), tmp_path / "n.onnx")
     built = build(tmp_path / "n.onnx", BuildOptions("edge16"))
     assert [op for _, op, _ in built.container.fallbacks] == ["TensorScatter"]
@@ -187,27 +187,27 @@ def test_steps_at_once_stay_on_the_host(tmp_path: Path) -> None:
 ROWS = '<ir_version: 11, opset_import: ["" : 24]> g (float[1,2,8,4] cache, float[1,2,3,4] x, int64[1] at) => '
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_rows_at_a_computed_place(kept: bool, tmp_path: Path) -> None:
-    """In the place of a state, or beside what stays of the cache."""
+@pytest.mark.parametrize("keeps_state", [True, False])
+def test_rows_at_a_computed_place(keeps_state: bool, tmp_path: Path) -> None:
+    """Check rows that replace part of a state, and rows that are put into a cache without a state."""
     out = "other"  # that it is the cache's next value is seen by the operator, not by its name
-    given = f"(float[1,2,8,4] y, float[1,2,8,4] {out}) {{ {out} = TensorScatter(cache, x, at) y = Neg({out}) }}"
-    proto = parser.parse_model(ROWS + given)
+    outputs = f"(float[1,2,8,4] y, float[1,2,8,4] {out}) {{ {out} = TensorScatter(cache, x, at) y = Neg({out}) }}"
+    proto = parser.parse_model(ROWS + outputs)
     onnx.save(proto, tmp_path / "n.onnx")
     rng = np.random.default_rng(1)
     data = {n: rng.uniform(-1, 1, (4, *shape)).astype(np.float32) for n, shape in (("cache", (1, 2, 8, 4)), ("x", (1, 2, 3, 4)))}
     np.savez(tmp_path / "data.npz", allow_pickle=False, at=np.array([[0], [5], [2], [3]]), **data)
-    states = None if kept else ("none",)
+    states = None if keeps_state else ("none",)
     built = build(tmp_path / "n.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz"), states=states))
-    assert not built.container.fallbacks and len(built.container.states) == kept
+    assert not built.container.fallbacks and len(built.container.states) == keeps_state
     chip, reference = Session(built.data), Session(built.data, backend="reference")
     for x, before, (at, first) in zip(data["x"], data["cache"], ((0, 0), (5, 5), (70_000, 5), (-3, 0))):
         feeds = {"x": x, "at": np.array([at]), "cache": before}
-        y, left = chip.run(["y", out], feeds)
+        y, cache_out = chip.run(["y", out], feeds)
         assert np.array_equal(y, reference.run(["y"], feeds)[0])
-        assert np.abs(left - before).max(axis=(0, 1, 3))[[*range(first), *range(first + 3, 8)]].max() < 0.02
-        assert np.abs(left[:, :, first : first + 3] - x).max() < 0.02
-    assert built.figures["dram_write_bytes"] == 64 + (24 if kept else 88)
+        assert np.abs(cache_out - before).max(axis=(0, 1, 3))[[*range(first), *range(first + 3, 8)]].max() < 0.02
+        assert np.abs(cache_out[:, :, first : first + 3] - x).max() < 0.02
+    assert built.figures["dram_write_bytes"] == 64 + (24 if keeps_state else 88)
 
 
 def test_a_cache_of_more_places_than_registers_hold(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
-"""Every operator's case with one of its sizes set to 1 in all tensors that have it: built on shipped machines, bit for bit its
-reference, and float's meaning on codes that are fine.
+"""Check every operator's case with one of its sizes set to 1 in all tensors that have it.
 
-    ONES_CASES=500 ONES_SEED=7 pytest tests/test_dimensions_of_one.py -rP     # so many, drawn by another seed
+The case is built on shipped machines, equals its reference bit for bit, and equals float on fine codes.
+
+    `ONES_CASES=500 ONES_SEED=7 pytest tests/test_dimensions_of_one.py -rP`
+
+The variables set how many cases are drawn, and by which seed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import pytest
 
 from tests.semantics import arithmetic, decompose_models, functions, logic_cases, movement, windows
 from tests.semantics.case import Case
-from tests.semantics.judge import in_float, judged, save
+from tests.semantics.judge import in_float, judge_build, save
 from tests.semantics.machines import int16_machine
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
@@ -47,8 +50,9 @@ def variants(case: Case) -> Iterator[Case]:
 
 
 def is_valid(case: Case, folder: Path) -> bool:
-    """Whether onnxruntime takes it: a body holds sizes too, which are not set. A window larger than its input is not asked
-    about: a Slice of what it leaves ends the process."""
+    """Return whether onnxruntime runs the case; a subgraph holds sizes too, which are not set.
+    A window larger than its input is not tried, since a Slice of its result ends the process.
+    """
     try:
         load_model(save(case.proto, case.samples, folder)[0])
     except CompileError as fault:
@@ -114,7 +118,7 @@ def test_sizes_of_one(tmp_path: Path) -> None:
         counts["cases"] += 1
         try:
             build(model, BuildOptions(machine, str(data)))
-            outputs = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+            outputs = judge_build(case.proto, int16_machine(), case.samples, tmp_path).outputs
         except CompileError as fault:
             assert ONE_SENTENCE.fullmatch(str(fault)), fault
             counts[f"refused: {next((text for text in REFUSED if text in str(fault)), str(fault))}"] += 1

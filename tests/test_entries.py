@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
-from tests.example_networks import filled
+from tests.example_networks import fill_network
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes, entries_from_bytes, entries_to_bytes, images_of_entries
 from toolchain.errors import CompileError
@@ -48,8 +48,9 @@ OTHERS = [pytest.param(m, marks=pytest.mark.exhaustive) for m in ("ethos_u55_256
 
 @pytest.mark.parametrize("machine", ["edge16", *OTHERS])
 def test_a_batch_in_one_file_gives_what_its_samples_give(machine: str) -> None:
-    """The shipped classifier, calibrated once: the first entry is the file of its own, byte for byte, and a batch of eight images
-    gives the bits of eight runs."""
+    """Check the shipped classifier with two entry points, calibrated once.
+    The first entry equals its own file byte for byte, and a batch of eight images gives the bits of eight runs.
+    """
     calib = str(CLASSIFIER / "calib.npz")
     built = build(CLASSIFIER / "classifier.onnx", BuildOptions(machine, calib, entries=BATCHES))
     alone = build(CLASSIFIER / "classifier.onnx", BuildOptions(machine, calib, shapes=BATCHES["one"]))
@@ -79,9 +80,11 @@ def _block_bytes(data: bytes) -> int:
 
 
 def _pieces(data: bytes) -> list[list[int]]:
-    """Of constants: block, first byte, bytes."""
+    """Return the pieces of constants: block, first byte, bytes."""
     regions = [s for e in _header(data)["entries"] for s in e["segments"] if s["kind"] == "npu"]
-    return [piece for region in regions for _, said in region["constants"] if isinstance(said, list) for piece in said]
+    return [
+        piece for region in regions for _, constant in region["constants"] if isinstance(constant, list) for piece in constant
+    ]
 
 
 @pytest.mark.parametrize("machine", ["edge16", "ws8_pow2"])
@@ -113,10 +116,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def test_the_image_of_entries_holds_their_constants(three: Build) -> None:
     files = images_of_entries({name: one.container for name, one in three.entries.items()})
     for name, one in three.entries.items():
-        for said, region in zip(json.loads(files[f"{name}/ports.json"])["segments"], one.container.segments, strict=True):
+        for segment, region in zip(json.loads(files[f"{name}/ports.json"])["segments"], one.container.segments, strict=True):
             if isinstance(region, Region):
                 want, dram = dram_image(region), np.zeros(region.dram_bytes, np.uint8)
-                for b in said["constants"]["blocks"]:
+                for b in segment["constants"]["blocks"]:
                     piece = files["constants.bin"][b["offset"] : b["offset"] + b["bytes"]]
                     dram[b["address"] : b["address"] + b["bytes"]] = np.frombuffer(piece, np.uint8)
                 assert np.array_equal(dram, want) and want.any()
@@ -145,20 +148,20 @@ def test_an_input_may_be_another_constant_in_each_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "own", "said"),
+    ("values", "entry_values", "message"),
     [
         ({}, {"any": {"k": ("1",)}}, "value any:k: there is no such entry; give --entry any:INPUT=SHAPE"),
         ({"k": ("2",)}, {"few": {"k": ("1",)}}, "value few:k: input 'k' has a value for all entries; give one of them"),
     ],
 )
-def test_values_of_entries_that_are_refused(values: Any, own: Any, said: str) -> None:
+def test_values_of_entries_that_are_refused(values: Any, entry_values: Any, message: str) -> None:
     with pytest.raises(CompileError) as fault:
-        BuildOptions("edge16", entries={"few": {"x": (1, 8)}}, values=values, entry_values=own)
-    assert str(fault.value) == said
+        BuildOptions("edge16", entries={"few": {"x": (1, 8)}}, values=values, entry_values=entry_values)
+    assert str(fault.value) == message
 
 
 def test_files_are_read_as_they_were_written(three: Build) -> None:
-    """What is cut into pieces is whole again, and writing it again gives the same bytes."""
+    """Check that constants in pieces are restored, and writing them again gives the same bytes."""
     built, read = three, entries_from_bytes(three.data, "m")
     assert list(read) == list(built.entries)
     for name, one in built.entries.items():
@@ -182,8 +185,8 @@ def test_tiles_that_are_cut_otherwise_share_their_bytes(tmp_path: Path) -> None:
     """MobileNet v1, 4.2 MB of weights, at two sizes: its programs load other tiles, the file has hardly more than the larger."""
     built = build(_mobilenet(tmp_path), BuildOptions("edge16", entries={n: {"input": (1, 3, s, s)} for n, s in SIDES.items()}))
     blocks = [{d for s in b.container.segments if isinstance(s, Region) for _, d in s.constants} for b in built.entries.values()]
-    whole = sum(map(len, blocks[0] & blocks[1]))
-    assert whole < 2_500_000  # of 4.4 MB: so much would be shared if tiles were not cut into pieces
+    shared_bytes = sum(map(len, blocks[0] & blocks[1]))
+    assert shared_bytes < 2_500_000  # of 4.4 MB: so much would be shared if tiles were not cut into pieces
     alone = built.figures["alone_bytes"]
     assert len(built.data) == built.figures["file_bytes"] < 1.12 * max(alone.values()) < 0.6 * sum(alone.values())
     assert built.figures["shared_bytes"] == sum(alone.values()) - len(built.data) > 4_300_000
@@ -194,7 +197,7 @@ SIDES = {"s96": 96, "s160": 160}
 
 
 def _mobilenet(folder: Path) -> Path:
-    proto = filled("mobilenet_v1_224")
+    proto = fill_network("mobilenet_v1_224")
     for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim[2:], "HW"):
         dim.dim_param = name
     del proto.graph.value_info[:]

@@ -1,4 +1,4 @@
-"""What other libraries say, in our messages."""
+"""Check how messages quote other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CODE = "[ONNXRuntimeError] : 1 : FAIL : "
 
 
 @pytest.mark.parametrize(
-    ("said", "quoted"),
+    ("text", "quoted"),
     [
         (
             "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Max(13) node with name 'Max_0'",
@@ -38,5 +38,5 @@ CODE = "[ONNXRuntimeError] : 1 : FAIL : "
         ("no such file /a/b.cc", "no such file /a/b.cc"),
     ],
 )
-def test_first_line(said: str, quoted: str) -> None:
-    assert first_line(ValueError(said)) == quoted
+def test_first_line(text: str, quoted: str) -> None:
+    assert first_line(ValueError(text)) == quoted

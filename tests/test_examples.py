@@ -1,4 +1,4 @@
-"""What the repository ships as examples: the trained classifier with its data, and the graphs of eight networks."""
+"""Check the examples of the repository: the trained classifier with its data, and the graphs of eight networks."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from tests.example_networks import filled
+from tests.example_networks import fill_network
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CLASSIFIER = EXAMPLES / "classifier"
@@ -23,7 +23,7 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def shipped_test() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def load_shipped_test() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """x float32[n, 1, 28, 28] in [0, 1], y uint8[n]."""
     with np.load(CLASSIFIER / "test.npz") as data:
         return data["x"][:, None].astype(np.float32) / np.float32(255), data["y"]
@@ -31,7 +31,7 @@ def shipped_test() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
 
 @pytest.mark.slow
 def test_classifier_scores_above_90_percent_in_float() -> None:
-    x, y = shipped_test()
+    x, y = load_shipped_test()
     logits = np.asarray(session(onnx.load(CLASSIFIER / "classifier.onnx")).run(["logits"], {"x": x})[0])
     assert logits.shape == (len(x), 10)
     assert (logits.argmax(1) == y).mean() > 0.90
@@ -78,8 +78,8 @@ def test_examples_stay_small(folder: Path, limit_bytes: int) -> None:
 
 
 def test_networks_fill_to_the_same_runnable_model() -> None:
-    model = filled("dscnn_kws")
-    assert model.SerializeToString() == filled("dscnn_kws").SerializeToString()
+    model = fill_network("dscnn_kws")
+    assert model.SerializeToString() == fill_network("dscnn_kws").SerializeToString()
     port = model.graph.input[0]
     shape = [dimension.dim_value for dimension in port.type.tensor_type.shape.dim]
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)

@@ -52,12 +52,12 @@ class Net:
     def weight(self, name: str, *shape: int) -> None:
         self.weights[name] = self.rng.standard_normal(shape).astype(np.float32)
 
-    def whole(self, name: str, *values: int) -> None:
+    def add_integers(self, name: str, *values: int) -> None:
         self.weights[name] = np.array(values, np.int64)
 
     def save(self, path: Path, **outputs: list[int]) -> Path:
-        def ports(said: dict[str, list[int]]) -> list[Any]:
-            return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in said.items()]
+        def ports(shapes: dict[str, list[int]]) -> list[Any]:
+            return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
 
         constants = [numpy_helper.from_array(v, n) for n, v in self.weights.items()]
         graph = helper.make_graph(self.nodes, "net", ports(self.inputs), ports(outputs), constants)
@@ -84,18 +84,18 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net.add("Mul", "c open", "d")
     conv(net, "d", "e", 36, 20)
     net.add("Concat", "d e", "f", axis=1)  # the second part begins in a granule
-    net.whole("first", 3)
-    net.whole("last", 41)
-    net.whole("channels", 1)
+    net.add_integers("first", 3)
+    net.add_integers("last", 41)
+    net.add_integers("channels", 1)
     net.add("Slice", "f first last channels", "g")
-    net.whole("shuffle", 1, 2, 19, 9, 10)
-    net.whole("back", 1, 38, 9, 10)
+    net.add_integers("shuffle", 1, 2, 19, 9, 10)
+    net.add_integers("back", 1, 38, 9, 10)
     net.add("Reshape", "g shuffle", "h")
     net.add("Transpose", "h", "i", perm=[0, 2, 1, 3, 4])
     net.add("Reshape", "i back", "j")
     net.add("MaxPool", "j", "k", kernel_shape=[2, 2], strides=[2, 2])
     net.add("Pad", "k pads", "l")
-    net.whole("pads", 0, 2, 1, 0, 0, 1, 0, 2)
+    net.add_integers("pads", 0, 2, 1, 0, 0, 1, 0, 2)
     net.add("Flatten", "k", "flat")
     net.weight("dense", 38 * 4 * 5, 10)
     net.add("MatMul", "flat dense", "y")
@@ -129,7 +129,7 @@ def test_codes_are_those_of_the_machine_without_granules(network: Path, name: st
     assert {bool(op.surfaces()[0]) for op in windows} == {True, False}, "maps, and rows of matrices"
 
 
-def placed(port: Port, dram: np.ndarray) -> np.ndarray:
+def read_placed(port: Port, dram: np.ndarray) -> np.ndarray:
     """The codes of a port [n, h, w, c], read from where the page says that they are."""
     assert port.maps is not None
     n, h, w, c = port.shape
@@ -137,8 +137,8 @@ def placed(port: Port, dram: np.ndarray) -> np.ndarray:
     order = IN_MEMORY[port.maps.order]
     size_bytes = int(np.prod(sizes)) * np.dtype(port.dtype).itemsize
     assert port.size_bytes == size_bytes
-    held = dram[port.address : port.address + size_bytes].view(port.dtype).reshape([sizes[i] for i in order])
-    return held.transpose([order.index(i) for i in range(5)]).reshape(n, h, w, -1)
+    granules = dram[port.address : port.address + size_bytes].view(port.dtype).reshape([sizes[i] for i in order])
+    return granules.transpose([order.index(i) for i in range(5)]).reshape(n, h, w, -1)
 
 
 @pytest.mark.parametrize(("name", "granule", "order"), MACHINES)
@@ -155,18 +155,20 @@ def test_ports_lie_in_whole_granules(network: Path, name: str, granule: int, ord
         (n, machine(name, granule, order).chip.layout.feature_maps) for n in ("x", "e", "l")
     ]
     for port in maps:
-        held, channels = placed(port, dram), port.shape[3]
-        np.testing.assert_array_equal(held[..., :channels], codes[port.tensor], err_msg=port.model)
-        assert port.model != "x" or not held[..., channels:].any(), "the host fills the last granule with zeros"
+        codes_in_dram, channels = read_placed(port, dram), port.shape[3]
+        np.testing.assert_array_equal(codes_in_dram[..., :channels], codes[port.tensor], err_msg=port.model)
+        assert port.model != "x" or not codes_in_dram[..., channels:].any(), "the host fills the last granule with zeros"
 
 
 def test_ports_may_be_dense(network: Path) -> None:
     """Then the network between them lies in granules alone, and an image of five channels has the bytes of five."""
-    own = machine("edge16", 16, "surface")
-    maps = own.chip.layout.feature_maps
+    granule_machine = machine("edge16", 16, "surface")
+    maps = granule_machine.chip.layout.feature_maps
     assert maps is not None
-    layout = own.chip.layout.model_copy(update={"feature_maps": maps.model_copy(update={"ports": "dense"})})
-    built = build(network, BuildOptions(replace(own, chip=own.chip.model_copy(update={"layout": layout}))))
+    layout = granule_machine.chip.layout.model_copy(update={"feature_maps": maps.model_copy(update={"ports": "dense"})})
+    built = build(
+        network, BuildOptions(replace(granule_machine, chip=granule_machine.chip.model_copy(update={"layout": layout})))
+    )
     (region,) = (s for s in built.container.segments if isinstance(s, Region))
     assert all(p.maps is None for p in (*region.inputs, *region.outputs))
     assert [p.size_bytes for p in region.inputs] == [9 * 10 * 5]
@@ -185,7 +187,7 @@ def test_rows_of_a_matrix_stay_as_they_are(tmp_path: Path) -> None:
         net.weight(f"w{name}", 24, 24)
         net.add("MatMul", f"x w{name}", name)
         net.add("Reshape", f"{name} heads", f"{name}4")
-    net.whole("heads", 1, 12, 2, 12)
+    net.add_integers("heads", 1, 12, 2, 12)
     net.add("Transpose", "q4", "qt", perm=[0, 2, 1, 3])
     net.add("Transpose", "k4", "kt", perm=[0, 2, 3, 1])
     net.add("Transpose", "v4", "vt", perm=[0, 2, 1, 3])
@@ -195,14 +197,16 @@ def test_rows_of_a_matrix_stay_as_they_are(tmp_path: Path) -> None:
     net.add("Tanh", "masked", "shares")
     net.add("MatMul", "shares vt", "mixed")
     net.add("Transpose", "mixed", "m4", perm=[0, 2, 1, 3])
-    net.whole("rows", 1, 12, 24)
+    net.add_integers("rows", 1, 12, 24)
     net.add("Reshape", "m4 rows", "y")
     path = net.save(tmp_path / "attention.onnx", y=[1, 12, 24])
-    own, base = (build(path, BuildOptions(m)) for m in (machine("edge16", 16, "surface"), load_machine("edge16")))
-    assert own.figures["cycles"] == base.figures["cycles"]
-    surfaces = {getattr(op, name) for op in operations(own) for name in op.parameters() if name.endswith("surface_stride")}
+    granule_build, base = (build(path, BuildOptions(m)) for m in (machine("edge16", 16, "surface"), load_machine("edge16")))
+    assert granule_build.figures["cycles"] == base.figures["cycles"]
+    surfaces = {
+        getattr(op, name) for op in operations(granule_build) for name in op.parameters() if name.endswith("surface_stride")
+    }
     assert surfaces == {0}
-    assert sum(isinstance(op, Copy) for op in operations(own)) == sum(isinstance(op, Copy) for op in operations(base))
+    assert sum(isinstance(op, Copy) for op in operations(granule_build)) == sum(isinstance(op, Copy) for op in operations(base))
 
 
 def test_what_fills_the_granules_of_a_port_is_the_ports(tmp_path: Path) -> None:
@@ -210,9 +214,11 @@ def test_what_fills_the_granules_of_a_port_is_the_ports(tmp_path: Path) -> None:
     net = Net(x=[1, 3, 16, 16])
     conv(net, "x", "y", 3, 3, 3)
     path = net.save(tmp_path / "image.onnx", y=[1, 3, 16, 16])
-    own = machine("edge16", 16, "surface")
-    memories = {**own.chip.memories, "sram": own.chip.sram.model_copy(update={"size": 4096})}
-    built = build(path, BuildOptions(replace(own, chip=own.chip.model_copy(update={"memories": memories}))))
+    granule_machine = machine("edge16", 16, "surface")
+    memories = {**granule_machine.chip.memories, "sram": granule_machine.chip.sram.model_copy(update={"size": 4096})}
+    built = build(
+        path, BuildOptions(replace(granule_machine, chip=granule_machine.chip.model_copy(update={"memories": memories})))
+    )
     (row,) = built.figures["nodes"]
     assert row["operations"] is not None and "DRAM" not in row["reason"]
 
@@ -222,11 +228,11 @@ def test_what_fills_granules_and_padding_twice_is_no_warning(tmp_path: Path) -> 
     net = Net(x=[1, 14, 4, 3])
     net.weight("w", 1, 14, 1, 3)
     net.add("Conv", "x w", "y", pads=[0, 2, 0, 2], strides=[2, 1])
-    own = machine("edge16", 4, "surface")
-    data = json.loads(own.chip.model_dump_json())
+    granule_machine = machine("edge16", 4, "surface")
+    data = json.loads(granule_machine.chip.model_dump_json())
     data["layout"]["feature_maps"]["ports"] = "dense"
     data["limits"]["convolution"]["max_pad"] = [0, 0]
-    padding = replace(own, chip=Chip.model_validate_json(json.dumps(data)))
+    padding = replace(granule_machine, chip=Chip.model_validate_json(json.dumps(data)))
     built = build(net.save(tmp_path / "strided.onnx", y=[1, 1, 2, 5]), BuildOptions(padding))
     assert any(node["op"] == "Pad" for node in built.figures["nodes"])
     assert not built.figures["warnings"]
@@ -270,17 +276,19 @@ def test_a_batch_of_images_is_a_repeat(order: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", IN_MEMORY)
 def test_rows_of_one_image_are_no_samples(order: str, tmp_path: Path) -> None:
-    """Each row of the output is one of the image, whose granules lie surface by surface: the chip has all of them at once."""
+    """Check rows of the output that are rows of one image, whose granules lie surface by surface, so the chip has all at once."""
     net = Net(x=[1, 20, 4, 8])
     conv(net, "x", "a", 20, 24)
     net.add("Transpose", "a", "b", perm=[0, 2, 3, 1])
-    net.whole("rows", 4, 8, 24)
+    net.add_integers("rows", 4, 8, 24)
     net.add("Reshape", "b rows", "y")
     path = net.save(tmp_path / "rows.onnx", y=[4, 8, 24])
-    own = machine("edge16", 16, order, repeats=True)
-    dense = own.chip.model_copy(update={"layout": own.chip.layout.model_copy(update={"feature_maps": None})})
-    for made, repeats in ((own, False), (replace(own, chip=dense), True)):
-        ops = operations(build(path, BuildOptions(made, level=0)))
+    granule_machine = machine("edge16", 16, order, repeats=True)
+    dense = granule_machine.chip.model_copy(
+        update={"layout": granule_machine.chip.layout.model_copy(update={"feature_maps": None})}
+    )
+    for target, repeats in ((granule_machine, False), (replace(granule_machine, chip=dense), True)):
+        ops = operations(build(path, BuildOptions(target, level=0)))
         assert any(isinstance(op, Repeat) for op in ops) == repeats
 
 

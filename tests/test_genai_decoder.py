@@ -18,7 +18,7 @@ STEPS = 24
 
 
 def built(tmp_path: Path, bits: int | None, packed: bool) -> Build:
-    """For one token and for a chunk."""
+    """Build for one token and for a chunk."""
     _, generated = modules()
     form = replace(generated.FORMS["genai"], model=lambda: generated.make_genai.genai(bits, packed))
     return generated.built_for(MACHINE, tmp_path, form)
@@ -47,13 +47,13 @@ def test_without_constants_ahead_it_takes_the_cycles_of_the_other(tmp_path: Path
 
 
 def test_weights_of_four_bits_and_one_product_for_queries_keys_and_values(tmp_path: Path) -> None:
-    both_of, made = built(tmp_path, 4, True), modules()[0]
+    both_of, decoder_module = built(tmp_path, 4, True), modules()[0]
     genai = both_of.entries["decode"]
     states = genai.container.states
     assert [state.output for _, state in states] == [f"present.{i}.{kind}" for i in (0, 1) for kind in ("key", "value")]
-    rows = sum(state.port.size_bytes // made.PLACES for _, state in states)
+    rows = sum(state.port.size_bytes // decoder_module.PLACES for _, state in states)
     logits = np.dtype(genai.container.graph.types["logits"].dtype)
-    assert genai.figures["dram_write_bytes"] == rows + len(made.WORDS) * logits.itemsize
+    assert genai.figures["dram_write_bytes"] == rows + len(decoder_module.WORDS) * logits.itemsize
     assert [type(s).__name__ for s in genai.container.segments] == ["HostSubgraph", "Region"]
     model = modules()[1].Float(4)
     real = np.stack([model.run(token, step) for step, token in enumerate(tokens(1)[:STEPS].tolist())])

@@ -1,5 +1,7 @@
-"""The model of ws8_pow2 that was written from its manual: it runs the classifier and every instruction to the same bits, and
-what it has another way round is seen."""
+"""Check the model of ws8_pow2 that was written from its manual.
+
+It runs the classifier and every instruction to the same bits, and each changed rule is noticed.
+"""
 
 from __future__ import annotations
 
@@ -103,11 +105,11 @@ def _passes(run: Any, path: Path) -> bool:
 
 
 def test_it_runs_the_classifier_to_the_same_bits(classifier: tuple[Path, np.ndarray, np.ndarray]) -> None:
-    image, x, wanted = classifier
+    image, x, expected = classifier
     run = model()
-    made = np.concatenate([run.run_image(image, one[None]) for one in x])
-    assert made.dtype == wanted.dtype and made.tobytes() == wanted.tobytes()
-    assert len(np.unique(made)) > 5
+    actual = np.concatenate([run.run_image(image, one[None]) for one in x])
+    assert actual.dtype == expected.dtype and actual.tobytes() == expected.tobytes()
+    assert len(np.unique(actual)) > 5
 
 
 def test_it_runs_every_instruction_to_the_same_bits(kit: Path) -> None:
@@ -122,13 +124,13 @@ def test_a_change_of_it_is_seen_by_the_instructions(changed: str, kit: Path) -> 
 
 @pytest.mark.parametrize("changed", SEEN_BY_CLASSIFIER)
 def test_a_change_of_it_is_seen_by_the_classifier(changed: str, classifier: tuple[Path, np.ndarray, np.ndarray]) -> None:
-    image, x, wanted = classifier
+    image, x, expected = classifier
     run = model(changed)
     try:
-        made = run.run_image(image, x[:1])
+        actual = run.run_image(image, x[:1])
     except (run.Fault, ValueError):
         return
-    assert made.tobytes() != wanted[:1].tobytes()
+    assert actual.tobytes() != expected[:1].tobytes()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.edit_programs import edited, model, operations, region_of
+from tests.cli.edit_programs import edit_program, model, operations, region_of
 from tests.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import load_machine
@@ -33,12 +33,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 
 def warnings(built: Build, ops: Sequence[MachineOp], layers: Sequence[int] | None = None) -> list[str]:
-    session = Session(edited(built, ops, layers))
+    session = Session(edit_program(built, ops, layers))
     run = session.run_detailed(random_feeds(session.container.inputs, 0))
     return [w for segment in run.segments for w in segment.warnings]
 
 
-def changed(built: Build, kind: type[MachineOp], name: str, by: int) -> list[MachineOp]:
+def change_operation(built: Build, kind: type[MachineOp], name: str, by: int) -> list[MachineOp]:
     """The program with this parameter of its first operation of that class moved."""
     ops = operations(built)
     at = next(i for i, op in enumerate(ops) if isinstance(op, kind))
@@ -64,20 +64,20 @@ def test_a_layer_of_other_sizes_or_pads_is_named(built: Build, kind: type[Machin
     layer = next(
         region_of(built).layers[at].name for op, at in zip(operations(built), region_of(built).op_layers) if isinstance(op, kind)
     )
-    (said,) = [w for w in warnings(built, changed(built, kind, name, by)) if w.endswith(OTHER)]
-    assert said.startswith(f"layer {layer} (")
+    (warning,) = [w for w in warnings(built, change_operation(built, kind, name, by)) if w.endswith(OTHER)]
+    assert warning.startswith(f"layer {layer} (")
 
 
 def test_the_sentences(built: Build) -> None:
-    def said(kind: type[MachineOp], name: str, by: int) -> str:
-        (sentence,) = [w for w in warnings(built, changed(built, kind, name, by)) if w.endswith(OTHER)]
+    def get_warning(kind: type[MachineOp], name: str, by: int) -> str:
+        (sentence,) = [w for w in warnings(built, change_operation(built, kind, name, by)) if w.endswith(OTHER)]
         return sentence.removesuffix(OTHER)
 
     pads = "have other elements of the kernel over padding than its geometry"
-    assert said(Convolution, "pad_top", -1) == FIRST + pads
-    assert said(Convolution, "input_height", -1) == FIRST + f"take {8 * 8 * 45 * 46}{TERMS}{8 * 8 * 46 * 46}"
+    assert get_warning(Convolution, "pad_top", -1) == FIRST + pads
+    assert get_warning(Convolution, "input_height", -1) == FIRST + f"take {8 * 8 * 45 * 46}{TERMS}{8 * 8 * 46 * 46}"
     product = "layer Mul_3 (Binary): its operations write 448 elements, its tensor has 512"
-    assert said(Elementwise, "channels", -1) == product
+    assert get_warning(Elementwise, "channels", -1) == product
 
 
 def test_a_kernel_taken_in_parts_is_judged_by_its_terms(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_a_kernel_taken_in_parts_is_judged_by_its_terms(tmp_path: Path) -> None:
     kernels = {(op.kernel_height, op.kernel_width) for op in operations(built) if isinstance(op, Convolution)}
     assert (3, 3) not in kernels and len(kernels) > 1
     assert warnings(built, operations(built)) == []
-    (said,) = [w for w in warnings(built, changed(built, Convolution, "pad_top", 1)) if w.endswith(OTHER)]
-    assert TERMS in said
+    (warning,) = [w for w in warnings(built, change_operation(built, Convolution, "pad_top", 1)) if w.endswith(OTHER)]
+    assert TERMS in warning
 
 
 def test_neighbouring_groups_in_one_operation(tmp_path: Path) -> None:
-    """Of whose products those by the zeros between groups are none of the layer's."""
+    """Check products by the zeros between groups, which do not belong to the layer."""
     path = tmp_path / "m.onnx"
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,32,8,8] x) => (float[1,32,8,8] y) { y = Conv<group=8, kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) }"""
@@ -107,8 +107,8 @@ def test_neighbouring_groups_in_one_operation(tmp_path: Path) -> None:
     channels = {op.output_channels for op in operations(built) if isinstance(op, Convolution)}
     assert max(channels) > 4
     assert warnings(built, operations(built)) == []
-    (said,) = [w for w in warnings(built, changed(built, Convolution, "pad_top", 1)) if w.endswith(OTHER)]
-    assert TERMS in said
+    (warning,) = [w for w in warnings(built, change_operation(built, Convolution, "pad_top", 1)) if w.endswith(OTHER)]
+    assert TERMS in warning
 
 
 def test_correct_programs_are_not_accused(built: Build) -> None:
@@ -116,5 +116,5 @@ def test_correct_programs_are_not_accused(built: Build) -> None:
 
 
 def test_without_the_layers_of_a_listing_nothing_is_said(built: Build) -> None:
-    ops = changed(built, Convolution, "pad_top", -1)
+    ops = change_operation(built, Convolution, "pad_top", -1)
     assert warnings(built, ops, [-1] * len(ops)) == []

@@ -43,28 +43,30 @@ def edge16(sram_kib: int = 512, max_batches: int = 1, **dma: int) -> Machine:
     return replace(machine, chip=chip)
 
 
-def saved(path: Path, nodes: list[Any], inputs: dict[str, tuple[int, ...]], y: tuple[int, ...], **constants: np.ndarray) -> Path:
-    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)]
-    held = [numpy_helper.from_array(v, n) for n, v in constants.items()]
-    graph = helper.make_graph(nodes, "g", given, made, held)
+def save_model(
+    path: Path, nodes: list[Any], inputs: dict[str, tuple[int, ...]], y: tuple[int, ...], **constants: np.ndarray
+) -> Path:
+    input_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
+    output_infos = [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)]
+    initializers = [numpy_helper.from_array(v, n) for n, v in constants.items()]
+    graph = helper.make_graph(nodes, "g", input_infos, output_infos, initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
     return path
 
 
-def operations(made: Build) -> list[MachineOp]:
-    machine = made.container.machine
-    regions = [s for s in made.container.segments if isinstance(s, Region)]
+def operations(built: Build) -> list[MachineOp]:
+    machine = built.container.machine
+    regions = [s for s in built.container.segments if isinstance(s, Region)]
     return [op for region in regions for op in decode(region.program, machine.isa).ops]
 
 
-def count(made: Build, kind: type[MachineOp]) -> int:
-    return sum(isinstance(op, kind) for op in operations(made))
+def count(built: Build, kind: type[MachineOp]) -> int:
+    return sum(isinstance(op, kind) for op in operations(built))
 
 
-def outputs(made: Build, seed: int = 1) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def outputs(built: Build, seed: int = 1) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Inputs, and what the program's bytes make of them."""
-    session = Session(made.data)
+    session = Session(built.data)
     rng = np.random.default_rng(seed)
     feeds = {i.name: rng.uniform(-1, 1, i.shape).astype(np.float32) for i in session.get_inputs()}
     return feeds, session.run(None, feeds)[0]
@@ -74,29 +76,29 @@ def outputs(made: Build, seed: int = 1) -> tuple[dict[str, np.ndarray], np.ndarr
 def test_transposes_take_fewer_operations_and_no_more_cycles(perm: tuple[int, ...], tmp_path: Path) -> None:
     shape = (3, 12, 8, 16)
     node = helper.make_node("Transpose", ["x"], ["y"], perm=perm)
-    path = saved(tmp_path / "m.onnx", [node], {"x": shape}, tuple(shape[p] for p in perm))
-    plain, four, turned, both = (
+    path = save_model(tmp_path / "m.onnx", [node], {"x": shape}, tuple(shape[p] for p in perm))
+    plain, four, transposing, both = (
         build(path, BuildOptions(edge16(**dma)))
         for dma in ({}, {"dimensions": 4}, {"transpose_block": 16}, {"dimensions": 4, "transpose_block": 16})
     )
     assert count(four, Copy) == count(both, Copy) == 1
-    assert count(turned, Copy) <= count(plain, Copy)
+    assert count(transposing, Copy) <= count(plain, Copy)
     assert (count(plain, Copy) > 1) == (perm in ((0, 3, 2, 1), (1, 3, 0, 2), (3, 2, 1, 0)))
-    assert both.figures["cycles"] <= min(four.figures["cycles"], turned.figures["cycles"])
-    assert max(four.figures["cycles"], turned.figures["cycles"]) <= plain.figures["cycles"]
+    assert both.figures["cycles"] <= min(four.figures["cycles"], transposing.figures["cycles"])
+    assert max(four.figures["cycles"], transposing.figures["cycles"]) <= plain.figures["cycles"]
     if perm[-1] != 3:  # single elements from and to DRAM, else runs of 16
-        assert turned.figures["cycles"] < plain.figures["cycles"] / 2
-    assert {op.transpose for op in operations(turned) if isinstance(op, Copy)} == {int(perm[-1] != 3)}
+        assert transposing.figures["cycles"] < plain.figures["cycles"] / 2
+    assert {op.transpose for op in operations(transposing) if isinstance(op, Copy)} == {int(perm[-1] != 3)}
     feeds, expected = outputs(plain)
     assert np.abs(expected - feeds["x"].transpose(perm)).max() < 0.02
-    for made in (four, turned, both):
-        assert np.array_equal(outputs(made)[1], expected)
+    for built in (four, transposing, both):
+        assert np.array_equal(outputs(built)[1], expected)
 
 
 def test_channels_over_space_in_one_copy(tmp_path: Path) -> None:
     """DepthToSpace in column-row-depth order moves five dimensions, of which two are a matrix."""
     node = helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=2, mode="CRD")
-    path = saved(tmp_path / "m.onnx", [node], {"x": (2, 16, 6, 8)}, (2, 4, 12, 16))
+    path = save_model(tmp_path / "m.onnx", [node], {"x": (2, 16, 6, 8)}, (2, 4, 12, 16))
     counts = [
         count(build(path, BuildOptions(edge16(**dma))), Copy)
         for dma in ({}, {"dimensions": 4}, {"dimensions": 4, "transpose_block": 8})
@@ -105,9 +107,11 @@ def test_channels_over_space_in_one_copy(tmp_path: Path) -> None:
 
 
 def test_a_matrix_is_turned_only_where_it_pays(tmp_path: Path) -> None:
-    """From sram, which has no bursts, to DRAM: single elements are gathered for nothing, pieces of 2 elements are not."""
+    """Check a transpose from sram, which has no bursts, to DRAM: gathering single elements costs nothing there, pieces of 2
+    elements do.
+    """
     nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Transpose", ["s"], ["y"], perm=[1, 0])]
-    path = saved(tmp_path / "m.onnx", nodes, {"x": (64, 64)}, (64, 64))
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": (64, 64)}, (64, 64))
     plain, small = (build(path, BuildOptions(edge16(**dma))) for dma in ({}, {"transpose_block": 2}))
     assert small.figures["cycles"] == plain.figures["cycles"]
     assert not any(op.transpose for op in operations(small) if isinstance(op, Copy))
@@ -118,7 +122,7 @@ def attention(path: Path, heads: int, length: int, width: int, second: tuple[int
     lead = second or (1, heads)
     shapes = {"q": (1, heads, length, width), "k": (*lead, width, length), "v": (*lead, length, width)}
     nodes = [helper.make_node("MatMul", ["q", "k"], ["a"]), helper.make_node("MatMul", ["a", "v"], ["y"])]
-    return saved(path, nodes, shapes, (1, heads, length, width))
+    return save_model(path, nodes, shapes, (1, heads, length, width))
 
 
 @pytest.mark.parametrize("second", [(), (1,), (1, 1)], ids=["each its own", "one for all", "one for all, of rank 4"])
@@ -135,8 +139,8 @@ def test_heads_are_one_operation(second: tuple[int, ...], tmp_path: Path, monkey
     feeds, expected = outputs(single)
     real = feeds["q"] @ feeds["k"] @ feeds["v"]
     assert np.abs(expected - real).max() < 0.08 * np.abs(real).max()
-    for made in (together, some):
-        assert np.array_equal(outputs(made)[1], expected)
+    for built in (together, some):
+        assert np.array_equal(outputs(built)[1], expected)
 
 
 def test_products_whose_sums_are_cut_are_made_one_by_one(tmp_path: Path) -> None:
@@ -144,18 +148,18 @@ def test_products_whose_sums_are_cut_are_made_one_by_one(tmp_path: Path) -> None
     product = machine.chip.limits.matrix_product.model_copy(update={"max_k": 4})
     limits = machine.chip.limits.model_copy(update={"matrix_product": product})
     machine = replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
-    made = build(attention(tmp_path / "m.onnx", 3, 8, 8), BuildOptions(machine))
-    products = [op for op in operations(made) if isinstance(op, MatrixProduct)]
+    built = build(attention(tmp_path / "m.onnx", 3, 8, 8), BuildOptions(machine))
+    products = [op for op in operations(built) if isinstance(op, MatrixProduct)]
     assert {op.batches for op in products} == {1} and any(op.accumulate for op in products)
 
 
 def block(path: Path, length: int, width: int, heads: int) -> Path:
     """A transformer's block with a function in place of its softmax, all of it on the chip."""
     rng, each = np.random.default_rng(0), width // heads
-    held: dict[str, np.ndarray] = {"heads": np.array([1, length, heads, each]), "flat": np.array([1, length, width])}
+    constants: dict[str, np.ndarray] = {"heads": np.array([1, length, heads, each]), "flat": np.array([1, length, width])}
     shapes = {"wq": (width, width), "wk": (width, width), "wv": (width, width), "wo": (width, width)}
     shapes |= {"w1": (width, 4 * width), "w2": (4 * width, width)}
-    held |= {n: rng.normal(0, s[0] ** -0.5, s).astype(np.float32) for n, s in shapes.items()}
+    constants |= {n: rng.normal(0, s[0] ** -0.5, s).astype(np.float32) for n, s in shapes.items()}
     nodes = []
     for name in "qkv":
         nodes += [
@@ -165,10 +169,10 @@ def block(path: Path, length: int, width: int, heads: int) -> Path:
         ]
     steps = ("MatMul q k a", "Sigmoid a b", "MatMul b v c", "Transpose c d", "Reshape d flat e", "MatMul e wo f", "Add f x h")
     for step in (*steps, "MatMul h w1 i", "Gelu i j", "MatMul j w2 l", "Add l h y"):
-        kind, *read, made = step.split()
+        kind, *read, output = step.split()
         order: dict[str, Any] = {"perm": [0, 2, 1, 3]} if kind == "Transpose" else {}
-        nodes.append(helper.make_node(kind, read, [made], **order))
-    return saved(path, nodes, {"x": (1, length, width)}, (1, length, width), **held)
+        nodes.append(helper.make_node(kind, read, [output], **order))
+    return save_model(path, nodes, {"x": (1, length, width)}, (1, length, width), **constants)
 
 
 @pytest.mark.parametrize("sram_kib", [pytest.param(512, marks=pytest.mark.exhaustive), 64])
@@ -177,9 +181,9 @@ def test_a_block_of_a_transformer(sram_kib: int, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(RegionPlanner, "retiled", lambda _, plan: plan)  # and finer tiles
     path = block(tmp_path / "m.onnx", 64, 96, 6)
     plain = build(path, BuildOptions(edge16(sram_kib)))
-    made = build(path, BuildOptions(edge16(sram_kib, 64, dimensions=4, transpose_block=16)))
-    assert len(operations(made)) < len(operations(plain)) and made.figures["cycles"] <= plain.figures["cycles"]
-    assert np.array_equal(outputs(made)[1], outputs(plain)[1])
+    built = build(path, BuildOptions(edge16(sram_kib, 64, dimensions=4, transpose_block=16)))
+    assert len(operations(built)) < len(operations(plain)) and built.figures["cycles"] <= plain.figures["cycles"]
+    assert np.array_equal(outputs(built)[1], outputs(plain)[1])
 
 
 @pytest.mark.parametrize("kind", ["descriptors", "registers"])
@@ -196,16 +200,16 @@ def test_bits_only_where_the_machine_has_them(kind: str) -> None:
     table, _ = read_table(read_source(make_default_table(edge16().chip, kind), "first.yaml"))
     assert table is not None
     wide = edge16(dimensions=4, transpose_block=4, max_batches=12).chip
-    said = {reason for _, reason in find_encoding_gaps(wide, Isa(table, wide))}
-    assert "has no bits for batches, but this chip uses 1 to 12 (limits.matrix_product.max_batches)" in said
-    assert "has no bits for transpose, but this chip uses 0 to 1 (engines.dma.transpose_block)" in said
-    assert any(reason.startswith("has no bits for count_outer, but this chip uses 1 to ") for reason in said)
+    reasons = {reason for _, reason in find_encoding_gaps(wide, Isa(table, wide))}
+    assert "has no bits for batches, but this chip uses 1 to 12 (limits.matrix_product.max_batches)" in reasons
+    assert "has no bits for transpose, but this chip uses 0 to 1 (engines.dma.transpose_block)" in reasons
+    assert any(reason.startswith("has no bits for count_outer, but this chip uses 1 to ") for reason in reasons)
 
 
 @pytest.mark.slow
 def test_random_moves_and_products(tmp_path: Path) -> None:
     """A build holds its program against the reference: x in any order, multiplied by another matrix for each or for all."""
-    seen: Counter[str] = Counter()
+    op_counts: Counter[str] = Counter()
 
     @settings(
         max_examples=16,
@@ -224,23 +228,23 @@ def test_random_moves_and_products(tmp_path: Path) -> None:
             helper.make_node("Relu", ["t"], ["r"]),
             helper.make_node("MatMul", ["r", "z"], ["y"]),
         ]
-        path = saved(tmp_path / "m.onnx", nodes, {"x": shape, "z": other}, (*moved[:3], moved[2]))
+        path = save_model(tmp_path / "m.onnx", nodes, {"x": shape, "z": other}, (*moved[:3], moved[2]))
         try:
-            made = build(path, BuildOptions(drawn.machine))
+            built = build(path, BuildOptions(drawn.machine))
         except CompileError as fault:
             assert "smallest tile needs" in str(fault), fault
             return
-        for op in operations(made):
-            seen["turned"] += isinstance(op, Copy) and op.transpose
-            seen["several products"] += isinstance(op, MatrixProduct) and op.batches > 1
+        for op in operations(built):
+            op_counts["turned"] += isinstance(op, Copy) and op.transpose
+            op_counts["several products"] += isinstance(op, MatrixProduct) and op.batches > 1
 
     check()
-    assert seen["turned"] and seen["several products"], seen
+    assert op_counts["turned"] and op_counts["several products"], op_counts
 
 
 @pytest.mark.parametrize("dma", [{}, {"transpose_block": 16}], ids=str)
 def test_moves_of_more_than_an_operation_says_are_several(dma: dict[str, int], tmp_path: Path) -> None:
-    """Between tensors in the dram runs and counts would pass what a first table holds, the bytes of the sram."""
+    """Check copies between tensors in DRAM whose runs and counts exceed what a first table holds, the bytes of the SRAM."""
     machine = edge16(4, **dma)
     machine = replace(machine, isa=first_table(machine.chip, "descriptors"))
     nodes = [
@@ -249,10 +253,10 @@ def test_moves_of_more_than_an_operation_says_are_several(dma: dict[str, int], t
         helper.make_node("Pad", ["turned", "pads"], ["y"]),
     ]
     pads = np.array([0, 0, 0, 0, 2, 0, 0, 0])
-    made = build(saved(tmp_path / "m.onnx", nodes, {"x": (1, 3, 70, 70)}, (4, 70, 70, 3), pads=pads), BuildOptions(machine))
-    found = [op for op in operations(made) if isinstance(op, Copy | Fill)]
-    runs = [op.inner_bytes if isinstance(op, Copy) else op.inner_elements for op in found]
-    assert max(runs) == 4096 and max(n for op in found for n in op.counts()) <= 4096
+    built = build(save_model(tmp_path / "m.onnx", nodes, {"x": (1, 3, 70, 70)}, (4, 70, 70, 3), pads=pads), BuildOptions(machine))
+    moves = [op for op in operations(built) if isinstance(op, Copy | Fill)]
+    runs = [op.inner_bytes if isinstance(op, Copy) else op.inner_elements for op in moves]
+    assert max(runs) == 4096 and max(n for op in moves for n in op.counts()) <= 4096
     x = np.random.default_rng(3).standard_normal((1, 3, 70, 70)).astype(np.float32)
-    (got,), (expected,) = (Session(made.data, backend=b).run(None, {"x": x}) for b in ("simulator", "reference"))
+    (got,), (expected,) = (Session(built.data, backend=b).run(None, {"x": x}) for b in ("simulator", "reference"))
     np.testing.assert_array_equal(got, expected)

@@ -28,11 +28,11 @@ def scripts() -> ModuleType:
 
 
 def test_each_mutant_is_one_other_program(scripts: ModuleType) -> None:
-    found = scripts.mutants_of("a.py", SOURCE)
-    texts = [m.applied(SOURCE) for m in found]
-    assert len(set(texts)) == len(found) and SOURCE not in texts
+    mutants = scripts.mutants_of("a.py", SOURCE)
+    texts = [m.apply(SOURCE) for m in mutants]
+    assert len(set(texts)) == len(mutants) and SOURCE not in texts
     assert all(ast.parse(text) for text in texts)
-    assert {m.kind for m in found} == {
+    assert {m.kind for m in mutants} == {
         "dropped condition", "dropped term", "min for max", "off by one", "other comparison", "swapped operands",
         "wrong rounding", "wrong sign",
     }  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_sample_is_drawn_alike_each_time_and_from_different_functions(scripts:
 
 
 def test_named_faults_stand_where_their_texts_are(scripts: ModuleType) -> None:
-    assert len(scripts.named(ROOT)) >= 30
+    assert len(scripts.list_named_mutants(ROOT)) >= 30
 
 
 def test_every_package_has_tests_near_it(scripts: ModuleType) -> None:

@@ -43,7 +43,7 @@ def test_codes_say_of_what_they_are() -> None:
     assert not verify(graph.with_nodes(graph.nodes, origins={"y": Origin("y", "plain")}))
 
 
-def rounded(kind: str, scale: float) -> onnx.ModelProto:
+def make_rounded_model(kind: str, scale: float) -> onnx.ModelProto:
     """A function whose output the file rounds to int8 codes, and whose input it leaves in float."""
     nodes = [
         helper.make_node(kind, ["x"], ["t"]),
@@ -64,8 +64,8 @@ def build_of(proto: onnx.ModelProto, low: float, high: float, folder: Path) -> B
 
 @pytest.mark.parametrize(("low", "high"), [(-40.0, 3.0), (-3.0, 40.0)])
 def test_changes_of_scale_before_and_behind_a_table(low: float, high: float, tmp_path: Path) -> None:
-    made = build_of(rounded("Exp", 0.02), low, high, tmp_path)
-    names = [n.name for n in made.container.graph.nodes]
+    network_build = build_of(make_rounded_model("Exp", 0.02), low, high, tmp_path)
+    names = [n.name for n in network_build.container.graph.nodes]
     assert len(set(names)) == len(names) and {"Exp_0 (rescale)", "Exp_0 (rescale)_2"} <= set(names)
 
 
@@ -85,10 +85,10 @@ def test_a_build_that_makes_a_broken_program(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("toolchain.codegen.container.verify_container", unsound)
     with pytest.raises(InternalError, match=r"^what was built is broken: model: is not sound: layer 'a'"):
-        build_of(rounded("Relu", 0.01), -1, 1, tmp_path)
+        build_of(make_rounded_model("Relu", 0.01), -1, 1, tmp_path)
 
 
 def test_a_build_does_not_go_on_with_a_broken_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolchain.compiler.verify", lambda graph: ["2 nodes have the name 'a'"] if [*graphs_in(graph)] else [])
     with pytest.raises(InternalError, match=r"^the integer graph is broken: 2 nodes have the name 'a'$"):
-        build_of(rounded("Relu", 0.01), -1, 1, tmp_path)
+        build_of(make_rounded_model("Relu", 0.01), -1, 1, tmp_path)

@@ -26,7 +26,10 @@ CONSTANTS = {"w": (4, 4, 1, 1), "rows": [1, 16, 16], "pads": [0, 0, 1, 1, 0, 0, 
 
 
 def network(body: str, other: str, folder: Path) -> Path:
-    """other: what the tensor `o`, which has nothing to do with the rest, is called."""
+    """Save a network whose unrelated tensor `o` has another name.
+
+    `other`: name of that tensor.
+    """
     text = f'<ir_version: 8, opset_import: ["": 13]> g (float[1,4,4,16] x) => (float s, float o) {{ {body} }}'
     proto = onnx.parser.parse_model(text)
     used = {n for node in proto.graph.node for n in node.input}
@@ -49,14 +52,14 @@ def test_the_file_may_have_them(case: str, tmp_path: Path) -> None:
     x = np.random.default_rng(2).normal(0, 1, (17, 4, 4, 16)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=x)
     plain = built(network(NETS[case], "o", tmp_path), tmp_path / "d.npz")
-    own = {n for n in plain.container.graph.types if "@" in n}
-    wanted = own | {f"s@{what}" for what in ("early", "factors", "permuted")} | {"x@nhwc", "a@plain"}
+    chip_names = {n for n in plain.container.graph.types if "@" in n}
+    taken_names = chip_names | {f"s@{what}" for what in ("early", "factors", "permuted")} | {"x@nhwc", "a@plain"}
     first: list[float] = []
-    for other in ["o", *sorted(wanted)]:
+    for other in ["o", *sorted(taken_names)]:
         path = network(NETS[case], other, tmp_path)
-        made = built(path, tmp_path / "d.npz")
+        network_build = built(path, tmp_path / "d.npz")
         expected = onnxruntime.InferenceSession(path).run(None, {"x": x[:1]})
-        got = Session(made.data, backend="reference").run(None, {"x": x[:1]})
+        got = Session(network_build.data, backend="reference").run(None, {"x": x[:1]})
         levels = [sqnr_db(np.asarray(e), y) for e, y in zip(expected, got, strict=True)]
         first = first or levels
         assert levels == first, other

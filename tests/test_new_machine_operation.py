@@ -1,4 +1,7 @@
-"""A machine operation is a file for what it is, one for its values, an operator, a row of the table, a line of the machine."""
+"""Check that a machine operation takes two files, an operator, a row of the table and a line of the machine.
+
+One file says what the operation is, the other computes its values.
+"""
 
 from __future__ import annotations
 
@@ -115,12 +118,12 @@ def test_files_are_an_operation(folder: Path) -> None:
         make_machine(folder, rate)
         done = ran(folder, ADDED)
         assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
-        assert (said["fallbacks"], said["equal"], said["manual"]) == ([], True, True)
-        assert said["cases"] == ["rows_of_1", "rows_of_10"]
-        own = next(layer for layer in said["layers"] if layer[0] == "RowLogSoftmax")
-        assert own[1] == "vector"
-        cycles.append(own[2])
+        report = json.loads(done.stdout)
+        assert (report["fallbacks"], report["equal"], report["manual"]) == ([], True, True)
+        assert report["cases"] == ["rows_of_1", "rows_of_10"]
+        layer_row = next(layer for layer in report["layers"] if layer[0] == "RowLogSoftmax")
+        assert layer_row[1] == "vector"
+        cycles.append(layer_row[2])
         assert not np.modf(np.load(folder / "y.npy") * 16)[0].any()  # the operator's own scale, not that of what was measured
         error = np.load(folder / "y.npy") - log_softmax(np.maximum(np.load(folder / "x.npz")["x"], 0))
         assert np.abs(error).max() <= 2 / 16 and abs(error.mean()) <= 1 / 128
@@ -130,9 +133,9 @@ def test_files_are_an_operation(folder: Path) -> None:
 
 def test_a_machine_without_the_files_names_the_function(folder: Path) -> None:
     make_machine(folder, "{lanes: 16}")
-    said = ran(folder, folder).stderr
+    message = ran(folder, folder).stderr
     line = (folder / "own.yaml").read_text().partition("row_log_softmax")[0].count("\n") + 1
-    assert f"own.yaml:{line}: engines.vector.functions.row_log_softmax: no such function; known: abs, acos, acosh" in said
+    assert f"own.yaml:{line}: engines.vector.functions.row_log_softmax: no such function; known: abs, acos, acosh" in message
 
 
 def test_the_kit_of_the_numerics_names_the_function(folder: Path) -> None:

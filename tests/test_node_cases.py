@@ -60,12 +60,12 @@ ELSEWHERE = (  # on the host, wholly or partly; or refused
 @pytest.mark.slow
 def test_sample_of_node_cases(tmp_path: Path) -> None:
     pytest.importorskip("onnx.backend.test.case.node", reason="the installed onnx has no node cases")
-    found = tmp_path / "found.json"
+    results_file = tmp_path / "found.json"
     names = [f"test_{name}" for name in (*ON_CHIP, *ELSEWHERE)]
-    command = [sys.executable, "scripts/check_node_cases.py", *names, "--json", str(found)]
+    command = [sys.executable, "scripts/check_node_cases.py", *names, "--json", str(results_file)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    rows = json.loads(found.read_text())
+    rows = json.loads(results_file.read_text())
     assert len(rows) > 0.95 * 2 * len(names)  # other versions of onnx may lack some
     fixed = {row["case"].removeprefix("test_"): (row["kind"], row["where"]) for row in rows if row["variant"] == "constants"}
     assert {n: fixed[n] for n in ON_CHIP if n in fixed and fixed[n] != ("right", "chip")} == {}

@@ -82,25 +82,25 @@ def test_a_norm_that_is_written_out_keeps_its_bits(graph: str, end: str, op: str
     assert [f["op"] for f in built.figures["fallbacks"]] == [op]
     session, exact = Session(built.data, backend="reference"), open_session(str(tmp_path / "m.onnx"))
     expected = np.stack([exact.run(None, {"x": one})[0] for one in x])
-    found = np.stack([session.run(None, {"x": one})[0] for one in x])
-    assert sqnr_db(expected, found) > 25
+    actual = np.stack([session.run(None, {"x": one})[0] for one in x])
+    assert sqnr_db(expected, actual) > 25
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_types_know_a_norm_that_is_written_out_by_its_operator(end: str, tmp_path: Path) -> None:
-    """Its steps, and nothing of what is around it; --explain and the JSON say so."""
+    """Check that a type names the steps of the norm and nothing around it; --explain and the JSON say so."""
     written(MOMENTS, ENDS[end], tmp_path)
-    found = {}
+    rows_by_types = {}
     for types in ((), ("LayerNormalization=int16",), ("LayerN*=int16",)):
         options = BuildOptions("transformer64", calibration=str(tmp_path / "c.npz"), types=types, level=0)
         built = build(tmp_path / "m.onnx", options)
-        found[types] = [(layer["op"], layer["output_types"]) for layer in built.figures["layers"] if layer["sources"]]
+        rows_by_types[types] = [(layer["op"], layer["output_types"]) for layer in built.figures["layers"] if layer["sources"]]
         assert not built.figures["fallbacks"]
-    plain, fine, pattern = found.values()
-    assert all(made == ["int8"] for _, made in plain)
-    products = [made for op, made in fine if op == "Convolution"]
+    plain, fine, pattern = rows_by_types.values()
+    assert all(output_types == ["int8"] for _, output_types in plain)
+    products = [output_types for op, output_types in fine if op == "Convolution"]
     assert products[0] == products[-1] == ["int8"] and fine == pattern
-    assert sum(made == ["int16"] for _, made in fine) > len(fine) / 2
+    assert sum(output_types == ["int16"] for _, output_types in fine) > len(fine) / 2
     with pytest.raises(CompileError, match=r'^--type LayerNormalisation=int16: .*; did you mean "LayerNormalization"\?'):
         options = BuildOptions("transformer64", calibration=str(tmp_path / "c.npz"), types=("LayerNormalisation=int16",))
         build(tmp_path / "m.onnx", options)

@@ -14,7 +14,7 @@ from toolchain.errors import CompileError
 from toolchain.runtime import Session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
-MENDED = f"""{HEAD}
+WITHOUT_NAN = f"""{HEAD}
 g (float[2,4] x, float[4,4] w) => (float[2,4] y) <float zero = {{0}}>
 {{ lost = IsNaN(x)
   kept = Where(lost, zero, x)
@@ -46,13 +46,15 @@ def with_nan() -> np.ndarray:
 
 def test_what_reads_nan_runs_on_the_host_and_products_on_the_chip(tmp_path: Path) -> None:
     feeds = {"x": with_nan(), "w": W}
-    made = built(tmp_path, MENDED, feeds)
-    assert any(w.startswith("'x' holds NaN in 2 of 8 elements in a sample, which codes cannot hold") for w in made.warnings)
-    assert [(op, reason) for _, op, reason in made.container.fallbacks if op == "Where"] == [
+    network_build = built(tmp_path, WITHOUT_NAN, feeds)
+    assert any(
+        w.startswith("'x' holds NaN in 2 of 8 elements in a sample, which codes cannot hold") for w in network_build.warnings
+    )
+    assert [(op, reason) for _, op, reason in network_build.container.fallbacks if op == "Where"] == [
         ("Where", "'x' holds NaN in 2 of 8 elements in a sample, which codes cannot hold")
     ]
-    assert made.figures["macs"] and not made.figures["host"]["macs"]
-    session = Session(made.data)
+    assert network_build.figures["macs"] and not network_build.figures["host"]["macs"]
+    session = Session(network_build.data)
     path = tmp_path / "feeds.npz"
     path.write_bytes(npz_bytes(feeds))
     read = read_feeds(path, session.get_inputs(), loose=session.container.host_inputs)
@@ -64,18 +66,18 @@ def test_what_reads_nan_runs_on_the_host_and_products_on_the_chip(tmp_path: Path
 
 def test_nan_that_products_read_is_refused(tmp_path: Path) -> None:
     text = f"{HEAD} g (float[2,4] x, float[4,4] w) => (float[2,4] y) {{ y = MatMul(x, w) }}"
-    said = r"data.npz: sample 0: input 'x' holds NaN at \[0, 1\]; calibration needs finite data, remove the sample"
-    with pytest.raises(CompileError, match=said):
+    message = r"data.npz: sample 0: input 'x' holds NaN at \[0, 1\]; calibration needs finite data, remove the sample"
+    with pytest.raises(CompileError, match=message):
         built(tmp_path, text, {"x": with_nan(), "w": W})
-    behind = f"{HEAD} g (float[2,4] x, float[4,4] w) => (float[2,4] y) {{ a = Neg(x)\n y = MatMul(a, w) }}"
-    with pytest.raises(CompileError, match=said):
-        built(tmp_path, behind, {"x": with_nan(), "w": W})
+    nan_text = f"{HEAD} g (float[2,4] x, float[4,4] w) => (float[2,4] y) {{ a = Neg(x)\n y = MatMul(a, w) }}"
+    with pytest.raises(CompileError, match=message):
+        built(tmp_path, nan_text, {"x": with_nan(), "w": W})
 
 
 def test_a_row_that_a_mask_leaves_nothing_of_is_nan_behind_the_softmax_as_in_float(tmp_path: Path) -> None:
-    seen = np.asarray([[True, True, False, True], [False] * 4])
-    made = built(tmp_path, MASKED, {"x": X, "w": W, "seen": seen})
-    (y,) = Session(made.data).run(None, {"x": X, "w": W, "seen": seen})
-    scores = np.exp((X @ W)[0]) * seen[0]
+    visible = np.asarray([[True, True, False, True], [False] * 4])
+    network_build = built(tmp_path, MASKED, {"x": X, "w": W, "seen": visible})
+    (y,) = Session(network_build.data).run(None, {"x": X, "w": W, "seen": visible})
+    scores = np.exp((X @ W)[0]) * visible[0]
     assert np.allclose(y[0], scores / scores.sum() @ W, atol=0.05) and np.allclose(y[1], 0, atol=0.02)
-    assert made.figures["macs"]
+    assert network_build.figures["macs"]

@@ -28,22 +28,22 @@ def built(folder: Path, outputs: str = "float[1,5,45] y", more: str = "") -> Bui
     return build(folder / "m.onnx", BuildOptions("edge16", str(folder / "x.npy"), repair="none"))
 
 
-def scales(made: Build) -> list[float]:
-    graph = made.container.graph
-    whole = next(graph.types[n.outputs[0]].quant for n in graph.nodes if isinstance(n.op, IntegerConcat))
-    assert whole is not None
+def scales(built: Build) -> list[float]:
+    graph = built.container.graph
+    concat_qparams = next(graph.types[n.outputs[0]].quant for n in graph.nodes if isinstance(n.op, IntegerConcat))
+    assert concat_qparams is not None
     quants = [graph.types[n.outputs[0]].quant for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
-    return [q.scale / whole.scale for q in quants if q is not None]
+    return [q.scale / concat_qparams.scale for q in quants if q is not None]
 
 
 def test_a_part_behind_a_reshape_takes_the_wholes_scale(tmp_path: Path) -> None:
-    made = built(tmp_path)
-    assert scales(made) == [1, 1]
-    assert not any(isinstance(n.op, Rescale) for n in made.container.graph.nodes)
+    built_network = built(tmp_path)
+    assert scales(built_network) == [1, 1]
+    assert not any(isinstance(n.op, Rescale) for n in built_network.container.graph.nodes)
 
 
 @pytest.mark.parametrize(("read", "shape"), [("a", "1,5,6,6"), ("c", "1,5,36")])
 def test_not_where_something_else_reads_it_on_its_way(read: str, shape: str, tmp_path: Path) -> None:
-    made = built(tmp_path, f"float[1,5,45] y, float[{shape}] z", f"z = Relu({read})")
-    first, second = scales(made)
+    built_network = built(tmp_path, f"float[1,5,45] y, float[{shape}] z", f"z = Relu({read})")
+    first, second = scales(built_network)
     assert first < 0.5 and second == 1

@@ -16,7 +16,7 @@ from mutate_programs import (  # type: ignore[import-not-found]
     Subject,
     accusations,
     family,
-    judged,
+    judge_mutants,
     shares,
     subjects_of,
 )
@@ -46,7 +46,7 @@ def test_correct_programs_are_not_accused(subjects):
 
 
 def test_planted_faults_are_found(subjects):
-    verdicts = list(judged(subjects, COUNT, seed=1))
+    verdicts = list(judge_mutants(subjects, COUNT, seed=1))
     assert len(verdicts) > 0.8 * COUNT
     for name, (_, verified) in FLOORS.items():
         harmful = [v for v in verdicts if v.harmful and family(v.kind) == name]
@@ -54,19 +54,19 @@ def test_planted_faults_are_found(subjects):
         assert shares(harmful)[1] >= verified, [f"{v.kind}: {v.what}" for v in harmful if v.reference is None]
     ordered = [v for v in verdicts if v.harmful and family(v.kind) == "order"]
     assert [f"{v.kind}: {v.what}" for v in ordered if v.rules is None] == []
-    found = shares([v for v in verdicts if v.harmful and family(v.kind) == "bytes"])[0]
-    assert found >= 0.75, found  # of few: the script counts enough of them for its 0.85
+    share = shares([v for v in verdicts if v.harmful and family(v.kind) == "bytes"])[0]
+    assert share >= 0.75, share  # of few: the script counts enough of them for its 0.85
 
 
 def test_what_is_harmless_is_proved_apart_from_the_rules(subjects):
-    """Each drop of a Wait or Signal is a fault; neighbours of two engines may be swapped, and the rules agree."""
+    """Check that each dropped Wait or Signal is a fault, and that the rules agree on swaps of neighbours of two engines."""
     subject = subjects[0]
     ops = subject.program.ops
     assert subject.order.same(subject.program)
     for i, op in enumerate(ops):
         if isinstance(op, Signal | Wait):
             assert not subject.order.same(subject.program.without(i)), i
-    swaps = [subject.program.swapped(i, i + 1) for i in range(len(ops) - 2)]
+    swaps = [subject.program.swap(i, i + 1) for i in range(len(ops) - 2)]
     harmless = [subject.order.same(swap) for swap in swaps]
     assert 0.1 < np.mean(harmless) < 0.9
 
@@ -74,6 +74,6 @@ def test_what_is_harmless_is_proved_apart_from_the_rules(subjects):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mutation_changes_the_program(subjects, kind):
     rng = np.random.default_rng(0)
-    drawn = [found for s in subjects for _ in range(3) if (found := mutate(kind, s.program, rng)) is not None]
+    drawn = [mutated for s in subjects for _ in range(3) if (mutated := mutate(kind, s.program, rng)) is not None]
     assert drawn and all(isinstance(mutant, Program) and len(mutant.ops) == len(mutant.layers) for _, mutant in drawn)
     assert all(mutant.ops not in [s.program.ops for s in subjects] for _, mutant in drawn)

@@ -49,9 +49,9 @@ def test_rows_go_where_the_file_puts_them(machine: str, form: str, tmp_path: Pat
     proto = network(*FORMS[form])
     onnx.save(proto, tmp_path / "n.onnx")
     rng, kind = np.random.default_rng(1), np.int32 if "32" in place else np.int64
-    given = [{"x": rng.uniform(-1, 1, (1, 2, rows, 32)).astype(np.float32), "at": np.full((1,) * place.count("["), p, kind)}
+    samples = [{"x": rng.uniform(-1, 1, (1, 2, rows, 32)).astype(np.float32), "at": np.full((1,) * place.count("["), p, kind)}
              for p in (0, 5, 96 - rows, 17, 5, 40)]  # fmt: skip
-    np.savez(tmp_path / "data.npz", allow_pickle=False, **{n: np.stack([g[n] for g in given]) for n in ("x", "at")})
+    np.savez(tmp_path / "data.npz", allow_pickle=False, **{n: np.stack([g[n] for g in samples]) for n in ("x", "at")})
     built = build(
         tmp_path / "n.onnx", BuildOptions(machine, str(tmp_path / "data.npz"), states=("past=present",), repair="none", level=2)
     )
@@ -61,11 +61,11 @@ def test_rows_go_where_the_file_puts_them(machine: str, form: str, tmp_path: Pat
         assert built.figures["dram_write_bytes"] == 2 * 96 * 32 + 2 * rows * 32
     chip, reference = Session(built.data), Session(built.data, backend="reference")
     runner, past = onnxruntime.InferenceSession(proto.SerializeToString()), np.zeros((1, 2, 96, 32), np.float32)
-    for feeds in given:
+    for feeds in samples:
         real, past = (np.asarray(v) for v in runner.run(["y", "present"], {**feeds, "past": past}))
-        y, left = chip.run(["y", "present"], feeds)
+        y, present = chip.run(["y", "present"], feeds)
         assert np.array_equal(y, reference.run(None, feeds)[0])
-        assert np.abs(y - real).max() < 0.02 and np.abs(left - past).max() < 0.02
+        assert np.abs(y - real).max() < 0.02 and np.abs(present - past).max() < 0.02
 
 
 OTHERS = {
@@ -78,9 +78,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_puts_no_rows_is_refused_as_before(name: str, tmp_path: Path) -> None:
-    following, before, behind = OTHERS[name]
+    following, before, tail_nodes = OTHERS[name]
     source, last = "z" if "z =" in before else "past", "other" if "other" in before else "at"
-    body = f"{before}{following} a = Slice(past, zero, {last}, axis) b = Slice({source}, next, ends, axis) {behind}{JOIN}"
+    body = f"{before}{following} a = Slice(past, zero, {last}, axis) b = Slice({source}, next, ends, axis) {tail_nodes}{JOIN}"
     onnx.save(network(1, "int64[1]", f"int64[1] two = {{2}}, {NUMBERS}", body), tmp_path / "n.onnx")
     with pytest.raises(CompileError) as fault:
         load_model(tmp_path / "n.onnx")

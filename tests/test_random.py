@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.check_bounds import require_bounds
 from tests.compare_exact import require_exact
-from tests.force_cascades import forced_turns
+from tests.force_cascades import force_cascade_plans
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from tests.threads import require_concurrent
 from toolchain.api import BuildOptions, build
@@ -42,25 +42,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_simulator_equals_reference(folder: Path, part: int) -> None:
     """The same cases each time, others in each part; with RANDOM_CASES others each time."""
-    turns = part == PARTS - 1
+    uses_cascades = part == PARTS - 1
     check = equal_on_drawn_case if "RANDOM_CASES" in os.environ else seed(SEEDS[part])(equal_on_drawn_case)
     counts: Counter[str] = Counter()
-    with forced_turns(counts) if turns else nullcontext():
+    with force_cascade_plans(counts) if uses_cascades else nullcontext():
         check(folder, counts)
     print("\n".join(f"{times:7}  {what}" for what, times in sorted(counts.items(), key=lambda pair: pair[0])))
-    assert not turns or counts["cascades"] > 0.1 * counts["programs"]
+    assert not uses_cascades or counts["cascades"] > 0.1 * counts["programs"]
 
 
 def types_used(data: bytes, chip: Chip) -> set[str]:
     """Unit kinds with the types that its operations name, each type alone and the pairs of the arrays."""
-    session, found = Session(data), set[str]()
+    session, types_in_use = Session(data), set[str]()
     for index, segment in enumerate(session.container.segments):
         for op in session.program(index).decoded.ops if isinstance(segment, Region) else ():
             named = {name: str(types.of(chip)[getattr(op, name)]) for name, types in op.type_numbers()}
-            found |= {f"{op.ENGINE} {name}: {codes}" for name, codes in named.items()}
+            types_in_use |= {f"{op.ENGINE} {name}: {codes}" for name, codes in named.items()}
             if {"input_type", "weight_type"} <= named.keys():
-                found.add(f"{op.ENGINE} {named['input_type']} x {named['weight_type']}")
-    return found
+                types_in_use.add(f"{op.ENGINE} {named['input_type']} x {named['weight_type']}")
+    return types_in_use
 
 
 @settings(DRAWN, max_examples=-(-CASES // PARTS))
@@ -81,8 +81,13 @@ def equal_on_drawn_case(
     except CompileError as fault:
         # What a machine may refuse: an instruction that cannot fit its SRAM; types of tensors where it holds none of the names.
         small = "smallest tile needs" in str(fault)
-        said = ("holds no such tensor", "no layer of the chip has such weights", "these are weights", "; ask for one of these")
-        absent = any(text in str(fault) for text in said)
+        accepted_reasons = (
+            "holds no such tensor",
+            "no layer of the chip has such weights",
+            "these are weights",
+            "; ask for one of these",
+        )
+        absent = any(text in str(fault) for text in accepted_reasons)
         assert small or (types and absent), fault
         counts["refused: SRAM too small" if small else "refused: no tensor of such a name"] += 1
         return

@@ -30,10 +30,10 @@ def products(sizes: tuple[int, int, int, int], path: Path) -> Path:
         helper.make_node("Relu", ["a"], ["r"], name="r"),
         helper.make_node("MatMul", ["r", "v"], ["y"], name="y"),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, inner])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    held = [numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items()]
-    graph = helper.make_graph(nodes, "graph", given, made, held)
+    input_infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, inner])]
+    output_infos = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    initializers = [numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items()]
+    graph = helper.make_graph(nodes, "graph", input_infos, output_infos, initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
 

@@ -51,9 +51,9 @@ class Chain:
         return name
 
     def hold(self, *shape: int) -> str:
-        return self.kept(self._rng.normal(1, 0.3, shape).astype(np.float32))
+        return self.add_constant(self._rng.normal(1, 0.3, shape).astype(np.float32))
 
-    def kept(self, value: np.ndarray) -> str:
+    def add_constant(self, value: np.ndarray) -> str:
         self.constants.append(numpy_helper.from_array(value, f"c{len(self.constants)}"))
         return self.constants[-1].name
 
@@ -85,7 +85,7 @@ def norm(chain: Chain) -> None:
 def reduction(chain: Chain) -> None:
     kind, axis = chain.choose(*REDUCTIONS), chain.choose(1, 2, 3)
     x = chain.add("Abs", chain.last) if kind == "ReduceLogSum" else chain.last
-    chain.last = chain.add("Add", chain.last, chain.add(kind, x, chain.kept(np.array([axis])), keepdims=1))
+    chain.last = chain.add("Add", chain.last, chain.add(kind, x, chain.add_constant(np.array([axis])), keepdims=1))
 
 
 def function(chain: Chain) -> None:
@@ -108,7 +108,7 @@ def attention(chain: Chain) -> None:
             np.tile(f(np.arange(height)[:, None] / np.arange(1, width // 2 + 1)), (chain.shape[0], 1, 1))
             for f in (np.cos, np.sin)
         ]
-        query = chain.add("RotaryEmbedding", query, *(chain.kept(a.astype(np.float32)) for a in angles))
+        query = chain.add("RotaryEmbedding", query, *(chain.add_constant(a.astype(np.float32)) for a in angles))
     chain.last = chain.add("Attention", query, chain.last, chain.last, is_causal=chain.choose(0, 1))
 
 

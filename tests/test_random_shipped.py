@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS
 from tests.random_network import DrawnModel, Network
-from tests.semantics.judge import Judged, in_float, judged, save, sqnr_db
+from tests.semantics.judge import Judged, in_float, judge_build, save, sqnr_db
 from tests.semantics.sqnr_floors import FEW_CODES
 from tests.test_dimensions_of_one import MACHINES, ONE_SENTENCE
 from tests.threads import require_concurrent
@@ -51,28 +51,29 @@ MOST_REFUSED = 0.05  # of the builds
 SAMPLES = 3
 
 
-def _rounded_function(net: Network) -> None:
-    """A function of a tensor that the file rounds to codes over a drawn range, or of one that reaches far; its output is rounded
-    too at times, over a range unlike what it reads."""
+def _add_rounded_function(net: Network) -> None:
+    """Add a function of a tensor that the file rounds to codes over a drawn range, or of a tensor that reaches far.
+    At times the output is rounded too, over a range unlike that of its input.
+    """
     x = net.pick()
     shape = net.shapes[x]
     kind = net.choose(*["Exp", "Tanh", "Erf", "Sigmoid", "Softplus"] * 2, "Relu", "Abs", "Neg", "HardSigmoid", "LeakyRelu", "Cos")
     if kind != "Cos" and net.choose(0, 1):  # the 512 parts of a table hold the turns of a Cos over [-30, 40] to 34 dB
         x = net.add("Mul", [x, net.floats(20.0)], shape)
-    read = _rounded(net, x) if net.choose(0, 0, 1) else x
+    read = _round_tensor(net, x) if net.choose(0, 0, 1) else x
     if kind == "Exp":
         read = net.clip(read, -40.0, 3.0)
     y = net.add(kind, [read], shape)
     if net.choose(0, 1, 1):
-        _rounded(net, y)
+        _round_tensor(net, y)
 
 
-def _rounded(net: Network, x: str) -> str:
+def _round_tensor(net: Network, x: str) -> str:
     span, dtype = net.choose(0.02, 1.0, 4.0, 16.0), net.choose(np.int8, np.uint8)
     middle = 0 if dtype is np.int8 else 128
     zero = int(net.choose(middle, middle - 100, middle + 100))
-    held = [net.floats(np.float32(span / 127)), net.hold(np.array(zero, dtype))]
-    return net.add("DequantizeLinear", [net.inner("QuantizeLinear", [x, *held]), *held], net.shapes[x])
+    qparams = [net.floats(np.float32(span / 127)), net.hold(np.array(zero, dtype))]
+    return net.add("DequantizeLinear", [net.inner("QuantizeLinear", [x, *qparams]), *qparams], net.shapes[x])
 
 
 def _place(net: Network) -> None:
@@ -86,14 +87,14 @@ def _place(net: Network) -> None:
 
 
 @st.composite
-def shipped_networks(draw: Any) -> DrawnModel:
+def draw_shipped_network(draw: Any) -> DrawnModel:
     """2 to 6 layers over one or two inputs of which a third of the sizes are 1."""
     net = Network(draw, draw(st.sampled_from([13, 17, 21])))
     for name in ("x", "y")[: draw(st.sampled_from([1, 1, 2]))]:
         rank = draw(st.sampled_from([4, 4, 3, 2, 1]))
         net.inputs[name] = net.shapes[name] = tuple(net.choose(1, 1, 2, 3, 5, 8) for _ in range(rank))
     for _ in range(net.number(2, 6)):
-        draw(st.sampled_from([*LAYERS, *EXPORTS, *[_rounded_function] * 24, *[_place] * 3]))(net)
+        draw(st.sampled_from([*LAYERS, *EXPORTS, *[_add_rounded_function] * 24, *[_place] * 3]))(net)
     used = {n for node in net.nodes for n in node.input}
     for name in sorted(net.inputs.keys() - used):
         net.add("Sigmoid", [name], net.shapes[name])
@@ -108,13 +109,13 @@ def shipped_networks(draw: Any) -> DrawnModel:
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-@given(model=shipped_networks())
+@given(model=draw_shipped_network())
 def right_on_two_machines(counts: Counter[str], faults: list[str], model: DrawnModel) -> None:
     counts["networks"] += 1
     # hypothesis repeats itself: of 60 builds it chose 5 for one machine and 20 for another
-    own = random.Random(f"{SEED} {counts['networks']}")
-    machines, types = own.sample(MACHINES, 2), own.choice([(), (), ("*[02468]=int16",), ("*=int16",)])
-    how = own.choice([*[""] * 6, "threads", "entries"])
+    case_random = random.Random(f"{SEED} {counts['networks']}")
+    machines, types = case_random.sample(MACHINES, 2), case_random.choice([(), (), ("*[02468]=int16",), ("*=int16",)])
+    how = case_random.choice([*[""] * 6, "threads", "entries"])
     rng = np.random.default_rng(5)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
     samples = [{n: rng.uniform(-1.5, 2, s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
@@ -131,22 +132,23 @@ def right_on_two_machines(counts: Counter[str], faults: list[str], model: DrawnM
 def _verdict(
     proto: onnx.ModelProto, name: str, types: tuple[str, ...], how: str, samples: list[dict[str, np.ndarray]], folder: Path
 ) -> list[str]:
-    """What was held. Raises AssertionError; what the build raises but a refusal in one sentence. A build compares program and
-    reference itself."""
+    """Return what was checked. Raise AssertionError, and whatever the build raises except a refusal in one sentence.
+    A build compares program and reference itself.
+    """
     machine = load_machine(name)
-    asked = types if len(machine.chip.code_types) > 1 else ()
+    overrides = types if len(machine.chip.code_types) > 1 else ()
     try:
-        verdict = judged(proto, machine, samples, folder, types=asked, draws=DRAWS)
-        held = [o for o in verdict.outputs if o.output not in behind_steps(proto)]
+        verdict = judge_build(proto, machine, samples, folder, types=overrides, draws=DRAWS)
+        judged_outputs = [o for o in verdict.outputs if o.output not in behind_steps(proto)]
         unkept = any("cannot keep scales of" in note for note in verdict.built.notes)
-        lost = lost_roundings(proto, samples) if unkept or asked else {}
-        low = [o for o in held if not _near(o, lost.get(o.output, math.inf), verdict.built)]
+        lost = lost_roundings(proto, samples) if unkept or overrides else {}
+        low = [o for o in judged_outputs if not _near(o, lost.get(o.output, math.inf), verdict.built)]
         assert not low, low
-        more = _more(proto, BuildOptions(machine, types=asked), how, verdict.built, samples, folder)
+        more = _more(proto, BuildOptions(machine, types=overrides), how, verdict.built, samples, folder)
     except CompileError as fault:
         assert ONE_SENTENCE.fullmatch(str(fault)), fault
         return [f"refused: {next((text for text in REFUSED if text in str(fault)), str(fault))}"]
-    return [("float" if held else "bits alone") + (", scales not kept" if unkept else ""), *more]
+    return [("float" if judged_outputs else "bits alone") + (", scales not kept" if unkept else ""), *more]
 
 
 def _near(output: Judged, lost_db: float, built: Build) -> bool:
@@ -195,9 +197,12 @@ def _clipped(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _more(
-    proto: onnx.ModelProto, asked: BuildOptions, how: str, built: Build, samples: list[dict[str, np.ndarray]], folder: Path
+    proto: onnx.ModelProto, options: BuildOptions, how: str, built: Build, samples: list[dict[str, np.ndarray]], folder: Path
 ) -> list[str]:
-    """how: "threads": two share a session; "entries": built for two batches."""
+    """Run further checks of a build.
+
+    `how`: "threads": two share a session; "entries": built for two batches.
+    """
     if how == "threads":
         require_concurrent(built)
         return ["run in threads"]
@@ -210,7 +215,7 @@ def _more(
     if how != "entries" or not _takes(loose, other):
         return []
     model, data = save(loose, samples, folder)
-    both = build(model, replace(asked, calibration=str(data), entries={"a": shapes, "b": other}))
+    both = build(model, replace(options, calibration=str(data), entries={"a": shapes, "b": other}))
     for name in ("a", "b"):
         sessions = [Session(both.data, entry=name, backend=backend) for backend in ("simulator", "reference")]
         feeds = random_feeds(sessions[0].get_inputs(), 3)
@@ -220,7 +225,7 @@ def _more(
 
 
 def _takes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Whether onnxruntime runs it in these shapes: a Reshape may say others."""
+    """Return whether onnxruntime runs the model in these shapes; a Reshape may require others."""
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
@@ -232,11 +237,11 @@ def _takes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> bool:
 
 def behind_steps(proto: onnx.ModelProto) -> set[str]:
     """The tensors that a difference of one code may change by more than a code, and what is computed of them."""
-    found: set[str] = set()
+    outputs: set[str] = set()
     for node in proto.graph.node:
-        if node.op_type in STEPS or found & set(node.input):
-            found.update(node.output)
-    return found
+        if node.op_type in STEPS or outputs & set(node.input):
+            outputs.update(node.output)
+    return outputs
 
 
 @pytest.mark.slow

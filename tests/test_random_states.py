@@ -34,8 +34,9 @@ CASES = int(os.environ.get("RANDOM_STATES", "6"))
 
 @st.composite
 def networks(draw: Any) -> DrawnModel:
-    """Layers over an input and a state `h`, whose next value `hn` is any tensor of its shape, made of the state, or cut out of
-    what it and a newer tensor are joined to."""
+    """Draw a network of layers over an input and a state `h`.
+    Its next value `hn` is any tensor of its shape, computed from the state, or a slice of the state joined with a newer tensor.
+    """
     net = Network(draw, 17)
     shape = tuple(net.number(1, 6) for _ in range(draw(st.sampled_from([4, 4, 3, 2]))))
     for name in ("x", "h"):
@@ -43,66 +44,70 @@ def networks(draw: Any) -> DrawnModel:
     net.add("Add", ["x", "h"], shape)
     for _ in range(net.number(1, 6)):
         draw(st.sampled_from(LAYERS + EXPORTS))(net)
-    alike = [name for name, found in net.shapes.items() if found == shape]
-    made = draw(st.sampled_from(alike[-4:]))
+    same_shaped = [name for name, tensor_shape in net.shapes.items() if tensor_shape == shape]
+    chosen = draw(st.sampled_from(same_shaped[-4:]))
     kind = net.choose("Tanh", "Identity", "Identity", "Relu", "window", "window")
     if kind == "window":
-        window(net, net.choose("x", made, made), shape)
+        window(net, net.choose("x", chosen, chosen), shape)
     else:
-        net.add(kind, [net.clip(made, -4.0, 4.0) if net.choose(0, 1) else made], shape)
-    return ended(net)
+        net.add(kind, [net.clip(chosen, -4.0, 4.0) if net.choose(0, 1) else chosen], shape)
+    return end_network(net)
 
 
 @st.composite
 def windows(draw: Any) -> DrawnModel:
-    """A few layers over an input, and a state of the last rows of what was joined to it, cut before or behind, that is read with
-    what is newer, alone, or both."""
+    """Draw a network of a few layers over an input, with a state of the last rows of what was joined to it.
+    The state is cut before or after the join, and read with the newer rows, alone, or both.
+    """
     net = Network(draw, 17)
     shape = tuple(net.number(1, 6) for _ in range(draw(st.sampled_from([4, 4, 3, 2]))))
     axis = net.number(0, len(shape) - 1)
-    kept = (*shape[:axis], shape[axis] * net.number(1, 3) + net.number(1, 2), *shape[axis + 1 :])
+    state_shape = (*shape[:axis], shape[axis] * net.number(1, 3) + net.number(1, 2), *shape[axis + 1 :])
     net.inputs["x"] = net.shapes["x"] = shape
-    net.inputs["h"] = net.shapes["h"] = kept
+    net.inputs["h"] = net.shapes["h"] = state_shape
     newer = net.add(net.choose("Relu", "Tanh", "Neg"), ["x"], shape) if net.choose(0, 1, 1) else "x"
     if net.choose(0, 1, 1):
-        net.add("Relu", ["h"], kept)
-    joined_and_cut(net, newer, kept, axis, before=bool(net.choose(0, 1)))
-    return ended(net)
+        net.add("Relu", ["h"], state_shape)
+    join_and_cut(net, newer, state_shape, axis, before=bool(net.choose(0, 1)))
+    return end_network(net)
 
 
-def joined_and_cut(net: Network, newer: str, kept: tuple[int, ...], axis: int, before: bool) -> None:
-    """before: what goes is cut off before newer rows are joined."""
-    rows, size = net.shapes[newer][axis], kept[axis]
+def join_and_cut(net: Network, newer: str, state_shape: tuple[int, ...], axis: int, before: bool) -> None:
+    """Join newer rows to the state and cut it.
+
+    `before`: old rows are cut off before newer rows are joined.
+    """
+    rows, size = net.shapes[newer][axis], state_shape[axis]
 
     def of(count: int) -> tuple[int, ...]:
-        return (*kept[:axis], count, *kept[axis + 1 :])
+        return (*state_shape[:axis], count, *state_shape[axis + 1 :])
 
     older = net.slice("h", [rows], [size], [axis], [1], of(size - rows)) if before else "h"
-    whole = net.add("Concat", [older, newer], of(size if before else size + rows), axis=axis)
+    joined = net.add("Concat", [older, newer], of(size if before else size + rows), axis=axis)
     if net.choose(0, 1, 1):
-        net.add("Tanh", [whole], net.shapes[whole])
+        net.add("Tanh", [joined], net.shapes[joined])
     if before:
-        net.add("Identity", [whole], kept)
+        net.add("Identity", [joined], state_shape)
     else:
-        net.slice(whole, [rows], [size + rows], [axis], [1], kept)
+        net.slice(joined, [rows], [size + rows], [axis], [1], state_shape)
 
 
-def ended(net: Network) -> DrawnModel:
-    """What was added last is the state's next value, and something is left besides."""
-    left = list(net.shapes)[-1]
-    net.nodes[-1].output[0], net.shapes["hn"] = "hn", net.shapes.pop(left)
+def end_network(net: Network) -> DrawnModel:
+    """Make the last tensor the state's next value, and add another output."""
+    last_tensor = list(net.shapes)[-1]
+    net.nodes[-1].output[0], net.shapes["hn"] = "hn", net.shapes.pop(last_tensor)
     net.add("Sigmoid", ["x"], net.shapes["x"])
     return net.model()
 
 
 def window(net: Network, newer: str, shape: tuple[int, ...]) -> None:
     axis = net.number(0, len(shape) - 1)
-    taken, size = net.number(1, shape[axis]), shape[axis]
-    if taken < size:
-        newer = net.slice(newer, [0], [taken], [axis], [1], (*shape[:axis], taken, *shape[axis + 1 :]))
-    whole = net.add("Concat", ["h", newer], (*shape[:axis], size + taken, *shape[axis + 1 :]), axis=axis)
-    net.add("Relu", [whole], net.shapes[whole])
-    net.slice(whole, [taken], [size + taken], [axis], [1], shape)
+    new_rows, size = net.number(1, shape[axis]), shape[axis]
+    if new_rows < size:
+        newer = net.slice(newer, [0], [new_rows], [axis], [1], (*shape[:axis], new_rows, *shape[axis + 1 :]))
+    joined = net.add("Concat", ["h", newer], (*shape[:axis], size + new_rows, *shape[axis + 1 :]), axis=axis)
+    net.add("Relu", [joined], net.shapes[joined])
+    net.slice(joined, [new_rows], [size + new_rows], [axis], [1], shape)
 
 
 @pytest.mark.slow
@@ -116,16 +121,16 @@ def test_in_a_ring_wherever_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small, and however many cycles it takes."""
     monkeypatch.setattr("toolchain.passes.circular_states._gains", lambda *_: True)
     monkeypatch.setattr("toolchain.compiler._worth_of_all", lambda *_: [0.0])
-    found = Counter[bool]()
+    ring_counts = Counter[bool]()
 
     @settings(DRAWN, max_examples=CASES)
     @given(windows(), machines())
     def equal(model: DrawnModel, drawn: DrawnMachine) -> None:
         for container in equal_on(model, with_indirect(drawn.machine)):
-            found.update([any(state.ring is not None for _, state in container.states)])
+            ring_counts.update([any(state.ring is not None for _, state in container.states)])
 
     (equal if "RANDOM_STATES" in os.environ else seed(3)(equal))()
-    assert found[True]
+    assert ring_counts[True]
 
 
 def with_indirect(machine: Machine) -> Machine:
@@ -140,7 +145,7 @@ def equal_on_drawn(model: DrawnModel, drawn: DrawnMachine) -> None:
 
 
 def equal_on(model: DrawnModel, machine: Machine) -> Iterator[Container]:
-    """What was built, if anything was."""
+    """Check a model on a machine and yield what was built, if anything was."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "n.onnx"
         onnx.save(model.proto, path)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
-from tests.unsigned_machines import HALF, signed, unsigned
+from tests.unsigned_machines import HALF, make_signed, make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
@@ -46,7 +46,7 @@ def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine) 
     assume(machine.machine.chip.numerics.activation == "uint8")
     onnx.save(model.proto, folder / "random.onnx")
     try:
-        mine, other = (_ran(folder / "random.onnx", m) for m in (unsigned(machine.machine), signed(machine.machine)))
+        mine, other = (_ran(folder / "random.onnx", m) for m in (make_unsigned(machine.machine), make_signed(machine.machine)))
     except CompileError as fault:
         assert "smallest tile needs" in str(fault), fault
         return
@@ -55,10 +55,10 @@ def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine) 
     for name, codes in mine.codes.items():
         if codes.dtype == np.uint8:
             quant, signed_quant = types[name].quant, signed_types[name].quant
-            apart = HALF
+            offset = HALF
             if quant is not None and signed_quant is not None and quant.scale == signed_quant.scale == 1:
-                apart = quant.zero_point - signed_quant.zero_point  # whole numbers lie where their type has room
-            np.testing.assert_array_equal(codes.astype(int) - apart, other.codes[name], err_msg=name)
+                offset = quant.zero_point - signed_quant.zero_point  # whole numbers lie where their type has room
+            np.testing.assert_array_equal(codes.astype(int) - offset, other.codes[name], err_msg=name)
     for name, value in mine.outputs.items():
         np.testing.assert_array_equal(value, other.outputs[name])
 

@@ -24,23 +24,23 @@ def stack(folder: Path, blocks: int, between: int = 0) -> Path:
     """x -> blocks of product, scaled scores, softmax, product and sum -> y. between: nodes that only the first block has, in its
     middle."""
     rng, nodes, last = np.random.default_rng(blocks), list[onnx.NodeProto](), "x"
-    held: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
 
     def add(kind: str, name: str, *inputs: str) -> str:
         nodes.append(helper.make_node(kind, inputs, [name], name=name))
         return name
 
     for i in range(blocks):
-        held |= {f"{w}{i}": rng.normal(0, 0.2 + i / 20, (WIDTH, WIDTH)) for w in ("q", "k", "o")}
-        held[f"factor{i}"] = np.array(0.25)
+        arrays |= {f"{w}{i}": rng.normal(0, 0.2 + i / 20, (WIDTH, WIDTH)) for w in ("q", "k", "o")}
+        arrays[f"factor{i}"] = np.array(0.25)
         query, key = (add("MatMul", f"{w}{i}.y", last, f"{w}{i}") for w in ("q", "k"))
-        turned = add("Transpose", f"t{i}", key)
+        transposed_key = add("Transpose", f"t{i}", key)
         for extra in range(between if i == 0 else 0):
-            turned = add("Relu" if extra % 2 else "Neg", f"extra{extra}", turned)
-        scores = add("Mul", f"scaled{i}", add("MatMul", f"s{i}", query, turned), f"factor{i}")
-        seen = add("MatMul", f"a{i}", add("Softmax", f"p{i}", scores), key)
-        last = add("Add", f"sum{i}", last, add("MatMul", f"out{i}", seen, f"o{i}"))
-    constants = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in held.items()]
+            transposed_key = add("Relu" if extra % 2 else "Neg", f"extra{extra}", transposed_key)
+        scores = add("Mul", f"scaled{i}", add("MatMul", f"s{i}", query, transposed_key), f"factor{i}")
+        attended = add("MatMul", f"a{i}", add("Softmax", f"p{i}", scores), key)
+        last = add("Add", f"sum{i}", last, add("MatMul", f"out{i}", attended, f"o{i}"))
+    constants = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [ROWS, WIDTH]) for n in ("x", last))
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
@@ -55,21 +55,21 @@ def words(built: Build) -> int:
     return len(region.program) // built.container.machine.isa.word_bytes
 
 
-def built(folder: Path, blocks: int, alike: bool) -> Build:
+def built(folder: Path, blocks: int, shares_ranges: bool) -> Build:
     path = stack(folder, blocks)
     np.savez(folder / "d.npz", x=np.random.default_rng(1).normal(0, 1, (4, ROWS, WIDTH)).astype(np.float32))
-    return build(path, BuildOptions("transformer64", str(folder / "d.npz"), repair="none", blocks_alike=alike))
+    return build(path, BuildOptions("transformer64", str(folder / "d.npz"), repair="none", blocks_alike=shares_ranges))
 
 
 def test_a_block_more_costs_its_call_and_its_registers(tmp_path: Path) -> None:
-    alike, apart = ([words(built(tmp_path, blocks, how)) for blocks in (4, 7)] for how in (True, False))
-    assert alike[1] - alike[0] <= 3 * 8 < apart[1] - apart[0]
-    assert alike[1] < 0.8 * apart[1], (alike, apart)
+    shared_words, separate_words = ([words(built(tmp_path, blocks, how)) for blocks in (4, 7)] for how in (True, False))
+    assert shared_words[1] - shared_words[0] <= 3 * 8 < separate_words[1] - separate_words[0]
+    assert shared_words[1] < 0.8 * separate_words[1], (shared_words, separate_words)
 
 
 def test_tensors_of_blocks_have_one_scale(tmp_path: Path) -> None:
-    def quants(alike: bool) -> set[Quant | None]:
-        types = built(tmp_path, 4, alike).container.graph.types
+    def quants(shares_ranges: bool) -> set[Quant | None]:
+        types = built(tmp_path, 4, shares_ranges).container.graph.types
         return {types[name].quant for name in ("scaled1", "scaled2", "scaled3")}
 
     assert len(quants(True)) == 1 and len(quants(False)) == 3
@@ -77,21 +77,21 @@ def test_tensors_of_blocks_have_one_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("between", [0, 3])
 def test_which_tensors_are_alike(tmp_path: Path, between: int) -> None:
-    found = tie_block_ranges(load_model(stack(tmp_path, 3, between=between))).alike
-    one = {name: found.get(name, name) for name in ("s0", "s1", "s2", "p1", "p2", "sum0", "sum1", "sum2", "x", "q0", "q1")}
+    range_owners = tie_block_ranges(load_model(stack(tmp_path, 3, between=between))).twin_by_tensor
+    one = {name: range_owners.get(name, name) for name in ("s0", "s1", "s2", "p1", "p2", "sum0", "sum1", "sum2", "x", "q0", "q1")}
     assert one["s0"] == one["s1"] == one["s2"] != one["p1"]
     assert one["sum0"] == one["sum1"] == one["sum2"] == one["x"]  # what a block reads is one with what it gives
     assert (one["q0"], one["q1"]) == ("q0", "q1")  # weights are none
-    assert not any(name.startswith("extra") for name in found)
+    assert not any(name.startswith("extra") for name in range_owners)
 
 
 def test_what_comes_once_is_like_nothing(tmp_path: Path) -> None:
-    assert not tie_block_ranges(load_model(stack(tmp_path, 1))).alike
+    assert not tie_block_ranges(load_model(stack(tmp_path, 1))).twin_by_tensor
 
 
 def test_one_range_holds_those_of_all() -> None:
-    given = {"a": Range(-1.0, 2.0), "b": Range(-3.0, 1.0), "c": Quant(0.1, 0), "d": Range(0.0, 9.0)}
-    levelled = Quantization(given, alike={"b": "a", "c": "a"}).levelled
+    ranges = {"a": Range(-1.0, 2.0), "b": Range(-3.0, 1.0), "c": Quant(0.1, 0), "d": Range(0.0, 9.0)}
+    levelled = Quantization(ranges, range_owners={"b": "a", "c": "a"}).levelled
     assert levelled.ranges == {"a": Range(-3.0, 2.0), "b": Range(-3.0, 2.0), "c": Quant(0.1, 0), "d": Range(0.0, 9.0)}
 
 

@@ -73,13 +73,16 @@ STATES = ("past=present",)
 
 def steps(name: str, count: int, seed: int = 3) -> list[dict[str, np.ndarray]]:
     case, rng = CASES[name], np.random.default_rng(seed)
-    given = [i.name for i in case.proto.graph.input if i.name != "past"]
-    return [{n: rng.uniform(-1, 1, case.shapes[n]).astype(np.float32) for n in given} for _ in range(count)]
+    input_names = [i.name for i in case.proto.graph.input if i.name != "past"]
+    return [{n: rng.uniform(-1, 1, case.shapes[n]).astype(np.float32) for n in input_names} for _ in range(count)]
 
 
 @cache
 def built(name: str, rows: bool = True, level: int = 2) -> Build:
-    """rows: on a machine that reads base registers from memory."""
+    """Build a case with states.
+
+    `rows`: on a machine that reads base registers from memory.
+    """
     with TemporaryDirectory() as folder:
         path, samples = Path(folder) / "n.onnx", steps(name, 48)
         onnx.save(CASES[name].proto, path)
@@ -91,15 +94,15 @@ def built(name: str, rows: bool = True, level: int = 2) -> Build:
 
 
 def places(name: str) -> tuple[int, int]:
-    """Of the state, and rows of a run."""
-    found = state(built(name)).ring
-    assert found is not None
-    return found.places, found.rows
+    """Return the places of the state, and the rows of a run."""
+    ring = state(built(name)).ring
+    assert ring is not None
+    return ring.places, ring.rows
 
 
-def state(made: Build) -> State:
-    ((_, found),) = made.container.states
-    return found
+def state(network_build: Build) -> State:
+    ((_, chip_state),) = network_build.container.states
+    return chip_state
 
 
 @cache
@@ -111,7 +114,7 @@ def without_rows() -> Machine:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_bits_of_a_state_that_moves_and_what_float_says(name: str) -> None:
-    """Until all rows have been put anew."""
+    """Check the bits until all rows have been replaced."""
     count, rows = places(name)
     assert state(built(name, False)).ring is None
     chip, reference = (Session(built(name).data, backend=backend) for backend in ("simulator", "reference"))
@@ -121,11 +124,11 @@ def test_the_bits_of_a_state_that_moves_and_what_float_says(name: str) -> None:
     expected, got = list[np.ndarray](), list[np.ndarray]()
     for feeds in steps(name, count // rows + 8, seed=4):
         real, past = (np.asarray(v) for v in runner.run(["y", "present"], {**feeds, "past": past}))
-        y, left = moved.run(["y", "present"], feeds)
+        y, present = moved.run(["y", "present"], feeds)
         for session in (chip, reference):
             again, left_there = session.run(["y", "present"], feeds)
-            assert np.array_equal(y, again) and np.array_equal(left, left_there)
-            assert np.array_equal(session.state("past"), left)
+            assert np.array_equal(y, again) and np.array_equal(present, left_there)
+            assert np.array_equal(session.state("past"), present)
         expected.append(real)
         got.append(y)
     assert sqnr_db(np.stack(expected), np.stack(got)) > 20 and sqnr_db(past, moved.state("past")) > 30
@@ -133,16 +136,16 @@ def test_the_bits_of_a_state_that_moves_and_what_float_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_of_the_state_only_new_rows_are_written_and_none_is_read_twice(name: str) -> None:
-    made, before = built(name), built(name, False)
-    (region,) = (s for s in made.container.segments if isinstance(s, Region))
+    network_build, before = built(name), built(name, False)
+    (region,) = (s for s in network_build.container.segments if isinstance(s, Region))
     count, rows = places(name)
     state_bytes = state(before).port.size_bytes
     result, new = sum(p.size_bytes for p in region.outputs), rows * state_bytes // count
-    assert made.figures["dram_write_bytes"] == result + 2 * new
+    assert network_build.figures["dram_write_bytes"] == result + 2 * new
     assert before.figures["dram_write_bytes"] >= result + state_bytes
-    assert made.figures["dram_read_bytes"] <= before.figures["dram_read_bytes"] + 2 + 2 * new  # of DRAM by each put
-    assert state(made).port.size_bytes <= 2 * state_bytes * (count + rows) // count
-    assert made.figures["cycles"] <= before.figures["cycles"]
+    assert network_build.figures["dram_read_bytes"] <= before.figures["dram_read_bytes"] + 2 + 2 * new  # of DRAM by each put
+    assert state(network_build).port.size_bytes <= 2 * state_bytes * (count + rows) // count
+    assert network_build.figures["cycles"] <= before.figures["cycles"]
 
 
 @pytest.mark.parametrize("level", [0, 1, 3])
@@ -167,8 +170,8 @@ def test_a_run_may_be_given_the_state_and_reset_begins_anew() -> None:
     session, other = Session(built(name).data), Session(built(name, False).data)
     past = np.random.default_rng(1).uniform(-1, 1, CASES[name].shapes["past"]).astype(np.float32)
     for index, x in enumerate(feeds):
-        given = {**x, "past": past} if index == 3 else x
-        assert np.array_equal(session.run(None, given)[0], other.run(None, given)[0])
+        inputs = {**x, "past": past} if index == 3 else x
+        assert np.array_equal(session.run(None, inputs)[0], other.run(None, inputs)[0])
         assert np.array_equal(session.state("past"), other.state("past"))
     session.reset()
     assert not session.state("past").any()
@@ -185,7 +188,7 @@ def test_a_run_that_fails_leaves_the_state_as_it_was(monkeypatch: pytest.MonkeyP
         one.run(None, feeds[0])
 
     class Failing:
-        def run(self, dram: np.ndarray, **given: object) -> None:
+        def run(self, dram: np.ndarray, **options: object) -> None:
             dram[:] = 99
             raise ProgramError("no")
 
@@ -198,14 +201,14 @@ def test_a_run_that_fails_leaves_the_state_as_it_was(monkeypatch: pytest.MonkeyP
 
 def test_commands_hand_it_on(tmp_path: Path) -> None:
     name = "a convolution over time"
-    npu, x, left = tmp_path / "n.npu", tmp_path / "x.npz", tmp_path / "left.npz"
+    npu, x, state_file = tmp_path / "n.npu", tmp_path / "x.npz", tmp_path / "left.npz"
     npu.write_bytes(built(name).data)
     session, handed = Session(npu), dict[str, np.ndarray]()
     for sample in steps(name, 3):
         np.savez(x, allow_pickle=False, **sample, **handed)
-        ran = run(f"npu-sim {npu} --input {x} --output {left} --verify")
+        ran = run(f"npu-sim {npu} --input {x} --output {state_file} --verify")
         assert ran.code == 0, ran.err
-        with np.load(left) as stored:
+        with np.load(state_file) as stored:
             assert np.array_equal(stored["y"], session.run(None, sample)[0])
             handed = {"past": stored["past"]}
     assert np.array_equal(handed["past"], session.state("past"))
@@ -213,8 +216,8 @@ def test_commands_hand_it_on(tmp_path: Path) -> None:
     built_to = f"-o {tmp_path / 'm.npu'} --image {tmp_path / 'image'}"
     image = run(f"npu-build {tmp_path / 'n.onnx'} --hw {MACHINE} --state past=present {built_to}")
     assert image.code == 0, image.err
-    (told,) = json.loads((tmp_path / "image" / "ports.json").read_text())["segments"]
-    ring, (number,) = told["states"][0]["ring"], [p for p in told["inputs"] if p["tensor"] != "x"]
+    (segment,) = json.loads((tmp_path / "image" / "ports.json").read_text())["segments"]
+    ring, (number,) = segment["states"][0]["ring"], [p for p in segment["inputs"] if p["tensor"] != "x"]
     assert (ring["places"], ring["period"], ring["rows"], ring["number"]) == (100, 102, 3, number["tensor"])
 
 
@@ -222,10 +225,10 @@ def test_a_schedule_is_taken_back(tmp_path: Path) -> None:
     name, samples = "a convolution over time", steps("a convolution over time", 48)
     onnx.save(CASES[name].proto, tmp_path / "n.onnx")
     np.savez(tmp_path / "data.npz", allow_pickle=False, x=np.stack([s["x"] for s in samples]))
-    asked = BuildOptions(MACHINE, str(tmp_path / "data.npz"), states=STATES, level=2)
-    made = build(tmp_path / "n.onnx", asked)
-    (tmp_path / "schedule.txt").write_text(print_schedule(made.schedule))
-    assert build(tmp_path / "n.onnx", replace(asked, schedule=str(tmp_path / "schedule.txt"))).data == made.data
+    options = BuildOptions(MACHINE, str(tmp_path / "data.npz"), states=STATES, level=2)
+    network_build = build(tmp_path / "n.onnx", options)
+    (tmp_path / "schedule.txt").write_text(print_schedule(network_build.schedule))
+    assert build(tmp_path / "n.onnx", replace(options, schedule=str(tmp_path / "schedule.txt"))).data == network_build.data
 
 
 def test_entries_hand_on_a_state_that_moves(tmp_path: Path) -> None:
@@ -237,9 +240,9 @@ def test_entries_hand_on_a_state_that_moves(tmp_path: Path) -> None:
     x = np.random.default_rng(3).uniform(-1, 1, (24, 1, 1, 96)).astype(np.float32)
     np.savez(tmp_path / "data.npz", allow_pickle=False, x=x)
     shapes: dict[str, dict[str, tuple[int, ...]]] = {f"n{n}": {"x": (1, n, 96)} for n in (1, 4)}
-    made = build(tmp_path / "n.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz"), entries=shapes, states=STATES))
-    assert "entries n1, n4: 1 state in common, as the last run leaves them" in made.notes
-    session = EntriesSession(made.data)
+    network_build = build(tmp_path / "n.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz"), entries=shapes, states=STATES))
+    assert "entries n1, n4: 1 state in common, as the last run leaves them" in network_build.notes
+    session = EntriesSession(network_build.data)
     for count in (1, 4, 1, 4):
         session.run(None, {"x": np.repeat(x[count], count, 1)})
     assert np.abs(session.state("past")[0, -4:] - x[4, 0]).max() < 0.01
@@ -248,20 +251,20 @@ def test_entries_hand_on_a_state_that_moves(tmp_path: Path) -> None:
 def test_more_of_them_than_registers(tmp_path: Path) -> None:
     """The largest are rings; the others move."""
     names, sizes = [f"s{i}" for i in range(20)], [128 + 4 * i for i in range(20)]
-    given = ", ".join(f"float[1,{n},{96 + i}] {s}" for i, (s, n) in enumerate(zip(names, sizes)))
-    made = ", ".join(f"float[1,{n},{96 + i}] {s}_out" for i, (s, n) in enumerate(zip(names, sizes)))
+    state_inputs = ", ".join(f"float[1,{n},{96 + i}] {s}" for i, (s, n) in enumerate(zip(names, sizes)))
+    state_outputs = ", ".join(f"float[1,{n},{96 + i}] {s}_out" for i, (s, n) in enumerate(zip(names, sizes)))
     body = " ".join(
         f"w{i} = Concat<axis = 1>({s}, x{i}) {s}_out = Slice(w{i}, b, e, b) y{i} = Neg(x{i})" for i, s in enumerate(names)
     )
     xs = ", ".join(f"float[1,1,{96 + i}] x{i}" for i in range(20))
     ys = ", ".join(f"float[1,1,{96 + i}] y{i}" for i in range(20))
     ends = "b = Constant<value_ints = [1]>() e = Constant<value_ints = [1000]>()"
-    text = f'<ir_version: 9, opset_import: ["" : 17]> g ({xs}, {given}) => ({ys}, {made}) {{ {ends} {body} }}'
+    text = f'<ir_version: 9, opset_import: ["" : 17]> g ({xs}, {state_inputs}) => ({ys}, {state_outputs}) {{ {ends} {body} }}'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
     container = build(tmp_path / "n.onnx", BuildOptions(MACHINE, states=tuple(f"{s}={s}_out" for s in names))).container
-    turned = [s.port.model for _, s in container.states if s.ring is not None]
+    ring_states = [s.port.model for _, s in container.states if s.ring is not None]
     free = load_machine(MACHINE).chip.control.bases - 1
-    assert turned == names[-free:] and len(container.states) == 20
+    assert ring_states == names[-free:] and len(container.states) == 20
 
 
 def test_small_ones_move(tmp_path: Path) -> None:
@@ -276,8 +279,8 @@ def test_small_ones_move(tmp_path: Path) -> None:
 def test_headers_that_contradict_themselves() -> None:
     container = built("all are read").container
     (region,) = (s for s in container.segments if isinstance(s, Region))
-    (found,) = region.states
-    ring = found.ring
+    (region_state,) = region.states
+    ring = region_state.ring
     assert isinstance(ring, CircularState)
     for wrong, reason in (
         (ring._replace(period=95), "the state 'past' is a ring of another size than its port [1, 4, 192, 32]"),
@@ -286,14 +289,14 @@ def test_headers_that_contradict_themselves() -> None:
         (ring._replace(number="x"), "the state 'past' is a ring whose number 'x' is no input of one element"),
         (ring._replace(axis=4), "the state 'past' is a ring of another size than its port [1, 4, 192, 32]"),
     ):
-        changed = replace(region, states=(replace(found, ring=wrong),))
+        changed = replace(region, states=(replace(region_state, ring=wrong),))
         data = container_to_bytes(replace(container, segments=(changed,)))
         with pytest.raises(ProgramError, match=re.escape(reason)):
             container_from_bytes(data, "model")
 
 
 def test_keys_and_values_share_a_number(tmp_path: Path) -> None:
-    """Each lies in an area of its own, which has a register."""
+    """Check states that each lie in their own area, which has a register."""
     case = Case(
         "attention",
         "x 1,4,1,32; h 1,4,1,32; q 1,4,1,32; past_k 1,4,96,32; past_v 1,4,96,32",
@@ -306,13 +309,13 @@ def test_keys_and_values_share_a_number(tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     onnx.save(case.proto, tmp_path / "n.onnx")
     np.savez(tmp_path / "data.npz", allow_pickle=False, **{n: rng.uniform(-1, 1, (24, 1, 4, 1, 32)).astype("f") for n in "xhq"})
-    made, before = (
+    network_build, before = (
         build(tmp_path / "n.onnx", BuildOptions(machine, str(tmp_path / "data.npz"), repair="none"))
         for machine in (MACHINE, without_rows())
     )
-    rings = [found.ring for _, found in made.container.states]
+    rings = [chip_state.ring for _, chip_state in network_build.container.states]
     assert len({ring.number for ring in rings if ring is not None}) == 1 and None not in rings
-    chip, moved = Session(made.data), Session(before.data, backend="reference")
+    chip, moved = Session(network_build.data), Session(before.data, backend="reference")
     for _ in range(100):
         feeds = {n: rng.uniform(-1, 1, (1, 4, 1, 32)).astype(np.float32) for n in "xhq"}
         assert np.array_equal(chip.run(None, feeds)[0], moved.run(None, feeds)[0])
@@ -325,9 +328,9 @@ def test_errors_of_layers_are_those_of_a_state_that_moves(name: str, tmp_path: P
     onnx.save(CASES[name].proto, tmp_path / "n.onnx")
     samples = steps(name, 24)
     np.savez(tmp_path / "data.npz", allow_pickle=False, **{n: np.stack([s[n] for s in samples]) for n in samples[0]})
-    told = [
+    error_reports = [
         build(tmp_path / "n.onnx", BuildOptions(machine, str(tmp_path / "data.npz"), states=STATES, error_report=True)).errors
         for machine in (MACHINE, without_rows())
     ]
-    rows = [[row.as_json() for row in found.rows] for found in told if found is not None]
+    rows = [[row.as_json() for row in report.rows] for report in error_reports if report is not None]
     assert rows[0] == rows[1] and rows[0]

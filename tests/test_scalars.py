@@ -61,5 +61,5 @@ def test_an_input_without_dimensions_is_calibrated_and_fed(tmp_path: Path, hw: s
 
 
 def test_a_sample_without_dimensions_stays_so() -> None:
-    kept = fit_sample({"s": np.float32(1.5)}, {"s": TensorType((), "float32")}, "here")
-    assert kept["s"].shape == ()
+    fitted = fit_sample({"s": np.float32(1.5)}, {"s": TensorType((), "float32")}, "here")
+    assert fitted["s"].shape == ()

@@ -80,8 +80,8 @@ def test_entries_of_several_lengths_have_the_ranges_of_the_first(lengths: tuple[
     for length in lengths:
         x = np.random.default_rng(7).normal(0, 0.7, (length, 1, 12)).astype(np.float32)
         expected: list[Any] = [*session.run(None, {"x": x})]
-        made = Session(built.data, entry=str(length)).run(None, {"x": x})
-        assert min(map(sqnr_db, expected, made)) > 38, length
+        actual = Session(built.data, entry=str(length)).run(None, {"x": x})
+        assert min(map(sqnr_db, expected, actual)) > 38, length
 
 
 def test_a_parameters_file_of_one_length_serves_others(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_type_of_a_tensor_at_all_steps(tmp_path: Path) -> None:
 
 
 def test_equal_steps_are_one_line(tmp_path: Path) -> None:
-    """Of what people read; the JSON has them all."""
+    """Check that reports for people show equal steps in one line, and that the JSON has all of them."""
     model = any_length(tmp_path)
     few, many = (
         build(model, BuildOptions("transformer64", data(tmp_path, n), shapes={"x": (n, 1, 12)}, error_report=True))
@@ -124,7 +124,7 @@ def test_equal_steps_are_one_line(tmp_path: Path) -> None:
 
 
 def test_equal_steps_of_both_directions_are_one_line_each(tmp_path: Path) -> None:
-    """Also products that are in the model only inside others, and operands of the Concats that make the sequences."""
+    """Check products that the model has only inside others, and operands of the Concats that make the sequences."""
     model = any_length(tmp_path, "GRU", direction="bidirectional", linear_before_reset=1)
     few, many = (
         build(model, BuildOptions("transformer64", data(tmp_path, n), shapes={"x": (n, 1, 12)}, level=0)) for n in (4, 10)

@@ -32,24 +32,27 @@ OTHERS = dict.fromkeys(("add", "mul", "rescale"), COMMON)
 
 
 def edge16(**functions: dict[str, int]) -> Machine:
-    """With these functions of its vector engine, and a table only where it is among them."""
+    """Return the machine with these functions of its vector engine, and a table only where it is among them."""
     return with_engines({"vector": functions})
 
 
 def with_engines(functions: dict[str, dict[str, dict[str, int]]], **mac: Any) -> Machine:
-    """functions: of each vector engine."""
+    """Return the machine with several vector engines.
+
+    `functions`: functions of each vector engine.
+    """
     machine = load_machine("edge16")
     engines = dict(machine.chip.engines)
     for name, rates in functions.items():
-        made = {f: FunctionRate.model_validate(rate) for f, rate in (OTHERS | rates).items()}
-        engines[name] = engines["vector"].model_copy(update={"functions": made})
+        function_rates = {f: FunctionRate.model_validate(rate) for f, rate in (OTHERS | rates).items()}
+        engines[name] = engines["vector"].model_copy(update={"functions": function_rates})
     engines["mac"] = engines["mac"].model_copy(update=mac)
     machine = replace(machine, chip=machine.chip.model_copy(update={"engines": engines}))
     assert not find_encoding_gaps(machine.chip, machine.isa)
     return machine
 
 
-def made(folder: Path, body: str, machine: Machine, opset: int = 20) -> tuple[Build, list[MachineOp]]:
+def make_build(folder: Path, body: str, machine: Machine, opset: int = 20) -> tuple[Build, list[MachineOp]]:
     """The build of x [1, 8, 16, 32] -> y, and the operations of its regions. w: a convolution's weights."""
     proto = parser.parse_model(
         f'<ir_version: 10, opset_import: ["" : {opset}]> g (float[1,8,16,32] x) => (float[1,8,16,32] y) {{ {body} }}'
@@ -84,15 +87,15 @@ def test_the_names_are_those_of_onnx() -> None:
 @pytest.mark.parametrize("body, function", [("y = Exp(x)", "exp"), ("y = HardSwish(x)", "hard_swish"), ("y = Gelu(x)", "gelu")])
 def test_a_function_runs_at_its_own_rate(body: str, function: str, tmp_path: Path) -> None:
     plain, slow = edge16(table=COMMON), edge16(table=COMMON, **{function: SLOW})
-    before, _ = made(tmp_path, body, plain)
-    after, ops = made(tmp_path, body, slow)
+    before, _ = make_build(tmp_path, body, plain)
+    after, ops = make_build(tmp_path, body, slow)
     assert tables(ops) == {function}
     # 4,096 elements on two lanes, rather than on 16
     assert after.figures["cycles"] >= 2048 + 40 > before.figures["cycles"]
     assert np.array_equal(codes(before), codes(after))
-    other, ops = made(tmp_path, "y = Tanh(x)", slow)
+    other, ops = make_build(tmp_path, "y = Tanh(x)", slow)
     assert tables(ops) == {"table"}
-    assert other.figures["cycles"] == made(tmp_path, "y = Tanh(x)", plain)[0].figures["cycles"]
+    assert other.figures["cycles"] == make_build(tmp_path, "y = Tanh(x)", plain)[0].figures["cycles"]
 
 
 def test_time_of_one_operation_is_the_functions() -> None:
@@ -105,39 +108,42 @@ def test_time_of_one_operation_is_the_functions() -> None:
 
 def test_a_chain_runs_at_the_rate_of_table_unless_it_spells_a_function_out(tmp_path: Path) -> None:
     machine = edge16(table=COMMON, exp=SLOW, sigmoid=SLOW, swish=COMMON, mish=COMMON)
-    assert tables(made(tmp_path, "a = Exp(x) y = Sigmoid(a)", machine)[1]) == {"table"}
-    assert tables(made(tmp_path, "a = Sigmoid(x) y = Mul(a, x)", machine)[1]) == {"swish"}
-    assert tables(made(tmp_path, "a = Softplus(x) b = Tanh(a) y = Mul(x, b)", machine)[1]) == {"mish"}
+    assert tables(make_build(tmp_path, "a = Exp(x) y = Sigmoid(a)", machine)[1]) == {"table"}
+    assert tables(make_build(tmp_path, "a = Sigmoid(x) y = Mul(a, x)", machine)[1]) == {"swish"}
+    assert tables(make_build(tmp_path, "a = Softplus(x) b = Tanh(a) y = Mul(x, b)", machine)[1]) == {"mish"}
 
 
 def test_a_machine_without_table_runs_only_what_it_lists(tmp_path: Path) -> None:
     machine = edge16(exp=COMMON, sigmoid=SLOW)
-    built, ops = made(tmp_path, "y = Exp(x)", machine)
+    built, ops = make_build(tmp_path, "y = Exp(x)", machine)
     assert (built.figures["fallbacks"], tables(ops)) == ([], {"exp"})
-    refused, _ = made(tmp_path, "y = Tanh(x)", machine)
+    refused, _ = make_build(tmp_path, "y = Tanh(x)", machine)
     assert [f["reason"] for f in refused.figures["fallbacks"]] == ["engines.vector.functions has neither tanh nor table"]
-    scaled, _ = made(tmp_path, "c = Constant<value_float = 3.0>() a = Neg(x) b = Exp(a) y = Pow(b, c)", machine)
-    said = {f["node"]: f["reason"] for f in scaled.figures["fallbacks"]}
-    assert set(said.values()) == {"engines.vector.functions has neither neg nor table", "engines.vector.functions has no table"}
+    scaled, _ = make_build(tmp_path, "c = Constant<value_float = 3.0>() a = Neg(x) b = Exp(a) y = Pow(b, c)", machine)
+    reason_by_node = {f["node"]: f["reason"] for f in scaled.figures["fallbacks"]}
+    assert set(reason_by_node.values()) == {
+        "engines.vector.functions has neither neg nor table",
+        "engines.vector.functions has no table",
+    }
 
 
 def test_a_clamp_that_no_layer_takes_in_needs_rescale_or_table(tmp_path: Path) -> None:
     machine = edge16(exp=COMMON, rescale=COMMON)
-    built, _ = made(tmp_path, "a = Exp(x) b = Relu(x) y = Mul(a, b)", machine)
+    built, _ = make_build(tmp_path, "a = Exp(x) b = Relu(x) y = Mul(a, b)", machine)
     assert built.figures["fallbacks"] == []
     data = json.loads(machine.chip.model_dump_json())
     del data["engines"]["vector"]["functions"]["rescale"]
     machine = replace(machine, chip=Chip.model_validate_json(json.dumps(data)))
-    built, _ = made(tmp_path, "a = Exp(x) b = Relu(x) y = Mul(a, b)", machine)
-    said = {f["reason"] for f in built.figures["fallbacks"]}
-    assert said == {"engines.vector.functions has neither rescale nor table"}
+    built, _ = make_build(tmp_path, "a = Exp(x) b = Relu(x) y = Mul(a, b)", machine)
+    reasons = {f["reason"] for f in built.figures["fallbacks"]}
+    assert reasons == {"engines.vector.functions has neither rescale nor table"}
 
 
 def test_a_machine_without_table_takes_chains_apart(tmp_path: Path) -> None:
     machine = edge16(exp=COMMON, sigmoid=SLOW)
-    built, ops = made(tmp_path, "a = Exp(x) y = Sigmoid(a)", machine)
+    built, ops = make_build(tmp_path, "a = Exp(x) y = Sigmoid(a)", machine)
     assert (built.figures["fallbacks"], tables(ops)) == ([], {"exp", "sigmoid"})
-    built, ops = made(tmp_path, "a = Sigmoid(x) y = Mul(a, x)", machine)
+    built, ops = make_build(tmp_path, "a = Sigmoid(x) y = Mul(a, x)", machine)
     assert (built.figures["fallbacks"], tables(ops)) == ([], {"sigmoid"})
     x = random_feeds(Session(built.data).get_inputs(), seed=3)
     (value,) = x.values()
@@ -147,33 +153,33 @@ def test_a_machine_without_table_takes_chains_apart(tmp_path: Path) -> None:
 
 def test_a_function_behind_an_array_costs_no_pass(tmp_path: Path) -> None:
     machine = with_engines({"vector": {"exp": SLOW}}, post=("table",))
-    built, ops = made(tmp_path, "a = Conv(x, w) y = Exp(a)", machine)
+    built, ops = make_build(tmp_path, "a = Conv(x, w) y = Exp(a)", machine)
     assert built.figures["fallbacks"] == [] and not tables(ops)
     assert {op.use_table for op in ops if isinstance(op, Convolution)} == {1}
 
 
 def test_a_unit_gets_the_functions_that_it_has(tmp_path: Path) -> None:
     machine = with_engines({"vector": {"exp": COMMON}, "tables": {"table": SLOW}})
-    _, ops = made(tmp_path, "y = Tanh(x)", machine)
+    _, ops = make_build(tmp_path, "y = Tanh(x)", machine)
     units = {op.unit_in(machine.chip).name for op in ops if isinstance(op, Table)}
     assert units == {"tables"}
-    _, ops = made(tmp_path, "y = Exp(x)", machine)
+    _, ops = make_build(tmp_path, "y = Exp(x)", machine)
     assert tables(ops) == {"exp"} and "vector" in {op.unit_in(machine.chip).name for op in ops if isinstance(op, Table)}
 
 
 def test_what_is_said_of_it(tmp_path: Path) -> None:
     machine = edge16(table=COMMON, exp=SLOW)
-    built, _ = made(tmp_path, "y = Exp(x)", machine)
+    built, _ = make_build(tmp_path, "y = Exp(x)", machine)
     (row,) = built.figures["nodes"]
     assert row["reason"] == "engines.vector.functions.exp={lanes: 2, startup: 40}: the rate of this function"
     run = Session(built.data, timing=True).run_detailed(random_feeds(built.container.inputs))
     events = json.loads(trace_json(built.container, [s.simulation for s in run.segments]))["traceEvents"]
     assert {e["args"].get("function") for e in events if e.get("cat") == "table"} == {"exp"}
-    built, _ = made(tmp_path, "y = Tanh(x)", machine)
+    built, _ = make_build(tmp_path, "y = Tanh(x)", machine)
     (row,) = built.figures["nodes"]
-    said = "engines.vector.functions.table={lanes: 16, startup: 8}: no single function with a rate of its own"
-    assert row["reason"] == said
-    built, _ = made(tmp_path, "y = Tanh(x)", edge16(table=COMMON))
+    reason = "engines.vector.functions.table={lanes: 16, startup: 8}: no single function with a rate of its own"
+    assert row["reason"] == reason
+    built, _ = make_build(tmp_path, "y = Tanh(x)", edge16(table=COMMON))
     assert built.figures["nodes"][0]["reason"] == ""
 
 
@@ -227,5 +233,5 @@ def test_a_table_for_a_clamp_is_one_of_it(tmp_path: Path) -> None:
     machine = load_machine("edge16")
     vector = machine.chip.engines["vector"].model_copy(update={"functions": {"relu": FunctionRate.model_validate(SLOW)}})
     machine = replace(machine, chip=machine.chip.model_copy(update={"engines": {**machine.chip.engines, "vector": vector}}))
-    built, ops = made(tmp_path, "y = Relu(x)", machine)
+    built, ops = make_build(tmp_path, "y = Relu(x)", machine)
     assert (built.figures["fallbacks"], tables(ops)) == ([], {"relu"})

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from quant.fidelity import sqnr_db
 from quant.fixed_point.core.codes import CodeType
-from tests.semantics.machines import mixed_machine
+from tests.semantics.machines import make_mixed_machine
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
@@ -23,7 +23,7 @@ from toolchain.machine.operations.softmax import scale_fields
 from toolchain.ops.softmax import IntegerSoftmax, Softmax
 from toolchain.runtime import Session
 
-LACKING = "engines.vector.functions has no softmax"
+NO_SOFTMAX = "engines.vector.functions has no softmax"
 
 
 def network(path: Path, shape: tuple[int, ...], axis: int) -> Path:
@@ -47,7 +47,7 @@ def test_rows_of_any_rank_mean_softmax(
     shape: tuple[int, ...], types: tuple[str, ...], least_db: float, scale: Quant, tmp_path: Path
 ) -> None:
     path, data = network(tmp_path / "net.onnx", shape, -1), samples(tmp_path / "x.npz", shape)
-    built = build(path, BuildOptions(mixed_machine(), calibration=str(data), types=types))
+    built = build(path, BuildOptions(make_mixed_machine(), calibration=str(data), types=types))
     assert built.figures["fallbacks"] == []
     assert [n.outputs[0] for n in built.container.graph.nodes if type(n.op).__name__ == "IntegerSoftmax"]
     assert built.container.graph.types["y"].quant == scale
@@ -58,25 +58,25 @@ def test_rows_of_any_rank_mean_softmax(
     assert sqnr_db(power / power.sum(-1, keepdims=True), got) > least_db
 
 
-@pytest.mark.parametrize(("codes", "left"), [(CodeType.INT8, 0), (CodeType.INT16, 2)])  # TFLite's exp of 16 bits ends at -10
-def test_of_codes_that_are_far_apart_the_largest_has_all(codes: CodeType, left: int) -> None:
+@pytest.mark.parametrize(("codes", "remainder"), [(CodeType.INT8, 0), (CodeType.INT16, 2)])  # TFLite's exp of 16 bits ends at -10
+def test_of_codes_that_are_far_apart_the_largest_has_all(codes: CodeType, remainder: int) -> None:
     op = IntegerSoftmax(*scale_fields(39.2, codes))
     y = op.reference([np.array([[3, 5, 4, -7]], codes.dtype)])
-    none = left + (codes.low if codes.bits == 8 else 0)
-    assert y[0].tolist() == [none, codes.high - 3 * left, none, none]
+    none = remainder + (codes.low if codes.bits == 8 else 0)
+    assert y[0].tolist() == [none, codes.high - 3 * remainder, none, none]
 
 
 def test_what_it_reads_has_its_type(tmp_path: Path) -> None:
     shape = (1, 6, 33)
     path, data = network(tmp_path / "net.onnx", shape, -1), samples(tmp_path / "x.npz", shape)
-    types = build(path, BuildOptions(mixed_machine(), calibration=str(data), types=("y=int16",))).container.graph.types
+    types = build(path, BuildOptions(make_mixed_machine(), calibration=str(data), types=("y=int16",))).container.graph.types
     assert (types["y"].dtype, types["n"].dtype, types["x"].dtype) == ("int16", "int16", "int8")
 
 
 @pytest.mark.parametrize(("columns", "symmetric"), [(4096, False), (20, True)])
 def test_what_8_bits_cannot_do_is_done_in_16(columns: int, symmetric: bool, tmp_path: Path) -> None:
     """Whatever is asked for: rows whose sum 8 bits do not hold, codes without one for 0 at their end."""
-    machine = replace(mixed_machine(), chip=changed(symmetric_activations=symmetric))
+    machine = replace(make_mixed_machine(), chip=change_chip(symmetric_activations=symmetric))
     shape = (1, 2, columns)
     path, data = network(tmp_path / "net.onnx", shape, -1), samples(tmp_path / "x.npz", shape)
     built = build(path, BuildOptions(machine, calibration=str(data), types=("y=int8",)))
@@ -94,7 +94,7 @@ def test_what_8_bits_cannot_do_is_done_in_16(columns: int, symmetric: bool, tmp_
 def test_rows_that_hardly_differ_are_equal(size: float, types: tuple[str, ...], tmp_path: Path) -> None:
     path, data = network(tmp_path / "net.onnx", (1, 6, 20), -1), tmp_path / "x.npz"
     np.savez(data, x=(size * np.random.default_rng(4).normal(0, 1, (20, 6, 20))).astype(np.float32))
-    got = Session(build(path, BuildOptions(mixed_machine(), calibration=str(data), types=types)).data).run(
+    got = Session(build(path, BuildOptions(make_mixed_machine(), calibration=str(data), types=types)).data).run(
         ["y"], {"x": np.load(data)["x"][:1]}
     )
     np.testing.assert_allclose(got[0], 1 / 20, atol=0.5 / 256 if not types else 1 / 32768)
@@ -102,14 +102,14 @@ def test_rows_that_hardly_differ_are_equal(size: float, types: tuple[str, ...], 
 
 def test_it_takes_three_passes_of_its_own_lanes(tmp_path: Path) -> None:
     path, data = network(tmp_path / "net.onnx", (1, 16, 64), -1), samples(tmp_path / "x.npz", (1, 16, 64))
-    figures = build(path, BuildOptions(mixed_machine(), calibration=str(data))).figures
-    (own,) = [row for row in figures["layers"] if row["op"] == "Softmax"]
-    assert own["engine"] == "vector"
-    assert 3 * 16 * 64 // 4 <= own["cycles"] <= 3 * 16 * 64 // 4 + 140
+    figures = build(path, BuildOptions(make_mixed_machine(), calibration=str(data))).figures
+    (softmax_row,) = [row for row in figures["layers"] if row["op"] == "Softmax"]
+    assert softmax_row["engine"] == "vector"
+    assert 3 * 16 * 64 // 4 <= softmax_row["cycles"] <= 3 * 16 * 64 // 4 + 140
 
 
-def changed(**numerics: Any) -> Chip:
-    data = json.loads(mixed_machine().chip.model_dump_json())
+def change_chip(**numerics: Any) -> Chip:
+    data = json.loads(make_mixed_machine().chip.model_dump_json())
     data["numerics"].update(numerics)
     return Chip.model_validate_json(json.dumps(data))
 
@@ -117,34 +117,34 @@ def changed(**numerics: Any) -> Chip:
 @pytest.mark.parametrize(
     ("chip", "columns", "reason"),
     [
-        (mixed_machine().chip, 4095, None),
-        (mixed_machine().chip, 4096, None),
-        (changed(more_activations=[]), 4096, "rows of 4096; a softmax of 8 bits takes 4095"),
-        (changed(activation="int16", more_activations=[]), 4096, None),
+        (make_mixed_machine().chip, 4095, None),
+        (make_mixed_machine().chip, 4096, None),
+        (change_chip(more_activations=[]), 4096, "rows of 4096; a softmax of 8 bits takes 4095"),
+        (change_chip(activation="int16", more_activations=[]), 4096, None),
         (
             load_machine("edge16").chip,
             8,
             "engines.vector.functions has no softmax; limits.decompose would make it of steps that the chip has",
         ),
         (
-            changed(symmetric_activations=True, more_activations=[]),
+            change_chip(symmetric_activations=True, more_activations=[]),
             8,
             "a softmax of 8 bits has the least code for 0; numerics.symmetric_activations is true",
         ),
-        (changed(symmetric_activations=True), 8, None),
-        (changed(symmetric_activations=True, activation="int16", more_activations=[]), 8, None),
+        (change_chip(symmetric_activations=True), 8, None),
+        (change_chip(symmetric_activations=True, activation="int16", more_activations=[]), 8, None),
     ],
 )
 def test_what_it_cannot_do_is_said(chip: Chip, columns: int, reason: str | None) -> None:
     node = Node("s", Softmax(), ("x",), ("y",), ("s",))
     types = {name: TensorType((2, columns), "float32") for name in "xy"}
     graph = Graph("g", (node,), ("x",), ("y",), types, {})
-    assert Softmax().unsupported(node, graph, chip) == reason
+    assert Softmax().find_unsupported_reason(node, graph, chip) == reason
 
 
 def test_over_another_dimension_it_is_turned(tmp_path: Path) -> None:
     path, data = network(tmp_path / "net.onnx", (1, 6, 33), 1), samples(tmp_path / "x.npz", (1, 6, 33))
-    built = build(path, BuildOptions(mixed_machine(), calibration=str(data)))
+    built = build(path, BuildOptions(make_mixed_machine(), calibration=str(data)))
     assert built.figures["fallbacks"] == []
     x, session = np.load(data)["x"], Session(built.data)
     power = np.exp(-x.astype(np.float64))

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from quant.file import read_parameters
-from tests.semantics.machines import mixed_machine
+from tests.semantics.machines import make_mixed_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
 from toolchain.frontend import load_model
@@ -41,22 +41,22 @@ def model(tmp_path: Path) -> Path:
 
 def built(model: Path, *types: str, report: bool = False, parameters: Path | None = None) -> Build:
     data, file = str(model.parent / "data.npz"), None if parameters is None else str(parameters)
-    options = BuildOptions(mixed_machine(), calibration=data, types=types, error_report=report, parameters=file, level=0)
+    options = BuildOptions(make_mixed_machine(), calibration=data, types=types, error_report=report, parameters=file, level=0)
     return build(model, options)
 
 
-def types_of(found: Build) -> dict[str, list[str]]:
-    return {layer["name"]: [*layer["input_types"], *layer["output_types"]] for layer in found.figures["layers"]}
+def types_of(compiled: Build) -> dict[str, list[str]]:
+    return {layer["name"]: [*layer["input_types"], *layer["output_types"]] for layer in compiled.figures["layers"]}
 
 
 def test_the_file_has_a_name_for_every_shape(model: Path) -> None:
-    assert load_model(model).own == INNER
+    assert load_model(model).source_name_by_tensor == INNER
 
 
-@pytest.mark.parametrize("asked", ["a=int16", "r=int16", "fc=int16", "a/rows=int16"])
-def test_types_go_by_the_names_of_the_file(asked: str, model: Path) -> None:
+@pytest.mark.parametrize("override", ["a=int16", "r=int16", "fc=int16", "a/rows=int16"])
+def test_types_go_by_the_names_of_the_file(override: str, model: Path) -> None:
     """A node is what it makes, not what it reads under another shape."""
-    assert types_of(built(model, asked)) == {
+    assert types_of(built(model, override)) == {
         "fc": ["int8", "int16"],
         "second": ["int16", "int8"],
         "score": ["int8", "int8"],
@@ -64,7 +64,7 @@ def test_types_go_by_the_names_of_the_file(asked: str, model: Path) -> None:
 
 
 def test_what_was_meant_is_a_name_of_the_file(model: Path) -> None:
-    for asked, near in (
+    for override, near in (
         ("aa=int16", '; did you mean "a"?'),
         ("xrows=int16", ""),  # no inner name
         ("secnd=int16", '; did you mean "second"?'),
@@ -72,29 +72,32 @@ def test_what_was_meant_is_a_name_of_the_file(model: Path) -> None:
         ("fc.wieght=int16", '; did you mean "fc.weight"?'),  # weights as two planes of int8
     ):
         with pytest.raises(CompileError) as caught:
-            built(model, asked)
-        said = str(caught.value).splitlines()[0]
-        assert said == f"--type {asked}: the chip holds no such tensor and no such weights, nor the result of such a node{near}"
+            built(model, override)
+        message = str(caught.value).splitlines()[0]
+        assert (
+            message
+            == f"--type {override}: the chip holds no such tensor and no such weights, nor the result of such a node{near}"
+        )
     with pytest.raises(CompileError, match="scorre=int4: no layer of the chip has such weights, or is such a node\n"):
         built(model, "scorre=int4")  # which is a node without weights
 
 
 def test_reports_tell_the_names_of_the_file(model: Path) -> None:
-    found = built(model, report=True)
-    assert found.errors is not None
-    rows = found.errors.as_json()["layers"]
+    compiled = built(model, report=True)
+    assert compiled.errors is not None
+    rows = compiled.errors.as_json()["layers"]
     assert {row["tensor"] for row in rows} == set("xry")
-    assert not any(inner in rows_text(found.errors.rows) for inner in INNER)
-    assert not any(inner in str(found.errors.as_json()) for inner in INNER)
-    assert any(note.startswith("b: the data's largest logit") for note in found.notes)
-    graph = found.container.graph
-    told = {graph.shown(name).tensor for node in graph.nodes for name in node.outputs}
-    assert told <= set("xabry")
+    assert not any(inner in rows_text(compiled.errors.rows) for inner in INNER)
+    assert not any(inner in str(compiled.errors.as_json()) for inner in INNER)
+    assert any(note.startswith("b: the data's largest logit") for note in compiled.notes)
+    graph = compiled.container.graph
+    shown_tensors = {graph.shown(name).tensor for node in graph.nodes for name in node.outputs}
+    assert shown_tensors <= set("xabry")
 
 
 def test_parameters_go_by_the_names_of_the_file(model: Path) -> None:
     ranges = {"x": 4, "a": 5, "r": 5, "b": 4, "y": 1}
-    inner = {**{tensor: ranges[own] for tensor, own in INNER.items()}, "x": 4, "y": 1}
+    inner = {**{tensor: ranges[source_name] for tensor, source_name in INNER.items()}, "x": 4, "y": 1}
     files = {}
     for name, entries in (("own", ranges), ("inner", inner)):  # those of before say inner names
         files[name] = model.parent / f"{name}.yaml"
@@ -120,8 +123,8 @@ def test_a_file_of_calibration_has_one_entry_a_tensor(model: Path) -> None:
     line = [sys.executable, str(script), str(model), "--data", str(data), "--hw", "transformer64", "-o", str(file)]
     done = subprocess.run([*line, "--type", "fc=int16"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    found = read_parameters(file)
-    assert list(found.tensors) == ["x", "a", "r", "b", "y"] and set(found.types) == {"a", "r"}
+    parameters = read_parameters(file)
+    assert list(parameters.tensors) == ["x", "a", "r", "b", "y"] and set(parameters.types) == {"a", "r"}
     assert '"a": {' in file.read_text() and file.read_text().count("# fc (Gemm)") == 1
     by_file = build(model, BuildOptions("transformer64", parameters=str(file)))
     assert by_file.data == build(model, BuildOptions("transformer64", calibration=str(data), types=("fc=int16",))).data

@@ -121,11 +121,11 @@ def pairs_of(name: str) -> list[tuple[str, str]]:
 
 def sequence(name: str, steps: int = STEPS, seed: int = 5) -> list[dict[str, np.ndarray]]:
     rng, pasts = np.random.default_rng(seed), [past for past, _ in pairs_of(name)]
-    given = [i.name for i in CASES[name].proto.graph.input if i.name not in pasts]
-    return [{n: rng.uniform(-1, 1, CASES[name].shapes[n]).astype(np.float32) for n in given} for _ in range(steps)]
+    input_names = [i.name for i in CASES[name].proto.graph.input if i.name not in pasts]
+    return [{n: rng.uniform(-1, 1, CASES[name].shapes[n]).astype(np.float32) for n in input_names} for _ in range(steps)]
 
 
-def saved(name: str, folder: Path) -> tuple[Path, str]:
+def save_case(name: str, folder: Path) -> tuple[Path, str]:
     """The file, and data that say nothing of states."""
     path, data = folder / f"{name}.onnx", folder / "data.npz"
     onnx.save(CASES[name].proto, path)
@@ -135,11 +135,11 @@ def saved(name: str, folder: Path) -> tuple[Path, str]:
 
 
 def built_on(machine: Machine, name: str, folder: Path, states: tuple[str, ...] | None = None) -> Build:
-    path, data = saved(name, folder)
+    path, data = save_case(name, folder)
     return build(path, BuildOptions(machine, data, states=states, repair="none"))
 
 
-def kept(built: Build) -> dict[str, State]:
+def get_states(built: Build) -> dict[str, State]:
     return {state.port.model: state for _, state in built.container.states}
 
 
@@ -154,9 +154,9 @@ def each_on_half() -> list[object]:
 def test_kept_on_the_chip_as_if_the_host_handed_it_over(machine: str, name: str, tmp_path: Path) -> None:
     built = built_on(machines()[machine], name, tmp_path)
     pairs = pairs_of(name)
-    if set(kept(built)) != {past for past, _ in pairs}:
-        said = [n for n in built.notes if "goes through the host" in n]
-        assert machine in ("ws8_pow2", "nvdla_small") and len(said) + len(kept(built)) == len(pairs), built.notes
+    if set(get_states(built)) != {past for past, _ in pairs}:
+        host_notes = [n for n in built.notes if "goes through the host" in n]
+        assert machine in ("ws8_pow2", "nvdla_small") and len(host_notes) + len(get_states(built)) == len(pairs), built.notes
         return
     assert {t.name for t in built.container.outputs} == {"y"}
     chip, reference, host = Session(built.data), Session(built.data, backend="reference"), Session(built.data)
@@ -165,8 +165,8 @@ def test_kept_on_the_chip_as_if_the_host_handed_it_over(machine: str, name: str,
         (y,) = chip.run(None, feeds)
         (expected,) = reference.run(None, feeds)
         host.reset()
-        again, *left = host.run(["y", *(present for _, present in pairs)], {**feeds, **handed})
-        handed = {past: value for (past, _), value in zip(pairs, left)}
+        again, *present_values = host.run(["y", *(present for _, present in pairs)], {**feeds, **handed})
+        handed = {past: value for (past, _), value in zip(pairs, present_values)}
         assert np.array_equal(y, expected) and np.array_equal(y, again)
         for past, _ in pairs:
             assert np.array_equal(chip.state(past), reference.state(past))
@@ -183,9 +183,9 @@ def test_a_sequence_is_what_float_makes_of_it(name: str, tmp_path: Path) -> None
     session, expected, got = Session(built.data), list[np.ndarray](), list[np.ndarray]()
     state = {past: np.zeros(CASES[name].shapes[past], np.float32) for past, _ in pairs}
     for feeds in sequence(name):
-        made = dict(zip(outputs, runner.run(None, {**feeds, **state})))
-        state = {past: np.asarray(made[present]) for past, present in pairs}
-        expected.append(np.asarray(made["y"]))
+        outputs_by_name = dict(zip(outputs, runner.run(None, {**feeds, **state})))
+        state = {past: np.asarray(outputs_by_name[present]) for past, present in pairs}
+        expected.append(np.asarray(outputs_by_name["y"]))
         got.append(session.run(None, feeds)[0])
     assert sqnr_db(np.stack(expected), np.stack(got)) > 40
     for past, value in state.items():
@@ -193,16 +193,16 @@ def test_a_sequence_is_what_float_makes_of_it(name: str, tmp_path: Path) -> None
 
 
 def test_the_program_of_one_scale_is_that_of_the_host(tmp_path: Path) -> None:
-    """With one range for both, nothing but the place differs from a build whose state the host hands over."""
-    path, _ = saved("clipped", tmp_path)
+    """Check that with one range for both, only the place differs from a build whose state the host passes on."""
+    path, _ = save_case("clipped", tmp_path)
     data = tmp_path / "whole.npz"
     x = np.random.default_rng(2).uniform(-1, 1, (24, 1, 8)).astype(np.float32)
     h = 0.5 * np.sin(np.linspace(-np.pi / 2, np.pi / 2, 8, dtype=np.float32))  # an input in whole steps has a scale of its own
     np.savez(data, allow_pickle=False, x=x, h=np.tile(h, (24, 1, 1)))
-    here, there = (build(path, BuildOptions("edge16", str(data), states=states)) for states in (("h=hn",), ("none",)))
-    port = next(p for s in there.container.segments if isinstance(s, Region) for p in s.inputs if p.model == "h")
-    assert (port.scale, port.zero_point) == (kept(here)["h"].port.scale, kept(here)["h"].port.zero_point)
-    chip, host = Session(here.data), Session(there.data)
+    here, host_build = (build(path, BuildOptions("edge16", str(data), states=states)) for states in (("h=hn",), ("none",)))
+    port = next(p for s in host_build.container.segments if isinstance(s, Region) for p in s.inputs if p.model == "h")
+    assert (port.scale, port.zero_point) == (get_states(here)["h"].port.scale, get_states(here)["h"].port.zero_point)
+    chip, host = Session(here.data), Session(host_build.data)
     state = np.zeros((1, 8), np.float32)
     for feeds in sequence("clipped"):
         y, state = host.run(["y", "hn"], {**feeds, "h": state})
@@ -211,37 +211,37 @@ def test_the_program_of_one_scale_is_that_of_the_host(tmp_path: Path) -> None:
 
 
 def region(container: Container) -> Region:
-    (found,) = (s for s in container.segments if isinstance(s, Region))
-    return found
+    (npu_region,) = (s for s in container.segments if isinstance(s, Region))
+    return npu_region
 
 
 @pytest.mark.parametrize("name", ["cell", "sum", "two", "delay"])
 def test_what_is_read_before_it_is_written_needs_no_copy(name: str, tmp_path: Path) -> None:
-    found = region(built_on(load_machine("edge16"), name, tmp_path).container)
-    assert "Pad" not in [layer.op for layer in found.layers]
-    places = {s.port.address for s in found.states}
-    left = {layer.result.address for layer in found.layers if layer.result is not None and layer.op == "Join"}
-    assert places == left
+    npu_region = region(built_on(load_machine("edge16"), name, tmp_path).container)
+    assert "Pad" not in [layer.op for layer in npu_region.layers]
+    places = {s.port.address for s in npu_region.states}
+    join_addresses = {layer.result.address for layer in npu_region.layers if layer.result is not None and layer.op == "Join"}
+    assert places == join_addresses
 
 
 def test_what_is_read_later_is_copied_at_the_end(tmp_path: Path) -> None:
-    found = region(built_on(load_machine("edge16"), "map", tmp_path).container)
-    assert found.layers[-1].op == "Pad"
-    assert found.layers[-1].result is not None and found.layers[-1].result.address == found.states[0].port.address
+    npu_region = region(built_on(load_machine("edge16"), "map", tmp_path).container)
+    assert npu_region.layers[-1].op == "Pad"
+    assert npu_region.layers[-1].result is not None and npu_region.layers[-1].result.address == npu_region.states[0].port.address
 
 
 @pytest.mark.parametrize("name", ["two", "map"])
 @pytest.mark.parametrize("level", [0, 2])
 def test_a_schedule_is_taken_back(level: int, name: str, tmp_path: Path) -> None:
-    path, data = saved(name, tmp_path)
-    made = build(path, BuildOptions("edge16", data, level=level))
+    path, data = save_case(name, tmp_path)
+    built = build(path, BuildOptions("edge16", data, level=level))
     schedule = tmp_path / "schedule.txt"
-    schedule.write_text(print_schedule(made.schedule))
-    assert build(path, BuildOptions("edge16", data, level=level, schedule=str(schedule))).data == made.data
+    schedule.write_text(print_schedule(built.schedule))
+    assert build(path, BuildOptions("edge16", data, level=level, schedule=str(schedule))).data == built.data
 
 
 def test_every_entry_has_states_of_its_own(tmp_path: Path) -> None:
-    proto, data = onnx.load(saved("two", tmp_path)[0]), tmp_path / "data.npz"
+    proto, data = onnx.load(save_case("two", tmp_path)[0]), tmp_path / "data.npz"
     for value in proto.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = "n"
     onnx.save(proto, tmp_path / "n.onnx")
@@ -325,16 +325,16 @@ def test_parts_of_a_state_have_scales_of_their_own(tmp_path: Path) -> None:
     assert [(s.name, s.part, s.port.shape) for s in states] == [("h[0:1]", (0, 2), (1, 1, 8)), ("h[1:2]", (1, 2), (1, 1, 8))]
     assert states[1].port.scale > 10 * states[0].port.scale
     runner = onnxruntime.InferenceSession(CASES["in parts"].proto.SerializeToString())
-    session, held = Session(built.data), np.zeros((2, 1, 8), np.float32)
+    session, expected_state = Session(built.data), np.zeros((2, 1, 8), np.float32)
     for feeds in sequence("in parts"):
-        held = np.asarray(runner.run(["hn"], {**feeds, "h": held})[0])
+        expected_state = np.asarray(runner.run(["hn"], {**feeds, "h": expected_state})[0])
         session.run(None, feeds)
-    assert all(sqnr_db(held[i], session.state("h")[i]) > 70 for i in (0, 1))
+    assert all(sqnr_db(expected_state[i], session.state("h")[i]) > 70 for i in (0, 1))
 
 
 def test_a_state_in_parts_is_repaired(tmp_path: Path) -> None:
-    """What reads a part of it is chosen on that part of the samples' states."""
-    path, data = saved("in parts, with weights", tmp_path)
+    """Check that layers which read a part of a state are repaired on that part of the samples' states."""
+    path, data = save_case("in parts, with weights", tmp_path)
     built = build(path, BuildOptions(int16_machine(), data, repair="fast"))
     tried = {step["step"]: step["after_db"] for step in built.figures["repair"]["steps"]}
     assert tried["rounding"] is not None
@@ -345,24 +345,24 @@ def test_a_state_in_parts_is_read_and_set_whole(tmp_path: Path) -> None:
     session, feeds = Session(built.data), sequence("in parts")
     assert [(t.name, t.shape) for t in session.get_states()] == [("h", (2, 1, 8))]
     session.run(None, feeds[0])
-    left = session.state("h")
+    state = session.state("h")
     (second,) = session.run(None, feeds[1])
     other = Session(built.data, backend="reference")
-    other.reset({"h": left})
+    other.reset({"h": state})
     assert np.array_equal(other.run(None, feeds[1])[0], second)
     other.reset()
-    y, hn = other.run(["y", "hn"], {**feeds[1], "h": left})
+    y, hn = other.run(["y", "hn"], {**feeds[1], "h": state})
     assert np.array_equal(y, second) and np.array_equal(hn, session.state("h"))
     with pytest.raises(CompileError, match=r"state 'h' has shape \[1, 1, 8\]"):
-        session.reset({"h": left[:1]})
+        session.reset({"h": state[:1]})
 
 
 def test_headers_whose_parts_do_not_fit(tmp_path: Path) -> None:
     built = in_parts(tmp_path)
-    found = region(built.container)
-    first, second = found.states
+    npu_region = region(built.container)
+    first, second = npu_region.states
     for wrong in ((first,), (first, first), (first, replace(second, part=StatePart(1, 3))), (first, replace(second, output="x"))):
-        data = container_to_bytes(replace(built.container, segments=(replace(found, states=wrong, areas=()),)))
+        data = container_to_bytes(replace(built.container, segments=(replace(npu_region, states=wrong, areas=()),)))
         with pytest.raises(ProgramError, match="the state 'h' is made of parts that do not fit together"):
             container_from_bytes(data, "model")
 
@@ -376,16 +376,16 @@ def test_a_stopped_run_leaves_no_state(tmp_path: Path) -> None:
 
 
 def test_a_file_of_parameters_is_of_the_same_states(tmp_path: Path) -> None:
-    """Where no name says it too: a sum's next value goes further than what the data hold of it."""
-    proto = onnx.load(saved("sum", tmp_path)[0])
+    """Check states without naming hints: a sum's next value goes further than the data hold of it."""
+    proto = onnx.load(save_case("sum", tmp_path)[0])
     text = onnx.printer.to_text(proto).replace("hn", "left")
     onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
     rng, data = np.random.default_rng(3), tmp_path / "whole.npz"
     x, h = (rng.uniform(-1, 1, (24, 2, 5, 8)).astype(np.float32) for _ in range(2))
-    for held in ({"x": x}, {"x": x, "h": h}):
-        np.savez(data, allow_pickle=False, **held)
-        made = run(f"scripts/calibrate.py {tmp_path}/n.onnx --data {data} --hw edge16 --state h=left -o {tmp_path}/p.yaml")
-        assert made.code == 0 and ("taken as one sequence" in made.out) == ("h" not in held), made.err
+    for arrays in ({"x": x}, {"x": x, "h": h}):
+        np.savez(data, allow_pickle=False, **arrays)
+        completed = run(f"scripts/calibrate.py {tmp_path}/n.onnx --data {data} --hw edge16 --state h=left -o {tmp_path}/p.yaml")
+        assert completed.code == 0 and ("taken as one sequence" in completed.out) == ("h" not in arrays), completed.err
         by_data = build(tmp_path / "n.onnx", BuildOptions("edge16", str(data), states=("h=left",)))
         by_file = build(tmp_path / "n.onnx", BuildOptions("edge16", parameters=str(tmp_path / "p.yaml"), states=("h=left",)))
         assert by_file.data == by_data.data
@@ -396,37 +396,37 @@ def test_a_file_of_parameters_is_of_the_same_states(tmp_path: Path) -> None:
 
 
 def test_data_that_lack_what_could_be_a_state(tmp_path: Path) -> None:
-    path, data = saved("sum", tmp_path)
+    path, data = save_case("sum", tmp_path)
     with pytest.raises(CompileError) as fault:
         build(path, BuildOptions("edge16", data, states=("none",)))
-    said = f"{data}: no array for input 'h' (arrays: 'x'); save it as numpy.savez(path, **{{'h': x}})"
+    message = f"{data}: no array for input 'h' (arrays: 'x'); save it as numpy.savez(path, **{{'h': x}})"
     way_out = "what is an output of the run before needs no data: --state h=y or --state h=hn"
-    assert str(fault.value) == f"{said}\n  help: {way_out}"
+    assert str(fault.value) == f"{message}\n  help: {way_out}"
 
 
 def test_data_that_hold_a_state_of_another_shape_are_refused(tmp_path: Path) -> None:
-    path, _ = saved("sum", tmp_path)
+    path, _ = save_case("sum", tmp_path)
     np.savez(tmp_path / "d.npz", allow_pickle=False, x=np.zeros((3, 2, 5, 8), np.float32), h=np.zeros((3, 2, 5, 9), np.float32))
     with pytest.raises(CompileError, match=r"array for input 'h' has shape \[3, 2, 5, 9\]"):
         build(path, BuildOptions("edge16", str(tmp_path / "d.npz")))
 
 
 def test_data_may_hold_the_states(tmp_path: Path) -> None:
-    path, _ = saved("cell", tmp_path)
-    whole = CASES["cell"].samples
+    path, _ = save_case("cell", tmp_path)
+    samples = CASES["cell"].samples
     data = tmp_path / "whole.npz"
-    np.savez(data, allow_pickle=False, **{n: np.stack([s[n] for s in whole]) for n in whole[0]})
-    held = build(path, BuildOptions("edge16", str(data)))
-    assert not [n for n in held.notes if "taken as one sequence" in n]
-    port, left = kept(held)["h"].port, held.container.graph.types["hn"].quant
-    assert left is not None and (left.scale, left.zero_point) == (
+    np.savez(data, allow_pickle=False, **{n: np.stack([s[n] for s in samples]) for n in samples[0]})
+    built = build(path, BuildOptions("edge16", str(data)))
+    assert not [n for n in built.notes if "taken as one sequence" in n]
+    port, state_quant = get_states(built)["h"].port, built.container.graph.types["hn"].quant
+    assert state_quant is not None and (state_quant.scale, state_quant.zero_point) == (
         port.scale,
         port.zero_point,
     )  # of one range
     stepped = built_on(load_machine("edge16"), "cell", tmp_path)
     assert [n for n in stepped.notes if n.endswith("data.npz has no h: the samples are taken as one sequence, in order, with "
                                                    "states of the float model from zeros on")]  # fmt: skip
-    assert kept(held)["h"].port.scale != kept(stepped)["h"].port.scale
+    assert get_states(built)["h"].port.scale != get_states(stepped)["h"].port.scale
 
 
 FAULTS = {
@@ -446,31 +446,31 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", FAULTS)
-def test_states_that_cannot_be(asked: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("states", FAULTS)
+def test_states_that_cannot_be(states: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(CompileError) as fault:
-        built_on(load_machine("edge16"), "cell", tmp_path, asked)
+        built_on(load_machine("edge16"), "cell", tmp_path, states)
     way_out = "  help: --state PAST=PRESENT names an input and the output that is its next value; --state none carries nothing"
-    assert str(fault.value) == f"{FAULTS[asked]}\n{way_out}"
+    assert str(fault.value) == f"{FAULTS[states]}\n{way_out}"
 
 
 @pytest.mark.parametrize("form", ["qop_s8_tensor", "qdq_s16"])
 def test_a_state_of_a_quantized_model_that_is_read_too(form: str, tmp_path: Path) -> None:
-    path, _ = saved("map", tmp_path)
+    path, _ = save_case("map", tmp_path)
     rng, data = np.random.default_rng(1), tmp_path / "whole.npz"
     np.savez(data, allow_pickle=False, **{n: rng.uniform(-1, 1, (24, 1, 4, 6, 6)).astype(np.float32) for n in ("x", "h")})
     model = load_model(path)
-    quantized = script().quantized(onnx.load(path), open_data(data, {n: model.types[n] for n in model.inputs}), form)
+    quantized = script().quantize_form(onnx.load(path), open_data(data, {n: model.types[n] for n in model.inputs}), form)
     onnx.save(quantized, tmp_path / "q.onnx")
     built = build(tmp_path / "q.onnx", BuildOptions("transformer64", str(data), states=("h=hn",)))
-    assert set(kept(built)) == {"h"} and not built.container.fallbacks
-    there = build(tmp_path / "q.onnx", BuildOptions("transformer64", str(data), states=("none",)))
-    chip, host, state = Session(built.data), Session(there.data), np.zeros((1, 4, 6, 6), np.float32)
+    assert set(get_states(built)) == {"h"} and not built.container.fallbacks
+    host_build = build(tmp_path / "q.onnx", BuildOptions("transformer64", str(data), states=("none",)))
+    chip, host, state = Session(built.data), Session(host_build.data), np.zeros((1, 4, 6, 6), np.float32)
     for feeds in sequence("map", 4):  # h and hn have scales of their own in the file
-        y, left = host.run(["y", "hn"], {**feeds, "h": state})
+        y, state_out = host.run(["y", "hn"], {**feeds, "h": state})
         assert np.array_equal(chip.run(None, feeds)[0], y)
         state = chip.state("h")
-        assert np.abs(state - left).max() <= 0.51 * kept(built)["h"].port.scale
+        assert np.abs(state - state_out).max() <= 0.51 * get_states(built)["h"].port.scale
 
 
 def test_a_state_of_whole_numbers(tmp_path: Path) -> None:
@@ -482,32 +482,32 @@ def test_a_state_of_whole_numbers(tmp_path: Path) -> None:
 
 
 def test_a_state_that_the_host_reads(tmp_path: Path) -> None:
-    apart = "it is read in one region and made in another, with nodes of the host between them"
+    region_reason = "it is read in one region and made in another, with nodes of the host between them"
     for name, node, past, reason in (
         ("two", "cn", "c", "'cn' is made on the host, by cn"),
         ("two", "g", "c", "'c' is read on the host, by g"),
-        ("cell", "t", "h", apart),
+        ("cell", "t", "h", region_reason),
     ):
-        path, data = saved(name, tmp_path)
-        asked = BuildOptions("edge16", data, host_nodes=(node,), states=tuple(PAIRS.get(name, ("h=hn",))))
+        path, data = save_case(name, tmp_path)
+        options = BuildOptions("edge16", data, host_nodes=(node,), states=tuple(PAIRS.get(name, ("h=hn",))))
         with pytest.raises(CompileError) as fault:
-            build(path, asked)
+            build(path, options)
         handed = "leave it out, and it goes through the host at every run, as input and output"
         way_out = f"  help: leave out the --host-node that keeps {node} there; or {handed}"
         assert str(fault.value) == f"state {past}={past}n: {reason}\n{way_out}"
-        found = build(path, replace(asked, states=None))
-        assert past in [t.name for t in found.container.inputs]
-        assert f"state {past}={past}n: goes through the host at every run, as input and output: {reason}" in found.notes
+        built = build(path, replace(options, states=None))
+        assert past in [t.name for t in built.container.inputs]
+        assert f"state {past}={past}n: goes through the host at every run, as input and output: {reason}" in built.notes
 
 
 def test_the_copy_of_a_state_is_last_where_the_order_of_layers_is_open(tmp_path: Path) -> None:
-    path, data = saved("late", tmp_path)
+    path, data = save_case("late", tmp_path)
     built = build(path, BuildOptions("edge16", data, goal=Goal("memory")))
-    assert set(kept(built)) == {"h"}
+    assert set(get_states(built)) == {"h"}
 
 
 def test_an_operation_that_reads_what_the_state_has_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where every next value were written in place, bits would differ."""
+    """Check that bits differ where every next value is written in place."""
     monkeypatch.setattr("toolchain.codegen.place_states._still_read", lambda placed, state: False)
     from toolchain.errors import InternalError
 
@@ -517,40 +517,40 @@ def test_an_operation_that_reads_what_the_state_has_lost_is_seen(monkeypatch: py
 
 def test_headers_that_contradict_themselves(tmp_path: Path) -> None:
     built = built_on(load_machine("edge16"), "cell", tmp_path)
-    found = region(built.container)
-    (state,) = found.states
+    npu_region = region(built.container)
+    (state,) = npu_region.states
     for wrong, reason in (
         (replace(state, output=""), "port 'h' is of kind state; states have the keys made and output, nothing else does"),
         (replace(state, port=replace(state.port, model="x")), "'x' is a state, and is made or kept elsewhere too"),
-        (replace(state, made="nothing"), "graph: no node makes the state 'h'"),
-        (replace(state, made="y"), "graph: the state 'h' is left in another type than it is read in"),
+        (replace(state, present_tensor="nothing"), "graph: no node makes the state 'h'"),
+        (replace(state, present_tensor="y"), "graph: the state 'h' is left in another type than it is read in"),
     ):
-        data = container_to_bytes(replace(built.container, segments=(replace(found, states=(wrong,), areas=()),)))
+        data = container_to_bytes(replace(built.container, segments=(replace(npu_region, states=(wrong,), areas=()),)))
         with pytest.raises(ProgramError, match=re.escape(reason)):
             container_from_bytes(data, "model")
 
 
 def test_an_area_of_a_state_lies_where_the_host_puts_it(tmp_path: Path) -> None:
     built = built_on(machines()["bases"], "cell", tmp_path)
-    there = Session(built.data, bases={"state:h": 0x8000})
+    moved_session = Session(built.data, bases={"state:h": 0x8000})
     here = Session(built.data)
     for feeds in sequence("cell"):
-        assert np.array_equal(here.run(None, feeds)[0], there.run(None, feeds)[0])
-    assert region(there.container).states[0].port.address == 0x8000
+        assert np.array_equal(here.run(None, feeds)[0], moved_session.run(None, feeds)[0])
+    assert region(moved_session.container).states[0].port.address == 0x8000
 
 
 def test_commands_take_and_leave_states(tmp_path: Path) -> None:
-    path, data = saved("two", tmp_path)
-    npu, x, left = tmp_path / "two.npu", tmp_path / "x.npz", tmp_path / "left.npz"
-    made = run(f"npu-build {path} --hw edge16 --calib {data} --state h=hn --state c=cn -o {npu}")
-    assert made.code == 0 and "note: state h=hn: stays in the chip's memory" in made.out, made.err
+    path, data = save_case("two", tmp_path)
+    npu, x, state_file = tmp_path / "two.npu", tmp_path / "x.npz", tmp_path / "left.npz"
+    completed = run(f"npu-build {path} --hw edge16 --calib {data} --state h=hn --state c=cn -o {npu}")
+    assert completed.code == 0 and "note: state h=hn: stays in the chip's memory" in completed.out, completed.err
     session, feeds = Session(npu), sequence("two", 3)
     handed: dict[str, np.ndarray] = {}
     for sample in feeds:
         np.savez(x, allow_pickle=False, **sample, **handed)
-        ran = run(f"npu-sim {npu} --input {x} --output {left} --verify")
+        ran = run(f"npu-sim {npu} --input {x} --output {state_file} --verify")
         assert ran.code == 0, ran.err
-        with np.load(left) as stored:
+        with np.load(state_file) as stored:
             assert sorted(stored) == ["c", "h", "y"]
             assert np.array_equal(stored["y"], session.run(None, sample)[0])
             handed = {name: stored[name] for name in ("h", "c")}
@@ -572,7 +572,7 @@ def test_a_run_that_fails_leaves_states_as_they_were(monkeypatch: pytest.MonkeyP
     before = session.state("h")
 
     class Failing:
-        def run(self, dram: np.ndarray, **given: object) -> None:
+        def run(self, dram: np.ndarray, **options: object) -> None:
             dram[:] = 99
             raise ProgramError("no")
 
@@ -583,9 +583,9 @@ def test_a_run_that_fails_leaves_states_as_they_were(monkeypatch: pytest.MonkeyP
 
 
 def test_a_run_that_fails_behind_the_chip_leaves_states_as_they_were(tmp_path: Path) -> None:
-    path, data = saved("two", tmp_path)
+    path, data = save_case("two", tmp_path)
     built = build(path, BuildOptions("edge16", data, host_nodes=("y",)))
-    assert set(kept(built)) == {"c"}
+    assert set(get_states(built)) == {"c"}
     session, feeds = Session(built.data), {**sequence("two")[0], "h": np.zeros((1, 8), np.float32)}
     session.run(None, feeds)
     before = session.state("c")
@@ -624,9 +624,9 @@ def test_caches_that_rows_are_written_to(name: str, tmp_path: Path) -> None:
     """Whatever they are called."""
     body, expected = WRITTEN[name]
     cache, hidden = "float[1,2,8,4]", "float[2]"
-    given = f"({hidden} h, {cache} a, {cache} c, float[1,2,1,4] x, int64[1] at, int64[1] later)"
-    made = f"{cache} b, {cache} d, {cache} y" + (f", {hidden} hn" if "hn" in body else "")
-    text = f'<ir_version: 11, opset_import: ["" : 24]> g {given} => ({made}) {{ {body} y = Relu(c) }}'
+    input_text = f"({hidden} h, {cache} a, {cache} c, float[1,2,1,4] x, int64[1] at, int64[1] later)"
+    output_text = f"{cache} b, {cache} d, {cache} y" + (f", {hidden} hn" if "hn" in body else "")
+    text = f'<ir_version: 11, opset_import: ["" : 24]> g {input_text} => ({output_text}) {{ {body} y = Relu(c) }}'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
     model = pair_states(load_model(tmp_path / "n.onnx"), None)
     assert [f"{past}={present}" for past, present in model.states] == expected
@@ -651,10 +651,10 @@ LIKELY = {
 
 @pytest.mark.parametrize("name", LIKELY)
 def test_a_pair_that_may_be_a_state_is_told(name: str, tmp_path: Path) -> None:
-    """And is none unless somebody says so."""
-    given, made, body, expected = LIKELY[name]
+    """Check that such a pair is no state unless the user says so."""
+    input_text, output_text, body, expected = LIKELY[name]
     pads = "pads = Constant<value = int64[4] {0,0,0,4}>()"
-    text = f'<ir_version: 8, opset_import: ["" : 17]> g ({given}) => ({made}) {{ {pads} {body} }}'
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g ({input_text}) => ({output_text}) {{ {pads} {body} }}'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
     notes = [n for n in build(tmp_path / "n.onnx", BuildOptions("edge16")).notes if "may be a state" in n]
     assert [n.partition("--state ")[2].split()[0] for n in notes] == expected

@@ -23,37 +23,37 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 def model(folder: Path, body: str, inputs: str = "float[2,20,24] x", output: str = "float[2,20,24] y") -> Path:
     rng = np.random.default_rng(3)
     proto = onnx.parser.parse_model(f"{HEAD} g ({inputs}) => ({output}) {{ {body} }}")
-    held = {"w": rng.standard_normal((24, 24)) * 0.2, "v": rng.standard_normal((24, 24)) * 0.2, "b": rng.standard_normal(24)}
+    arrays = {"w": rng.standard_normal((24, 24)) * 0.2, "v": rng.standard_normal((24, 24)) * 0.2, "b": rng.standard_normal(24)}
     used = {n for node in proto.graph.node for n in node.input}
-    made = [onnx.numpy_helper.from_array(a.astype(np.float32), n) for n, a in held.items() if n in used]
-    proto.graph.initializer.extend(made)
+    initializers = [onnx.numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items() if n in used]
+    proto.graph.initializer.extend(initializers)
     onnx.save(proto, folder / "m.onnx")
     return folder / "m.onnx"
 
 
 def built(path: Path) -> Build:
-    """As accurate as codes are: its bits are checked while it is built."""
+    """Build the model, check that it is as accurate as its codes, and return it; the build checks its bits."""
     rng = np.random.default_rng(4)
     names = [i.name for i in onnx.load(path).graph.input]
     samples: dict[str, Any] = {n: rng.standard_normal((4, 2, 20, 24)).astype(np.float32) for n in names}
     np.savez(path.parent / "data.npz", **samples)
-    made = build(path, BuildOptions("edge16", calibration=str(path.parent / "data.npz"), repair="none"))
-    given = {n: array[1] for n, array in samples.items()}
-    assert min(ratios(made, path, given)) > 10**3
-    return made
+    network_build = build(path, BuildOptions("edge16", calibration=str(path.parent / "data.npz"), repair="none"))
+    feeds = {n: array[1] for n, array in samples.items()}
+    assert min(ratios(network_build, path, feeds)) > 10**3
+    return network_build
 
 
-def ratios(made: Build, path: Path, given: dict[str, np.ndarray]) -> list[float]:
-    """Of each output, the squares of float's numbers to those of what the codes are off."""
-    wanted = map(np.asarray, onnxruntime.InferenceSession(path).run(None, given))
-    found = Session(made.container).run(None, given)
-    return [float(np.sum(w**2) / np.sum((f - w) ** 2)) for f, w in zip(found, wanted)]
+def ratios(network_build: Build, path: Path, feeds: dict[str, np.ndarray]) -> list[float]:
+    """Return for each output the squares of float's numbers over those of the errors."""
+    expected = map(np.asarray, onnxruntime.InferenceSession(path).run(None, feeds))
+    actual = Session(network_build.container).run(None, feeds)
+    return [float(np.sum(w**2) / np.sum((f - w) ** 2)) for f, w in zip(actual, expected)]
 
 
-def sums(made: Build) -> int:
+def sums(network_build: Build) -> int:
     """Operations of the vector engine."""
-    regions = [s for s in made.container.segments if isinstance(s, Region)]
-    ops = [op for r in regions for op in decode(r.program, made.container.machine.isa).ops]
+    regions = [s for s in network_build.container.segments if isinstance(s, Region)]
+    ops = [op for r in regions for op in decode(r.program, network_build.container.machine.isa).ops]
     return sum(isinstance(op, Elementwise) for op in ops)
 
 

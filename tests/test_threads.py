@@ -79,16 +79,16 @@ def inputs_of(session: Session, count: int = 8) -> list[dict[str, np.ndarray]]:
 def test_each_run_gives_its_own_outputs(backend: Any, plain: bytes) -> None:
     session = Session(plain, backend=backend)
     assert session.concurrent == isinstance(backend, str)
-    assert not count_wrong_runs(lambda given: session.run(None, given), inputs_of(session), RUNS)
+    assert not count_wrong_runs(lambda feeds: session.run(None, feeds), inputs_of(session), RUNS)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bindings_of_threads(backend: str, plain: bytes) -> None:
     session = Session(plain, backend=backend)
 
-    def run(given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         bound = session.io_binding()
-        for name, value in given.items():
+        for name, value in feeds.items():
             bound.bind_cpu_input(name, value)
         for output in session.get_outputs():
             bound.bind_output(output.name, array=np.empty(output.shape, output.dtype))
@@ -113,24 +113,24 @@ def test_outputs_of_a_shared_binding_are_of_one_run() -> None:
     for number in range(500):
         bound.bind_output(str(number))
 
-    def work(_: int) -> None:
+    def run_once(_: int) -> None:
         for _ in range(RUNS):
             bound.run(None)
             assert len({int(value) for value in bound.copy_outputs_to_cpu()}) == 1
 
-    run_in_threads(work)
+    run_in_threads(run_once)
 
 
 @pytest.mark.parametrize("backend", ["simulator", pytest.param(Board(), id="board")])
 def test_memories_behind_operations(backend: Any, plain: bytes) -> None:
-    """Beside runs to the end."""
+    """Check memories while other runs go to the end."""
     session = Session(plain, backend=backend)
     index = next(i for i, s in enumerate(session.container.segments) if isinstance(s, Region))
     region, last = session.program(index).region, len(session.program(index).flow) - 1
 
-    def run(given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        memory = session.memory_behind(index, last, given)
-        return [*(read_port(memory["dram"], port) for port in region.outputs), *session.run(None, given)]
+    def run(feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        memory = session.memory_behind(index, last, feeds)
+        return [*(read_port(memory["dram"], port) for port in region.outputs), *session.run(None, feeds)]
 
     assert not count_wrong_runs(run, inputs_of(session), RUNS // 3)
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from tests.semantics.machines import mixed_machine, paired_machine
+from tests.semantics.machines import make_mixed_machine, make_paired_machine
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.hw.engines import FunctionRate
@@ -42,26 +42,26 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _decibels(path: Path, data: bytes) -> float:
     feeds = {"x": np.random.default_rng(9).normal(size=(1, 4, 6, 6)).astype(np.float32)}
-    wanted = np.asarray(onnxruntime.InferenceSession(path).run(None, feeds)[0], np.float64)
-    error = Session(data).run(None, feeds)[0] - wanted
-    return float(10 * np.log10((wanted**2).sum() / (error**2).sum()))
+    expected = np.asarray(onnxruntime.InferenceSession(path).run(None, feeds)[0], np.float64)
+    error = Session(data).run(None, feeds)[0] - expected
+    return float(10 * np.log10((expected**2).sum() / (error**2).sum()))
 
 
 def test_an_array_sees_what_it_takes_of_tensors_of_another_type(model: Path) -> None:
-    built = build(model, BuildOptions(paired_machine(BOTH), types=("*=int16",)))
+    built = build(model, BuildOptions(make_paired_machine(BOTH), types=("*=int16",)))
     graph = built.container.graph
     read = [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
     assert read == ["int8", "int8"]
     assert graph.types["y"].dtype == "int16"
     assert "first.narrow0" in {row["node"] for row in built.figures["nodes"]}
-    eight = build(model, BuildOptions(paired_machine(BOTH)))
-    sixteen = build(model, BuildOptions(mixed_machine(), types=("*=int16",)))
+    eight = build(model, BuildOptions(make_paired_machine(BOTH)))
+    sixteen = build(model, BuildOptions(make_mixed_machine(), types=("*=int16",)))
     low, between, high = (_decibels(model, b.data) for b in (eight, built, sixteen))
     assert low + 1 < between < high - 1, (low, between, high)
 
 
 def test_each_layer_runs_on_an_array_that_takes_its_types(model: Path) -> None:
-    machine = paired_machine(BOTH, (("int16", "int8"), ("int16", "int4")))
+    machine = make_paired_machine(BOTH, (("int16", "int8"), ("int16", "int4")))
     built = build(model, BuildOptions(machine, types=("a=int16", "s=int16")))
     graph = built.container.graph
     read = [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
@@ -71,14 +71,14 @@ def test_each_layer_runs_on_an_array_that_takes_its_types(model: Path) -> None:
 
 
 def test_weights_have_the_first_type_that_goes_with_the_input(model: Path) -> None:
-    machine = paired_machine((("int8", "int8"), ("int16", "int4")))
+    machine = make_paired_machine((("int8", "int8"), ("int16", "int4")))
     graph = build(model, BuildOptions(machine, types=("a=int16", "s=int16"))).container.graph
     weights = [n.op.weight_type for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
     assert weights == ["int8", "int4"]
 
 
 def test_a_pair_that_is_asked_for_and_not_there_is_refused(model: Path) -> None:
-    machine = paired_machine((("int8", "int8"), ("int16", "int4")))
+    machine = make_paired_machine((("int8", "int8"), ("int16", "int4")))
     with pytest.raises(CompileError) as fault:
         build(model, BuildOptions(machine, types=("second=int4",)))
     reason = "engines.mac0.types has int8 activations with int8 weights; ask for one of these"
@@ -86,7 +86,7 @@ def test_a_pair_that_is_asked_for_and_not_there_is_refused(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "rescale", "said"),
+    ("arrays", "rescale", "message"),
     [
         ((BOTH,), False, "numerics.more_activations.0: int16: {} has no pair with it, and engines.vector.functions no rescale"),
         (((("int8", "int8"), ("int16", "int8")),), True, "numerics.more_weights.0: int4: {} has no pair with it"),
@@ -98,10 +98,10 @@ def test_a_pair_that_is_asked_for_and_not_there_is_refused(model: Path) -> None:
         ),
     ],
 )
-def test_what_a_machine_must_have(arrays: tuple[tuple[tuple[str, str], ...], ...], rescale: bool, said: str) -> None:
+def test_what_a_machine_must_have(arrays: tuple[tuple[tuple[str, str], ...], ...], rescale: bool, message: str) -> None:
     with pytest.raises(ValueError) as fault:
-        paired_machine(*arrays, rescale=rescale)
-    assert said.replace("{}", "engines.mac0.types") in str(fault.value)
+        make_paired_machine(*arrays, rescale=rescale)
+    assert message.replace("{}", "engines.mac0.types") in str(fault.value)
 
 
 def _add(**types: int) -> Elementwise:
@@ -111,7 +111,7 @@ def _add(**types: int) -> Elementwise:
 
 @pytest.mark.parametrize(("types", "lanes"), [({}, 16), ({"a_type": 1}, 4), ({"b_type": 1}, 4), ({"output_type": 1}, 4)])
 def test_the_operand_of_fewest_lanes_counts(types: dict[str, int], lanes: int) -> None:
-    chip = mixed_machine().chip
+    chip = make_mixed_machine().chip
     vector = chip.of_kind("vector")[0].vector
     functions = {**vector.functions, "add": FunctionRate(lanes=16, startup=3, type_lanes={"int16": 4})}
     chip = chip.model_copy(update={"engines": {**chip.engines, "vector": vector.model_copy(update={"functions": functions})}})
@@ -127,7 +127,7 @@ def test_a_pool_that_is_a_convolution_sees_what_arrays_take(tmp_path: Path) -> N
     body = "(float[1,4,9,7] x) => (float[1,4,1,1] y) { y = GlobalAveragePool(x) }"
     path = tmp_path / "pool.onnx"
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {body}'), path)
-    machine = paired_machine((("int8", "int4"), ("int8", "int8")))
+    machine = make_paired_machine((("int8", "int4"), ("int8", "int8")))
     functions = {n: r for n, r in machine.chip.of_kind("vector")[0].vector.functions.items() if n != "average_pool"}
     vector = machine.chip.of_kind("vector")[0].vector.model_copy(update={"functions": functions})
     data = machine.chip.model_copy(update={"engines": {**machine.chip.engines, "vector": vector}}).model_dump_json()

@@ -15,7 +15,7 @@ from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
-from tests.semantics.machines import int8_machine, mixed_machine, unsigned_machine
+from tests.semantics.machines import int8_machine, make_mixed_machine, make_unsigned_machine
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
@@ -46,8 +46,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[str, str]:
-    """Of the model's tensors; nothing is fused."""
-    options = BuildOptions(mixed_machine(), types=types, parameters=None if parameters is None else str(parameters), level=0)
+    """Return the types of the model's tensors without any fusion."""
+    options = BuildOptions(make_mixed_machine(), types=types, parameters=None if parameters is None else str(parameters), level=0)
     graph = build(model, options).container.graph
     return {
         name.removesuffix("@nhwc"): t.dtype
@@ -57,7 +57,7 @@ def types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[s
 
 
 @pytest.mark.parametrize(
-    ("asked", "wide"),
+    ("overrides", "wide"),
     [
         ([], set()),
         (["a=int16"], {"a"}),
@@ -68,10 +68,10 @@ def types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[s
         (["*=int16", "*st*=int8"], {"x", "s", "b", "y"}),  # of a node, though it is a type of weights too
     ],
 )
-def test_names_are_tensors_nodes_operators_and_patterns(model: Path, asked: list[str], wide: set[str]) -> None:
-    found = types_of(model, *asked)
-    assert {name for name, dtype in found.items() if dtype == "int16"} >= wide
-    assert all(found.get(name, "int8") == "int8" for name in {"x", "a", "s", "b", "y"} - wide)
+def test_names_are_tensors_nodes_operators_and_patterns(model: Path, overrides: list[str], wide: set[str]) -> None:
+    type_by_tensor = types_of(model, *overrides)
+    assert {name for name, dtype in type_by_tensor.items() if dtype == "int16"} >= wide
+    assert all(type_by_tensor.get(name, "int8") == "int8" for name in {"x", "a", "s", "b", "y"} - wide)
 
 
 def test_what_is_asked_of_a_tensor_behind_which_a_clamp_is_fused_is_what_that_makes(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_what_is_asked_of_a_tensor_behind_which_a_clamp_is_fused_is_what_that_ma
     graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [weights])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     assert types_of(path) == {"x": "int8", "y": "int8"}
-    for asked in (["c=int16"], ["conv=int16"], ["relu=int16"], ["c=int8", "y=int16"], ["y=int16", "c=int8"]):
-        assert types_of(path, *asked) == {"x": "int8", "y": "int16"}, asked
+    for overrides in (["c=int16"], ["conv=int16"], ["relu=int16"], ["c=int8", "y=int16"], ["y=int16", "c=int8"]):
+        assert types_of(path, *overrides) == {"x": "int8", "y": "int16"}, overrides
     parameters = tmp_path / "p.yaml"
     ends = "".join(f"  {n}: {{low: -2, high: 2{', type: int16' if n == 'c' else ''}}}\n" for n in "xyc")
     parameters.write_text(f"version: 1\ntensors:\n{ends}")
@@ -93,19 +93,19 @@ def test_what_is_asked_of_a_tensor_behind_which_a_clamp_is_fused_is_what_that_ma
 def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
     path, rng = tmp_path / "net.onnx", np.random.default_rng(2)
     arrays = [("fc.weight", (4, 4)), ("g.weight", (4, 4)), ("g.bias", (4,))]
-    given = [numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name) for name, shape in arrays]
+    initializers = [numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name) for name, shape in arrays]
     nodes = [
         helper.make_node("MatMul", ["x", "fc.weight"], ["a"], name="fc"),
         helper.make_node("Gemm", ["a", "g.weight", "g.bias"], ["y"], name="g"),
     ]
     ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], given)
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     assert weight_types_of(path, "fc.weight=int4") == {"fc": "int4", "g": "int8"}
     assert weight_types_of(path, "*.weight=int4") == {"fc": "int4", "g": "int4"}
     assert types_of(path, "fc*=int16") != types_of(path)  # a pattern that weights have too, of a type that only nodes can have
     with pytest.raises(CompileError) as caught:
-        build(path, BuildOptions(mixed_machine("int32"), types=("g.bias=int4", "g.weight=int32", "fc.wieght=int4")))
+        build(path, BuildOptions(make_mixed_machine("int32"), types=("g.bias=int4", "g.weight=int32", "fc.wieght=int4")))
     assert str(caught.value).splitlines()[:3] == [
         "--type g.bias=int4: no layer of the chip has such weights, or is such a node",
         "--type g.weight=int32: these are weights, edge16_mixed_int32 has int8, int4 (numerics.weight, numerics.more_weights)",
@@ -114,14 +114,14 @@ def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
 
 
 def weight_types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[str, str]:
-    """Of the layers."""
-    options = BuildOptions(mixed_machine(), types=types, parameters=None if parameters is None else str(parameters))
+    """Return the types of the layers' weights."""
+    options = BuildOptions(make_mixed_machine(), types=types, parameters=None if parameters is None else str(parameters))
     nodes = build(model, options).container.graph.nodes
     return {n.name: n.op.weight_type.value for n in nodes if isinstance(n.op, IntegerConvolution)}
 
 
 @pytest.mark.parametrize(
-    ("asked", "narrow"),
+    ("overrides", "narrow"),
     [
         ([], set()),
         (["w0=int4"], {"first"}),
@@ -132,19 +132,19 @@ def weight_types_of(model: Path, *types: str, parameters: Path | None = None) ->
         (["Conv=int4", "Conv=int8"], {"first", "second"}),  # a node of a type that activations may have is its outputs
     ],
 )
-def test_weights_have_types_of_their_own(model: Path, asked: list[str], narrow: set[str]) -> None:
-    found = weight_types_of(model, *asked)
-    assert {name for name, kind in found.items() if kind == "int4"} == narrow
-    assert set(found) == {"first", "second"}
+def test_weights_have_types_of_their_own(model: Path, overrides: list[str], narrow: set[str]) -> None:
+    type_by_layer = weight_types_of(model, *overrides)
+    assert {name for name, kind in type_by_layer.items() if kind == "int4"} == narrow
+    assert set(type_by_layer) == {"first", "second"}
 
 
 def test_the_parameters_file_says_the_types_of_weights(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     tensors = {n: Range(-2.0, 2.0) for n in ("x", "a", "s", "b", "y")}
-    said = Parameters(tensors, weights={"first": WeightScaling(None)}, weight_types={"first": CodeType.INT4})
-    write_parameters(path, said)
+    parameters = Parameters(tensors, weights={"first": WeightScaling(None)}, weight_types={"first": CodeType.INT4})
+    write_parameters(path, parameters)
     assert '  "first": {scales: tensor, type: int4}\n' in path.read_text()
-    assert read_parameters(path).quantization.weight_types == said.weight_types
+    assert read_parameters(path).quantization.weight_types == parameters.weight_types
     assert weight_types_of(model, parameters=path) == {"first": "int4", "second": "int8"}
     assert weight_types_of(model, "w0=int8", parameters=path) == {"first": "int8", "second": "int8"}  # the option counts
     with pytest.raises(ConfigError) as caught:
@@ -161,16 +161,16 @@ def test_the_parameters_file_says_the_types_of_weights(model: Path, tmp_path: Pa
 def test_codes_of_a_file_take_the_narrowest_type_that_holds_them(largest: int, kind: str, tmp_path: Path) -> None:
     codes = np.random.default_rng(3).integers(-largest, largest + 1, (4, 4, 1, 1)).astype(np.int8)
     codes[0, 0] = largest
-    given = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(np.array(0.05, np.float32), "scale")]
+    initializers = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(np.array(0.05, np.float32), "scale")]
     nodes = [
         helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"]),
         helper.make_node("Conv", ["x", "w"], ["y"], name="layer"),
     ]
     ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
     path = tmp_path / "net.onnx"
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], given)
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    graph = build(path, BuildOptions(mixed_machine())).container.graph
+    graph = build(path, BuildOptions(make_mixed_machine())).container.graph
     assert np.array_equal(graph.constants["layer.weights"].ravel(), codes.ravel())
     assert weight_types_of(path) == {"layer": kind}
     assert weight_types_of(path, "w=int8") == {"layer": "int8"}
@@ -179,10 +179,12 @@ def test_codes_of_a_file_take_the_narrowest_type_that_holds_them(largest: int, k
 def test_repair_keeps_the_types_of_weights(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     rng = np.random.default_rng(0)
-    alike = rng.normal(0, 1, (40, 1, 6, 6)) + rng.normal(0, 0.1, (40, 4, 6, 6))  # so that rounding one by one is not best
-    np.savez(data, x=alike.astype(np.float32))
-    asked = BuildOptions(mixed_machine(), calibration=str(data), types=("w0=int4",))
-    plain, repaired = (build(model, replace(asked, repair=effort)) for effort in ("none", "fast"))
+    similar_channels = rng.normal(0, 1, (40, 1, 6, 6)) + rng.normal(
+        0, 0.1, (40, 4, 6, 6)
+    )  # so that rounding one by one is not best
+    np.savez(data, x=similar_channels.astype(np.float32))
+    options = BuildOptions(make_mixed_machine(), calibration=str(data), types=("w0=int4",))
+    plain, repaired = (build(model, replace(options, repair=effort)) for effort in ("none", "fast"))
     graphs = [each.container.graph for each in (plain, repaired)]
     for graph in graphs:
         assert {n.name: n.op.weight_type for n in graph.nodes if isinstance(n.op, IntegerConvolution)} == {
@@ -199,7 +201,7 @@ def test_narrow_weights_take_half_the_bytes(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "net", ports[:1], ports[1:], [weights])
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    built = [build(path, BuildOptions(mixed_machine(), types=types)).container for types in ((), ("w=int4",))]
+    built = [build(path, BuildOptions(make_mixed_machine(), types=types)).container for types in ((), ("w=int4",))]
     plain, narrow = (sum(len(data) for s in c.segments if isinstance(s, Region) for _, data in s.constants) for c in built)
     assert plain - narrow == 32 * 32 // 2
 
@@ -210,18 +212,18 @@ def test_the_parameters_file_says_the_same(model: Path, tmp_path: Path) -> None:
     path.write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
     plain = tmp_path / "plain.yaml"
     plain.write_text(path.read_text().replace(", type: int16", ""))
-    one = build(model, BuildOptions(mixed_machine(), parameters=str(path)))
-    other = build(model, BuildOptions(mixed_machine(), parameters=str(plain), types=("a=int16", "s=int16")))
-    neither = build(model, BuildOptions(mixed_machine(), parameters=str(plain)))
+    one = build(model, BuildOptions(make_mixed_machine(), parameters=str(path)))
+    other = build(model, BuildOptions(make_mixed_machine(), parameters=str(plain), types=("a=int16", "s=int16")))
+    neither = build(model, BuildOptions(make_mixed_machine(), parameters=str(plain)))
     assert one.data == other.data != neither.data
     again = types_of(model, "a=int8", parameters=path)  # the option counts
     assert (again["a"], again["s"]) == ("int8", "int16")
 
 
 def test_bad_types_are_told_all_at_once(model: Path) -> None:
-    asked = ("a", "a=int32", "z=int16", "=int16", "w=int4", "s=int4")
+    overrides = ("a", "a=int32", "z=int16", "=int16", "w=int4", "s=int4")
     with pytest.raises(CompileError) as caught:
-        build(model, BuildOptions(mixed_machine(), types=asked))
+        build(model, BuildOptions(make_mixed_machine(), types=overrides))
     assert str(caught.value).splitlines() == [
         "--type a: must be NAME=TYPE, such as conv1=int16",
         "--type a=int32: edge16_mixed has int8, int16 activations (numerics.activation, numerics.more_activations) "
@@ -240,17 +242,17 @@ def test_a_type_that_the_machine_has_not(model: Path, tmp_path: Path) -> None:
     path.write_text(f"version: 1\ntensors:\n{entries}  a: {{low: -2, high: 2, type: int16}}\n")
     with pytest.raises(ConfigError) as caught:
         build(model, BuildOptions(int8_machine(), parameters=str(path)))
-    said = "tensors.a.type: int16 where the machine has int8 activations; give one of these"
-    assert str(caught.value) == f"{path}:7: {said}"
+    reason = "tensors.a.type: int16 where the machine has int8 activations; give one of these"
+    assert str(caught.value) == f"{path}:7: {reason}"
 
 
 def test_reports_say_the_types_of_each_layer(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     np.savez(data, x=np.random.default_rng(0).normal(0, 1, (8, 4, 6, 6)).astype(np.float32))
-    options = BuildOptions(mixed_machine(), calibration=str(data), types=("a=int16", "w1=int4"), error_report=True, level=0)
+    options = BuildOptions(make_mixed_machine(), calibration=str(data), types=("a=int16", "w1=int4"), error_report=True, level=0)
     built = build(model, options)
     keys = ("input_types", "output_types", "weight_type")
-    wanted = {
+    expected = {
         "first": (["int8"], ["int16"], "int8"),
         "second": (["int8"], ["int8"], "int4"),
         "sum": (["int16", "int8"], ["int8"], None),
@@ -262,16 +264,16 @@ def test_reports_say_the_types_of_each_layer(model: Path, tmp_path: Path) -> Non
         ("nodes", "node", figures["nodes"]),
         ("errors", "layer", errors.as_json()["layers"]),
     ):
-        found = {row[key]: tuple(row[k] for k in keys) for row in rows}
-        assert {n: found[n] for n in wanted} == wanted, name
+        types_by_row = {row[key]: tuple(row[k] for k in keys) for row in rows}
+        assert {n: types_by_row[n] for n in expected} == expected, name
     texts = (explain_text(figures), rows_text(errors.rows), page(errors, "head"))
     for text in texts:
-        for said in ("int8 to int16; int8 weights", "int8 to int8; int4 weights", "int16, int8 to int8"):
-            assert said in text
+        for types_shown in ("int8 to int16; int8 weights", "int8 to int8; int4 weights", "int16, int8 to int8"):
+            assert types_shown in text
         assert "types" in text
-    given = next(row for row in errors.rows if row.layer is None)
-    assert given.types.as_json() == {"input_types": [], "output_types": ["int8"], "weight_type": None}
-    assert types_text(given.types.as_json()) == "int8"
+    input_row = next(row for row in errors.rows if row.layer is None)
+    assert input_row.types.as_json() == {"input_types": [], "output_types": ["int8"], "weight_type": None}
+    assert types_text(input_row.types.as_json()) == "int8"
 
 
 def test_what_is_no_layer_has_no_types(model: Path) -> None:
@@ -282,7 +284,7 @@ def test_what_is_no_layer_has_no_types(model: Path) -> None:
 
 
 def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_in_planes_and_tables_as_narrower_ones(model: Path) -> None:
-    built = build(model, BuildOptions(mixed_machine("int32"), types=("*=int32",), level=0))
+    built = build(model, BuildOptions(make_mixed_machine("int32"), types=("*=int32",), level=0))
     graph = built.container.graph
     named = {n.removesuffix("@nhwc"): t for n, t in graph.types.items() if t.quant is not None and "@int16" not in n}
     assert {n: t.dtype for n, t in named.items() if n in {"x", "a", "s", "b", "y"}} == dict.fromkeys("xasby", "int32")
@@ -294,15 +296,15 @@ def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_in_planes_
     assert types_text(rows["first.upper"]) == "int16 to int32; int8 weights" and types_text(rows["first"]) == "int32 to int32"
     assert types_text(rows["second"]) == "int16 to int32; int8 weights"
     assert types_text(rows["sum"]) == "int32 to int32"
-    told = [row["reason"] for row in built.figures["nodes"] if row["made_by"] != "model"]
-    assert any(reason.startswith("made by the compiler: makes int16 codes of tensor x") for reason in told)
-    assert any(reason.startswith("made by the compiler: makes int16 codes of what those leave of tensor x") for reason in told)
+    reasons = [row["reason"] for row in built.figures["nodes"] if row["made_by"] != "model"]
+    assert any(reason.startswith("made by the compiler: makes int16 codes of tensor x") for reason in reasons)
+    assert any(reason.startswith("made by the compiler: makes int16 codes of what those leave of tensor x") for reason in reasons)
     assert "second.narrow0" not in rows
 
 
 def test_a_function_of_codes_of_one_type_makes_wide_ones_by_way_of_another(model: Path) -> None:
-    """Its table makes int8 of int8, which become uint8 for the convolution behind it and int32 for the tensor."""
-    built = build(model, BuildOptions(unsigned_machine("int8", "int32"), types=("a=int8", "s=int32"), level=0))
+    """Check a table from int8 to int8, whose codes become uint8 for the convolution after it and int32 for the tensor."""
+    built = build(model, BuildOptions(make_unsigned_machine("int8", "int32"), types=("a=int8", "s=int32"), level=0))
     graph = built.container.graph
     assert graph.types["s"].dtype == "int32"
     assert [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)] == ["uint8", "uint8"]
@@ -315,24 +317,24 @@ def test_a_range_fills_a_sixteenth_of_wide_codes(model: Path, tmp_path: Path) ->
     path = tmp_path / "p.yaml"
     kinds = "".join(f"  {n}: {{low: -2, high: 1{', type: int32' if n == 'a' else ''}}}\n" for n in "xasby")
     path.write_text(f"version: 1\ntensors:\n{kinds}")
-    graph = build(model, BuildOptions(mixed_machine("int32"), parameters=str(path), level=0)).container.graph
+    graph = build(model, BuildOptions(make_mixed_machine("int32"), parameters=str(path), level=0)).container.graph
     (quant,) = (t.quant for n, t in graph.types.items() if t.dtype == "int32" and t.quant is not None)
     assert quant is not None and (quant.zero_point, quant.scale) == (0, 2.0 / 2**27)
-    given = path.read_text().replace("a: {low: -2, high: 1,", "a: {scale: 1.0e-6, zero_point: 0,")
-    path.write_text(given)
+    edited = path.read_text().replace("a: {low: -2, high: 1,", "a: {scale: 1.0e-6, zero_point: 0,")
+    path.write_text(edited)
     with pytest.raises(ConfigError) as caught:
-        build(model, BuildOptions(mixed_machine("int32"), parameters=str(path)))
-    said = "tensors.a.scale: is not given for int32, of which narrower codes hold the range; give low and high"
-    assert str(caught.value) == f"{path}:4: {said}"
+        build(model, BuildOptions(make_mixed_machine("int32"), parameters=str(path)))
+    reason = "tensors.a.scale: is not given for int32, of which narrower codes hold the range; give low and high"
+    assert str(caught.value) == f"{path}:4: {reason}"
 
 
 def test_finer_codes_cost_what_the_array_and_the_bytes_say(model: Path) -> None:
-    plain, wide = (build(model, BuildOptions(mixed_machine(), types=types)).figures for types in ((), ("*=int16",)))
+    plain, wide = (build(model, BuildOptions(make_mixed_machine(), types=types)).figures for types in ((), ("*=int16",)))
     assert wide["dram_read_bytes"] > plain["dram_read_bytes"] and wide["cycles"] > plain["cycles"]
 
 
 def test_manual_and_header_number_the_types() -> None:
-    machine = mixed_machine()
+    machine = make_mixed_machine()
     assert (
         "- 1 int16, -32768 to 32767. A code of int16 takes 2 bytes, two's complement. A function's table has 513 entries of int16"
         in "\n".join(manual(machine).splitlines())
@@ -349,19 +351,19 @@ def test_the_report_tells_the_range_of_the_codes_that_a_tensor_has(model: Path, 
     lines = [f'  "{n}": {{low: {-end}, high: {end}{", type: int16" if n == "b" else ""}}}' for n, end in ends.items()]
     path.write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
     np.savez(data, x=np.random.default_rng(0).normal(0, 1, (20, 4, 6, 6)).astype(np.float32))
-    figures = build(model, BuildOptions(mixed_machine(), calibration=str(data), parameters=str(path))).figures
-    found = next(worst for worst in figures["worst_layers"] if worst["tensor"] == "b")
-    assert found["why"].startswith("its codes cover [-3e+04, 3e+04]")
+    figures = build(model, BuildOptions(make_mixed_machine(), calibration=str(data), parameters=str(path))).figures
+    worst_layer = next(worst for worst in figures["worst_layers"] if worst["tensor"] == "b")
+    assert worst_layer["why"].startswith("its codes cover [-3e+04, 3e+04]")
 
 
 def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     np.savez(data, x=np.random.default_rng(0).normal(0, 1, (16, 4, 6, 6)).astype(np.float32))
-    before = build(model, BuildOptions(mixed_machine(), calibration=str(data))).figures
+    before = build(model, BuildOptions(make_mixed_machine(), calibration=str(data))).figures
     named = [part for worst in before["worst_layers"] for part in worst["remedy"].split(", or ") if part.startswith("--type ")]
     assert named
     types = tuple(part.removeprefix("--type ") for part in named)
-    after = build(model, BuildOptions(mixed_machine(), calibration=str(data), types=types)).figures
+    after = build(model, BuildOptions(make_mixed_machine(), calibration=str(data), types=types)).figures
     assert after["outputs"][0]["sqnr_db"] > before["outputs"][0]["sqnr_db"] + 1
     other = build(model, BuildOptions(int8_machine(), calibration=str(data))).figures["worst_layers"]
     assert not any("--type" in worst["remedy"] for worst in other)

@@ -9,7 +9,7 @@ import pytest
 
 import toolchain.compiler
 import toolchain.passes.fuse
-from tests.verified_passes import BrokenGraph, passes, verified
+from tests.verified_passes import BrokenGraph, passes, verify_pass
 from toolchain.frontend import rewrite
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, verify
 
@@ -37,19 +37,19 @@ def test_a_tensor_of_the_compiler_is_named_by_what_it_is_for() -> None:
     relu = replace(RELU, inputs=("b",), sources=("clip", "relu"))
     origins = {"a": Origin("x", "nhwc"), "b": Origin("y", INNER), "z": Origin("y", INNER)}
     graph = Graph("g", (*added[:2], relu, added[2]), ("x",), ("z",), dict.fromkeys(names, F), SOUND.constants, origins)
-    assert [graph.served(name) for name in names] == ["clip", "clip", "clip", "clip", None, None]
+    assert [graph.find_model_node(name) for name in names] == ["clip", "clip", "clip", "clip", None, None]
     assert [str(graph.shown(name)) for name in names] == ["x", "x", "y, inside clip", "y", "y", "w"]
 
 
 def test_every_stage_that_makes_a_graph_is_watched() -> None:
-    found = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
+    stages_watched = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
     stages = "import_graph.import_graph cast_to_float32.cast_to_float32 dequantize.dequantize_graph rewrite.sweep"
     stages += " canonicalize.canonicalize promote_attributes.promote"
     others = "compose.compose select.select merge_transposes.merge_transposes hoist_over_moves.lift_functions"
     others += " hoist_over_moves.hoist_sums fold_qdq.fuse_selected_clamps fold_qdq.select_graph"
     others += " fuse.fuse_clamps fuse.fuse_tables fuse.fuse_residuals quantize.quantize"
-    assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= found
-    assert "repair.channel_scaling.scaled_model" in found and "export.qdq.qdq_graph" in found
+    assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= stages_watched
+    assert "repair.channel_scaling.scaled_model" in stages_watched and "export.qdq.qdq_graph" in stages_watched
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -58,7 +58,7 @@ def test_a_pass_that_breaks_a_graph_is_named(fault: str) -> None:
         return BROKEN[fault], 1
 
     with pytest.raises(BrokenGraph) as raised:
-        verified(breaking)(SOUND)
+        verify_pass(breaking)(SOUND)
     assert str(raised.value) == f"{__name__}.breaking gave a broken graph: {fault}"
 
 

@@ -31,7 +31,7 @@ LAYOUTS = ("blocks", "rows", "planes")
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def made(
+    def make_machine(
         name: str = "edge16",
         groups: str = "sizes: [32]",
         changes: Sequence[tuple[str, str]] = (),
@@ -40,10 +40,10 @@ def make(tmp_path: Path) -> Make:
     ) -> Machine:
         """A shipped machine with groups, on its table or on a first one; numerics.weight_group is `default`."""
         text = (files("hw_configs") / f"{name}.yaml").read_text()
-        said = [("    kind: mac_array\n", f"    kind: mac_array\n    groups: {{{groups}}}\n")] if groups else []
-        said += [("\nnumerics:\n", f"\nnumerics:\n  weight_group: {default}\n")] if default else []
-        said += [("isa/descriptors1024.yaml", "isa/mine.yaml")] if own_table else []
-        for old, new in [*said, *changes]:
+        replacements = [("    kind: mac_array\n", f"    kind: mac_array\n    groups: {{{groups}}}\n")] if groups else []
+        replacements += [("\nnumerics:\n", f"\nnumerics:\n  weight_group: {default}\n")] if default else []
+        replacements += [("isa/descriptors1024.yaml", "isa/mine.yaml")] if own_table else []
+        for old, new in [*replacements, *changes]:
             assert text.count(old) == 1, old
             text = text.replace(old, new)
         (tmp_path / "mine.yaml").write_text(text)
@@ -52,15 +52,17 @@ def make(tmp_path: Path) -> Make:
             (tmp_path / "isa/mine.yaml").write_text(make_default_table(load_chip(str(tmp_path / "mine.yaml"))))
         return load_machine(str(tmp_path / "mine.yaml"))
 
-    return made
+    return make_machine
 
 
-def saved(nodes: list[Any], constants: dict[str, np.ndarray], shape: list[int], path: Path) -> Path:
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-    made = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
-    held = [numpy_helper.from_array(v, n) for n, v in constants.items()]
+def save_model(nodes: list[Any], constants: dict[str, np.ndarray], shape: list[int], path: Path) -> Path:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
+    initializers = [numpy_helper.from_array(v, n) for n, v in constants.items()]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(helper.make_graph(nodes, "graph", given, made, held), opset_imports=opsets, ir_version=10)
+    model = helper.make_model(
+        helper.make_graph(nodes, "graph", inputs, outputs, initializers), opset_imports=opsets, ir_version=10
+    )
     onnx.save(model, path)
     return path
 
@@ -93,26 +95,26 @@ def net(tmp_path: Path) -> Path:
         helper.make_node("Conv", ["i", "p"], ["q"], name="q"),
         helper.make_node("Conv", ["q", "d"], ["y"], name="y", group=40, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
     ]
-    return saved(nodes, constants, [ROWS, INNER], tmp_path / "net.onnx")
+    return save_model(nodes, constants, [ROWS, INNER], tmp_path / "net.onnx")
 
 
 def product(path: Path) -> Path:
-    return saved(
+    return save_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"], name="y")], {"w": uneven(OUTPUTS, INNER).T.copy()}, [ROWS, INNER], path
     )
 
 
-def grouped(ops: Sequence[MachineOp]) -> list[Convolution]:
+def list_grouped(ops: Sequence[MachineOp]) -> list[Convolution]:
     return [op for op in ops if isinstance(op, Convolution) and op.group]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("beside", ["", ", minimum_bits: 12", ", scale_bits: 12, minimum_bits: 16"])
+@pytest.mark.parametrize("minima", ["", ", minimum_bits: 12", ", scale_bits: 12, minimum_bits: 16"])
 @pytest.mark.parametrize("name", ["edge16", "wide32_w4a16"])
-def test_programs_are_the_reference(make: Make, net: Path, name: str, beside: str, layout: str) -> None:
-    machine = make(name, f"sizes: [32]{beside}, layout: {layout}")
+def test_programs_are_the_reference(make: Make, net: Path, name: str, minima: str, layout: str) -> None:
+    machine = make(name, f"sizes: [32]{minima}, layout: {layout}")
     _, ops = built(net, machine)  # which holds the program against the reference
-    assert {op.group for op in grouped(ops)} == {32}
+    assert {op.group for op in list_grouped(ops)} == {32}
     assert {n for op in ops if isinstance(op, Convolution) and not op.group for n in (op.kernel_height,)} <= {3}
 
 
@@ -121,23 +123,25 @@ def test_programs_are_the_reference(make: Make, net: Path, name: str, beside: st
 def test_every_level_and_dataflow(make: Make, net: Path, flow: str, level: int) -> None:
     machine = make("edge16", "sizes: [32, 64]", [("    dataflow: os\n", f"    dataflow: {flow}\n")], 64)
     _, ops = built(net, machine, level)
-    assert {op.group for op in grouped(ops)} == {64}
+    assert {op.group for op in list_grouped(ops)} == {64}
 
 
 def test_sums_are_cut_between_groups(make: Make, net: Path) -> None:
-    """Where an instruction takes 90 channels, it takes 32 or 64; none but the last piece of a sum has a part of a group."""
+    """Check an instruction limit of 90 channels.
+    An instruction takes 32 or 64 channels, and only the last piece of a sum has a part of a group.
+    """
     limit = ("\nlimits: {", "\nlimits: {convolution: {max_input_channels: 90}, ")
     _, ops = built(net, make("edge16", "sizes: [32], minimum_bits: 16", [limit]))
-    pieces = [op.input_channels for op in grouped(ops)]
+    pieces = [op.input_channels for op in list_grouped(ops)]
     assert INNER % 32 in pieces and set(pieces) <= {32, 64, INNER % 32, OUTPUTS} and max(pieces) == OUTPUTS <= 90
-    ends = [op.emit for op in grouped(ops) if op.input_channels % 32]
+    ends = [op.emit for op in list_grouped(ops) if op.input_channels % 32]
     assert ends and all(ends)
 
 
 def test_a_small_sram_cuts_them_too(make: Make, net: Path) -> None:
     small = ("    size: 512 KiB\n", "    size: 6 KiB\n")
     _, ops = built(net, make("edge16", "sizes: [32]", [small]))
-    assert all(op.emit or op.input_channels % 32 == 0 for op in grouped(ops))
+    assert all(op.emit or op.input_channels % 32 == 0 for op in list_grouped(ops))
 
 
 def test_accumulators_that_are_a_memory(make: Make, net: Path) -> None:
@@ -148,14 +152,14 @@ def test_accumulators_that_are_a_memory(make: Make, net: Path) -> None:
         ("    functions:\n", "    functions:\n      emit: {lanes: 16}\n"),
     ]
     _, ops = built(net, make("edge16", "sizes: [32]", changes, own_table=True))
-    assert grouped(ops) and not any(op.emit for op in grouped(ops))
+    assert list_grouped(ops) and not any(op.emit for op in list_grouped(ops))
 
 
 def test_a_layer_of_groups_goes_to_an_array_that_has_them(make: Make, net: Path) -> None:
     plain = "  more: {kind: mac_array, rows: 32, columns: 32, dataflow: os, accumulators: {entries: 4096}, types: [TYPES]}\n"
     plain = plain.replace("TYPES", "{activation: int8, weight: int8}")
     _, ops = built(net, make("edge16", "sizes: [32]", [("  vector:\n", f"{plain}  vector:\n")]))
-    assert {op.unit for op in grouped(ops)} == {0}
+    assert {op.unit for op in list_grouped(ops)} == {0}
     assert {op.unit for op in ops if isinstance(op, Convolution) and not op.group} <= {0, 1}
 
 
@@ -165,35 +169,35 @@ def sqnr(net: Path, machine: Machine) -> float:
 
     x = np.random.default_rng(4).normal(0, 1, (ROWS, INNER)).astype(np.float32)
     np.savez(net.with_name("calib.npz"), x=x[None])
-    made = build(net, BuildOptions(machine, calibration=str(net.with_name("calib.npz"))))
-    wanted = np.asarray(onnxruntime.InferenceSession(str(net)).run(None, {"x": x})[0])
-    (found,) = Session(made.data).run(None, {"x": x})
-    return float(10 * np.log10((wanted**2).sum() / ((found - wanted) ** 2).sum()))
+    network_build = build(net, BuildOptions(machine, calibration=str(net.with_name("calib.npz"))))
+    expected = np.asarray(onnxruntime.InferenceSession(str(net)).run(None, {"x": x})[0])
+    (actual,) = Session(network_build.data).run(None, {"x": x})
+    return float(10 * np.log10((expected**2).sum() / ((actual - expected) ** 2).sum()))
 
 
 def test_groups_are_nearer_to_float_than_channels(make: Make, tmp_path: Path) -> None:
     """int4 weights and int16 activations: what is lost is the weights'."""
     net = product(tmp_path / "net.onnx")
-    found = {
+    levels_db = {
         "channels": sqnr(net, make("wide32_w4a16", default=0)),
         "symmetric": sqnr(net, make("wide32_w4a16")),
         "minima": sqnr(net, make("wide32_w4a16", "sizes: [32], minimum_bits: 16")),
     }
-    assert found["channels"] + 3 < found["symmetric"] and found["symmetric"] + 1 < found["minima"], found
+    assert levels_db["channels"] + 3 < levels_db["symmetric"] and levels_db["symmetric"] + 1 < levels_db["minima"], levels_db
 
 
 # --- what the operation says of itself
 
 
 def one(**changes: int) -> Convolution:
-    """Of 40 pixels of 576 channels, 64 outputs each; what is 1 at least is 1 where it is not said."""
-    fields = {name: known.least or 0 for name, known in Convolution.described().items()}
+    """Return an operation of 40 pixels of 576 channels and 64 outputs each; fields that must be at least 1 are 1 by default."""
+    fields = {name: field_description.least or 0 for name, field_description in Convolution.get_descriptions().items()}
     fields |= {"input_height": 1, "input_width": 40, "output_width": 40, "input_channels": 576, "output_channels": 64, "emit": 1}
     return Convolution(**fields | changes)
 
 
 def test_time_and_bytes_of_groups(make: Make) -> None:
-    """By the closed forms: 18 groups of 32 of a sum of 576; 40 pixels, 64 channels on 16 x 16."""
+    """Check the closed forms: 18 groups of 32 of a sum of 576; 40 pixels, 64 channels on 16 x 16."""
     chip = idealize_terms(
         make("edge16", "sizes: [32, 64], scale_bits: 12, minimum_bits: 8, fold_cycles: 3").chip, ["fold_cycles"]
     )
@@ -222,16 +226,16 @@ def test_rows_of_a_weight_stationary_array_are_one_group(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "group", "said"),
+    ("groups", "group", "reason"),
     [
         ("sizes: [32, 64]", 48, "group=48, engines.mac.groups.sizes are 32, 64"),
         ("", 32, "group=32, engines.mac.groups is not given"),
         ("sizes: [32, 64]", 64, None),
     ],
 )
-def test_a_group_that_no_array_has(make: Make, groups: str, group: int, said: str | None) -> None:
+def test_a_group_that_no_array_has(make: Make, groups: str, group: int, reason: str | None) -> None:
     chip = make("edge16", groups, default=0).chip
-    assert find_unsupported(one(group=group), chip) == said
+    assert find_unsupported(one(group=group), chip) == reason
 
 
 def test_tables_have_bits_where_there_are_groups(make: Make, tmp_path: Path) -> None:
@@ -244,26 +248,26 @@ def test_tables_have_bits_where_there_are_groups(make: Make, tmp_path: Path) -> 
 CALIBRATE = Path(__file__).parents[1] / "scripts" / "calibrate.py"
 
 
-def scaled(net: Path, machine: Machine, weights: str) -> dict[str, tuple[int, int]]:
-    """How many weights of a group, and how many scales each layer has, by a calibrated file with these lines on weights."""
+def count_scales(net: Path, machine: Machine, weights: str) -> dict[str, tuple[int, int]]:
+    """Return the weights of a group and the number of scales of each layer, by a calibrated file with these lines on weights."""
     data, file = net.with_name("data.npz"), net.with_name("params.yaml")
     np.savez(data, x=np.random.default_rng(2).normal(0, 1, (2, ROWS, INNER)).astype(np.float32))
     run_script(CALIBRATE, net, "--data", data, "-o", file).check_returncode()
     file.write_text(file.read_text().replace("tensors:\n", f"weights:\n{weights}tensors:\n"))
-    made = build(net, BuildOptions(machine, parameters=str(file)))
-    layers = [(n.name, n.op) for n in made.container.graph.nodes if isinstance(n.op, IntegerConvolution)]
+    network_build = build(net, BuildOptions(machine, parameters=str(file)))
+    layers = [(n.name, n.op) for n in network_build.container.graph.nodes if isinstance(n.op, IntegerConvolution)]
     return {name: (op.group, op.requant.channels) for name, op in layers}
 
 
 def test_a_parameters_file_says_which_weights_share_a_scale(make: Make, net: Path) -> None:
     machine = make("edge16", "sizes: [32, 64]")
-    found = scaled(net, machine, "  a: {scales: 64}\n  c: {scales: channel}\n  y: {scales: tensor}\n")
-    assert found == {"a": (64, OUTPUTS), "c": (0, OUTPUTS), "q": (32, 40), "y": (0, 1)}
+    scales_by_layer = count_scales(net, machine, "  a: {scales: 64}\n  c: {scales: channel}\n  y: {scales: tensor}\n")
+    assert scales_by_layer == {"a": (64, OUTPUTS), "c": (0, OUTPUTS), "q": (32, 40), "y": (0, 1)}
 
 
 def test_kernels_of_several_elements_have_no_groups(make: Make, net: Path) -> None:
     with pytest.raises(CompileError) as caught:
-        scaled(net, make("edge16", "sizes: [32, 64]"), "  y: {scales: 32}\n")
+        count_scales(net, make("edge16", "sizes: [32, 64]"), "  y: {scales: 32}\n")
     assert str(caught.value) == (
         "y: groups of 32 weights are of 1x1 kernels over all channels, its kernel is 3x3 over 1 / 40 of them; "
         "give it `scales: channel`"

@@ -40,7 +40,7 @@ def stream(machine: str | Machine, folder: Path, **data: np.ndarray) -> Build:
 
 
 def scales(built: Build) -> dict[str, tuple[float, int]]:
-    """Of the input and of the states."""
+    """Return the scales of the input and of the states."""
     (region,) = (s for s in built.container.segments if isinstance(s, Region))
     ports = [*region.inputs, *(state.port for state in region.states)]
     return {port.model: (port.scale, port.zero_point) for port in ports}
@@ -53,12 +53,12 @@ def rescales(built: Build) -> list[str]:
 @pytest.mark.parametrize("machine", ["edge16", "transformer64", "wide32_w4a16"])
 def test_nothing_is_rescaled(machine: str, tmp_path: Path) -> None:
     built = stream(machine, tmp_path, x=samples(64, 1))
-    found = scales(built)
-    assert rescales(built) == [] and found["cache"] == found["x"]
+    scale_by_tensor = scales(built)
+    assert rescales(built) == [] and scale_by_tensor["cache"] == scale_by_tensor["x"]
 
 
 def test_samples_stay_exact_in_the_state(tmp_path: Path) -> None:
-    """Of 16 bits, whose scale is the input's own: a state that adds up would have twice the range."""
+    """Check a state of 16 bits, whose scale is the input's own; a state that adds up would have twice the range."""
     built = stream(int16_machine(), tmp_path, x=samples(64, 1))
     session = Session(built.data)
     for x in samples(64, 1)[:8]:
@@ -70,18 +70,18 @@ def test_a_state_that_begins_with_more_than_is_joined_to_it_has_the_scale_of_the
     rng, x = np.random.default_rng(3), samples(64, 1)
     first = {"cache": rng.uniform(-4, 4, (64, 1, 1, 4)).astype(np.float32), "taps": rng.uniform(0, 1, (64, 1, 16, 2))}
     built = stream("transformer64", tmp_path, x=x, **{n: v.astype(np.float32) for n, v in first.items()})
-    found = scales(built)
-    assert found["cache"][0] > 4 * found["x"][0] and len(rescales(built)) >= 1
+    scale_by_tensor = scales(built)
+    assert scale_by_tensor["cache"][0] > 4 * scale_by_tensor["x"][0] and len(rescales(built)) >= 1
 
 
 def test_what_the_stream_makes_is_what_float_makes(tmp_path: Path) -> None:
     built = stream("edge16", tmp_path, x=samples(64, 1))
     session, runner = Session(built.data), onnxruntime.InferenceSession(STREAM.proto.SerializeToString())
-    held = {past: np.zeros(STREAM.shapes[past], np.float32) for past in ("cache", "taps")}
+    past_values = {past: np.zeros(STREAM.shapes[past], np.float32) for past in ("cache", "taps")}
     expected, got = list[np.ndarray](), list[np.ndarray]()
     for x in samples(32, 2):
-        y, *left = (np.asarray(made) for made in runner.run(["y", "cache_out", "taps_out"], {"x": x, **held}))
-        held = dict(zip(held, left))
+        y, *states = (np.asarray(output) for output in runner.run(["y", "cache_out", "taps_out"], {"x": x, **past_values}))
+        past_values = dict(zip(past_values, states))
         expected.append(y)
         got.append(session.run(["y"], {"x": x})[0])
     assert sqnr_db(np.stack(expected), np.stack(got)) > 30

@@ -18,7 +18,7 @@ Outputs = Sequence[np.ndarray]
 INTERVAL_S = 1e-5  # at Python's own, 5 ms, most runs of a small program end before another thread's turn
 
 
-def run_in_threads(work: Callable[[int], object], threads: int = 8) -> None:
+def run_in_threads(task: Callable[[int], object], threads: int = 8) -> None:
     """Call `work` with the number of each thread, all at once; raises what the first of them raised."""
     faults: list[BaseException] = []
     begin = threading.Barrier(threads)
@@ -26,7 +26,7 @@ def run_in_threads(work: Callable[[int], object], threads: int = 8) -> None:
     def guarded(number: int) -> None:
         try:
             begin.wait()
-            work(number)
+            task(number)
         except BaseException as fault:  # a thread that ends is a test that passes
             faults.append(fault)
 
@@ -52,16 +52,16 @@ def switch_interval(seconds: float) -> Iterator[None]:
 
 def count_wrong_runs(run: Callable[[Any], Outputs], inputs: Sequence[Any], runs: int, threads: int = 8) -> int:
     """Return how many of `runs` runs in each thread differ from what the same input gave alone."""
-    expected = [run(given) for given in inputs]
+    expected = [run(feeds) for feeds in inputs]
     wrong: list[int] = []
 
-    def work(number: int) -> None:
+    def run_task(number: int) -> None:
         for turn in range(runs):
             place = (number + turn) % len(inputs)
             if not all(map(equal, run(inputs[place]), expected[place])):
                 wrong.append(place)
 
-    run_in_threads(work, threads)
+    run_in_threads(run_task, threads)
     return len(wrong)
 
 
@@ -70,14 +70,16 @@ def equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def require_runs_in_turn(run: Callable[[int], Outputs], reset: Callable[[], None], runs: int, threads: int = 8) -> None:
-    """Runs of one input go on from the states that the run before left: in threads they give the outputs of as many in a row,
-    each once. run: is given the number of its turn in its thread."""
+    """Require that concurrent runs which share states give the outputs of as many runs in a row, each once.
+
+    `run`: gets the number of its turn in its thread.
+    """
     reset()
     expected = Counter(_as_bytes(run(turn % runs)) for turn in range(threads * runs))
     reset()
-    given: list[bytes] = []
-    run_in_threads(lambda _: [given.append(_as_bytes(run(turn))) for turn in range(runs)], threads)
-    assert Counter(given) == expected
+    output_bytes: list[bytes] = []
+    run_in_threads(lambda _: [output_bytes.append(_as_bytes(run(turn))) for turn in range(runs)], threads)
+    assert Counter(output_bytes) == expected
 
 
 def _as_bytes(outputs: Outputs) -> bytes:
@@ -96,4 +98,4 @@ def _require_concurrent(session: Session) -> None:
     if session.get_states():
         require_runs_in_turn(lambda _: session.run(names, inputs[0]), session.reset, 3, threads=2)
     else:
-        assert not count_wrong_runs(lambda given: session.run(names, given), inputs, 3, threads=2)
+        assert not count_wrong_runs(lambda feeds: session.run(names, feeds), inputs, 3, threads=2)

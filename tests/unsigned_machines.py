@@ -15,30 +15,32 @@ from toolchain.isa.encoding_needs import find_encoding_gaps
 HALF = 128
 
 
-def unsigned(machine: Machine) -> Machine:
+def make_unsigned(machine: Machine) -> Machine:
     """A machine of int8 with uint8."""
     return _with_codes(machine, CodeType.UINT8)
 
 
-def signed(machine: Machine) -> Machine:
+def make_signed(machine: Machine) -> Machine:
     """A machine of uint8 with int8."""
     return _with_codes(machine, CodeType.INT8)
 
 
-def _with_codes(machine: Machine, wanted: CodeType) -> Machine:
+def _with_codes(machine: Machine, code_type: CodeType) -> Machine:
     data = json.loads(machine.chip.model_dump_json())
-    own = data["numerics"]["activation"]
-    data["name"] += f"_{wanted}"
-    data["numerics"] |= {"activation": wanted, "more_activations": [], "table": {"entries": 256}}
+    machine_type = data["numerics"]["activation"]
+    data["name"] += f"_{code_type}"
+    data["numerics"] |= {"activation": code_type, "more_activations": [], "table": {"entries": 256}}
     weights = (data["numerics"]["weight"], *data["numerics"]["more_weights"])
     for engine in data["engines"].values():
         if "types" in engine:
-            kept = [rate for rate in engine["types"] if rate["activation"] in (own, "int16")]
-            have = {rate["weight"] for rate in kept if rate["activation"] == own}
-            lacking = [{"activation": own, "weight": weight} for weight in weights if weight not in have]  # of other types before
-            engine["types"] = [*kept, *lacking]
+            remaining_rates = [rate for rate in engine["types"] if rate["activation"] in (machine_type, "int16")]
+            have = {rate["weight"] for rate in remaining_rates if rate["activation"] == machine_type}
+            missing_rates = [
+                {"activation": machine_type, "weight": weight} for weight in weights if weight not in have
+            ]  # of other types before
+            engine["types"] = [*remaining_rates, *missing_rates]
     for rate in (rate for engine in data["engines"].values() for rate in engine.get("types", ())):
-        rate["activation"] = wanted if rate["activation"] == own else rate["activation"]
+        rate["activation"] = code_type if rate["activation"] == machine_type else rate["activation"]
     chip = Chip.model_validate_json(json.dumps(data))
     assert not find_broken_rules(chip), find_broken_rules(chip)
     # a first table of a machine has no bits for the other type's codes

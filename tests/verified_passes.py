@@ -24,21 +24,21 @@ class BrokenGraph(AssertionError):
 
 
 def passes() -> dict[str, Callable[..., Any]]:
-    """What gives a graph, by module and name."""
+    """Return the functions that give a graph, by module and name."""
     return {f"{f.__module__}.{f.__name__}": f for module in _modules() for f in _passes(module)}
 
 
 def install() -> None:
     """Puts the checked function in the place of each pass, in every module that holds it; those imported later find it where
     it was defined."""
-    checked = {id(f): verified(f) for f in passes().values()}
+    checked = {id(f): verify_pass(f) for f in passes().values()}
     for module in [m for name, m in sys.modules.items() if name.split(".")[0] in PROJECT]:
         for name, value in list(vars(module).items()):
             if id(value) in checked and inspect.isfunction(value):
                 setattr(module, name, checked[id(value)])
 
 
-def verified(one_pass: Callable[..., Any]) -> Callable[..., Any]:
+def verify_pass(one_pass: Callable[..., Any]) -> Callable[..., Any]:
     """The same function; raises BrokenGraph where a graph in what it gives has faults."""
 
     @functools.wraps(one_pass)
@@ -54,7 +54,10 @@ def verified(one_pass: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def graphs_in(result: Any) -> Iterator[Graph]:
-    """result: a graph, what has one as a field, or a tuple of such."""
+    """Yield the graphs in a result.
+
+    `result`: a graph, an object that has one as a field, or a tuple of such.
+    """
     if isinstance(result, Graph):
         yield result
     elif isinstance(result, tuple):
@@ -73,8 +76,8 @@ def _modules() -> Iterator[ModuleType]:
 
 def _passes(module: ModuleType) -> Iterator[Callable[..., Any]]:
     for value in vars(module).values():
-        own = inspect.isfunction(value) and value.__module__ == module.__name__
-        if own and _gives_graph(typing.get_type_hints(value).get("return")):
+        is_local = inspect.isfunction(value) and value.__module__ == module.__name__
+        if is_local and _gives_graph(typing.get_type_hints(value).get("return")):
             yield value
 
 

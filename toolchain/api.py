@@ -1,7 +1,8 @@
-"""The stages in order: the picture of the project.
+"""Run the stages of a build in order: the picture of the project.
 
-model.onnx -> normal form -> composed functions -> chip operators on their layout -> integers -> regions and islands
--> plans -> programs -> model.npu, checked against the integer reference.
+The model.onnx becomes canonical form, composed functions, and chip operators on their layout.
+These become integers, regions and host subgraphs, plans, programs and the container model.npu.
+The container is checked against the integer reference.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from toolchain.repair.calibrate_network import (
     effort_of,
     load_quantization,
     reuse_quantization,
-    widened,
+    widen_ranges,
 )
 from toolchain.repair.network import Network
 from toolchain.repair.repair_pipeline import Effort
@@ -55,10 +56,10 @@ from toolchain.report import (
     few_values_warnings,
     host_warnings,
     idle_warnings,
-    joined_warnings,
     list_requantized_weights,
+    make_joined_range_warnings,
+    make_skipped_warnings,
     not_finite_warnings,
-    skipped_warnings,
     unseen_warnings,
 )
 from toolchain.report.error_report import ErrorReport
@@ -75,10 +76,15 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 
 @dataclass(frozen=True)
 class Build:
-    """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
-    errors: every layer's, qdq: an ONNX model, curve: sizes of SRAM, where they were asked for. scheduled: makes the `schedule`.
-    entries: where they were asked for, each as a build of its own with the bytes of its own file, its errors and qdq; container
-    is the first's."""
+    """A finished build: the file's bytes, the figures of its report, notes of what was assumed, and warnings.
+
+    `failures`: sentences of the gate.
+    `errors`: the error report of every layer, where requested.
+    `qdq`: the bytes of an ONNX model with the integers, where requested.
+    `curve`: the sweep over sizes of SRAM, where requested.
+    `scheduled`: makes the `schedule`.
+    `entries`: a build for each entry, with the bytes of its own file, its errors and qdq. `container` is the first's.
+    """
 
     container: Container
     data: bytes
@@ -94,7 +100,7 @@ class Build:
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:
-        """How each region runs."""
+        """Return the schedule of each region."""
         return self.scheduled()
 
 
@@ -110,10 +116,13 @@ class _Started:
 
 
 def build(path: str | Path, options: BuildOptions, dump: Dump = ignore_progress, progress: Progress = ignore_progress) -> Build:
-    """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text.
+    """Build a model: calibrate, quantize, compile, and verify the program.
 
-    Of several entries the first is calibrated, and its ranges hold what the data show in the shapes of the others too, or all are
-    as the parameters file says: what they share is then the same bytes.
+    `path`: an ONNX model.
+    `dump`: is called at every stage, and may ask for its text.
+    Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries
+    follow the
+    parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
     """
     with inference_notes() as notes:
         built = _all_entries(path, options, dump, progress)
@@ -131,52 +140,52 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     @cache
     def opened(name: str) -> Network:
         tell = entry_points.dump_of(name, dump) if options.entries else dump
-        return _opened(path, each[name], machine, tell, progress)
+        return _open_network(path, each[name], machine, tell, progress)
 
-    for name, asked in each.items():
+    for name, entry_options in each.items():
         first = next(iter(started.values()), None)
         with entry_points.entry_in_errors(name if options.entries else None):
-            begun = _started(opened(name), asked, first, progress, alone=len(each) == 1)
+            started_entry = _start_entry(opened(name), entry_options, first, progress, alone=len(each) == 1)
         if first is None and options.entries:
-            begun = replace(begun, calibrated=_over_all_shapes(begun, each, opened, progress))
+            started_entry = replace(started_entry, calibrated=_over_all_shapes(started_entry, each, opened, progress))
         with entry_points.entry_in_errors(name if options.entries else None):
             tell = entry_points.dump_of(name, dump) if options.entries else dump
-            network, given = begun.calibrated.network, begun.calibrated.quantization
-            wanted, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
-            made = compile_model(
+            network, quantization = started_entry.calibrated.network, started_entry.calibrated.quantization
+            entry_schedules, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
+            compiled_entry = compile_model(
                 name_,
                 network.model,
                 network.selection,
                 machine,
-                given,
-                asked.level,
+                quantization,
+                entry_options.level,
                 tell,
                 progress,
-                wanted,
-                asked.planned_for,
+                entry_schedules,
+                entry_options.planned_for,
                 rings=len(each) == 1,  # entries of other numbers of rows would not have one state
             )
-        started[name], compiled[name] = begun, made
-    data = entries_to_bytes({name: made.container for name, made in compiled.items()})
+        started[name], compiled[name] = started_entry, compiled_entry
+    data = entries_to_bytes({name: compiled_entry.container for name, compiled_entry in compiled.items()})
     progress("check", 0, None)
     built: dict[str, Build] = {}
-    for name, asked in each.items():
+    for name, entry_options in each.items():
         with entry_points.entry_in_errors(name if options.entries else None):
-            built[name] = _built(data, name, compiled[name], started[name], asked, evaluation, progress)
+            built[name] = _built(data, name, compiled[name], started[name], entry_options, evaluation, progress)
     return _together(data, built) if options.entries else built[MAIN]
 
 
-def _opened(path: str | Path, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
+def _open_network(path: str | Path, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
     """The model in the shapes of one entry, on its machine."""
     progress("load", 0, None)
-    given = model_data(options.calibration, options.samples, options.judge)
-    model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges, data=given)
+    data = model_data(options.calibration, options.samples, options.judge)
+    model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges, data=data)
     hosted = match_nodes(model.nodes, options.host_nodes)
-    said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
-    model = pair_states(decompose_for_types(model, machine.chip, hosted, options.types, said), options.states)
+    file_types = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
+    model = pair_states(decompose_for_types(model, machine.chip, hosted, options.types, file_types), options.states)
     model = tie_block_ranges(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes)
-    return Network(model, selection, machine, hosted).typed(options.types)
+    return Network(model, selection, machine, hosted).override_types(options.types)
 
 
 def _over_all_shapes(
@@ -193,27 +202,30 @@ def _over_all_shapes(
             if samples is not None:
                 judged = calibrated.judged
                 if judged is not None:
-                    judged = widened(judged, network, begun.held_out.seen_of(samples), progress)
-                calibrated = replace(widened(replace(calibrated, judged=None), network, samples, progress), judged=judged)
+                    judged = widen_ranges(judged, network, begun.held_out.seen_of(samples), progress)
+                calibrated = replace(widen_ranges(replace(calibrated, judged=None), network, samples, progress), judged=judged)
     return calibrated
 
 
-def _started(network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool) -> _Started:
-    """first: another entry of the file, by whose ranges this one is quantized. alone: there is none, so that nodes beside
-    a tensor that is not finite may go to the host. Raises CompileError."""
-    seen: NotFinite | None = None
+def _start_entry(network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool) -> _Started:
+    """Open and quantize one entry. Raises CompileError.
+
+    `first`: another entry of the file, whose ranges quantize this one.
+    `alone`: there is no other entry, so that nodes beside a tensor that is not finite may go to the host.
+    """
+    first_fault: NotFinite | None = None
     while True:
         try:
-            return _quantized(network, options, first, progress)
+            return _quantize_network(network, options, first, progress)
         except NotFinite as fault:
-            seen = seen or fault  # what comes of it says less of the data
+            first_fault = first_fault or fault  # what comes of it says less of the data
             changed = network.without_range(fault.tensor, fault.what) if alone else None
             if changed is None:
-                raise seen from None
+                raise first_fault from None
             network = changed
 
 
-def _quantized(network: Network, options: BuildOptions, first: _Started | None, progress: Progress) -> _Started:
+def _quantize_network(network: Network, options: BuildOptions, first: _Started | None, progress: Progress) -> _Started:
     """Raises CompileError, NotFinite."""
     model = network.model
     data = (
@@ -221,10 +233,10 @@ def _quantized(network: Network, options: BuildOptions, first: _Started | None, 
         if first is None
         else data_in_other_shapes(model, options, first.calibrated.network.model)
     )
-    model, unread = check_frontend(model, islice(data.given, _AGREEMENT_SAMPLES))
+    model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
     network = replace(network, model=model)
     if first is None or options.parameters is not None:
-        return replace(_prepared(network, options, data, progress), unread=unread)
+        return replace(_calibrate_entry(network, options, data, progress), unread=unread)
     calibrated = reuse_quantization(network, first.calibrated)
     return _Started(data, calibrated, first.calibrated_on, unread, first.held_out)
 
@@ -238,7 +250,7 @@ def _built(
     evaluation: Evaluation | None,
     progress: Progress,
 ) -> Build:
-    """What has come of one entry of the file `data`, checked."""
+    """Verify one entry of the file `data` and return its build."""
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
     on, judging = split_evaluation_data(started.data, options, started.calibrated_on, started.held_out)
@@ -246,7 +258,7 @@ def _built(
     hosted = host_reasons(selection)
     figures["expected_cycles"] = compiled.expected_cycles
     figures["repair"] = calibrated.figures()
-    asked = options.repair is not None or options.observer == AUTO
+    is_repaired = options.repair is not None or options.observer == AUTO
     figures["near_copies_judged"] = started.held_out.copies if on == "held out" else 0
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     measured = options.calibration is not None or options.parameters is not None
@@ -257,9 +269,9 @@ def _built(
         *not_finite_warnings(calibrated.network.not_finite),
         *(calibration_warnings(figures["calibration_samples"]) or few_values_warnings(calibrated.outputs if measured else {})),
         *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
-        *joined_warnings(calibrated.quantization.ranges, calibrated.quantization.joined, model.name),
+        *make_joined_range_warnings(calibrated.quantization.ranges, calibrated.quantization.joined, model.name),
         *idle_warnings(options.static_ranges, model.nodes),
-        *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),
+        *make_skipped_warnings(figures["repair"] if is_repaired else None, options.observer, started.calibrated_on is not None),
         *evaluation_warnings(
             on, judgement.figures["judged_samples"], started.data, options, started.calibrated_on, started.held_out.copies
         ),
@@ -271,10 +283,12 @@ def _built(
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(match_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
     graph, network = selection.graph, calibrated.network
-    anew = list_requantized_weights(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
+    requantized_notes = list_requantized_weights(
+        graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip
+    )
     judged = calibrated.judged.samples if calibrated.judged is not None else None
     refit = refit_notes(on, calibrated.samples, judged)
-    notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *refit, *idle)
+    notes = (*model.notes, *selection.notes, *requantized_notes, *calibrated.notes, *started.data.notes, *refit, *idle)
     chosen = fuse_selected_clamps(selection, chip)
     integer, shown, nearest = compiled.unfused, selection.shown, options.export_nearest
     qdq = qdq_model(model, integer, chosen, shown, chip, nearest) if options.export_qdq else None
@@ -287,21 +301,21 @@ def _built(
 
 
 def _curve(name: str, calibrated: CalibratedNetwork, machine: Machine, options: BuildOptions, progress: Progress) -> SramSweep:
-    """Of a network that is quantized."""
-    network, given, goal = calibrated.network, calibrated.quantization, options.planned_for
+    """Sweep the sizes of SRAM for a network that is quantized."""
+    network, quantization, goal = calibrated.network, calibrated.quantization, options.planned_for
 
     def container(other: Machine) -> Container:
-        return compile_model(name, network.model, network.selection, other, given, options.level, goal=goal).container
+        return compile_model(name, network.model, network.selection, other, quantization, options.level, goal=goal).container
 
     return sram_curve(container, machine, progress)
 
 
-def _prepared(network: Network, options: BuildOptions, data: BuildData, progress: Progress) -> _Started:
+def _calibrate_entry(network: Network, options: BuildOptions, data: BuildData, progress: Progress) -> _Started:
     """As the parameters file says, or calibrated and repaired: the samples held out judge the network without them, and then
     count like all others."""
     effort: Effort = "none"
     if options.parameters is None:
-        effort = effort_of(options.repair, network, data.given, real=options.calibration is not None)
+        effort = effort_of(options.repair, network, data.calibration, real=options.calibration is not None)
     chooses = effort != "none" or options.observer == AUTO
     held_out = hold_out_evaluation_data(data, options, chooses=chooses, states=bool(network.model.states))
     if options.parameters is not None:
@@ -309,27 +323,29 @@ def _prepared(network: Network, options: BuildOptions, data: BuildData, progress
     else:
         every = held_out.every if held_out.indices else None
         calibrated = calibrate_network(network, held_out.seen, options.observer, effort, progress, every)
-    return _Started(replace(data, given=held_out.every), calibrated, calibrated.samples, (), held_out)
+    return _Started(replace(data, calibration=held_out.every), calibrated, calibrated.samples, (), held_out)
 
 
 def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str]]:
     """States that are one for all entries, and others."""
     states = [{state.name: state for _, state in c.states} for c in containers.values()]
-    names = dict.fromkeys(name for held in states for name in held)
-    shared = [n for n in names if all(n in held and held[n].holds_as(states[0][n]) for held in states)]
+    names = dict.fromkeys(name for states_of_entry in states for name in states_of_entry)
+    shared = [
+        n for n in names if all(n in states_of_entry and states_of_entry[n].holds_as(states[0][n]) for states_of_entry in states)
+    ]
     return shared, [n for n in names if n not in shared]
 
 
 def _together(data: bytes, built: Mapping[str, Build]) -> Build:
-    """data: the file of all."""
+    """Return one build for a file of several entries. `data`: the bytes of the complete file."""
     first = next(iter(built.values()))
     alone = {name: replace(one, data=container_to_bytes(one.container)) for name, one in built.items()}
     figures = entry_points.figures_of_entries(
         len(data), {name: len(one.data) for name, one in alone.items()}, {name: one.figures for name, one in alone.items()}
     )
     notes, warnings, failures = (
-        tuple(sentence for name, one in built.items() for sentence in entry_points.label_sentences(name, said(one)))
-        for said in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
+        tuple(sentence for name, one in built.items() for sentence in entry_points.label_sentences(name, list_sentences(one)))
+        for list_sentences in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
     )
 
     notes += tuple(entry_points.describe_states([*built], *_states_of({name: one.container for name, one in built.items()})))

@@ -51,12 +51,12 @@ def write_files(files: Mapping[str | Path, bytes], folders: Iterable[Path] = ())
     OSError naming the target.
     """
     streams = [path for path in files if is_stream(path)]
-    made: list[Path] = []
+    new_folders: list[Path] = []
     staged: list[tuple[str, str | Path]] = []
     try:
         for folder in folders:
             with naming(folder):
-                made += _make_folders(folder)
+                new_folders += _make_folders(folder)
         for path, data in files.items():
             if path not in streams:
                 with naming(path):
@@ -68,7 +68,7 @@ def write_files(files: Mapping[str | Path, bytes], folders: Iterable[Path] = ())
             with naming(path):
                 os.replace(temporary, os.path.realpath(path))
     except BaseException:
-        _remove(staged, made)
+        _remove(staged, new_folders)
         raise
 
 

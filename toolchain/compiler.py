@@ -1,4 +1,4 @@
-"""From what runs where, and how it is quantized, to programs: integers, regions and islands, plans, instructions."""
+"""Compile a quantized network to programs: integers, regions and host subgraphs, plans, instructions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from toolchain.passes.partition import Segment, partition_graph
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
 from toolchain.passes.select_states import drop_states, insert_state_copies
-from toolchain.report.bounds.dram import held_bytes
+from toolchain.report.bounds.dram import min_dram_bytes
 from toolchain.report.traffic import count_traffic, together, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
@@ -59,8 +59,10 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
 class CompiledRegion(NamedTuple):
-    """A region's plan and program, with the level whose options it has. rounds: how often the program of the plan is repeated,
-    once for each sample."""
+    """A region's plan and program, with the level whose options planned it.
+
+    `rounds`: how often the program of the plan is repeated, once for each sample.
+    """
 
     plan: RegionPlan
     region: Region
@@ -68,14 +70,14 @@ class CompiledRegion(NamedTuple):
     rounds: int
 
     def tree(self, index: int, chip: Chip) -> RegionTree:
-        """Its schedule. index: of the region among the parts of its network."""
+        """Return the region's schedule. `index`: place of the region among the parts of its network."""
         body, note = plan_to_tree(self.plan, chip), region_note(self.plan, chip)
         within = 0 if self.sram_bytes in (0, chip.sram.size) else self.sram_bytes
         return RegionTree(index, body, self.level, self.rounds > 1, within=within, note=note)
 
     @property
     def sram_bytes(self) -> int:
-        """For which it was planned; 0 of no layers."""
+        """Return the SRAM for which the region was planned, in bytes; 0 of a region without layers."""
         return self.plan.layers[0].layer.chip.sram.size if self.plan.layers else 0
 
 
@@ -84,8 +86,7 @@ _Segments = tuple[list[Region | HostSubgraph], dict[int, CompiledRegion]]  # wha
 
 @dataclass(frozen=True)
 class CompiledNetwork:
-    """What an .npu file holds, by the place in its network each region's plan, and the integer graph before anything was fused in
-    it."""
+    """The content of an .npu file, each region's plan by its place in the network, and the integer graph before fusion."""
 
     container: Container
     planned: Mapping[int, CompiledRegion]
@@ -93,17 +94,19 @@ class CompiledNetwork:
 
     @property
     def plans(self) -> tuple[RegionPlan, ...]:
-        return tuple(made.plan for made in self.planned.values())
+        return tuple(compiled_region.plan for compiled_region in self.planned.values())
 
     @property
     def expected_cycles(self) -> int:
-        """Of all regions, by what their plans were chosen by; what calls and repeats take themselves is not in it."""
-        return round(sum(made.rounds * made.plan.cycles for made in self.planned.values()))
+        """Return the expected cycles of all regions, those by which their plans were chosen. The cycles of calls and repeats are
+        left out.
+        """
+        return round(sum(compiled_region.rounds * compiled_region.plan.cycles for compiled_region in self.planned.values()))
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:
-        """Of its regions in order."""
-        return tuple(made.tree(index, self.container.machine.chip) for index, made in self.planned.items())
+        """Return the schedules of the regions in order."""
+        return tuple(compiled_region.tree(index, self.container.machine.chip) for index, compiled_region in self.planned.items())
 
 
 def ignore_progress(*_: Any) -> None:
@@ -111,21 +114,28 @@ def ignore_progress(*_: Any) -> None:
 
 
 def select_model(model: NormalModel, machine: Machine, dump: Dump = ignore_progress, host_nodes: Sequence[str] = ()) -> Selection:
-    """What runs where, and why: enough for --explain without calibration. Raises CompileError: no such node or operator."""
-    asked = match_nodes(model.nodes, host_nodes)
+    """Decide what runs on the chip and what on the host, with reasons: enough for --explain without calibration.
+
+    Raises CompileError where `host_nodes` names no node or operator.
+    """
+    requested_nodes = match_nodes(model.nodes, host_nodes)
     require_usable_units(machine.chip)
     dump("normal", lambda: print_graph(to_graph(model)))
-    selection = select_graph(model, machine.chip, asked, lambda composed: dump("compose", partial(print_graph, composed)))
+    selection = select_graph(
+        model, machine.chip, requested_nodes, lambda composed: dump("compose", partial(print_graph, composed))
+    )
     dump("select", partial(print_graph, selection.graph))
     return selection
 
 
-def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> tuple[Graph, Graph]:
+def _integer(
+    selection: Selection, machine: Machine, level: Options, quantization: Quantization, dump: Dump
+) -> tuple[Graph, Graph]:
     """The integer graph as it runs, and before anything was fused in it: the bits are the same."""
     chip = machine.chip
     float_graph = fuse_selected_clamps(selection, chip)
     dump("clamps", partial(print_graph, float_graph))
-    integer = quantize(float_graph, chip, given)
+    integer = quantize(float_graph, chip, quantization)
     dump("quantize", partial(print_graph, integer))
     fused = fuse_residuals(fuse_tables(fuse_scales(integer), chip), chip) if level.fuse else integer
     dump("fuse", partial(print_graph, fused))
@@ -139,7 +149,7 @@ def compile_model(
     model: NormalModel,
     selection: Selection,
     machine: Machine,
-    given: Quantization,
+    quantization: Quantization,
     level: int,
     dump: Dump = ignore_progress,
     progress: Progress = ignore_progress,
@@ -147,30 +157,33 @@ def compile_model(
     goal: Goal = CYCLES,
     rings: bool = True,
 ) -> CompiledNetwork:
-    """From what runs where, and how it is quantized, to programs, without running them. schedule: of regions, as they are to be
-    planned; rings: states may be such. Raises CompileError."""
+    """Compile a quantized network to programs, without running them. Raises CompileError.
+
+    `schedule`: trees of regions that are planned as they say.
+    `rings`: states may be circular buffers.
+    """
     goal.require(machine.chip, level)
-    graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
+    graph, unfused = _integer(selection, machine, LEVELS[level], quantization, dump)
 
     def parts(graph: Graph) -> _Segments:
         return _parts(model, graph, machine, level, dump, progress, schedule, goal)
 
-    def made(graph: Graph) -> CompiledNetwork:
+    def compile_graph(graph: Graph) -> CompiledNetwork:
         graph, (compiled, planned) = _programs(graph, machine, schedule, parts)
         return CompiledNetwork(build_container(name, model, selection, machine, graph, compiled), planned, unfused)
 
-    turned = use_circular_states(graph, machine.chip) if rings else graph
-    if turned is graph:
-        return made(graph)
+    circular_graph = use_circular_states(graph, machine.chip) if rings else graph
+    if circular_graph is graph:
+        return compile_graph(graph)
     try:
-        going_round = made(turned)
+        going_round = compile_graph(circular_graph)
     except CompileError:
         if not schedule:
             raise
-        return made(graph)  # the schedule may be of a program whose states move
+        return compile_graph(graph)  # the schedule may be of a program whose states move
     if schedule:
         return going_round
-    return min(going_round, made(graph), key=lambda found: _worth_of_all(machine, found, goal.objective))
+    return min(going_round, compile_graph(graph), key=lambda network: _worth_of_all(machine, network, goal.objective))
 
 
 def _programs(
@@ -183,8 +196,8 @@ def _programs(
         except StillRead as found:
             graph = _with_copies(graph, found, machine)
         except CompileError:  # the schedule may be of a program whose states are copied
-            held = [alloc.buffer for tree in schedule for alloc in tensors_of(tree.body)[0]]
-            named = [buffer.name for buffer in held if isinstance(buffer, Tensor)]
+            buffers = [alloc.buffer for tree in schedule for alloc in tensors_of(tree.body)[0]]
+            named = [buffer.name for buffer in buffers if isinstance(buffer, Tensor)]
             copied = insert_state_copies(graph, drop_states(graph, named))
             if copied == graph:
                 raise
@@ -192,16 +205,16 @@ def _programs(
 
 
 def _worth_of_all(machine: Machine, compiled: CompiledNetwork, objective: Objective) -> list[float]:
-    """Of two networks the one of less is taken."""
-    regions = [made.region for made in compiled.planned.values()]
+    """Return the worth of all regions together; of two networks the one of less is taken."""
+    regions = [compiled_region.region for compiled_region in compiled.planned.values()]
     each = [_worth(machine.chip, region, time_region(machine, region), objective) for region in regions]
     return [sum(parts) for parts in zip(*each)]
 
 
-def _with_copies(graph: Graph, found: StillRead, machine: Machine) -> Graph:
-    copied = insert_state_copies(graph, found.made)
+def _with_copies(graph: Graph, still_read: StillRead, machine: Machine) -> Graph:
+    copied = insert_state_copies(graph, still_read.present_tensors)
     if copied == graph:
-        raise InternalError(f"{machine.chip.name}: a copy of {found} at the end of its run is still too early")
+        raise InternalError(f"{machine.chip.name}: a copy of {still_read} at the end of its run is still too early")
     return copied
 
 
@@ -219,14 +232,14 @@ def _parts(
     compiled: list[Region | HostSubgraph] = []
     planned: dict[int, CompiledRegion] = {}
     parts = partition_graph(graph)
-    wanted = split_regions(schedule, [i for i, part in enumerate(parts) if part.on_chip])
+    tree_by_region = split_regions(schedule, [i for i, part in enumerate(parts) if part.on_chip])
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
         if not segment.on_chip:
             compiled.append(build_host_subgraph(model, segment))
             continue
         _require_dram(graph, segment, machine.chip)
-        planned[done] = _region(graph, segment, machine, level, wanted.get(done), goal)
+        planned[done] = _region(graph, segment, machine, level, tree_by_region.get(done), goal)
         _dump_region(done, planned[done], machine, dump)
         compiled.append(planned[done].region)
     return compiled, planned
@@ -234,39 +247,44 @@ def _parts(
 
 def _require_dram(graph: Graph, segment: Segment, chip: Chip) -> None:
     """Raises CompileError where the DRAM is too small for constants and ports alone: before minutes are spent on a plan."""
-    ports, lasting = {*segment.inputs, *segment.outputs}, {state.made for state in graph.states}
+    ports, lasting = {*segment.inputs, *segment.outputs}, {state.present_tensor for state in graph.states}
     if sum(a.nbytes for a in graph.constants.values()) + sum(graph.types[n].size_bytes for n in ports) <= chip.dram.size:
         return
     layers = [Layer(node, graph.types, graph.constants, chip) for node in segment.nodes]
     outputs = [n for n in segment.outputs if n not in lasting]
-    require_dram(held_bytes(layers, segment.inputs, outputs), chip, at_least=True)
+    require_dram(min_dram_bytes(layers, segment.inputs, outputs), chip, at_least=True)
 
 
-def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given: RegionTree | None, goal: Goal) -> CompiledRegion:
-    """The plan of a level and its program. The highest takes the best by what it is simulated to take, of the plans of the levels
-    below it too. given: a schedule of the region, which says its level."""
-    lasting = any(state.made in segment.outputs for state in graph.states)
+def _region(
+    graph: Graph, segment: Segment, machine: Machine, level: int, region_tree: RegionTree | None, goal: Goal
+) -> CompiledRegion:
+    """Plan a region at a level and link its program.
+
+    The highest level takes the best plan by simulated cycles, of the plans of the levels below it too.
+    `region_tree`: a schedule of the region, which says its level.
+    """
+    lasting = any(state.present_tensor in segment.outputs for state in graph.states)
     samples = extract_sample(graph, segment, machine.chip) if machine.chip.control.repeat and not lasting else None
 
     def linked(number: int, samples: SampleGraph | None) -> CompiledRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
-        size, found = goal.planned_on(machine.chip), list[CompiledRegion]()
-        if given is not None and given.within:
-            size = size.with_sram(given.within)
-        for chip in batch_choices(size, part.nodes) if given is None else (size,):
+        size, candidates = goal.planned_on(machine.chip), list[CompiledRegion]()
+        if region_tree is not None and region_tree.within:
+            size = size.with_sram(region_tree.within)
+        for chip in batch_choices(size, part.nodes) if region_tree is None else (size,):
             of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number))
-            for plan in candidate_plans(of, goal.objective) if given is None else [plan_user_schedule(of, given)]:
+            for plan in candidate_plans(of, goal.objective) if region_tree is None else [plan_user_schedule(of, region_tree)]:
                 keep = LEVELS[number].residency and goal.objective != "memory"
                 region = link_region(graph, segment, plan, machine, samples, keep)
-                found.append(CompiledRegion(plan, region, number, samples.count if samples is not None else 1))
-        return min(found, key=lambda f: (*worth(f.region), len(f.region.program))) if len(found) > 1 else found[0]
+                candidates.append(CompiledRegion(plan, region, number, samples.count if samples is not None else 1))
+        return min(candidates, key=lambda f: (*worth(f.region), len(f.region.program))) if len(candidates) > 1 else candidates[0]
 
-    def made(number: int) -> CompiledRegion:
-        found = batched(number) if given is None else linked(number, samples if given.sample else None)
-        shorter = outline_region(found.region, machine) if machine.chip.control.call else None
-        if shorter is None or not within(LEVELS[number].call_cycles, shorter, found.region):
-            return found
-        return found._replace(region=shorter)
+    def compile_level(number: int) -> CompiledRegion:
+        compiled_region = batched(number) if region_tree is None else linked(number, samples if region_tree.sample else None)
+        shorter = outline_region(compiled_region.region, machine) if machine.chip.control.call else None
+        if shorter is None or not within(LEVELS[number].call_cycles, shorter, compiled_region.region):
+            return compiled_region
+        return compiled_region._replace(region=shorter)
 
     def batched(number: int) -> CompiledRegion:
         if samples is None:
@@ -286,24 +304,26 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
     def worth(region: Region) -> tuple[float, ...]:
         return _worth(machine.chip, region, time_region(machine, region), goal.objective)
 
-    if given is not None:
-        return made(resolve_level(given, level, samples is not None, goal.planned_on(machine.chip).sram.size))
+    if region_tree is not None:
+        return compile_level(resolve_level(region_tree, level, samples is not None, goal.planned_on(machine.chip).sram.size))
     if level < len(LEVELS) - 1:
-        return made(level)
-    return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: worth(found.region))
+        return compile_level(level)
+    return min(
+        (compile_level(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda candidates: worth(candidates.region)
+    )
 
 
 def time_region(machine: Machine, region: Region) -> Simulation:
     """A program's times, without its values."""
-    found = decode(region.program, machine.isa)
-    flow = dispatch_program(machine.chip, found.ops, found.words, region.bases)
+    decoded = decode(region.program, machine.isa)
+    flow = dispatch_program(machine.chip, decoded.ops, decoded.words, region.bases)
     dram = np.zeros(region.dram_bytes, np.uint8)
     width = machine.isa.word_bytes
     return simulate(machine.chip, flow, flow.words, dram, (), word_bytes=width, values=False, check=False)
 
 
 def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) -> tuple[float, ...]:
-    """Of two programs the one of less is taken."""
+    """Return the worth of a program; of two programs the one of less is taken."""
     moved_bytes = run.dram_read_bytes + run.dram_write_bytes
     if objective == "cycles":
         return run.cycles, moved_bytes
@@ -315,6 +335,6 @@ def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) ->
     return moved_bytes, run.cycles
 
 
-def _dump_region(index: int, made: CompiledRegion, machine: Machine, dump: Dump) -> None:
-    dump("schedule", lambda: print_schedule([made.tree(index, machine.chip)]))
-    dump("program", lambda: f"region {index}\n" + disassemble(made.region.program, machine.isa))
+def _dump_region(index: int, compiled_region: CompiledRegion, machine: Machine, dump: Dump) -> None:
+    dump("schedule", lambda: print_schedule([compiled_region.tree(index, machine.chip)]))
+    dump("program", lambda: f"region {index}\n" + disassemble(compiled_region.region.program, machine.isa))

@@ -32,7 +32,11 @@ def dump_of(entry: str, dump: Callable[[str, Callable[[], str]], None]) -> Calla
 
 
 def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """alone: bytes that a file of each entry has; figures: of each. Keys are those of the JSON file."""
+    """Return the figures of a file of several entries, by the keys of the JSON file.
+
+    `alone`: bytes that a file of each entry has.
+    `figures`: those of each entry.
+    """
     first = next(iter(figures.values()))
     return {
         "name": first["name"],
@@ -44,15 +48,22 @@ def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mappi
     }
 
 
-def describe_states(entries: Sequence[str], shared: Sequence[str], own: Sequence[str]) -> list[str]:
-    """shared: states that are one for all entries; own: others."""
-    whole = f"entries {', '.join(entries)}: {format_count(len(shared), 'state')} in common, as the last run leaves them"
-    alone = [f"state {name}: each entry has its own, of another shape, type or scale" for name in own]
-    return [whole, *alone] if shared else alone
+def describe_states(entries: Sequence[str], shared: Sequence[str], separate: Sequence[str]) -> list[str]:
+    """Return notes on which states the entries share.
+
+    `shared`: states that are one for all entries.
+    `separate`: states that each entry has for itself.
+    """
+    shared_sentence = f"entries {', '.join(entries)}: {format_count(len(shared), 'state')} in common, as the last run leaves them"
+    alone = [f"state {name}: each entry has its own, of another shape, type or scale" for name in separate]
+    return [shared_sentence, *alone] if shared else alone
 
 
 def sharing_text(figures: Mapping[str, Any], given_by: str | None) -> str:
-    """given_by: the parameters file that says how all are quantized, None: the first is calibrated."""
+    """Return the sentence on the bytes that entries share.
+
+    `given_by`: the parameters file that says how all are quantized. None: the first is calibrated.
+    """
     alone = figures["alone_bytes"]
     by = f"as {given_by} says" if given_by is not None else f"by the calibration of entry {next(iter(alone))}"
     sizes = ", ".join(f"{name} {size:,}" for name, size in alone.items())

@@ -26,11 +26,11 @@ def fault_text(fault: BaseException) -> str:
 
 
 def first_line(fault: BaseException) -> str:
-    """What an exception of another library says, for a sentence of ours: one line, without places in that library's source."""
-    said = fault_text(fault).strip().partition("\n")[0]
+    """Return the text of another library's exception in one line, without places in that library's source."""
+    text = fault_text(fault).strip().partition("\n")[0]
     for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
-        said = noise.sub("", said, count=1)
-    return said[:MAX_QUOTED].strip() or type(fault).__name__
+        text = noise.sub("", text, count=1)
+    return text[:MAX_QUOTED].strip() or type(fault).__name__
 
 
 # What libraries say where the system gives them no memory, no thread or no room for code; each was seen, or is in their source.
@@ -42,40 +42,42 @@ _NO_MEMORY = re.compile(
 
 
 def is_out_of_memory(fault: BaseException) -> bool:
-    """Whether an exception, or one that it was raised for, says that the system has no more memory or threads. Sentences of
-    our own do not count: they quote names of the user's."""
-    pending, seen = [fault], set[int]()
+    """Return whether an exception, or one of its causes, says that the system has no more memory or threads.
+
+    Our own sentences do not count: they quote names of the user's.
+    """
+    pending, visited = [fault], set[int]()
     while pending:
         one = pending.pop()
-        if id(one) in seen:
+        if id(one) in visited:
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         if isinstance(one, OSError):  # a full pipe is "temporarily unavailable" too
-            said = one.errno == errno.ENOMEM
+            is_lack = one.errno == errno.ENOMEM
         else:
-            said = not isinstance(one, ToolchainError | InternalError) and tells_lack_of_memory(fault_text(one))
-        if said or isinstance(one, MemoryError):
+            is_lack = not isinstance(one, ToolchainError | InternalError) and tells_lack_of_memory(fault_text(one))
+        if is_lack or isinstance(one, MemoryError):
             return True
         pending += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
     return False
 
 
 def tells_lack_of_memory(text: str) -> bool:
-    """Whether a library's text says that the system gives no more memory or threads."""
+    """Return whether a library's text says that the system gives no more memory or threads."""
     return _NO_MEMORY.search(text) is not None
 
 
 def out_of_memory(fault: BaseException | None = None, limit_bytes: int | None = None) -> str:
     """The sentence for lack of memory. fault: the exception that tells it. limit_bytes: of this process's address space."""
-    said = first_line(fault) if isinstance(fault, MemoryError) and fault_text(fault) else ""
+    cause = first_line(fault) if isinstance(fault, MemoryError) and fault_text(fault) else ""
     limit = "" if limit_bytes is None else f"raise the limit of {limit_bytes // 1024} KiB (ulimit -v), "
-    return f"out of memory{f': {said}' if said else ''}; {limit}close other programs, or take smaller inputs"
+    return f"out of memory{f': {cause}' if cause else ''}; {limit}close other programs, or take smaller inputs"
 
 
 def system_cause(fault: OSError) -> str:
-    """What the system says of a file, behind its name and a colon: 'no such file or directory'."""
-    said = fault.strerror or fault_text(fault)
-    return said[:1].lower() + said[1:]
+    """Return the system's reason for a fault of a file, to stand after its name and a colon: 'no such file or directory'."""
+    reason = fault.strerror or fault_text(fault)
+    return reason[:1].lower() + reason[1:]
 
 
 def format_count(number: int, noun: str) -> str:
@@ -128,10 +130,10 @@ class ToolchainError(Exception):
 
     def __init__(self, message: str):
         lines = message.split("\n")
-        told = [shown(line) for line in lines[:FAULTS]]
+        sentences = [shown(line) for line in lines[:FAULTS]]
         if len(lines) > FAULTS:
-            told.append(f"and {format_count(len(lines) - FAULTS, f'more {self._part}')}")
-        super().__init__("\n".join(told))
+            sentences.append(f"and {format_count(len(lines) - FAULTS, f'more {self._part}')}")
+        super().__init__("\n".join(sentences))
 
 
 class ConfigError(ToolchainError):

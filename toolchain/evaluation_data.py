@@ -1,11 +1,11 @@
-"""What a build is calibrated and judged on, and what is said of it."""
+"""Open the data that a build is calibrated and judged on, and word what the report says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from quant.calibration_data import Samples, random_data, repeated_data
+from quant.calibration_data import Samples, random_data, repeat_data
 from toolchain.errors import CompileError, first_line, format_count
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.input_limits import CLAIMED_ELEMENTS
@@ -26,27 +26,35 @@ _FEW_OF_A_GATE = 8
 
 @dataclass(frozen=True)
 class BuildData:
-    """given: of --calib, or random; judge: of --judge. on: what `given` are, where that is known already. notes: why they are
-    random all the same."""
+    """The samples of a build.
 
-    given: Samples | Fold
+    `calibration`: samples of --calib, or random ones.
+    `judge`: samples of --judge.
+    `on`: the kind of `calibration`, where that is known already.
+    `notes`: why samples are random all the same.
+    """
+
+    calibration: Samples | Fold
     judge: Samples | None
     on: JudgedOn | None = None
     notes: tuple[str, ...] = ()
 
 
 def open_build_data(model: NormalModel, options: BuildOptions, loose: Collection[str] = ()) -> BuildData:
-    """loose: inputs that may hold NaN and infinity. Raises CompileError: no such data, or of other shapes."""
+    """Open the calibration and judging data of a model. Raises CompileError: no such data, or of other shapes.
+
+    `loose`: inputs that may hold NaN and infinity.
+    """
     inputs = inputs_of(model)
     if options.calibration is None or (model.bound and not inputs):  # nothing is left that a sample could hold
         _require_confirmed(inputs, options)
-        given, notes = random_data(inputs), ()
+        calibration, notes = random_data(inputs), ()
     else:
-        given, notes = open_samples(options.calibration, model, inputs, options.samples, loose)
+        calibration, notes = open_samples(options.calibration, model, inputs, options.samples, loose)
     if options.judge is None or (model.bound and not inputs):
-        return BuildData(given, None, None, notes)
+        return BuildData(calibration, None, None, notes)
     judge, more = open_samples(options.judge, model, inputs, loose=loose)
-    return BuildData(given, judge, None, (*notes, *more))
+    return BuildData(calibration, judge, None, (*notes, *more))
 
 
 def _require_confirmed(inputs: Mapping[str, TensorType], options: BuildOptions) -> None:
@@ -60,16 +68,21 @@ def _require_confirmed(inputs: Mapping[str, TensorType], options: BuildOptions) 
 
 
 def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> BuildData:
-    """Of an entry that is not calibrated: the same data where they fit its shapes, as images are made to, else repeated or cut to
-    them, which shows what its ranges clip. Random inputs where that is not possible.
-    calibrated: the model in the shapes of the entry that is. Raises CompileError: they do not fit, and judging is asked for."""
+    """Return the data of an entry that is not calibrated.
+
+    These are the same data where they fit its shapes, as images are made to. Else they are repeated or cut to the shapes,
+    which shows
+    clipping. They are random where that is not possible.
+    `calibrated`: the model in the shapes of the entry that is calibrated.
+    Raises CompileError where the data do not fit and judging is requested.
+    """
     inputs = inputs_of(model)
     if options.calibration is None and options.judge is None:
         return BuildData(random_data(inputs), None, RANDOM)
     try:
         limit = None if options.judge else options.samples
-        found, notes = open_samples(options.judge or options.calibration or "", model, inputs, limit)
-        next(iter(found))
+        samples, notes = open_samples(options.judge or options.calibration or "", model, inputs, limit)
+        next(iter(samples))
     except CompileError as fault:
         if options.judged:
             raise CompileError(
@@ -78,10 +91,10 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
             ) from None
         return _in_shapes(model, options, calibrated, f"the data do not fit its shapes: {first_line(fault)}")
     if options.judge is not None:
-        return BuildData(found, None, "judge", notes)
+        return BuildData(samples, None, "judge", notes)
     batches = {name: kind.shape[:1] for name, kind in inputs_of(calibrated).items()}
-    alike = batches == {name: kind.shape[:1] for name, kind in inputs.items()}
-    return BuildData(found, None, None if alike or options.parameters is not None else "calibration", notes)
+    has_same_batches = batches == {name: kind.shape[:1] for name, kind in inputs.items()}
+    return BuildData(samples, None, None if has_same_batches or options.parameters is not None else "calibration", notes)
 
 
 def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Samples | None:
@@ -91,19 +104,19 @@ def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calib
     if shapes == others:
         return None
     try:
-        found, _ = open_samples(options.calibration or "", model, inputs_of(model), options.samples)
-        next(iter(found))
+        samples, _ = open_samples(options.calibration or "", model, inputs_of(model), options.samples)
+        next(iter(samples))
     except CompileError:
         return None
-    return found
+    return samples
 
 
 def _in_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel, why: str) -> BuildData:
-    """why: the data are not taken as they are."""
+    """Return data in the model's shapes, repeated or cut, or random ones. `why`: reason for not taking the data as they are."""
     inputs = inputs_of(model)
     try:
-        given, _ = open_samples(options.judge or options.calibration or "", calibrated, inputs_of(calibrated))
-        repeated = repeated_data(given, inputs)
+        samples, _ = open_samples(options.judge or options.calibration or "", calibrated, inputs_of(calibrated))
+        repeated = repeat_data(samples, inputs)
         next(iter(repeated))
     except CompileError:
         return BuildData(random_data(inputs), None, RANDOM, (f"checked on random inputs, not judged: {why}",))
@@ -118,7 +131,7 @@ def inputs_of(model: NormalModel) -> dict[str, TensorType]:
 def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses: bool, states: bool) -> HoldOut:
     """What of --calib is held out to judge the network: nothing where data to judge on are given, or where nothing judges.
     chooses: a repair or an observer is chosen by what comes of it. states: the network keeps some from sample to sample."""
-    given = Fold.of(data.given)
+    given = Fold.of(data.calibration)
     if data.judge is not None or options.calibration is None or options.parameters is not None:
         return HoldOut(given, given, NONE)
     if not (chooses or options.gate):
@@ -142,36 +155,36 @@ def split_evaluation_data(
 ) -> tuple[JudgedOn, Samples | Fold]:
     """What was not calibrated on, where there is any. held_out: of the samples that the first entry calibrates on."""
     if data.on is not None:
-        return data.on, data.given
+        return data.on, data.calibration
     if data.judge is not None:
         return "judge", data.judge
     if options.calibration is None:
-        return RANDOM, data.given
+        return RANDOM, data.calibration
     if options.parameters is not None or calibrated_on is None:  # a quantized model may give all ranges itself
-        return "calib", data.given
+        return "calib", data.calibration
     if not held_out.indices:
-        return "calibration", data.given
-    return "held out", held_out.held_of(data.given)
+        return "calibration", data.calibration
+    return "held out", held_out.held_of(data.calibration)
 
 
 def evaluation_warnings(
     on: JudgedOn, count: int, data: BuildData, options: BuildOptions, calibrated_on: int | None, copies: int
 ) -> list[str]:
     """count: samples that were judged; calibrated_on: samples; copies: of those held out that are like what was calibrated on."""
-    asked = "the gate judges" if options.gate else "judged"
+    judged_as = "the gate judges" if options.gate else "judged"
     if on == "held out" and copies:
         like = f"{format_count(copies, 'near-copy' if copies == 1 else 'near-copie')} of samples calibrated on"
-        among = f"{asked} on {format_count(count, 'sample')}, among which are {like}"
+        among = f"{judged_as} on {format_count(count, 'sample')}, among which are {like}"
         return [
             f"{among}, as duplicates and neighbouring frames are: others may do worse; give --calib others too, or --judge DATA"
         ]
     if on == "held out" and count < (_FEW_OF_A_GATE if options.gate else LEAST_HELD):
         alone = f"{count} sample{'s' if count != 1 else ''} alone, held out of calibration"
-        return [f"{asked} on {alone}: others may do worse; give --calib more samples, or --judge DATA"]
+        return [f"{judged_as} on {alone}: others may do worse; give --calib more samples, or --judge DATA"]
     if on != "calibration" or (not options.gate and (data.on is not None or (calibrated_on or 0) > HELD_FROM)):
         return []
     more = f"more than {HELD_FROM} samples, or " if data.on is None else ""  # other batches have samples of both kinds
-    return [f"{asked} on the data it was calibrated on: others may do worse; give {more}--judge DATA"]
+    return [f"{judged_as} on the data it was calibrated on: others may do worse; give {more}--judge DATA"]
 
 
 def refit_notes(on: JudgedOn, shipped: int | None, judged: int | None) -> list[str]:

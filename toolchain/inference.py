@@ -24,13 +24,13 @@ class InferenceSession:
     """An onnxruntime.InferenceSession that raises nothing but InferenceError and MemoryError."""
 
     def __init__(self, session: Any) -> None:
-        """session: as onnxruntime has it."""
+        """Wrap a session of onnxruntime."""
         self._session = session
 
     def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
         """The values of these outputs, of all where None. Raises InferenceError, MemoryError."""
         names = None if outputs is None else list(outputs)
-        return _checked("run", lambda: self._session.run(names, dict(feeds), run_options))
+        return _call_checked("run", lambda: self._session.run(names, dict(feeds), run_options))
 
     def get_inputs(self) -> list[Any]:
         """The inputs as onnxruntime describes them."""
@@ -75,7 +75,7 @@ def open_model(
 
     wrong = list(disabled_optimizers) or None
     return InferenceSession(
-        _checked(
+        _call_checked(
             "load",
             lambda: onnxruntime.InferenceSession(
                 model, options, providers=list(providers), disabled_optimizers=wrong, enable_fallback=0
@@ -84,7 +84,7 @@ def open_model(
     )
 
 
-def _checked(verb: str, call: Callable[[], T]) -> T:
+def _call_checked(verb: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except Exception as fault:  # onnxruntime's errors share no base class

@@ -1,6 +1,6 @@
-"""What the readers accept at most. docs/security.md lists these figures; a test holds the page to them.
+"""Limits on everything that the readers accept. docs/security.md lists these figures; a test holds the page to them.
 
-A file of a stranger must not cost more than its size suggests: every reader stops at its bound with one sentence. The bounds
+A stranger's file must not cost more than its size suggests: every reader stops at its bound with one sentence. The bounds
 stand far above what models, machines and data need.
 """
 

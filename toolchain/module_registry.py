@@ -19,10 +19,10 @@ def files_of(package: ModuleType) -> list[ModuleType]:
 def merge_tables(files: Iterable[ModuleType], table: str, does: str) -> dict[Any, Any]:
     """The entries of all tables of this name. Raises InternalError where two files have one key; does: what the other one does
     with it, in words."""
-    found: dict[Any, Any] = {}
+    table_by_key: dict[Any, Any] = {}
     for file in files:
         for key, value in getattr(file, table, {}).items():
-            if key in found:
+            if key in table_by_key:
                 raise InternalError(f"{file.__name__}: another file {does} {getattr(key, 'NAME', key)}")
-            found[key] = value
-    return found
+            table_by_key[key] = value
+    return table_by_key

@@ -1,4 +1,4 @@
-"""What `npu-build` can be asked for."""
+"""Define the options of `npu-build`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,28 @@ Values = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
-    random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
-    operators, patterns of either; judge: data to judge on, None: what is held out of calibration; judges: the same of single
-    entries; gate: what every entry must reach;
-    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
-    repair: what is done for the answer beyond calibration, None: `fast` where calibration has samples enough;
-    export_qdq: the integers are also made an ONNX model; export_nearest: in which layers round once, whatever the machine does;
-    entries: by name, shapes of inputs beside `shapes`, each a set for which the file has programs of its own;
-    types: NAME=TYPE, as `passes.type_overrides.resolve_type_overrides` has them; schedule: a file that says how layers run;
-    goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of the SRAM too;
-    values: inputs that are constants, by name, as numbers are written;
-    states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those that the graph or
-    their names show; blocks_alike: blocks of layers that are alike are quantized as one; entry_values: as `values`, of single
-    entries."""
+    """The options of one build.
+
+    `hardware`: a shipped name, a YAML file, or a loaded machine.
+    `calibration`: data to calibrate on; None: random inputs.
+    `parameters`: an edited file of calibrate.py.
+    `host_nodes`: nodes of the model, their operators, or patterns of either, that stay on the host.
+    `judge`: data to judge on; None: samples held out of calibration. `judges`: the same of single entries.
+    `gate`: the accuracy that every entry must reach.
+    `error_report`: measure every layer's error.
+    `static_ranges`: calibrate tensors that the model quantizes by each run's range.
+    `repair`: steps beyond calibration; None: `fast` where calibration has samples enough.
+    `export_qdq`: also make an ONNX model of the integers. `export_nearest`: layers round once in it, whatever the machine does.
+    `entries`: shapes of inputs beside `shapes`, by name; the file has programs for each set.
+    `types`: NAME=TYPE, as in `passes.type_overrides.resolve_type_overrides`.
+    `schedule`: a file of schedules for layers.
+    `goal`: the objective of planning, and the bytes of SRAM to plan within.
+    `sram_curve`: also plan for other sizes of the SRAM.
+    `values`: inputs that are constants, as numbers by name. `entry_values`: the same of single entries.
+    `states`: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`. None: those that the graph or
+    names show.
+    `blocks_alike`: identical blocks of layers are quantized as one.
+    """
 
     hardware: str | Machine
     calibration: str | None = None
@@ -97,8 +105,8 @@ class BuildOptions:
     @property
     def judged(self) -> str | None:
         """An option that asks how accurate it is, without its dashes; None: no such is given."""
-        given = {"error-report": self.error_report, **dict.fromkeys(self.gate.asked, True), "judge": self.judge is not None}
-        return next((option for option, asked in given.items() if asked), None)
+        requests = {"error-report": self.error_report, **dict.fromkeys(self.gate.options, True), "judge": self.judge is not None}
+        return next((option for option, is_requested in requests.items() if is_requested), None)
 
     def _require_data(self) -> None:
         if self.judges:
@@ -137,13 +145,15 @@ class BuildOptions:
                 raise CompileError(f"value {name}:{twice}: input {twice!r} has a value for all entries; give one of them")
 
     def each(self) -> dict[str, BuildOptions]:
-        """By entry, what it is built with."""
+        """Return the options of each entry by its name."""
         if not self.entries:
             return {MAIN: self}
-        found = dict[str, BuildOptions]()
+        options_by_entry = dict[str, BuildOptions]()
         for name, shapes in self.entries.items():
             with entry_in_errors(name):
                 judge, values = self.judges.get(name, self.judge), {**self.values, **self.entry_values.get(name, {})}
-                whole = {**self.shapes, **shapes}
-                found[name] = replace(self, shapes=whole, judge=judge, values=values, entries={}, judges={}, entry_values={})
-        return found
+                entry_shapes = {**self.shapes, **shapes}
+                options_by_entry[name] = replace(
+                    self, shapes=entry_shapes, judge=judge, values=values, entries={}, judges={}, entry_values={}
+                )
+        return options_by_entry

@@ -26,57 +26,57 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--calib", help="calibration data, for an ONNX model")
     parser.add_argument("--quant", help="parameters file, for an ONNX model")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="for an ONNX model")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     with report_errors():
-        _run(given)
+        _run(parsed)
 
 
-def _run(given: argparse.Namespace) -> None:
+def _run(parsed: argparse.Namespace) -> None:
     from toolchain.atomic_files import write_atomically
     from toolchain.runtime import Session
 
-    require_host(given.host)
-    require_writable({"--output": given.output}, {**_sources(given), "--input": given.input})
+    require_host(parsed.host)
+    require_writable({"--output": parsed.output}, {**_sources(parsed), "--input": parsed.input})
     with as_options():
-        session = Session(_container(given), backend="reference", host=given.host, entry=given.entry)
+        session = Session(_container(parsed), backend="reference", host=parsed.host, entry=parsed.entry)
     run = session.run_detailed(
         read_feeds(
-            given.input, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
+            parsed.input, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
         )
     )
     outputs = {**run.outputs, **{t.name: session.state(t.name) for t in session.get_states()}}
-    write_atomically(given.output, npz_bytes(outputs))
-    random = "" if given.input else " of random inputs; give --input IN.npz"
-    print(f"wrote {given.output}: {format_count(len(outputs), 'output')}{random}")
+    write_atomically(parsed.output, npz_bytes(outputs))
+    random = "" if parsed.input else " of random inputs; give --input IN.npz"
+    print(f"wrote {parsed.output}: {format_count(len(outputs), 'output')}{random}")
 
 
-def _sources(given: argparse.Namespace) -> dict[str, Paths]:
-    """What `_container` reads. Raises CompileError: options that do not go with this kind of model."""
-    options = {"--hw": given.hw, "--calib": given.calib, "--quant": given.quant, "--shape": given.shape}
-    if given.model.suffix != ".onnx":
+def _sources(parsed: argparse.Namespace) -> dict[str, Paths]:
+    """Return the files that `_container` reads. Raises CompileError: options that do not go with this kind of model."""
+    options = {"--hw": parsed.hw, "--calib": parsed.calib, "--quant": parsed.quant, "--shape": parsed.shape}
+    if parsed.model.suffix != ".onnx":
         unused = next((name for name, value in options.items() if value), None)
         if unused is not None:
-            raise CompileError(f"{unused}: goes with an ONNX model; {given.model} is compiled already")
-        return {"the model": given.model}
-    if given.entry is not None:
-        raise CompileError(f"--entry {given.entry}: goes with a compiled .npu; --shape binds dimensions of an ONNX model")
-    if given.hw is None:
-        raise CompileError(f"{given.model}: an ONNX model needs --hw NAME: the machine says what its integers are")
+            raise CompileError(f"{unused}: goes with an ONNX model; {parsed.model} is compiled already")
+        return {"the model": parsed.model}
+    if parsed.entry is not None:
+        raise CompileError(f"--entry {parsed.entry}: goes with a compiled .npu; --shape binds dimensions of an ONNX model")
+    if parsed.hw is None:
+        raise CompileError(f"{parsed.model}: an ONNX model needs --hw NAME: the machine says what its integers are")
     return {
-        **model_inputs(given.model),
-        **machine_inputs(given.hw),
-        **data_inputs("--calib", given.calib),
-        "--quant": given.quant,
+        **model_inputs(parsed.model),
+        **machine_inputs(parsed.hw),
+        **data_inputs("--calib", parsed.calib),
+        "--quant": parsed.quant,
     }
 
 
-def _container(given: argparse.Namespace) -> Path | Container:
-    if given.model.suffix != ".onnx":
-        return given.model
+def _container(parsed: argparse.Namespace) -> Path | Container:
+    if parsed.model.suffix != ".onnx":
+        return parsed.model
     from toolchain.api import BuildOptions, build
     from toolchain.cli.option_values import input_shapes
 
-    built = build(given.model, BuildOptions(given.hw, given.calib, given.quant, input_shapes(given.shape)))
+    built = build(parsed.model, BuildOptions(parsed.hw, parsed.calib, parsed.quant, input_shapes(parsed.shape)))
     warn(built.warnings)
     return built.container
 

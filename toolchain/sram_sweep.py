@@ -1,4 +1,4 @@
-"""What a network takes with other sizes of SRAM: the same integers, planned and timed for each."""
+"""Sweep the sizes of SRAM: plan and time the same integers for each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SramSweep:
-    """By rising size, the first the smallest that was found to do. own_bytes: of the machine."""
+    """A sweep by rising size, from the smallest size that suffices. `own_bytes`: the machine's SRAM."""
 
     points: tuple[SweepPoint, ...]
     own_bytes: int
@@ -52,17 +52,21 @@ class SramSweep:
 
     @property
     def own(self) -> SweepPoint:
-        """Of the machine as it is."""
+        """Return the point of the machine as it is."""
         return next(p for p in self.points if p.sram_bytes == self.own_bytes)
 
 
 def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell: Callable[[str, int, int], None]) -> SramSweep:
-    """compiled: the network for a machine, or a CompileError. tell: in words, how many of how many sizes are done. Raises
-    CompileError where the machine's own SRAM does not do."""
+    """Plan and time a network for other sizes of SRAM.
+
+    `compiled`: makes the network for a machine, or raises CompileError.
+    `tell`: is called with a text, the number of finished sizes, and the number of all.
+    Raises CompileError where the machine's own SRAM is too small.
+    """
     sizes, began = sizes_for(machine.chip), time.monotonic()
     tell(f"SRAM of {machine.chip.sram.size:,} bytes", 0, len(sizes))
-    own = compiled(machine)
-    least = _least_bytes(own)
+    on_this_machine = compiled(machine)
+    least = _least_bytes(on_this_machine)
     sizes = [least, *(s for s in sizes if s > least)]
     points: list[SweepPoint] = []
     for done, size in enumerate(sizes):
@@ -71,7 +75,7 @@ def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell:
         if size > machine.chip.sram.size and len(points) > 1 and points[-1].takes == points[-2].takes:
             break  # all that could stay does
         try:
-            points.append(_point(own if size == machine.chip.sram.size else compiled(with_sram_size(machine, size))))
+            points.append(_point(on_this_machine if size == machine.chip.sram.size else compiled(with_sram_size(machine, size))))
         except CompileError:
             if points:  # the program's addresses reach no further
                 break
@@ -79,7 +83,7 @@ def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell:
 
 
 def _least_bytes(container: Container) -> int:
-    """Of the SRAM in which each layer by itself can run."""
+    """Return the bytes of SRAM in which each layer by itself can run."""
     chip, graph = container.machine.chip, container.graph
     chip_nodes = {name for segment in container.segments if isinstance(segment, Region) for name in segment.nodes}
     layers = [Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in chip_nodes]
@@ -112,17 +116,20 @@ def _point(container: Container) -> SweepPoint:
 
 
 def rows(curve: SramSweep) -> Iterator[tuple[str, ...]]:
-    """Of a table: bytes of SRAM, cycles, times those of the machine as it is, bytes of DRAM, times the least, what it is."""
+    """Yield the rows of a table. A row has bytes of SRAM, cycles, their ratio to the machine as it is, bytes of DRAM, their ratio
+    to the
+    least, and remarks.
+    """
     for index, point in enumerate(curve.points):
-        said = ["the smallest that does"] if index == 0 else []
-        said += ["this machine"] if point.sram_bytes == curve.own_bytes else []
+        remarks = ["the smallest that does"] if index == 0 else []
+        remarks += ["this machine"] if point.sram_bytes == curve.own_bytes else []
         yield (
             f"{point.sram_bytes:,}",
             f"{point.cycles:,}",
             _times(point.cycles, curve.own.cycles),
             f"{point.dram_bytes:,}",
             _times(point.dram_bytes, point.least_bytes),
-            ", ".join(said),
+            ", ".join(remarks),
         )
 
 
@@ -134,5 +141,5 @@ def _times(value: int, of: int) -> str:
 
 
 def as_figures(curve: SramSweep) -> Mapping[str, Any]:
-    """For JSON."""
+    """Return the sweep for JSON."""
     return {"own_bytes": curve.own_bytes, "points": curve.as_json}

@@ -19,23 +19,26 @@ from toolchain.ir.states import StatePair
 def open_samples(
     spec: str, model: NormalModel, inputs: Types, limit: int | None = None, loose: Collection[str] = ()
 ) -> tuple[Samples, tuple[str, ...]]:
-    """Data that hold the states as they hold other inputs, or none of them: then those are zero at first, and go from sample to
-    sample. And a note of that. loose: as in `open_data`. Raises CompileError as `open_data`, and says where a state could be
-    meant."""
+    """Open data that hold the states like other inputs, or none of them.
+
+    Without them states are zero at first, and go from sample to sample, which the returned note says.
+    `loose`: as in `open_data`.
+    Raises CompileError as `open_data`, and says where a state could be meant.
+    """
     pasts = [pair.past for pair in model.states]
     try:
-        whole = open_data(spec, inputs, limit=limit, loose=loose)
+        samples = open_data(spec, inputs, limit=limit, loose=loose)
         if pasts:
-            next(iter(whole))
-        return whole, ()
+            next(iter(samples))
+        return samples, ()
     except MissingArray as fault:
         if set(pasts).isdisjoint(fault.inputs):
-            raise _explained(fault, model) from None
+            raise _explain_missing(fault, model) from None
     others = {name: kind for name, kind in inputs.items() if name not in pasts}
     try:
         rest = open_data(spec, others, limit=limit, loose=loose)
     except MissingArray as fault:
-        raise _explained(fault, model) from None
+        raise _explain_missing(fault, model) from None
     how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
     return run_states_in_float(rest, model, inputs), (f"{spec} has no {', '.join(pasts)}: {how}",)
 
@@ -44,49 +47,51 @@ def model_data(spec: str | None, limit: int | None = None, judge: str | None = N
     """The samples of `open_data`, the first `limit` at most, for `load_model`; None: there are none. judge: more data."""
     if spec is None:
         return None
-    return ModelData(spec, partial(_held, spec, limit), None if judge is None else (judge, partial(_held, judge, None)))
+    return ModelData(
+        spec, partial(_open_available, spec, limit), None if judge is None else (judge, partial(_open_available, judge, None))
+    )
 
 
-def _held(spec: str, limit: int | None, types: Types) -> Iterator[Sample]:
+def _open_available(spec: str, limit: int | None, types: Types) -> Iterator[Sample]:
     """Samples of all inputs that the data hold. Raises CompileError as `open_data`."""
     try:
         samples = open_data(spec, types, limit=limit)
         next(iter(samples))
     except MissingArray as fault:
-        kept = {n: t for n, t in types.items() if n not in fault.inputs}
-        if not kept:
+        available_types = {n: t for n, t in types.items() if n not in fault.inputs}
+        if not available_types:
             return iter(())
-        samples = open_data(spec, kept, limit=limit)
+        samples = open_data(spec, available_types, limit=limit)
     return iter(samples)
 
 
-def _explained(fault: MissingArray, model: NormalModel) -> CompileError:
+def _explain_missing(fault: MissingArray, model: NormalModel) -> CompileError:
     """An input that the data lack may be an output of the run before, though no name says so."""
-    known = {name for pair in model.states for name in pair}
+    state_names = {name for pair in model.states for name in pair}
     pairs = [(x, y) for x in fault.inputs for y in model.graph.outputs if model.types[x] == model.types[y]]
-    likely = [f"--state {x}={y}" for x, y in pairs if known.isdisjoint((x, y))]
+    likely = [f"--state {x}={y}" for x, y in pairs if state_names.isdisjoint((x, y))]
     if not likely:
         return fault
     return CompileError(f"{fault}\n  help: what is an output of the run before needs no data: {' or '.join(likely[:3])}")
 
 
 def run_states_in_float(samples: Samples, model: NormalModel, inputs: Types) -> Samples:
-    """With the states that a sequence of these samples has in float."""
+    """Return the samples with the states that a sequence of them has in float."""
 
     def start() -> Iterator[Sample]:
         session = FloatSession(model, [pair.present for pair in model.states])
         state = {pair.past: np.zeros(inputs[pair.past].shape, np.float32) for pair in model.states}
         for index, sample in enumerate(samples):
-            whole = {**sample, **state}
-            yield {name: whole[name] for name in inputs}
-            state = _next(session, whole, model.states, f"{samples.source}: sample {index}")
+            values = {**sample, **state}
+            yield {name: values[name] for name in inputs}
+            state = _next(session, values, model.states, f"{samples.source}: sample {index}")
 
     return Samples(samples.source, samples.count, start, samples.random)
 
 
-def _next(session: FloatSession, whole: Sample, states: Sequence[StatePair], where: str) -> Sample:
+def _next(session: FloatSession, values: Sample, states: Sequence[StatePair], where: str) -> Sample:
     try:
-        made = session.run(whole)
+        outputs = session.run(values)
     except InferenceError as fault:
         raise CompileError(f"{where}: onnxruntime cannot run the model on it: {fault.reason}") from None
-    return {pair.past: np.asarray(value, np.float32) for pair, value in zip(states, made)}
+    return {pair.past: np.asarray(value, np.float32) for pair, value in zip(states, outputs)}

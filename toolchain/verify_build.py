@@ -1,4 +1,4 @@
-"""Whether what was emitted is what was asked for: the program against the integer reference, the integers against float."""
+"""Verify a build: the program against the integer reference, the integers against float."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolchain.report.accuracy import AccuracyInput, AccuracyResult, JudgedNetwo
 from toolchain.report.error_report import concat_parts, network_of
 from toolchain.report.findings import AdviceContext
 from toolchain.report.gate import Evaluation
-from toolchain.report.partly_rounded import shared_warnings
+from toolchain.report.partly_rounded import make_shared_warnings
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
@@ -62,8 +62,8 @@ def verify_build(
     factors = broadcast_factors(model.graph, calibrated.quantization.factors)
     network = network_of(model, compiled.unfused, clamped_graph, selection.shown, parts, ranges, selection.ended, factors)
     observer = calibrated.label or default_observer(chip.numerics)
-    given = ranges if options.parameters is not None else None
-    quantized = AdviceContext(chip, observer, given, options.parameters, calibrated.effort)
+    file_ranges = ranges if options.parameters is not None else None
+    quantized = AdviceContext(chip, observer, file_ranges, options.parameters, calibrated.effort)
     judged = calibrated.judged if on == "held out" else None
     if judged is not None:
         session = judged.network.session(judged.quantization, host=options.host)
@@ -71,14 +71,16 @@ def verify_build(
     else:
         judged_by = JudgedNetwork(container, reference)
     subject = AccuracyInput(model, judged_by, reference, network, quantized, parts, samples, on, samples.count)
-    shared = shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
+    shared = make_shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
     figures["warnings"] += shared if on != RANDOM else []
     judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement
 
 
 def host_reasons(selection: Selection) -> dict[str, str]:
-    """By the model's own nodes: of several here, of one that computes."""
+    """Return the reasons of nodes on the host, by the model's own nodes. A chip node may stand for several; of these one
+    computes.
+    """
     sources = {n.name: n.sources for n in selection.graph.nodes}
     moving_first = sorted(selection.fallbacks, key=lambda f: f.reason != IDLE)
     return {s: f.reason for f in moving_first for s in sources.get(f.node) or (f.node,)}

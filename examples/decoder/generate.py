@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Builds the decoder of make_decoder.py for a machine and lets it read a prompt and write, letter by letter; its caches stay on
-the chip, and programs for a chunk of the prompt and for one letter share them.
+"""Build the decoder of make_decoder.py for a machine and let it read a prompt and write, letter by letter.
 
-    python examples/decoder/generate.py [--hw transformer64] [--form standard] [--prompt TEXT] [--letters 40]
+    `python examples/decoder/generate.py [--hw transformer64] [--form standard] [--prompt TEXT] [--letters 40]`.
 
-form: standard ONNX, or as onnxruntime-genai writes it (make_genai.py). What float writes from the same letters is shown beside
-it: how near the logits are, over all steps.
+Its caches stay on the chip, and programs for a chunk of the prompt and for one letter share them.
+`form`: standard ONNX, or as onnxruntime-genai writes it (make_genai.py).
+The text that float writes from the same letters is shown beside it, and how near the logits are over all steps.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ CHUNK = 16  # tokens of the prompt that are read at once
 
 @dataclass(frozen=True)
 class Form:
-    """Of the decoder's file. feeds: of these tokens behind so many others; shapes: of inputs, for so many tokens at once;
-    bits: of weights, None: they are float."""
+    """A form of the decoder's file.
+
+    `feeds`: of these tokens after so many others.
+    `shapes`: of inputs, for so many tokens at once.
+    `bits`: of weights, None: they are float.
+    """
 
     model: Callable[[], onnx.ModelProto]
     feeds: Callable[[Sequence[int], int], dict[str, np.ndarray]]
@@ -46,8 +50,8 @@ def feeds(tokens: Sequence[int], before: int) -> dict[str, np.ndarray]:
 
 
 def genai_feeds(tokens: Sequence[int], before: int) -> dict[str, np.ndarray]:
-    seen = np.arange(make_decoder.PLACES) < before + len(tokens)
-    return {"input_ids": np.array([tokens]), "attention_mask": seen[None].astype(np.int64)}
+    mask = np.arange(make_decoder.PLACES) < before + len(tokens)
+    return {"input_ids": np.array([tokens]), "attention_mask": mask[None].astype(np.int64)}
 
 
 def genai_shapes(count: int) -> dict[str, tuple[int, ...]]:
@@ -83,7 +87,7 @@ def drawn(logits: np.ndarray, rng: np.random.Generator) -> int:
 
 
 def letters(count: int, seed: int) -> Iterator[int]:
-    """What the model writes in float, from a space on."""
+    """Yield the letters that the model writes in float, beginning with a space."""
     rng, model, token = np.random.default_rng(seed), Float(), 0
     for step in range(count):
         yield token
@@ -91,7 +95,7 @@ def letters(count: int, seed: int) -> Iterator[int]:
 
 
 def built_for(machine: str, folder: Path, form: Form = FORMS["standard"]) -> Build:
-    """For one token and for a chunk, calibrated on a text of its own, which holds no caches."""
+    """Build the model for one token and for a chunk, calibrated on a separate text, which holds no caches."""
     onnx.save(form.model(), folder / "step.onnx")
     steps = [form.feeds([token], step) for step, token in enumerate(letters(make_decoder.SEQUENCE, 2))]
     data: Mapping[str, np.ndarray] = {name: np.stack([feed[name] for feed in steps]) for name in steps[0]}
@@ -126,27 +130,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", default="the rain in spain stays mainly in the")
     parser.add_argument("--letters", type=int, default=40)
     parser.add_argument("--backend", default="simulator")
-    given = parser.parse_args()
-    unknown = next((c for c in given.prompt if c not in make_decoder.WORDS), None)
-    if unknown is not None or not given.prompt:
-        parser.error(f"--prompt {given.prompt!r}: must be one or more of {make_decoder.WORDS!r}")
-    most = make_decoder.PLACES - len(given.prompt)
-    if not 0 <= given.letters <= most:
-        parser.error(f"--letters {given.letters}: must be 0 to {most}, the places of the caches that the prompt leaves")
-    return given
+    args = parser.parse_args()
+    unknown = next((c for c in args.prompt if c not in make_decoder.WORDS), None)
+    if unknown is not None or not args.prompt:
+        parser.error(f"--prompt {args.prompt!r}: must be one or more of {make_decoder.WORDS!r}")
+    most = make_decoder.PLACES - len(args.prompt)
+    if not 0 <= args.letters <= most:
+        parser.error(f"--letters {args.letters}: must be 0 to {most}, the places of the caches that the prompt leaves")
+    return args
 
 
 def main() -> None:
-    given = arguments()
-    form = FORMS[given.form]
+    args = arguments()
+    form = FORMS[args.form]
     with tempfile.TemporaryDirectory() as folder:
-        built = built_for(given.hw, Path(folder), form)
-    kept = [state.port.size_bytes for _, state in built.container.states]
+        built = built_for(args.hw, Path(folder), form)
+    cache_bytes = [state.port.size_bytes for _, state in built.container.states]
     letter, chunk = (built.entries[name].figures["cycles"] for name in ("decode", "prefill"))
-    print(f"{given.hw}: {letter:,} cycles a letter, {chunk:,} for {CHUNK} of the prompt")
-    print(f"{len(kept)} caches of {sum(kept):,} bytes together")
-    prompt = [make_decoder.WORDS.index(c) for c in given.prompt]
-    tokens, logits = written(EntriesSession(built.data, backend=given.backend), form, prompt, given.letters)
+    print(f"{args.hw}: {letter:,} cycles a letter, {chunk:,} for {CHUNK} of the prompt")
+    print(f"{len(cache_bytes)} caches of {sum(cache_bytes):,} bytes together")
+    prompt = [make_decoder.WORDS.index(c) for c in args.prompt]
+    tokens, logits = written(EntriesSession(built.data, backend=args.backend), form, prompt, args.letters)
     model = Float(form.bits)
     real = np.stack([model.run(token, step) for step, token in enumerate(tokens)])
     print(repr("".join(make_decoder.WORDS[token] for token in tokens)))

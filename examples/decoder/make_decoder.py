@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes a tiny decoder as standard ONNX: two blocks with grouped heads, rotary embedding, RMSNorm and a cache of fixed length.
+"""Write a tiny decoder as standard ONNX: two blocks with grouped heads, rotary embedding, RMSNorm and a cache of fixed length.
 
-    python examples/decoder/make_decoder.py DIR
+    `python examples/decoder/make_decoder.py DIR`.
 
-step.onnx makes the logits of any number of tokens and puts their keys and values into caches of 256 steps (TensorScatter);
-whole.onnx takes 200 tokens at once and has no cache. Both have the same weights, drawn from a seed: it writes letters, and no
-sense.
+The file step.onnx makes the logits of any number of tokens and puts their keys and values into caches of 256 steps
+(TensorScatter).
+The file whole.onnx takes 200 tokens at once and has no cache.
+Both have the same weights, drawn from a seed: it writes letters, and no sense.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ PLACES, SEQUENCE, SEED, BLOCK = 256, 200, 7, 32
 
 
 class Writer:
-    """Collects nodes and weights; the names of weights do not depend on the kind of model. bits: of the weights of products, as
-    MatMulNBits has them; None: they are float."""
+    """A collector of nodes and weights; the names of weights do not depend on the kind of model.
+
+    `bits`: of the weights of products, as MatMulNBits has them; None: they are float.
+    """
 
     def __init__(self, bits: int | None = None) -> None:
         self.bits = bits
@@ -45,7 +48,7 @@ class Writer:
 
     def product(self, output: str, x: str, name: str, *shape: int, spread: float) -> str:
         weight = drawn(name, *shape, spread=spread)
-        return self.add("MatMul", output, x, self.keep(name, weight if self.bits is None else rounded(weight, self.bits)))
+        return self.add("MatMul", output, x, self.keep(name, weight if self.bits is None else round_weight(weight, self.bits)))
 
 
 def drawn(name: str, *shape: int, spread: float) -> np.ndarray:
@@ -60,7 +63,7 @@ def in_blocks(weight: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(blocks / scales[..., None] + middle).astype(np.uint8), scales
 
 
-def rounded(weight: np.ndarray, bits: int) -> np.ndarray:
+def round_weight(weight: np.ndarray, bits: int) -> np.ndarray:
     codes, scales = in_blocks(weight, bits)
     real = (codes.astype(np.float32) - (1 << (bits - 1))) * scales[..., None]
     return np.ascontiguousarray(real.reshape(weight.shape[1], -1).T)
@@ -70,12 +73,15 @@ def heads(w: Writer, x: str, name: str, count: int, angles: tuple[str, str] | No
     """[1, length, WIDTH] -> [1, count, length, DEPTH], turned by its place where angles are given."""
     flat = w.product(f"{name}.flat", x, f"{name}.weight", WIDTH, count * DEPTH, spread=WIDTH**-0.5)
     shape = w.keep(f"{name}.shape", np.array([0, 0, count, DEPTH], np.int64))
-    apart = w.add("Transpose", f"{name}.heads", w.add("Reshape", f"{name}.apart", flat, shape), perm=[0, 2, 1, 3])
-    return apart if angles is None else w.add("RotaryEmbedding", f"{name}.turned", apart, *angles)
+    split_heads = w.add("Transpose", f"{name}.heads", w.add("Reshape", f"{name}.apart", flat, shape), perm=[0, 2, 1, 3])
+    return split_heads if angles is None else w.add("RotaryEmbedding", f"{name}.turned", split_heads, *angles)
 
 
 def block(w: Writer, x: str, number: int, angles: tuple[str, str], mask: str, step: str | None) -> str:
-    """step: where the new keys and values go in the caches; None: there are none."""
+    """Add one block.
+
+    `step`: where the new keys and values go in the caches; None: there are none.
+    """
     name = f"block{number}"
     scale = w.keep(f"{name}.norm.scale", np.ones(WIDTH, np.float32))
     normal = w.add("RMSNormalization", f"{name}.norm", x, scale)
@@ -85,9 +91,9 @@ def block(w: Writer, x: str, number: int, angles: tuple[str, str], mask: str, st
     if step is not None:
         keys = w.add("TensorScatter", f"present.{number}.key", f"past_key_values.{number}.key", keys, step)
         values = w.add("TensorScatter", f"present.{number}.value", f"past_key_values.{number}.value", values, step)
-    seen = w.add("Attention", f"{name}.attention", query, keys, values, mask)
+    context = w.add("Attention", f"{name}.attention", query, keys, values, mask)
     flat = w.keep(f"{name}.flat.shape", np.array([0, 0, HEADS * DEPTH], np.int64))
-    joined = w.add("Reshape", f"{name}.joined", w.add("Transpose", f"{name}.back", seen, perm=[0, 2, 1, 3]), flat)
+    joined = w.add("Reshape", f"{name}.joined", w.add("Transpose", f"{name}.back", context, perm=[0, 2, 1, 3]), flat)
     out = w.product(f"{name}.out", joined, f"{name}.out.weight", HEADS * DEPTH, WIDTH, spread=0.1)
     x = w.add("Add", f"{name}.sum", x, out)
     normal = w.add("RMSNormalization", f"{name}.norm2", x, scale)
@@ -98,7 +104,7 @@ def block(w: Writer, x: str, number: int, angles: tuple[str, str], mask: str, st
     return w.add("Add", f"{name}.done", x, down)
 
 
-def turns() -> tuple[np.ndarray, np.ndarray]:
+def make_angles() -> tuple[np.ndarray, np.ndarray]:
     """float32[PLACES, DEPTH / 2] each: cosines and sines of every place."""
     angle = np.arange(PLACES)[:, None] * 100.0 ** (-np.arange(0, DEPTH, 2) / DEPTH)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
@@ -112,9 +118,12 @@ def rows_of_chunk(w: Writer) -> str:
 
 
 def decoder(length: int | None, cached: bool, bits: int | None = None) -> onnx.ModelProto:
-    """Of so many tokens at once; None: of any number. bits: of weights, None: float."""
+    """Return the decoder for `length` tokens at once; None: any number.
+
+    `bits`: of weights, None: float.
+    """
     w = Writer(bits)
-    cos, sin = (w.keep(name, value) for name, value in zip(("cos", "sin"), turns()))
+    cos, sin = (w.keep(name, value) for name, value in zip(("cos", "sin"), make_angles()))
     x = w.add("Gather", "embedded", w.drawn("embedding", len(WORDS), WIDTH, spread=1.0), "token")
     if cached:
         here = rows_of_chunk(w)

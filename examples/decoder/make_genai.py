@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the decoder of make_decoder.py as onnxruntime-genai's model builder writes decoders, with the same weights.
+"""Write the decoder of make_decoder.py as onnxruntime-genai's model builder writes decoders, with the same weights.
 
-    python examples/decoder/make_genai.py DIR
+    `python examples/decoder/make_genai.py DIR`.
 
-genai.onnx has GroupQueryAttention, which turns queries and keys and keeps the cache, SkipSimplifiedLayerNormalization,
-MatMulNBits of 4 bits, an If between two tables of angles by the length of the sequence, and lengths counted from attention_mask.
+genai.onnx has GroupQueryAttention, which rotates queries and keys and keeps the cache, and SkipSimplifiedLayerNormalization.
+It has MatMulNBits of 4 bits, and an If between two tables of angles by the length of the sequence.
+The lengths are counted from attention_mask.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from make_decoder import BLOCK, BLOCKS, DEPTH, GROUPS, HEADS, INNER, PLACES, WIDTH, WORDS, drawn, in_blocks, turns
+from make_decoder import BLOCK, BLOCKS, DEPTH, GROUPS, HEADS, INNER, PLACES, WIDTH, WORDS, drawn, in_blocks, make_angles
 from onnx import TensorProto, helper, numpy_helper
 
 BITS = 4  # of weights
@@ -33,9 +34,9 @@ class Builder:
         self.weights: dict[str, np.ndarray] = {}
 
     def add(self, kind: str, name: str, *inputs: str, outputs: tuple[str, ...] = (), domain: str = "", **attributes: Any) -> str:
-        made = outputs or (f"{name}/output_0",)
-        self.nodes.append(helper.make_node(kind, list(inputs), list(made), name=name, domain=domain, **attributes))
-        return made[0]
+        output_names = outputs or (f"{name}/output_0",)
+        self.nodes.append(helper.make_node(kind, list(inputs), list(output_names), name=name, domain=domain, **attributes))
+        return output_names[0]
 
     def keep(self, name: str, value: np.ndarray) -> str:
         self.weights[name] = value
@@ -45,28 +46,31 @@ class Builder:
         return self.keep(f"/model/constants/{np.dtype(kind).name}/{value}", np.array(value, kind))
 
     def product(self, name: str, x: str, weight: np.ndarray, output: str = "") -> str:
-        kept, outputs = name.removeprefix("/").replace("/", "."), (output,) if output else ()
+        weight_name, outputs = name.removeprefix("/").replace("/", "."), (output,) if output else ()
         if self.bits is None:
-            return self.add("MatMul", f"{name}/MatMul", x, self.keep(f"{kept}.MatMul.weight", weight), outputs=outputs)
+            return self.add("MatMul", f"{name}/MatMul", x, self.keep(f"{weight_name}.MatMul.weight", weight), outputs=outputs)
         codes, scales = in_blocks(weight, self.bits)
         a_byte = 8 // self.bits
         split = codes.reshape(*codes.shape[:2], BLOCK // a_byte, a_byte) << (np.arange(a_byte, dtype=np.uint8) * self.bits)
-        packed = self.keep(f"{kept}.MatMul.weight_Q{self.bits}", split.sum(-1).astype(np.uint8))
-        names = packed, self.keep(f"{kept}.MatMul.scales", scales)
+        packed = self.keep(f"{weight_name}.MatMul.weight_Q{self.bits}", split.sum(-1).astype(np.uint8))
+        names = packed, self.keep(f"{weight_name}.MatMul.scales", scales)
         shape = {"K": weight.shape[0], "N": weight.shape[1], "bits": self.bits, "block_size": BLOCK}
         return self.add("MatMulNBits", f"{name}/MatMulNBits", x, *names, outputs=outputs, domain="com.microsoft", **shape)
 
     def norm(self, name: str, x: str, skip: str, last: bool = False) -> tuple[str, str]:
-        """What is normalised, and the sum of both; skip: "" for none."""
+        """Return the normalised tensor, and the sum of both.
+
+        `skip`: "" for none.
+        """
         scale = self.keep(f"{name.removeprefix('/').replace('/', '.')}.weight", np.ones(WIDTH, np.float32))
-        made, total = f"{name}/output_0", f"{name}/output_3"
+        normal, total = f"{name}/output_0", f"{name}/output_3"
         if not skip:
-            self.add("SimplifiedLayerNormalization", name, x, scale, outputs=(made,), epsilon=EPSILON, axis=-1, stash_type=1)
-            return made, x
-        outputs = (made,) if last else (made, "", "", total)
+            self.add("SimplifiedLayerNormalization", name, x, scale, outputs=(normal,), epsilon=EPSILON, axis=-1, stash_type=1)
+            return normal, x
+        outputs = (normal,) if last else (normal, "", "", total)
         kind = "SkipSimplifiedLayerNormalization"
         self.add(kind, name, x, skip, scale, outputs=outputs, domain="com.microsoft", epsilon=EPSILON)
-        return made, total
+        return normal, total
 
 
 def lengths(b: Builder) -> tuple[str, str, str]:
@@ -84,8 +88,12 @@ def tables(b: Builder, count: str) -> None:
 
     def branch(which: str, factor: float) -> onnx.GraphProto:
         names = [f"{kind}_cache_{which}" for kind in ("cos", "sin")]
-        made = [numpy_helper.from_array((factor * value).astype(np.float32), n) for n, value in zip(names, turns())]
-        nodes = [helper.make_node("Constant", [], [n], value=value, name=f"{n}/Constant") for n, value in zip(names, made)]
+        angle_tensors = [
+            numpy_helper.from_array((factor * value).astype(np.float32), n) for n, value in zip(names, make_angles())
+        ]
+        nodes = [
+            helper.make_node("Constant", [], [n], value=value, name=f"{n}/Constant") for n, value in zip(names, angle_tensors)
+        ]
         ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [PLACES, DEPTH // 2]) for n in names]
         return helper.make_graph(nodes, f"{which}_rotemb_caches_graph", [], ends)
 
@@ -95,45 +103,50 @@ def tables(b: Builder, count: str) -> None:
     b.add("If", f"{base}/If", long, outputs=("cos_cache", "sin_cache"), **graphs)
 
 
-def attention(b: Builder, x: str, number: int, known: tuple[str, str]) -> str:
-    name, own = f"/model/layers.{number}/attn", f"block{number}"
+def attention(b: Builder, x: str, number: int, length_inputs: tuple[str, str]) -> str:
+    name, block_name = f"/model/layers.{number}/attn", f"block{number}"
     counts = {"query": HEADS, "key": GROUPS, "value": GROUPS}
-    weights = {k: drawn(f"{own}.{k}.weight", WIDTH, n * DEPTH, spread=WIDTH**-0.5) for k, n in counts.items()}
+    weights = {k: drawn(f"{block_name}.{k}.weight", WIDTH, n * DEPTH, spread=WIDTH**-0.5) for k, n in counts.items()}
     if b.packed:
         parts = [b.product(f"{name}/qkv_proj", x, np.concatenate([*weights.values()], 1)), "", ""]
     else:
         parts = [b.product(f"{name}/{kind[0]}_proj", x, weight) for kind, weight in weights.items()]
     caches = [f"past_key_values.{number}.{kind}" for kind in ("key", "value")]
-    made = (f"{name}/GroupQueryAttention/output_0", *(f"present.{number}.{kind}" for kind in ("key", "value")))
+    attention_outputs = (f"{name}/GroupQueryAttention/output_0", *(f"present.{number}.{kind}" for kind in ("key", "value")))
     attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS, "scale": DEPTH**-0.5, "do_rotary": 1, "rotary_interleaved": 0}
-    inputs = (*parts, *caches, *known, "cos_cache", "sin_cache")
-    seen = b.add(
-        "GroupQueryAttention", f"{name}/GroupQueryAttention", *inputs, outputs=made, domain="com.microsoft", **attributes
+    inputs = (*parts, *caches, *length_inputs, "cos_cache", "sin_cache")
+    context = b.add(
+        "GroupQueryAttention",
+        f"{name}/GroupQueryAttention",
+        *inputs,
+        outputs=attention_outputs,
+        domain="com.microsoft",
+        **attributes,
     )
-    return b.product(f"{name}/o_proj", seen, drawn(f"{own}.out.weight", HEADS * DEPTH, WIDTH, spread=0.1))
+    return b.product(f"{name}/o_proj", context, drawn(f"{block_name}.out.weight", HEADS * DEPTH, WIDTH, spread=0.1))
 
 
-def gated(b: Builder, x: str, number: int) -> str:
-    name, own = f"/model/layers.{number}/mlp", f"block{number}"
-    gate = b.product(f"{name}/gate_proj", x, drawn(f"{own}.gate.weight", WIDTH, INNER, spread=WIDTH**-0.5))
-    up = b.product(f"{name}/up_proj", x, drawn(f"{own}.up.weight", WIDTH, INNER, spread=WIDTH**-0.5))
+def add_gated_mlp(b: Builder, x: str, number: int) -> str:
+    name, block_name = f"/model/layers.{number}/mlp", f"block{number}"
+    gate = b.product(f"{name}/gate_proj", x, drawn(f"{block_name}.gate.weight", WIDTH, INNER, spread=WIDTH**-0.5))
+    up = b.product(f"{name}/up_proj", x, drawn(f"{block_name}.up.weight", WIDTH, INNER, spread=WIDTH**-0.5))
     swish = b.add("Mul", f"{name}/act_fn/Mul", gate, b.add("Sigmoid", f"{name}/act_fn/Sigmoid", gate))
-    made = b.add("Mul", f"{name}/Mul", swish, up)
-    return b.product(f"{name}/down_proj", made, drawn(f"{own}.down.weight", INNER, WIDTH, spread=0.05))
+    hidden = b.add("Mul", f"{name}/Mul", swish, up)
+    return b.product(f"{name}/down_proj", hidden, drawn(f"{block_name}.down.weight", INNER, WIDTH, spread=0.05))
 
 
 def genai(bits: int | None = BITS, packed: bool = True) -> onnx.ModelProto:
-    """Of any number of tokens at once, and caches of any length."""
+    """Return the model for any number of tokens at once, and caches of any length."""
     b = Builder(bits, packed)
-    *known, count = lengths(b)
+    *length_inputs, count = lengths(b)
     tables(b, count)
     letters = b.keep("model.embed_tokens.weight", drawn("embedding", len(WORDS), WIDTH, spread=1.0))
     x, skip = b.add("Gather", "/model/embed_tokens/Gather", letters, "input_ids"), ""
     for number in range(BLOCKS):
         normal, x = b.norm(f"/model/layers.{number}/input_layernorm", x, skip)
-        seen = attention(b, normal, number, (known[0], known[1]))
-        normal, x = b.norm(f"/model/layers.{number}/post_attention_layernorm", x, seen)
-        skip = gated(b, normal, number)
+        context = attention(b, normal, number, (length_inputs[0], length_inputs[1]))
+        normal, x = b.norm(f"/model/layers.{number}/post_attention_layernorm", x, context)
+        skip = add_gated_mlp(b, normal, number)
     normal, _ = b.norm(f"/model/layers.{BLOCKS}/final_norm_layernorm", x, skip, last=True)
     b.product("/lm_head", normal, drawn("words", WIDTH, len(WORDS), spread=0.3), "logits")
     return in_a_model(b)

@@ -1,10 +1,10 @@
-"""A model of the machine ws8_pow2, written from its manual alone (`npu-hw manual ws8_pow2`); it needs numpy and nothing else.
+"""Model the machine ws8_pow2 from its manual alone (`npu-hw manual ws8_pow2`); the model needs only numpy.
 
-    python examples/interpreter/ws8_pow2.py IMAGE INPUT.npy OUTPUT.npy
-    python examples/interpreter/ws8_pow2.py --vectors KIT
+    `python examples/interpreter/ws8_pow2.py IMAGE INPUT.npy OUTPUT.npy`.
+    `python examples/interpreter/ws8_pow2.py --vectors KIT`.
 
-The first runs a compiled model as `npu-build --hw ws8_pow2 --image IMAGE` wrote it (docs/image.md), on one float input; the
-second runs the cases of `npu-hw vectors ws8_pow2 --instructions --out KIT` and compares the memories afterwards.
+The first runs a compiled model as `npu-build --hw ws8_pow2 --image IMAGE` wrote it (docs/image.md), on one float input.
+The second runs the cases of `npu-hw vectors ws8_pow2 --instructions --out KIT` and compares the memories afterwards.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ OPERATIONS = {
 
 
 class Fault(Exception):
-    """What the manual says no program does."""
+    """An action that, by the manual, no program takes."""
 
 
 def extract(word: int, field: Field) -> int:
@@ -114,7 +114,7 @@ def extract(word: int, field: Field) -> int:
 
 
 class Registers:
-    """What write words have left. Reading one that was not written is a fault."""
+    """A set of registers as write words left them. Reading one that was not written is a fault."""
 
     def __init__(self) -> None:
         self._values: dict[int, int] = {}
@@ -142,7 +142,7 @@ def wrap(v: Array) -> Array:
     return (v + half) % (2 * half) - half
 
 
-def rounded(x: Array, shift: Any) -> Array:
+def round_shift(x: Array, shift: Any) -> Array:
     """x / 2^s without its fraction, towards zero; where s is negative x 2^(-s)."""
     right, left = np.maximum(shift, 0), np.maximum(-shift, 0)
     return np.sign(x) * (np.abs(x) >> right) << left
@@ -150,7 +150,7 @@ def rounded(x: Array, shift: Any) -> Array:
 
 def requantize(x: Array, shift: Any, low: int, high: int) -> Array:
     """The multiplier is 1 and the zero point 0 in every program."""
-    return np.clip(rounded(x, shift), low, high)
+    return np.clip(round_shift(x, shift), low, high)
 
 
 def inner(x: Array, shift: int) -> Array:
@@ -233,7 +233,10 @@ class Machine:
     # windows
 
     def window(self, channels: int, pool: bool, padding: int) -> Iterator[tuple[int, int, Array]]:
-        """For each ky, kx what it sees, int64[output_height, output_width, channels]; padding: what that reads as."""
+        """Yield for each ky, kx the elements it meets, int64[output_height, output_width, channels].
+
+        `padding`: value that padding reads as.
+        """
         r = self.registers
         names = ("POOL_KERNEL", "POOL_STRIDE", "POOL_DILATION", "POOL_PAD") if pool else ("KERNEL",) * 3 + ("PAD",)
         prefix = ("", "", "") if pool else ("", "stride_", "dilation_")
@@ -245,14 +248,14 @@ class Machine:
             for kx in range(kernel[1]):
                 rows, columns = (np.arange(output[a]) * stride[a] + k * dilation[a] - pads[a] for a, k in enumerate((ky, kx)))
                 inside = [np.flatnonzero((at >= 0) & (at < size[a])) for a, at in enumerate((rows, columns))]
-                seen = np.full((*output, channels), padding, np.int64)
+                elements = np.full((*output, channels), padding, np.int64)
                 if inside[0].size and inside[1].size:
                     first = (rows[inside[0][0]], columns[inside[1][0]])
                     shape = (inside[0].size, inside[1].size, channels)
                     address = r["A_ADDRESS"] + int(first[0]) * strides[0] + int(first[1]) * strides[1]
                     steps = (stride[0] * strides[0], stride[1] * strides[1], 1)
-                    seen[np.ix_(*inside)] = self.bytes_at(SRAM, address, shape, steps)
-                yield ky, kx, seen
+                    elements[np.ix_(*inside)] = self.bytes_at(SRAM, address, shape, steps)
+                yield ky, kx, elements
 
     def output(self, rows: int, columns: int, channels: int) -> Array:
         r = self.registers
@@ -260,7 +263,7 @@ class Machine:
 
     # the array
 
-    def accumulated(self, sums: Array, word: int) -> bool:
+    def accumulate(self, sums: Array, word: int) -> bool:
         """Takes the sums into the accumulators; whether results are made of them now."""
         if word & 1:
             if self.sums is None or self.sums.shape != sums.shape:
@@ -269,7 +272,7 @@ class Machine:
         self.sums = wrap(sums)
         return bool(word >> 1 & 1)
 
-    def emitted(self, channels: int) -> Array:
+    def emit_results(self, channels: int) -> Array:
         """Results of each channel's sums, by its entry of 16 bytes."""
         address = self.registers["PARAMETER_ADDRESS"]
         entries = self.bytes_at(SRAM, address, (channels, 16), (16, 1)).tobytes()
@@ -287,10 +290,10 @@ class Machine:
         size = outputs * kernel[0] * kernel[1] * inputs
         weights = self.bytes_at(SRAM, r["WEIGHT_ADDRESS"], (size,), (1,)).reshape(outputs, *kernel, inputs).astype(np.int64)
         sums = np.zeros((r["OUT_HEIGHT"], r["OUT_WIDTH"], outputs), np.int64)
-        for ky, kx, seen in self.window(inputs, pool=False, padding=0):
-            sums += seen @ weights[:, ky, kx].T
-        if self.accumulated(sums, word):
-            self.put(self.output(r["OUT_HEIGHT"], r["OUT_WIDTH"], outputs), self.emitted(outputs))
+        for ky, kx, elements in self.window(inputs, pool=False, padding=0):
+            sums += elements @ weights[:, ky, kx].T
+        if self.accumulate(sums, word):
+            self.put(self.output(r["OUT_HEIGHT"], r["OUT_WIDTH"], outputs), self.emit_results(outputs))
 
     def depthwise(self, word: int) -> None:
         r = self.registers
@@ -298,17 +301,17 @@ class Machine:
         raw = self.bytes_at(SRAM, r["WEIGHT_ADDRESS"], (kernel[0] * kernel[1] * channels,), (1,))
         weights = raw.reshape(*kernel, channels).astype(np.int64)
         sums = np.zeros((r["OUT_HEIGHT"], r["OUT_WIDTH"], channels), np.int64)
-        for ky, kx, seen in self.window(channels, pool=False, padding=0):
-            sums += seen * weights[ky, kx]
-        if self.accumulated(sums, word):
-            self.put(self.output(r["OUT_HEIGHT"], r["OUT_WIDTH"], channels), self.emitted(channels))
+        for ky, kx, elements in self.window(channels, pool=False, padding=0):
+            sums += elements * weights[ky, kx]
+        if self.accumulate(sums, word):
+            self.put(self.output(r["OUT_HEIGHT"], r["OUT_WIDTH"], channels), self.emit_results(channels))
 
     def matrix_product(self, word: int) -> None:
         r = self.registers
         rows, depth, columns = r["OUT_HEIGHT"], r["A_DEPTH"], r["OUT_DEPTH"]
         a = self.bytes_at(SRAM, r["A_ADDRESS"], (rows, depth), (r["A_ROW"], 1)).astype(np.int64)
         b = self.bytes_at(SRAM, r["B_ADDRESS"], (depth, columns), (r["B_ROW"], r["B_COLUMN"])).astype(np.int64)
-        if self.accumulated(a @ b, word):
+        if self.accumulate(a @ b, word):
             assert self.sums is not None
             q = requantize(self.sums, np.int64(r["SCALE.shift"]), r["CLAMP.low"], r["CLAMP.high"])
             self.sums = None
@@ -320,12 +323,12 @@ class Machine:
         r = self.registers
         channels, low, high = r["OUT_DEPTH"], r["CLAMP.low"], r["CLAMP.high"]
         if word & 1:
-            total = sum(seen for _, _, seen in self.window(channels, pool=True, padding=0))
+            total = sum(elements for _, _, elements in self.window(channels, pool=True, padding=0))
             q = requantize(np.asarray(total), np.int64(r["SCALE.shift"]), low, high)
         else:
             largest = np.full((1, 1, 1), -128)
-            for _, _, seen in self.window(channels, pool=True, padding=-128):
-                largest = np.maximum(largest, seen)
+            for _, _, elements in self.window(channels, pool=True, padding=-128):
+                largest = np.maximum(largest, elements)
             q = np.clip(largest, low, high)
         self.put(self.output(r["OUT_HEIGHT"], r["OUT_WIDTH"], channels), q)
 
@@ -337,11 +340,11 @@ class Machine:
 
     def elementwise(self, word: int) -> None:
         r, kind = self.registers, word & 7
-        a, left, limits = self.operand("A"), r["SCALE_A.left_shift"], (r["CLAMP.low"], r["CLAMP.high"])
+        a, left_shift, limits = self.operand("A"), r["SCALE_A.left_shift"], (r["CLAMP.low"], r["CLAMP.high"])
         shifts = {name: np.int64(r[f"{name}.shift"]) for name in ("SCALE_A", "SCALE_B", "SCALE")}
         b = np.zeros_like(a) if kind == 3 else self.operand("B")
         if kind in (0, 1):
-            ta, tb = inner(a << left, r["SCALE_A.shift"]), inner(b << left, r["SCALE_B.shift"])
+            ta, tb = inner(a << left_shift, r["SCALE_A.shift"]), inner(b << left_shift, r["SCALE_B.shift"])
             q = requantize(ta - tb if kind else ta + tb, shifts["SCALE"], *limits)
         elif kind == 2:
             q = requantize(a * b, shifts["SCALE"], *limits)
@@ -369,17 +372,17 @@ def run_image(image: Path, x: Array) -> Array:
     codes = np.clip(np.rint(x / source["scale"]) + source["zero_point"], -128, 127).astype(np.int8)
     machine.memory[DRAM][source["address"] : source["address"] + source["bytes"]] = codes.tobytes()
     machine.run((image / segment["program"]["file"]).read_bytes())
-    held = bytes(machine.memory[DRAM][target["address"] : target["address"] + target["bytes"]])
-    found = np.frombuffer(held, target["dtype"]).reshape(target["shape"])
-    y = (found.astype(np.float32) - target["zero_point"]) * np.float32(target["scale"])
+    data = bytes(machine.memory[DRAM][target["address"] : target["address"] + target["bytes"]])
+    stored_codes = np.frombuffer(data, target["dtype"]).reshape(target["shape"])
+    y = (stored_codes.astype(np.float32) - target["zero_point"]) * np.float32(target["scale"])
     return np.moveaxis(y, -1, 1) if target["layout"] == "nhwc" else y
 
 
 def run_case(path: Path) -> bool:
     """A case of the vectors of instructions: whether the memories afterwards are those that it gives."""
     with np.load(path) as case:
-        said = json.loads(str(case["case"]))
-        names = [name for name in ("dram", "sram") if name in said["memories"]]
+        description = json.loads(str(case["case"]))
+        names = [name for name in ("dram", "sram") if name in description["memories"]]
         ends = {name: int(case[f"{name}_ranges"].sum(1).max()) for name in names}
         machine = Machine(ends.get("dram", 0))
         for name in names:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""fill_weights.py DEST: writes DEST/NAME.onnx with seeded random weights for every NAME.graph.onnx beside this file.
+"""Fill networks with weights: DEST/NAME.onnx gets seeded random weights for every NAME.graph.onnx beside this file.
 
-The graphs are eight standard architectures (opset 13, static shapes, batch 1) without their large weights: each tensor
-that is left out keeps, as its doc_string, the mean, deviation, minimum and maximum of what belongs there. Good for
-cycles, memory and traffic; the numbers that come out of these networks mean nothing.
+    `fill_weights.py DEST`.
+
+The graphs are eight standard architectures (opset 13, static shapes, batch 1) without their large weights.
+Each tensor that is left out keeps the mean, deviation, minimum and maximum of its values as its doc_string.
+The networks are good for cycles, memory and traffic; their outputs mean nothing.
 """
 
 import argparse
@@ -30,7 +32,7 @@ def fill(tensor: onnx.TensorProto) -> None:
     tensor.doc_string = ""
 
 
-def filled(path: Path) -> onnx.ModelProto:
+def fill_model(path: Path) -> onnx.ModelProto:
     """The graph of the file with weights, checked; the same file gives the same bytes."""
     model = onnx.load(path)
     for tensor in model.graph.initializer:
@@ -53,7 +55,7 @@ def fill_all(dest: Path) -> None:
     dest.mkdir(parents=True, exist_ok=True)
     for graph in GRAPHS:
         path = dest / graph.name.replace(".graph", "")
-        write_atomically(path, filled(graph).SerializeToString(deterministic=True))
+        write_atomically(path, fill_model(graph).SerializeToString(deterministic=True))
         print(path)
 
 

@@ -49,14 +49,14 @@ def _model(
     nodes: list[onnx.NodeProto], inputs: dict[str, Shape], outputs: dict[str, Shape], weights: dict[str, Shape]
 ) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
-    held: list[onnx.TensorProto] = []
+    initializers: list[onnx.TensorProto] = []
     for name, shape in weights.items():
         value = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        held.append(numpy_helper.from_array(value.astype(np.float32), name))
-    taken, given = (
+        initializers.append(numpy_helper.from_array(value.astype(np.float32), name))
+    input_infos, output_infos = (
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in some.items()] for some in (inputs, outputs)
     )
-    graph = helper.make_graph(nodes, "network", taken, given, held)
+    graph = helper.make_graph(nodes, "network", input_infos, output_infos, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 

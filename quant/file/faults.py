@@ -1,4 +1,4 @@
-"""What is wrong with a file of the right form: names that the model has not, values that the machine has not."""
+"""Find faults in a file of the right form: names that the model lacks, and values that the machine lacks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ _LARGEST = float(np.finfo(np.float32).max)
 _OTHER_SCALE = "give one that fits the data, or low and high"
 
 
-def name_faults(source: Source, tensors: Collection[str], known: Collection[str], called: Mapping[str, str]) -> list[str]:
-    """tensors: that must have an entry; known: that may have one; called: another name that an entry may have, and that is
-    told."""
-    given = source.data["tensors"]
-    missing = list(dict.fromkeys(called.get(n, n) for n in tensors if {n, called.get(n, n)}.isdisjoint(given)))
+def name_faults(source: Source, tensors: Collection[str], allowed: Collection[str], called: Mapping[str, str]) -> list[str]:
+    """Return the faults of the tensor names in a file.
+
+    `tensors`: tensors that must have an entry.
+    `allowed`: tensors that may have one.
+    `called`: another name that an entry may have, which messages use.
+    """
+    entries = source.data["tensors"]
+    missing = list(dict.fromkeys(called.get(n, n) for n in tensors if {n, called.get(n, n)}.isdisjoint(entries)))
     unknown = []
-    for name in given:
-        if name not in known and name not in called.values():
-            near = suggestion(name, missing or sorted({called.get(n, n) for n in known}))
+    for name in entries:
+        if name not in allowed and name not in called.values():
+            near = suggestion(name, missing or sorted({called.get(n, n) for n in allowed}))
             reason = f"the model has no such tensor{near}; mend or remove its entry"
             unknown.append(source.fault(("tensors", name), reason, at_key=True))
     absent = [
@@ -37,14 +41,18 @@ def name_faults(source: Source, tensors: Collection[str], known: Collection[str]
 
 
 def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[str]:
-    """file: what of the source can be read; layers: that have weights."""
+    """Return the faults of the layer names in a file.
+
+    `file`: the readable part of the source.
+    `layers`: layers that have weights.
+    """
     faults: list[str] = []
     chosen = {} if file.repair is None else file.repair.layers
     for name in source.data["weights"]:
-        own = file.weights.get(name)
+        layer_entry = file.weights.get(name)
         if name not in layers:
             reason = f"the machine has no such layer with weights{suggestion(name, layers)}; mend or remove its entry"
-        elif own is not None and own.scales is not None and name in chosen and chosen[name].weights:
+        elif layer_entry is not None and layer_entry.scales is not None and name in chosen and chosen[name].weights:
             reason = "repair.layers has codes of its weights, with their scales; remove one of the two"
         else:
             continue
@@ -54,16 +62,16 @@ def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[st
 
 def weight_faults(entry: Weights, numerics: Numerics) -> Iterator[tuple[str, str]]:
     """(key, reason) of weights that the machine has not."""
-    known, wide = numerics.weight_types, numerics.wide_weights
-    if entry.type is not None and entry.type not in (*known, *wide):
+    weight_types, wide = numerics.weight_types, numerics.wide_weights
+    if entry.type is not None and entry.type not in (*weight_types, *wide):
         besides = f", and {', '.join(wide)} in two planes" if wide else ""
-        yield "type", f"{entry.type} where the machine has {', '.join(known)} weights{besides}; give one of these"
+        yield "type", f"{entry.type} where the machine has {', '.join(weight_types)} weights{besides}; give one of these"
     if entry.scales == "channel" and not numerics.weights_per_channel:
         yield "scales", "the machine has one scale for all weights of a layer (numerics.weights_per_channel); use tensor"
     sizes = () if numerics.groups is None else numerics.groups.sizes
     if isinstance(entry.scales, int) and entry.scales not in sizes:
-        known = f"use {', '.join(map(str, sizes))}, channel or tensor" if sizes else "use channel or tensor"
-        yield "scales", f"the machine has no groups of {entry.scales} weights (engines.mac.groups); {known}"
+        weight_types = f"use {', '.join(map(str, sizes))}, channel or tensor" if sizes else "use channel or tensor"
+        yield "scales", f"the machine has no groups of {entry.scales} weights (engines.mac.groups); {weight_types}"
 
 
 def machine_faults(entry: Entry, numerics: Numerics) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a parameters file holds, of ranges or scales, types and what was repaired."""
+"""Define the content of a parameters file: ranges or scales, types, and repaired values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from toolchain.ir.graph import Quant
 
 @dataclass(frozen=True)
 class Parameters:
-    """`tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point.
-    types: of those whose codes are not of the machine's first type. By node of the selected graph, `weights`: which of its
-    weights share a scale where that is not the machine's choice; `weight_types`: their type, where it is not."""
+    """A set of quantization parameters.
+
+    `tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point.
+    `types`: types of tensors whose codes are not of the machine's first type.
+    `weights`: weights that share a scale, by node of the selected graph, where that is not the machine's choice.
+    `weight_types`: type of a node's weights, where it is not the machine's choice.
+    """
 
     tensors: Mapping[str, Range | Quant]
     observer: str = "minmax"
@@ -37,10 +41,10 @@ class Parameters:
     @property
     def quantization(self) -> Quantization:
         """All of it: ranges, types, scales of weights, and what was repaired."""
-        found = Quantization({}) if self.repair is None else self.repair.quantization
-        scaled = {n: replace(found.layers.get(n, AS_IN_THE_MODEL), scaling=s) for n, s in self.weights.items()}
-        layers = {**found.layers, **scaled}
-        return replace(found, ranges=self.tensors, types=self.types, layers=layers, weight_types=self.weight_types)
+        repaired = Quantization({}) if self.repair is None else self.repair.quantization
+        scaled = {n: replace(repaired.layers.get(n, AS_IN_THE_MODEL), scaling=s) for n, s in self.weights.items()}
+        layers = {**repaired.layers, **scaled}
+        return replace(repaired, ranges=self.tensors, types=self.types, layers=layers, weight_types=self.weight_types)
 
     def quant(self, name: str, numerics: Numerics) -> Quant:
         """Scale and zero point of a tensor on a machine."""
@@ -49,5 +53,5 @@ class Parameters:
 
 
 def of_type(codes: CodeType | None, numerics: Numerics) -> Numerics:
-    """Of tensors of this type, None: of the machine's first."""
+    """Return the numerics of tensors of this type, None: of the machine's first type."""
     return numerics.of(numerics.activation if codes is None else codes)

@@ -32,26 +32,31 @@ def read_parameters(
     path: Path,
     *,
     tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None = None,
-    known: Collection[str] | None = None,
+    allowed: Collection[str] | None = None,
     called: Mapping[str, str] = _AS_THEY_ARE,
     layers: Callable[[], Collection[str]] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
-    """Of a file of ours, or of AIMET's encodings by its suffix. tensors: those that must have an entry, which may hang on what
-    was repaired; known: those that may have one (default: no others); called: another name, which people are told and an entry
-    may have instead; layers: that have weights, asked for last; numerics: the machine that must be able to express the scales.
-    Raises ConfigError with every fault as `file:line: path: reason`; CompileError where what was repaired is not of this
-    model."""
+    """Read a parameters file of this project, or AIMET's encodings by its suffix.
+
+    `tensors`: tensors that must have an entry, which may depend on the repair.
+    `allowed`: tensors that may have an entry (default: no others).
+    `called`: another name, which messages use and an entry may have instead.
+    `layers`: returns the layers that have weights; called last.
+    `numerics`: numerics of the machine that must be able to express the scales.
+
+    Raise ConfigError with every fault as `file:line: path: reason`. Raise CompileError where the repair is not of this model.
+    """
     if path.suffix in SUFFIXES:
-        wanted = tensors(Quantization({})) if callable(tensors) else tensors
-        return _encoded(path, wanted or (), called, numerics)
+        required = tensors(Quantization({})) if callable(tensors) else tensors
+        return _read_encodings_file(path, required or (), called, numerics)
     source = _numbers(read_yaml(path, str(path)))
     if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
     file, faults = _readable(source)
     try:
         repair = None if file.repair is None else repair_of(file.repair, path)
-        faults += _faults_of(file, repair, source, tensors, known, called, layers, numerics)
+        faults += _faults_of(file, repair, source, tensors, allowed, called, layers, numerics)
     except CompileError:
         if faults:
             raise ConfigError(faults) from None
@@ -67,13 +72,15 @@ def read_parameters(
 
 
 def _readable(source: Source) -> tuple[File, list[str]]:
-    """What of the file has the right form, and the faults of the rest. Raises ConfigError: it is no such file at all."""
+    """Return the part of the file that has the right form, and the faults of the rest. Raise ConfigError where it is no such file
+    at all.
+    """
     file, faults = validate(File, source)
     if file is not None:
         return file, []
-    given = source.data
-    sections = isinstance(given, dict) and all(isinstance(given.get(s, {}), dict) for s in ("tensors", "weights"))
-    if not sections or "tensors" not in given or given.get("version") != VERSION:
+    data = source.data
+    sections = isinstance(data, dict) and all(isinstance(data.get(s, {}), dict) for s in ("tensors", "weights"))
+    if not sections or "tensors" not in data or data.get("version") != VERSION:
         raise ConfigError(faults)
 
     def sound(model: type[BaseModel], entry: Any) -> bool:
@@ -81,11 +88,11 @@ def _readable(source: Source) -> tuple[File, list[str]]:
 
     rest = {
         "version": VERSION,
-        "tensors": {name: entry for name, entry in given["tensors"].items() if sound(Entry, entry)},
-        "weights": {name: entry for name, entry in given.get("weights", {}).items() if sound(Weights, entry)},
+        "tensors": {name: entry for name, entry in data["tensors"].items() if sound(Entry, entry)},
+        "weights": {name: entry for name, entry in data.get("weights", {}).items() if sound(Weights, entry)},
     }
-    if "repair" in given and sound(RepairSection, given["repair"]):
-        rest["repair"] = given["repair"]
+    if "repair" in data and sound(RepairSection, data["repair"]):
+        rest["repair"] = data["repair"]
     return File.model_validate_json(json.dumps(rest)), faults
 
 
@@ -94,19 +101,21 @@ def _faults_of(
     repair: Repair | None,
     source: Source,
     tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None,
-    known: Collection[str] | None,
+    allowed: Collection[str] | None,
     called: Mapping[str, str],
     layers: Callable[[], Collection[str]] | None,
     numerics: Numerics | None,
 ) -> list[str]:
-    """Of the part that has the right form. Which tensors and layers there are hangs on the repair: where that cannot be read,
-    nothing is said of names. Raises CompileError: what was repaired is not of this model."""
+    """Return the faults of the part that has the right form.
+    The tensors and layers depend on the repair; where it cannot be read, names are not checked.
+    Raise CompileError where the repair is not of this model.
+    """
     faults: list[str] = []
     if repair is not None or source.data.get("repair") is None:
         if callable(tensors):
             tensors = tensors(Quantization({}) if repair is None else repair.quantization)
         if tensors is not None:
-            faults += name_faults(source, tensors, tensors if known is None else known, called)
+            faults += name_faults(source, tensors, tensors if allowed is None else allowed, called)
         if layers is not None and source.data.get("weights"):
             faults += layer_faults(file, source, layers())
     if numerics is None:
@@ -124,21 +133,24 @@ def _faults_of(
     return faults
 
 
-def _encoded(path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None) -> Parameters:
+def _read_encodings_file(
+    path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None
+) -> Parameters:
     """An AIMET file names the tensors of the framework's graph as well: those that nobody asks for are passed over."""
-    given, types = read_encodings(path, numerics)
-    absent = dict.fromkeys(called.get(n, n) for n in tensors if n not in given and called.get(n, n) not in given)
+    entries, types = read_encodings(path, numerics)
+    absent = dict.fromkeys(called.get(n, n) for n in tensors if n not in entries and called.get(n, n) not in entries)
     if absent:
         raise ConfigError(
             [
-                f"{path}: tensor {n!r} of the model has no activation encoding{suggestion(n, given)}; add it, or calibrate with "
+                f"{path}: tensor {n!r} of the model has no activation encoding{suggestion(n, entries)}; add it, or calibrate "
+                "with "
                 "scripts/calibrate.py"
                 for n in absent
             ]
         )
-    wanted = {*tensors, *(called.get(n, n) for n in tensors)}
-    kept = {n: e for n, e in given.items() if not tensors or n in wanted}
-    return Parameters(kept, types={n: codes for n, codes in types.items() if n in kept})
+    required = {*tensors, *(called.get(n, n) for n in tensors)}
+    selected = {n: e for n, e in entries.items() if not tensors or n in required}
+    return Parameters(selected, types={n: codes for n, codes in types.items() if n in selected})
 
 
 def _numbers(source: Source) -> Source:

@@ -16,8 +16,9 @@ _TAILS = {"values", "below", "above"}
 
 
 class Entry(BaseModel):
-    """Of one tensor: its range and, where it was measured, how sure its ends are (`Tails`) and the step of its values; or scale
-    and zero point; its type."""
+    """An entry of one tensor: its range, or scale and zero point; and its type.
+    A measured range has the certainty of its ends (`Tails`) and the step of its values as well.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     low: FiniteFloat | None = None
@@ -32,9 +33,9 @@ class Entry(BaseModel):
 
     @model_validator(mode="after")
     def _one_form(self) -> Entry:
-        given = {key for key, value in self.__dict__.items() if value is not None and key != "type"}
-        tails = given & _TAILS
-        if given - _TAILS - {"step"} not in ({"low", "high"}, {"scale", "zero_point"}):
+        keys = {key for key, value in self.__dict__.items() if value is not None and key != "type"}
+        tails = keys & _TAILS
+        if keys - _TAILS - {"step"} not in ({"low", "high"}, {"scale", "zero_point"}):
             raise ValueError("needs low and high, or scale and zero_point, and not both")
         if tails and (tails != _TAILS or self.low is None):
             raise ValueError("values, below and above stand beside low and high, all three or none")
@@ -54,7 +55,10 @@ def _scales(value: Any) -> str | int | None:
 
 
 class Weights(BaseModel):
-    """Of one layer. scales: one for all, one an output channel, or one for so many weights along the reduction."""
+    """An entry of the weights of one layer.
+
+    `scales`: one scale for all, one for each output channel, or one for so many weights along the reduction.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     scales: Annotated[Literal["tensor", "channel"] | int | None, PlainValidator(_scales)] = None
@@ -74,7 +78,7 @@ class Weights(BaseModel):
         return WeightScaling(None if self.scales == "tensor" else 0, group)
 
 
-def _whole(value: object) -> object:
+def _require_integer(value: object) -> object:
     """YAML's `yes` is True, which equals 1."""
     if isinstance(value, bool):
         raise ValueError(f"must be 1, got {str(value).lower()}")
@@ -85,7 +89,7 @@ class File(BaseModel):
     """The whole file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    version: Annotated[Literal[1], BeforeValidator(_whole)]
+    version: Annotated[Literal[1], BeforeValidator(_require_integer)]
     model: str = ""
     hardware: str = ""
     observer: str = "minmax"

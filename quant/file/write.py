@@ -16,8 +16,10 @@ from toolchain.ir.graph import Quant
 
 
 def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None = None) -> str:
-    """The file's text; reading it back gives the same parameters, every float to the last bit. arrays: name and bytes of the
-    file with the codes that repair chose."""
+    """Return the file's text; reading it back gives the same parameters, every float to the last bit.
+
+    `arrays`: name and bytes of the file with the codes that repair chose.
+    """
     lines = [
         "# Quantization parameters. Edit them and give the file back with --quant.",
         "# A tensor has either low and high, the real values to be covered (the build chooses the scale that its machine can",
@@ -55,14 +57,14 @@ def _tails_text(r: Range) -> str:
 
 
 def _weight_lines(parameters: Parameters) -> Iterator[str]:
-    """Of each layer that has scales or a type of its own."""
+    """Yield the lines of each layer that has its own scales or type."""
     scales, types = parameters.weights, parameters.weight_types
     if scales or types:
         yield "weights:"
     for name in dict.fromkeys((*scales, *types)):
-        said = [f"scales: {_scales_text(scales[name])}"] if name in scales else []
-        said += [f"type: {types[name]}"] if name in types else []
-        yield f"  {_text(name)}: {{{', '.join(said)}}}"
+        entries = [f"scales: {_scales_text(scales[name])}"] if name in scales else []
+        entries += [f"type: {types[name]}"] if name in types else []
+        yield f"  {_text(name)}: {{{', '.join(entries)}}}"
 
 
 def _scales_text(scaling: WeightScaling) -> str:
@@ -76,8 +78,8 @@ def write_parameters(path: Path, parameters: Parameters) -> None:
     if repair is None or not repair.quantization.layers:
         write_atomically(path, render_parameters(parameters).encode())
         return
-    beside, data = array_file(path), pack_layers(repair.quantization.layers)
-    write_files({beside: data, path: render_parameters(parameters, (beside.name, data)).encode()})
+    codes_path, data = array_file(path), pack_layers(repair.quantization.layers)
+    write_files({codes_path: data, path: render_parameters(parameters, (codes_path.name, data)).encode()})
 
 
 def _repair_lines(section: Mapping[str, Any]) -> list[str]:

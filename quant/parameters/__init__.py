@@ -1,4 +1,4 @@
-"""From ranges and weights to what a machine computes with: scales, zero points, codes, biases, rounding offsets."""
+"""Compute a machine's parameters from ranges and weights: scales, zero points, codes, biases, rounding offsets."""
 
 from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range, with_room
 from quant.parameters.bias_offsets import Compensation, bias_compensation

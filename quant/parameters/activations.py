@@ -1,4 +1,4 @@
-"""From the range of an activation to its scale and zero point."""
+"""Compute scale and zero point from the range of an activation."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ROUNDS = 8  # until room and span agree, to far less than a code
 
 
 def activation_quant(r: Range, numerics: Numerics) -> Quant:
-    """The scale and zero point whose codes cover `r` and 0, with `spare_bits` of their type to spare.
+    """Return the scale and zero point whose codes cover `r` and 0, with the `spare_bits` of their type unused.
 
-    Where scales are powers of two: the power and zero point of least squared error for values spread evenly over `r`,
-    which may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
-    Elsewhere the scale of values that have a step is a whole part of that, where the step is no finer than the codes.
+    Where scales are powers of two, the result has least squared error for values spread evenly over `r`.
+    Such a scale may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
+    Elsewhere the scale of values with a step is that step over an integer, where the step is no finer than the codes.
     """
     step, r = r.step, r.with_zero()
     if numerics.scale.kind == "pow2":
@@ -42,9 +42,12 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
 
 
 def with_room(r: Range, within: ClippedRange | None, numerics: Numerics) -> Range:
-    """`r` as measured, with room for values that were not seen: as much as its tails make worth its codes. Of a tensor that
-    depends on all earlier steps of a sequence twice the range, where its codes have bits to spare. numerics: of these codes.
-    within: what values of such a tensor lie in; None: it is none."""
+    """Return `r` with room for unseen values: as much as its tails make worth its codes.
+    A tensor that depends on all earlier steps of a sequence gets twice the range, where its codes have bits to spare.
+
+    `numerics`: numerics of these codes.
+    `within`: bounds of the values of such a tensor; None: it is no such tensor.
+    """
     wider = _with_tails(r, numerics)
     if r.step is not None and _covering(r, numerics).scale <= r.step < _covering(wider, numerics).scale:
         wider = r  # what has steps ends where the codes of its converter do
@@ -56,10 +59,14 @@ def with_room(r: Range, within: ClippedRange | None, numerics: Numerics) -> Rang
 
 
 def _with_tails(r: Range, numerics: Numerics) -> Range:
-    """The range of least expected squared error. Steps of size d cost d² / 12. After n values the next lies beyond an end with
-    chance 1 / n, and x beyond it with exp(-x / a) of that, a the mean excess: clipped there it costs 2 a² / n exp(-x / a). Their
-    sum is least at x = a ln(12 a steps² / (n span)), of the span with its room, which is at most as much again. Scales that are
-    powers of two leave room anyhow, and a little more would double them."""
+    """Return the range of least expected squared error.
+
+    Steps of size d cost d² / 12. After n values the next lies beyond an end with chance 1 / n. It lies x beyond with exp(-x /
+    a) of
+    that, a the mean excess; clipped there it costs 2 a² / n exp(-x / a). The sum is least at x = a ln(12 a steps² / (n span)).
+    The span includes its room, which is at most as much again. Scales that are powers of two leave room anyhow, and a little
+    more would double them.
+    """
     span, tails, codes = r.with_zero().span, r.tails, numerics.activation
     if tails is None or span == 0 or codes.is_wide or numerics.scale.kind == "pow2":
         return r
@@ -83,12 +90,13 @@ def quant_range(quant: Quant, numerics: Numerics) -> Range:
 
 
 def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
-    """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express; where
-    their tails are worth room, over another value beyond each end too."""
-    seen = histogram.extremes
-    roomy = with_room(seen, None, numerics)
+    """Return the range of least mean squared rounding and clipping error over the values, within what `numerics` can express.
+    Where the tails are worth room, the error counts another value beyond each end too.
+    """
+    extremes = histogram.extremes
+    roomy = with_room(extremes, None, numerics)
     full = roomy.with_zero()
-    low, high, counts = histogram.bins() if roomy is seen else _with_others(seen, histogram)
+    low, high, counts = histogram.bins() if roomy is extremes else _with_others(extremes, histogram)
     if not counts.size or full.span == 0 or numerics.activation.is_wide:  # what is clipped costs more than bits to spare
         return full
     if numerics.scale.kind == "pow2":
@@ -104,13 +112,13 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
     return quant_range(_least_error(low, high, counts, [_covering(r, numerics) for r in ends], numerics), numerics)
 
 
-def _with_others(seen: Range, histogram: Histogram) -> tuple[Array, Array, Array]:
-    """As `Histogram.bins`, with a value more beyond each end, spread as its tail is."""
+def _with_others(extremes: Range, histogram: Histogram) -> tuple[Array, Array, Array]:
+    """Return the bins of the histogram with one more value beyond each end, spread as its tail is."""
     low, high, counts = histogram.bins()
-    assert seen.tails is not None
+    assert extremes.tails is not None
     edges = np.linspace(0, 8, 17)  # in means of an exponential tail
     share = np.exp(-edges[:-1]) - np.exp(-edges[1:])
-    for end, mean in ((seen.low, -seen.tails.below), (seen.high, seen.tails.above)):
+    for end, mean in ((extremes.low, -extremes.tails.below), (extremes.high, extremes.tails.above)):
         if mean:
             beyond = np.sort(end + mean * np.stack([edges[:-1], edges[1:]]), axis=0)
             low, high, counts = np.append(low, beyond[0]), np.append(high, beyond[1]), np.append(counts, share)
@@ -118,7 +126,10 @@ def _with_others(seen: Range, histogram: Histogram) -> tuple[Array, Array, Array
 
 
 def _covering(r: Range, numerics: Numerics, step: float | None = None) -> Quant:
-    """step: a whole part of which the scale shall be, where it can: then multiples of it lose nothing."""
+    """Return the scale and zero point that cover a range.
+
+    `step`: the scale shall be this step over an integer where possible; then multiples of it lose nothing.
+    """
     first, last = (limit >> numerics.activation.spare_bits for limit in numerics.activation.limits)
     if numerics.symmetric_activations:
         return Quant(_part_of(step, float(max(r.high / last, r.low / first, SMALLEST_SCALE))), 0)
@@ -144,7 +155,7 @@ def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
     """The covering power of two and the three below it, each with zero points that keep the low end, the high end, the middle."""
     first, last = numerics.activation.limits
     exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
-    found: dict[Quant, None] = {}
+    candidates: dict[Quant, None] = {}
     for e in range(exponent, exponent - 4, -1):
         scale = max(2.0**e, SMALLEST_SCALE)
         low, high = r.low / scale, r.high / scale
@@ -153,8 +164,8 @@ def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
             _zero_point(high - (last - first), first, last),
             _zero_point((low + high - (last - first)) / 2, first, last),
         )  # fmt: skip
-        found |= {Quant(scale, zero_point): None for zero_point in points}
-    return list(found)
+        candidates |= {Quant(scale, zero_point): None for zero_point in points}
+    return list(candidates)
 
 
 def _least_error(low: Array, high: Array, counts: Array, candidates: list[Quant], numerics: Numerics) -> Quant:

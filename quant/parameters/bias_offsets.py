@@ -1,4 +1,4 @@
-"""What makes a machine that floors or truncates round to nearest: offsets on its biases."""
+"""Compute offsets on biases that make a machine that floors or truncates round to nearest."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Compensation:
-    """offsets: int64[oc], to be added to the bias codes; output_zero_point: to be given to the machine in the place of the
-    tensor's. With both, rounding is to nearest, halves up: exactly so where `exact` (bool[oc]), else off by at most half an
-    accumulator step. `complete`: False where this machine cannot be brought to round to nearest."""
+    """A compensation of a machine's rounding.
+
+    `offsets`: int64[oc], to be added to the bias codes.
+    `output_zero_point`: to be passed to the machine in the place of the tensor's. With both, rounding is to nearest, halves up.
+    `exact`: bool[oc], where that is exact; elsewhere it is off by at most half an accumulator step.
+    `complete`: False where this machine cannot be brought to round to nearest.
+    """
 
     offsets: Array
     output_zero_point: int
@@ -38,13 +42,16 @@ def bias_compensation(
     peak: Array | None = None,
     name: str = "bias",
 ) -> Compensation:
-    """What makes a machine that rounds by `floor` or `truncate` round to nearest, through the bias alone.
+    """Return the bias compensation that makes a machine that rounds by `floor` or `truncate` round to nearest.
 
-    scale: float64[oc], the requantization (multiplier / 2**shift, exact); clamp_low: the least output code that is let through.
-    floor: half an output step, in accumulator units. truncate is toward zero, so the sum is moved to where no value that
+    `scale`: float64[oc], the requantization (multiplier / 2**shift, exact).
+    `clamp_low`: the least output code that the clamp lets through.
+
+    With floor it is half an output step, in accumulator units. With truncate, which is toward zero, the sum moves until no
+    value that
     survives the clamp is negative, and the output zero point moves back. Machines without zero points can do so only for outputs
-    clamped at zero (after Relu); for others no offset is taken.
-    Other roundings need nothing. Raises CompileError where the offset overflows.
+    clamped at zero (after Relu); other outputs get no offset. Other roundings need nothing.
+    Raise CompileError where the offset overflows.
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64))
     rounding = numerics.rounding_of(operation)
@@ -54,21 +61,21 @@ def bias_compensation(
         return Compensation(unchanged, output.zero_point, np.ones(scale.shape, bool), True)
     lift = output.zero_point - clamp_low if rounding is Rounding.TRUNCATE else 0
     power = np.frexp(scale)[0] == 0.5
-    whole = power & (scale >= 1)  # a left shift rounds nothing
+    is_left_shift = power & (scale >= 1)  # a left shift rounds nothing
     complete = not (lift and numerics.symmetric_activations)
     if complete:
-        steps = lift + np.where(whole, 0.0, 0.5)
+        steps = lift + np.where(is_left_shift, 0.0, 0.5)
     else:
         # truncation errs alike on both sides of zero: an offset that mends one worsens the other
         lift, steps = 0, np.zeros(scale.shape)
-    wanted = steps / scale
-    offsets = np.rint(wanted)
+    real_offsets = steps / scale
+    offsets = np.rint(real_offsets)
     if peak is not None:
         # An offset is half a step of the output: where that outgrows the accumulators, every sum rounds to nothing anyway.
         room = numerics.largest_sum - peak
         offsets = offsets if lift else np.clip(offsets, -room, room)
         _refuse_overflow(np.abs(offsets) + peak, numerics, name)
-    exact = power & (offsets == wanted) & (complete | whole)
+    exact = power & (offsets == real_offsets) & (complete | is_left_shift)
     return Compensation(offsets.astype(np.int64), output.zero_point - lift, exact, complete)
 
 

@@ -1,4 +1,4 @@
-"""From float biases to codes that no accumulator overflows with."""
+"""Compute bias codes from float biases so that no accumulator overflows."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ class RaisedScale:
 
 @dataclass(frozen=True, eq=False)
 class BiasQuant:
-    """codes: int32[oc] (int64 with weights in groups), at scale input x weight; `weight` as it must be used with them; peak:
-    int64[oc], the largest magnitude that the accumulator, or accumulator and bias together, can reach with any input."""
+    """A record of bias codes.
+
+    `codes`: int32[oc] (int64 with weights in groups), at scale input x weight.
+    `weight`: the weights that must be used with them.
+    `peak`: int64[oc], the largest magnitude that the accumulator, or accumulator and bias together, can reach with any input.
+    """
 
     codes: Array
     weight: WeightQuant
@@ -48,12 +52,16 @@ def bias_quant(
     *,
     name: str = "bias",
 ) -> BiasQuant:
-    """Bias codes such that no input whatever overflows an accumulator, in any order of summation.
+    """Return bias codes such that no input overflows an accumulator, in any order of summation.
 
-    bias: float[oc] or None; w: the float weights that `weight` holds codes of. Where a channel's bias or products do not fit,
-    its weight scale is enlarged (a power of two where the machine has only those) and noted in `enlarged`.
-    For a bias that costs nothing: the weights' rounding stays far below a step of an output that holds such a bias.
-    Raises CompileError where the products alone would cost more than half of the weight's bits.
+    `bias`: float[oc] or None.
+    `w`: the float weights that `weight` holds codes of.
+
+    Where a channel's bias or products do not fit, its weight scale is enlarged and noted in `enlarged`. It is a power of two
+    where the
+    machine has only those. For a bias that costs nothing, since the weights' rounding stays far below a step of an output that
+    holds such
+    a bias. Raise CompileError where the products alone would cost more than half of the weight's bits.
     """
     channels = w.shape[weight.axis]
     real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)
@@ -89,7 +97,7 @@ def bias_quant(
 def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tuple[Array, Array, Array]:
     """-> float64[oc] peak of the products, peak with the bias, bias codes."""
     first, last = numerics.activation.limits
-    rows = np.moveaxis(weight.whole, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
+    rows = np.moveaxis(weight.integers, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
     at_first, at_last = rows * (first - x.zero_point), rows * (last - x.zero_point)
     low, high = np.minimum(at_first, at_last).sum(1), np.maximum(at_first, at_last).sum(1)
     codes = np.rint(real / (x.scale * weight.scales))
@@ -106,7 +114,9 @@ def _enlargement(over: Array, scales: int, numerics: Numerics, spare: float) -> 
 
 
 def _refuse_lost_bits(total: Array, causes: Array, weight: WeightQuant, numerics: Numerics, name: str) -> None:
-    """Of groups it is their scales that lose them."""
+    """Raise CompileError where enlarged scales cost more than half of the bits; in groups it is the groups' scales that lose
+    them.
+    """
     bits, what = numerics.weight.bits, "its weights"
     if weight.groups is not None:
         bits, what = form_of(numerics).scale_bits, "the scales of its groups"

@@ -17,26 +17,29 @@ from quant.parameters.weight_scales import SMALLEST_CHANNEL, weight_scales
 from toolchain.ir.file_quantization import FileWeightGroups
 
 Array = NDArray[Any]
-_WHOLE = 2.0**-16  # of a scale: as near to a whole zero point as float32 says one
+_POINT_TOLERANCE = 2.0**-16  # of a scale: as near to a whole zero point as float32 says one
 
 
 class RealGroups(NamedTuple):
-    """What groups mean: float64[o, g], not negative, and float64[o, g] or None."""
+    """A pair of real scales and minima of groups: float64[o, g], not negative, and float64[o, g] or None."""
 
     scales: Array
     minima: Array | None
 
 
 def form_of(numerics: Numerics) -> GroupForm:
-    """What the machine has of groups. Raises ValueError where it has none."""
+    """Return what the machine has of groups. Raise ValueError where it has none."""
     if numerics.groups is None:
         raise ValueError("a machine without groups of weights")
     return numerics.groups
 
 
 def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> RealGroups:
-    """Of weights float64[o, k]: a scale that covers the group, or loses least (`method`), from its least to its largest weight
-    where the machine has minima, else symmetric."""
+    """Return scales and minima of groups for weights float64[o, k].
+    A scale covers its group, or loses least (`method`). It goes from the least to the largest weight where the machine has
+    minima, else it is
+    symmetric.
+    """
     count, first_last = group_count(rows.shape[1], size), weight_code_range(numerics.weight)
     missing = ((0, 0), (0, count * size - rows.shape[1]))
     if not form_of(numerics).minimum_bits:
@@ -50,22 +53,26 @@ def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> 
 
 
 def channel_scales(real: RealGroups, numerics: Numerics) -> Array:
-    """float64[o], or [1] where channels share one: the least at which scales and minima of all groups are whole numbers of their
-    bits; a channel of zeros takes the largest of the others."""
+    """Return float64[o], or [1] where channels share one: the least scales at which scales and minima of all groups fit their
+    bits.
+    A channel of zeros takes the largest scale of the others.
+    """
     form = form_of(numerics)
-    needed = real.scales.max(1, initial=0.0) / form.largest_scale
+    required = real.scales.max(1, initial=0.0) / form.largest_scale
     if real.minima is not None and real.minima.any():
-        needed = np.maximum(needed, np.abs(real.minima).max(1) / form.largest_minimum)
+        required = np.maximum(required, np.abs(real.minima).max(1) / form.largest_minimum)
     if not numerics.weights_per_channel:
-        needed = needed.max(keepdims=True)
+        required = required.max(keepdims=True)
     if numerics.scale.kind == "pow2":
-        needed = np.where(needed > 0, np.exp2(np.ceil(np.log2(np.where(needed > 0, needed, 1.0)))), 0.0)
-    largest = float(needed.max(initial=0.0)) or 2.0**-7
-    return np.where(needed > 0, np.maximum(needed, largest * SMALLEST_CHANNEL), largest)
+        required = np.where(required > 0, np.exp2(np.ceil(np.log2(np.where(required > 0, required, 1.0)))), 0.0)
+    largest = float(required.max(initial=0.0)) or 2.0**-7
+    return np.where(required > 0, np.maximum(required, largest * SMALLEST_CHANNEL), largest)
 
 
 def round_groups(real: RealGroups, scales: Array, size: int, form: GroupForm) -> WeightGroups:
-    """At these scales of channels, rounded to nearest. A scale above zero stays so: its codes then still say something."""
+    """Return the groups rounded to nearest at these scales of channels.
+    A scale above zero stays above zero, so that its codes keep their meaning.
+    """
     step = scales.reshape(-1, 1)
     m = np.clip(np.rint(real.scales / step), np.where(real.scales > 0, 1, 0), form.largest_scale).astype(np.int32)
     if real.minima is None or not form.minimum_bits:
@@ -91,23 +98,25 @@ def group_codes(w: Array, groups: WeightGroups, scales: Array, limits: tuple[int
     return np.clip(np.rint(codes), *limits).astype(np.int8).reshape(w.shape)
 
 
-def fitting_codes(given: FileWeightGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
-    """The same weights in the machine's codes: those of another range (0 to 15 of 4 bits) move by one number, and their minima
-    with them; where whole zero points do the same, codes move by these and there are no minima. None where the machine has no
-    such groups, or its codes hold no such range."""
+def fitting_codes(file_groups: FileWeightGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
+    """Return the same weights in the machine's codes, None where it has no such groups or its codes hold no such range.
+    Codes of another range (0 to 15 of 4 bits) move by one number, and their minima with them. Where integer zero points do the
+    same, codes
+    move by these and there are no minima.
+    """
     form, (first, last) = numerics.groups, numerics.weight.limits
-    if form is None or given.size not in form.sizes:
+    if form is None or file_groups.size not in form.sizes:
         return None
-    scales = np.asarray(given.scales, np.float64)
-    minima = np.zeros_like(scales) if given.minima is None else np.asarray(given.minima, np.float64)
+    scales = np.asarray(file_groups.scales, np.float64)
+    minima = np.zeros_like(scales) if file_groups.minima is None else np.asarray(file_groups.minima, np.float64)
     points = np.rint(np.divide(-minima, scales, out=np.zeros_like(minima), where=scales != 0))
-    whole = np.abs(minima + points * scales) <= _WHOLE * np.abs(scales)
-    low, high = int(given.codes.min(initial=0)), int(given.codes.max(initial=0))
+    has_integer_point = np.abs(minima + points * scales) <= _POINT_TOLERANCE * np.abs(scales)
+    low, high = int(file_groups.codes.min(initial=0)), int(file_groups.codes.max(initial=0))
     moved = high - last if high > last else min(low - first, 0)
-    for each, found in ((points, None), (np.full_like(points, moved), minima + moved * scales)):
-        codes = given.codes - spread(each, given.size, given.codes.shape[1])
-        codes = np.where(spread(scales, given.size, codes.shape[1]) < 0, -codes, codes)
+    for each, new_minima in ((points, None), (np.full_like(points, moved), minima + moved * scales)):
+        codes = file_groups.codes - spread(each, file_groups.size, file_groups.codes.shape[1])
+        codes = np.where(spread(scales, file_groups.size, codes.shape[1]) < 0, -codes, codes)
         fits = codes.min(initial=0) >= first and codes.max(initial=0) <= last
-        if fits and (whole.all() if found is None else form.minimum_bits or not found.any()):
-            return codes.astype(np.int8), RealGroups(np.abs(scales), found)
+        if fits and (has_integer_point.all() if new_minima is None else form.minimum_bits or not new_minima.any()):
+            return codes.astype(np.int8), RealGroups(np.abs(scales), new_minima)
     return None

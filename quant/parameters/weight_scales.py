@@ -20,7 +20,10 @@ _FLOAT32 = 2.0**-22  # of a ratio of two float32 numbers, each rounded
 
 
 def weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
-    """rows: float64[channels, n] -> float64[channels]."""
+    """Return float64[channels], the scale of each channel.
+
+    `rows`: float64[channels, n].
+    """
     first, last = weight_code_range(numerics.weight)
     peaks = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))
     covering = peaks / last
@@ -43,12 +46,12 @@ def _exact_scales(rows: Array, peaks: Array, scales: Array, last: int) -> Array:
     codes, fractions = _ratios(last)
     head = np.abs(rows[:, :4]) / np.where(peaks > 0, peaks, 1.0)[:, None]
     at = np.minimum(np.searchsorted(fractions, head - _FLOAT32), len(fractions) - 1)
-    left = np.flatnonzero((peaks > 0) & (np.abs(fractions[at] - head) <= _FLOAT32).all(1))  # of common weights next to none
+    remaining = np.flatnonzero((peaks > 0) & (np.abs(fractions[at] - head) <= _FLOAT32).all(1))  # of common weights next to none
     scales = scales.copy()
-    for code in codes if left.size else ():
-        found = left[_whole(rows, left, peaks / code, last * _FLOAT32)]
-        scales[found] = peaks[found] / code
-        left = np.setdiff1d(left, found)
+    for code in codes if remaining.size else ():
+        exact = remaining[_are_multiples(rows, remaining, peaks / code, last * _FLOAT32)]
+        scales[exact] = peaks[exact] / code
+        remaining = np.setdiff1d(remaining, exact)
     return scales
 
 
@@ -59,25 +62,26 @@ def _ratios(last: int) -> tuple[Array, Array]:
     return codes, np.unique(np.concatenate([np.arange(n + 1) / n for n in codes]))
 
 
-def _whole(rows: Array, at: Array, scales: Array, tolerance: float) -> Array:
-    """bool: which of the rows `at` are whole multiples of their scales. The first columns tell most of those that are not."""
-    whole = np.ones(len(at), bool)
+def _are_multiples(rows: Array, at: Array, scales: Array, tolerance: float) -> Array:
+    """Return bool: which of the rows `at` are integer multiples of their scales; the first columns rule out most of the
+    others."""
+    multiple = np.ones(len(at), bool)
     for left, right in ((0, 64), (64, 4096), (4096, rows.shape[1])):
-        some = at[whole]
+        some = at[multiple]
         steps = rows[some, left:right] / scales[some, None]
-        whole[whole] = (np.abs(steps - np.rint(steps)) <= tolerance).all(1)
-    return whole
+        multiple[multiple] = (np.abs(steps - np.rint(steps)) <= tolerance).all(1)
+    return multiple
 
 
 def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) -> Array:
-    """For each row the candidate of least squared error; among equals the first. In blocks that stay in the cache."""
+    """Return for each row the candidate of least squared error, among equals the first; blocks stay in the cache."""
     scales = np.stack(candidates)
     errors = np.zeros(scales.shape)
     columns = min(rows.shape[1], _BLOCK) or 1
     height = max(_BLOCK // columns, 1)
     for top in range(0, rows.shape[0], height):
-        for left in range(0, rows.shape[1], columns):
-            block = rows[top : top + height, left : left + columns]
+        for first_column in range(0, rows.shape[1], columns):
+            block = rows[top : top + height, first_column : first_column + columns]
             for i, scale in enumerate(scales[:, top : top + height, None]):
                 steps = block / scale
                 steps -= np.clip(np.rint(steps), first, last)

@@ -1,4 +1,4 @@
-"""From float weights to their codes and scales."""
+"""Compute codes and scales of float weights."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ _COARSE_STEPS = 2.0**10  # multipliers below this round a scale by more than 2**
 
 @dataclass(frozen=True, eq=False)
 class WeightQuant:
-    """real = scales (along `axis`; one for all where it has one entry) x codes, or, where there are groups, x what they make of
-    the codes. codes: int8, in the weights' shape, whose first dimension is `axis` where there are groups."""
+    """A set of quantized weights: real = scales (along `axis`; one for all where it has one entry) x codes.
+    With groups, the codes are replaced by the integers that groups make of them.
+
+    `codes`: int8, in the weights' shape, whose first dimension is `axis` where there are groups.
+    """
 
     codes: Array
     scales: Array
@@ -44,26 +47,26 @@ class WeightQuant:
 
     @property
     def scaling(self) -> WeightScaling:
-        """Which weights share a scale."""
+        """Return which weights share a scale."""
         group = 0 if self.groups is None else self.groups.size
         return WeightScaling(self.axis if len(self.scales) > 1 else None, group)
 
     @property
-    def whole(self) -> Array:
+    def integers(self) -> Array:
         """int8 or int32, in the weights' shape: what sums are made of."""
-        return self.codes if self.groups is None else self.groups.applied(self.codes)
+        return self.codes if self.groups is None else self.groups.apply_scales(self.codes)
 
     def steps(self) -> tuple[Array, Array]:
         """float64, each in the weights' shape: what one code more is worth, and what code 0 stands for."""
         scales = along(self.scales, self.axis, self.codes.ndim)
         if self.groups is None:
             return np.broadcast_to(scales, self.codes.shape), np.zeros(self.codes.shape)
-        zero = self.groups.applied(np.zeros_like(self.codes))
-        return (self.groups.applied(np.ones_like(self.codes)) - zero) * scales, zero * scales
+        zero = self.groups.apply_scales(np.zeros_like(self.codes))
+        return (self.groups.apply_scales(np.ones_like(self.codes)) - zero) * scales, zero * scales
 
-    def dequantized(self) -> Array:
+    def dequantize(self) -> Array:
         """float64, in the weights' shape."""
-        return self.whole * along(self.scales, self.axis, self.codes.ndim)
+        return self.integers * along(self.scales, self.axis, self.codes.ndim)
 
 
 def along(values: Array, axis: int, rank: int) -> Array:
@@ -82,14 +85,16 @@ def weight_quant(
     method: Literal["minmax", "mse"] | None = None,
     name: str = "weights",
 ) -> WeightQuant:
-    """Symmetric codes, a scale for each index of `axis` where the machine has them, else one for all.
+    """Return symmetric codes with a scale for each index of `axis` where the machine has such scales, else with one scale.
 
-    scaling: which weights share a scale, where that is to be another. In groups of neighbours along the reduction each has a
-    scale of its own, and a minimum where the machine has those; `axis` is the first then, and their order that of memory.
-    method: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
-    None: minmax at int8, mse at int4. Powers of two are always searched. Weights in small whole ratios, such as 1:3:9 of a
-    linear interpolation, take the finest scale that holds them exactly. A channel of zeros takes the largest scale of the
-    others, so that its bias keeps its bits. Raises CompileError: NaN or infinity.
+    `scaling`: which weights share a scale, where that is to be another. In groups of neighbours along the reduction, each has its
+    own scale, and a minimum where the machine has those. Then `axis` is the first, and their order that of memory.
+    `method`: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
+    None means minmax at int8, mse at int4. Powers of two are always searched.
+
+    Weights in small integer ratios, such as 1:3:9 of a linear interpolation, take the finest scale that holds them exactly. A
+    channel of
+    zeros takes the largest scale of the others, so that its bias keeps its bits. Raise CompileError: NaN or infinity.
     """
     if not np.isfinite(w).all():
         at = [int(i) for i in np.argwhere(~np.isfinite(w))[0]]
@@ -103,8 +108,8 @@ def weight_quant(
     if scaling.group:
         real = covering_groups(np.asarray(w, np.float64).reshape(len(w), -1), scaling.group, numerics, method)
         scales = channel_scales(real, numerics)
-        whole = round_groups(real, scales, scaling.group, form_of(numerics))
-        return WeightQuant(group_codes(w, whole, scales, weight_code_range(numerics.weight)), scales, 0, whole)
+        integer_groups = round_groups(real, scales, scaling.group, form_of(numerics))
+        return WeightQuant(group_codes(w, integer_groups, scales, weight_code_range(numerics.weight)), scales, 0, integer_groups)
     scales = weight_scales(rows, numerics, method)
     return requantize_weight(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
 
@@ -131,28 +136,31 @@ def rescale_groups(weight: WeightQuant, times: Array, numerics: Numerics) -> Wei
 
 
 def chosen_rows(first: Array, one: WeightQuant, other: WeightQuant) -> WeightQuant:
-    """first: bool of each index of `axis`, which must be 0: where it is true that of `one`, else of `other`."""
+    """Return the rows of `one` where `first` is true, else those of `other`.
+
+    `first`: bool of each index of `axis`, which must be 0.
+    """
     at = np.flatnonzero(first)
     codes, scales = other.codes.copy(), other.scales.copy()
     codes[at], scales[at] = one.codes[at], one.scales[at]
     if one.groups is None or other.groups is None:
         return replace(other, codes=codes, scales=scales)
-    whole, minima = other.groups.scales.copy(), None if other.groups.minima is None else other.groups.minima.copy()
-    whole[at] = one.groups.scales[at]
+    group_scales, minima = other.groups.scales.copy(), None if other.groups.minima is None else other.groups.minima.copy()
+    group_scales[at] = one.groups.scales[at]
     if minima is not None and one.groups.minima is not None:
         minima[at] = one.groups.minima[at]
-    return replace(other, codes=codes, scales=scales, groups=WeightGroups(other.groups.size, whole, minima))
+    return replace(other, codes=codes, scales=scales, groups=WeightGroups(other.groups.size, group_scales, minima))
 
 
-def quantize_file_groups(given: FileWeightGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
+def quantize_file_groups(file_groups: FileWeightGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
     """A file's own codes in `shape`; their scales and minima rounded to whole numbers of the machine's bits. None where it cannot
     hold them so."""
-    fitting = fitting_codes(given, numerics)
+    fitting = fitting_codes(file_groups, numerics)
     if fitting is None:
         return None
     codes, real = fitting
     scales = channel_scales(real, numerics)
-    return WeightQuant(codes.reshape(shape), scales, 0, round_groups(real, scales, given.size, form_of(numerics)))
+    return WeightQuant(codes.reshape(shape), scales, 0, round_groups(real, scales, file_groups.size, form_of(numerics)))
 
 
 def check_chosen_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
@@ -181,29 +189,33 @@ def _group_faults(groups: WeightGroups, numerics: Numerics) -> list[str]:
         return [f"they are in groups of {groups.size}, the machine has {'none' if form is None else f'those of {form.sizes}'}"]
     least = 0 if groups.minima is None else int(np.abs(groups.minima).max(initial=0))
     reached = (("scales", int(groups.scales.max(initial=0)), form.largest_scale), ("minima", least, form.largest_minimum))
-    return [f"{what} of groups reach {found}, the machine's {most}" for what, found, most in reached if found > most]
+    return [f"{what} of groups reach {reach}, the machine's {most}" for what, reach, most in reached if reach > most]
 
 
 def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Numerics) -> WeightQuant:
-    """`weight` at scales that make ratio x scale a requantization of the machine, where that is coarse among those it has: near
-    its shift_max few are left, and rounding to one of them would scale a whole channel wrongly.
+    """Return `weight` at scales that make ratio x scale a requantization of the machine, where the machine's scales are coarse.
+    Near its shift_max few scales remain, and rounding to one of them would scale a whole channel wrongly.
 
-    ratio: the input's scale over the output's. Scales grow; where that would cost more than half of the weights' bits they stay.
+    `ratio`: the input's scale over the output's.
+
+    Scales grow; where that would cost more than half of the weights' bits they stay.
     """
     form = numerics.scale
     if form.kind == "float32":
         return weight
     steps = weight.scales * ratio / form.extremes[0]
     grown = np.ceil(steps) / steps
-    wanted = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (numerics.weight.bits / 2)) & (grown > 1)
+    grows = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (numerics.weight.bits / 2)) & (grown > 1)
     return (
-        requantize_weight(w, weight, np.where(wanted, weight.scales * grown, weight.scales), numerics) if wanted.any() else weight
+        requantize_weight(w, weight, np.where(grows, weight.scales * grown, weight.scales), numerics) if grows.any() else weight
     )
 
 
 def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:
-    """What sums of products of codes at scales x and w are multiplied by for codes at scale y. In float32, step by step, where
-    the machine's scales are such, as onnxruntime's QLinearConv and QLinearMatMul have it."""
+    """Return the factor from sums of products of codes at scales x and w to codes at scale y.
+    Where the machine's scales are float32, it is computed in float32 step by step, as in onnxruntime's QLinearConv and
+    QLinearMatMul.
+    """
     if numerics.scale.kind != "float32":
         return np.asarray(x * w / y)
     return np.asarray(np.float32(x) * np.asarray(w, np.float32) / np.float32(y)).astype(np.float64)

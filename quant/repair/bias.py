@@ -1,8 +1,8 @@
-"""Bias correction on a machine's own arithmetic: the codes that make a layer's mean output, channel by channel, what float's is.
+"""Correct biases on a machine's own arithmetic: find codes that make a layer's mean output, channel by channel, equal float's.
 
-The shift of means that quantization leaves: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias
-Correction" (2019), 3.3, there by formula from the weights' rounding alone. Here the mean is that of the requantized, clamped
-codes themselves, so that the machine's rounding, its clamps and the error of the inputs are all in it.
+Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019), 3.3, describe the shift of means.
+There it follows by formula from the weights' rounding alone. Here the mean is that of the requantized, clamped codes themselves.
+So the machine's rounding, its clamps and the error of the inputs are all in it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ _STEPS = 4
 _LEAST_SHARE = 0.05  # of rows that answer to the bias: below it a step would be a leap in the dark
 
 
-def bias_shift(sums: Array, requant: Requant, dtype: Any, zero_point: int, wanted: Array) -> Array:
-    """sums: int64[rows, o], accumulators with their bias; requant, dtype: of the layer's output; zero_point: of its tensor;
-    wanted: float64[o], the mean of its output in steps from the zero point. -> int64[o], codes to add to the bias.
+def bias_shift(sums: Array, requant: Requant, dtype: Any, zero_point: int, target_mean: Array) -> Array:
+    """Return int64[o], codes to add to the bias so that the layer's mean output is right.
 
-    Newton's method: the slope is the share of rows between the clamps. Of the biases tried the one whose mean is nearest.
+    `sums`: int64[rows, o], accumulators with their bias.
+    `requant`, `dtype`: of the layer's output.
+    `zero_point`: of its tensor.
+    `target_mean`: float64[o], the mean of its output in steps from the zero point.
+
+    Newton's method: the slope is the share of rows between the clamps. The bias with the nearest mean wins.
     """
     shift = np.zeros(sums.shape[1])
     best, least = shift, np.full(shift.shape, np.inf)
     for _ in range(_STEPS):
         out = requantize(sums + shift.astype(np.int64), requant, dtype)
-        error = out.mean(0, dtype=np.float64) - zero_point - wanted
+        error = out.mean(0, dtype=np.float64) - zero_point - target_mean
         better = np.abs(error) < least
         best, least = np.where(better, shift, best), np.where(better, np.abs(error), least)
         share = ((out > requant.low) & (out < requant.high)).mean(0)

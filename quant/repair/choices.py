@@ -1,4 +1,4 @@
-"""What repair chooses, and what a step of it gives: data alone. `toolchain.repair` runs steps on a network (docs/repair.md)."""
+"""Define what repair chooses and what a step of it gives, as data alone; `toolchain.repair` runs steps (docs/repair.md)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class LayerParameters:
-    """Of one layer with weights: what the build takes instead of rounding the model's own.
+    """A set of parameters of one layer with weights, which replace rounding the model's own.
 
-    weight: codes in the shape that the layer's weights have on the chip, [o, kh, kw, i / groups], and their scales along
-    axis 0; None: the model's weights rounded to nearest. bias: float64[o], real, in the model's place; None: the model's.
-    scaling: which of the model's weights share a scale; None: as the file of a quantized model has them, or as the machine does.
+    `weight`: codes in the chip's shape of the layer's weights, [o, kh, kw, i / groups], with their scales along axis 0. None:
+    the model's
+    weights rounded to nearest.
+    `bias`: float64[o], real, in the model's place; None: the model's.
+    `scaling`: which of the model's weights share a scale; None: as in the file of a quantized model, or as the machine does.
     """
 
     weight: WeightQuant | None = None
@@ -43,8 +45,11 @@ AS_IN_THE_MODEL = LayerParameters()
 
 @dataclass(frozen=True)
 class Offset:
-    """Of an operator without a bias (sum, average, change of scale): codes by which the zero points it is given for its
-    operands, and for its output, differ from those of the tensors. A machine that rounds down is set right by them."""
+    """An offset of an operator without a bias (sum, average, change of scale).
+
+    The codes say by how much the zero points that it gets for its operands and its output differ from those of the tensors. They
+    correct a machine that rounds down.
+    """
 
     operands: tuple[int, ...]
     output: int
@@ -56,17 +61,21 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """All that makes an integer network of a model and a machine; what the parameters file holds.
+    """A quantization: all that makes an integer network of a model and a machine, and what the parameters file holds.
 
-    ranges: of each of the model's tensors that the chip holds. factors: model tensor -> float64[c], by which each of its
-    channels (axis 1 of the model's order, the last of two or three dimensions) is multiplied on the chip: equalization.
-    layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused). hosted: the model's nodes that
-    stay on the host because repair found their integers to be worse than the trip.
-    types: of tensors of the model whose codes are not of the machine's first type; of those that it only moves, one is enough.
-    weight_types: by node of the selected graph, of weights that are not of the machine's first type, or not of the file's.
-    held: by node of the model, how the file of a model that is quantized already holds its constants.
-    over_sequences: tensors of the model that depend on all earlier steps of a sequence, with what their values lie in.
-    alike: by tensor of a block of the model that is like one before it, the tensor that it has one range with.
+    `ranges`: range of each of the model's tensors that the chip holds.
+    `factors`: model tensor -> float64[c], by which each of its channels is multiplied on the chip: equalization. Channels are
+    axis 1 of the
+    model's order, the last of two or three dimensions.
+    `layers`, `offsets`: by node of the selected graph (`Selection.graph` with its clamps fused).
+    `hosted`: the model's nodes that stay on the host because repair found their integers to be worse than the trip.
+    `types`: types of tensors of the model whose codes are not of the machine's first type; tensors that are only moved need
+    one entry.
+    `weight_types`: by node of the selected graph, types of weights that are not of the machine's first type, or not of the
+    file's.
+    `file_weights`: by node of the model, how the file of a quantized model holds its constants.
+    `over_sequences`: tensors of the model that depend on all earlier steps of a sequence, with the bounds of their values.
+    `range_owners`: by tensor of a repeated block, the tensor of an earlier block that it shares its range with.
     """
 
     ranges: Mapping[str, Range | Quant]
@@ -74,29 +83,29 @@ class Quantization:
     layers: Mapping[str, LayerParameters] = field(default_factory=lambda: NO_LAYERS)
     offsets: Mapping[str, Offset] = field(default_factory=lambda: _NONE)
     hosted: tuple[str, ...] = ()
-    held: Mapping[str, FileWeights] = field(default_factory=lambda: _NONE)
+    file_weights: Mapping[str, FileWeights] = field(default_factory=lambda: _NONE)
     types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
     weight_types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
     over_sequences: Mapping[str, ClippedRange] = field(default_factory=lambda: _NONE)
-    alike: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    range_owners: Mapping[str, str] = field(default_factory=lambda: _NONE)
 
     @property
     def levelled(self) -> Quantization:
-        """With one range for tensors of blocks that are alike: what holds those of all of them."""
-        return replace(self, ranges={**self.ranges, **self.joined}, alike=_NONE)
+        """Return the quantization with one range for tensors of repeated blocks: the union of their ranges."""
+        return replace(self, ranges={**self.ranges, **self.joined}, range_owners=_NONE)
 
     @property
     def joined(self) -> dict[str, Range]:
-        """By tensor of blocks that are alike, the range that holds those of all of them."""
+        """Return the union of the ranges of corresponding tensors of repeated blocks, by tensor."""
         together: dict[str, list[str]] = {}
-        for name, one in self.alike.items():
+        for name, one in self.range_owners.items():
             together.setdefault(one, [one]).append(name)
-        found: dict[str, Range] = {}
+        joint_ranges: dict[str, Range] = {}
         for names in together.values():
             ranges = {n: r for n, r in ((n, self.ranges.get(n)) for n in names) if isinstance(r, Range)}
             if ranges:
-                found |= dict.fromkeys(ranges, reduce(Range.union, ranges.values()))
-        return found
+                joint_ranges |= dict.fromkeys(ranges, reduce(Range.union, ranges.values()))
+        return joint_ranges
 
 
 Measure = Callable[[Iterable[Sample]], AdjustedRanges]  # of what samples show
@@ -104,7 +113,7 @@ Measure = Callable[[Iterable[Sample]], AdjustedRanges]  # of what samples show
 
 @dataclass(frozen=True)
 class Gain:
-    """Of one layer, on the samples that a step saw: mean squared error of its output over the mean square of float's."""
+    """A gain of one layer on the samples that a step saw: mean squared error of its output over the mean square of float's."""
 
     layer: str
     before: float

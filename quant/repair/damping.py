@@ -1,9 +1,9 @@
-"""How far a layer's Hessian is believed: by the error on samples that it is not made of.
+"""Choose how much a layer's Hessian is trusted, by the error on samples that it is not made of.
 
-A Hessian of few rows, or of many that are alike, knows directions in which weights seem to cost nothing: what is put there
-costs on other samples. A multiple of the identity is added to it (ridge regression; Ledoit and Wolf, "A well-conditioned
-estimator for large-dimensional covariance matrices", 2004), as much as serves samples best that were left out (Stone, "Cross-
-validatory choice", 1974).
+A Hessian of few rows, or of many similar ones, has directions in which weights seem to cost nothing; changes there
+cost on other samples. A multiple of the identity is added to it (ridge regression). Source: Ledoit and Wolf, "A well-conditioned
+estimator for large-dimensional covariance matrices", 2004. The multiple is the one that serves held-out samples best (Stone,
+"Cross-validatory choice", 1974).
 """
 
 from __future__ import annotations
@@ -32,53 +32,57 @@ def add_damping(hessian: Array, share: float) -> Array:
     return hessian + np.where(mean > 0, share * mean, 1.0)[:, None, None] * np.eye(k)
 
 
-def best_damping(w: Array, scales: Array, seen: Moments, unseen: Moments, first: int, last: int) -> float:
-    """One of DAMPINGS: the first, as long as the next does not round some of the outputs with less error on rows not seen.
+def best_damping(w: Array, scales: Array, fit_moments: Moments, unseen: Moments, first: int, last: int) -> float:
+    """Return one of DAMPINGS: the first one whose successor does not reduce the rounding error of some outputs on unseen rows.
 
-    w, scales, first, last: of `round_weights`.
+    `w`, `scales`, `first`, `last`: as in `round_weights`.
     """
     some = _some(w)
-    w, scales, judging = w[:, some], np.broadcast_to(scales, w.shape)[:, some], unseen.about(seen).hessian
+    w, scales, judging = w[:, some], np.broadcast_to(scales, w.shape)[:, some], unseen.about(fit_moments).hessian
 
     def error(share: float) -> float:
-        codes = round_weights(w, scales, add_damping(seen.hessian, share), first, last)
+        codes = round_weights(w, scales, add_damping(fit_moments.hessian, share), first, last)
         return float(output_error(w - codes * scales, judging).sum())
 
     best, least = DAMPINGS[0], error(DAMPINGS[0])
     for share in DAMPINGS[1:]:
-        found = error(share)
-        if found >= least:
+        share_error = error(share)
+        if share_error >= least:
             break
-        best, least = share, found
+        best, least = share, share_error
     return best
 
 
-def fit_weight_change(seen: Moments, share: float) -> Array:
-    """float64[g, o, k]: what weights must grow by to give, from the inputs as the machine has them, what their outputs lack, as
-    nearly as may be: L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
+def fit_weight_change(fit_moments: Moments, share: float) -> Array:
+    """Return float64[g, o, k]: the change of weights that best closes the outputs' gap, from the inputs as the machine has them.
+    It is L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
 
-    seen: with what outputs lack; share: of `add_damping`.
+    `fit_moments`: moments with the outputs' gap.
+    `share`: as in `add_damping`.
     """
-    assert seen.lacking is not None
-    return np.linalg.solve(add_damping(seen.hessian, share), seen.lacking.cross.transpose(0, 2, 1)).transpose(0, 2, 1)
+    assert fit_moments.output_gap is not None
+    return np.linalg.solve(add_damping(fit_moments.hessian, share), fit_moments.output_gap.cross.transpose(0, 2, 1)).transpose(
+        0, 2, 1
+    )
 
 
-def best_pull(seen: Moments, unseen: Moments) -> float | None:
-    """One of PULLS: each in turn, as long as some of the outputs lack less on rows not seen; None: by the strongest they already
-    lack more."""
-    assert seen.lacking is not None
-    some, judging = _some(seen.lacking.cross), unseen.about(seen)
-    part = replace(seen, lacking=replace(seen.lacking, cross=seen.lacking.cross[:, some]))
-    wrong = judging.lacking
+def best_pull(fit_moments: Moments, unseen: Moments) -> float | None:
+    """Return one of PULLS: each in turn, as long as the gap of some of the outputs shrinks on unseen rows.
+    Return None where the strongest pull already widens the gap.
+    """
+    assert fit_moments.output_gap is not None
+    some, judging = _some(fit_moments.output_gap.cross), unseen.about(fit_moments)
+    part = replace(fit_moments, output_gap=replace(fit_moments.output_gap, cross=fit_moments.output_gap.cross[:, some]))
+    wrong = judging.output_gap
     assert wrong is not None
     cross, power = wrong.cross[:, some], float(wrong.power[:, some].sum())
     best, least = None, power
     for share in PULLS:
-        found = fit_weight_change(part, share)
-        left = power - 2 * float((found * cross).sum()) + float(output_error(found, judging.hessian).sum())
-        if left >= least:
+        change = fit_weight_change(part, share)
+        remaining_power = power - 2 * float((change * cross).sum()) + float(output_error(change, judging.hessian).sum())
+        if remaining_power >= least:
             break
-        best, least = share, left
+        best, least = share, remaining_power
     return best
 
 

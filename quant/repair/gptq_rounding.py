@@ -1,12 +1,14 @@
-"""Second-order rounding: each weight's code in turn, its error taken up by the weights that are still free.
+"""Round weights to second order: each weight's code in turn, its error compensated by the weights that are still free.
 
-Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ);
-Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs
-no inverse: with H = R R^T, R upper triangular, the error e H e^T is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2,
-and each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes (Chen et al., "The Geometry of LLM
-Quantization", 2025). It may be kept in several ways at once, each code next to nearest in some of them, of which the best go on:
-the K-best search of Guo and Nilsson, "Algorithm and Implementation of the K-Best Sphere Decoding" (2006). Coordinate descent may
-follow: the same error, made less by one code at a time.
+Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ).
+Frantar et al., "GPTQ" (2022) has one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here
+needs no inverse. Write H = R R^T, R upper triangular.
+`e H e^T`, the error, is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2.
+Each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes. Source: Chen et al., "The Geometry
+of LLM
+Quantization", 2025. Several partial solutions may be kept at once, each code next to nearest in some of them, of which the best
+continue. That is the K-best search of Guo and Nilsson, "Algorithm and Implementation of the K-Best Sphere Decoding" (2006).
+Coordinate descent may follow: the same error, reduced by one code at a time.
 """
 
 from __future__ import annotations
@@ -24,36 +26,42 @@ POWERS = (0.5, 2.0)  # the same where they are powers of two
 FEW = 64  # inputs of an output, whose weights cannot make up for each other much: there scales are worth a search
 WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
 WAYS = 16  # to choose a row's codes, kept at once
-_WORK = 1 << 26  # products of all ways with what they ask of weights to come: fewer ways where inputs are many, which gain less
+_MAX_PRODUCTS = (
+    1 << 26
+)  # products of all ways with what they ask of weights to come: fewer ways where inputs are many, which gain less
 _BLOCK = 16
-_HELD = 1 << 22  # weights of all ways at once: 32 MiB
+_MAX_WEIGHTS = 1 << 22  # weights of all ways at once: 32 MiB
 _NOTHING = 1e150  # a step that no weight makes half of
 
 
 def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int, *, ways: int = 1, sweeps: int = 0) -> Array:
-    """Codes in [first, last] whose error (w - codes scales) is small as the layer's output sees it: e H e^T for each row.
+    """Return codes in [first, last] whose error (w - codes scales) is small in the layer's output: e H e^T for each row.
 
-    ways: to choose a row's codes, kept at once; fewer where weights are many. sweeps: so many times at most each code is then set
-    to the best beside all others, until none changes.
-    w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k],
-    `add_damping`.
-    -> float64[g, o, k]. No row is worse than the nearest codes by that measure.
+    `ways`: number of partial solutions of a row that are kept at once; fewer where weights are many.
+    `sweeps`: how often at most each code is then set to the best for all others, until none changes.
+    `w`: float64[g, o, k].
+    `scales`: float64, broadcasts against w; where 0, the code has no effect and is 0.
+    `hessian`: float64[g, k, k], from `add_damping`.
+
+    The result is float64[g, o, k]. No row is worse than the nearest codes by that measure.
     """
     k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)
     parts = range(0, k, WIDEST)
     if len(parts) == 1:
-        return _rounded(w, scales, hessian, first, last, ways, sweeps)
+        return _round_part(w, scales, hessian, first, last, ways, sweeps)
     scales = np.broadcast_to(scales, w.shape)
     cuts = [slice(i, i + WIDEST) for i in parts]
-    return np.concatenate([_rounded(w[:, :, c], scales[:, :, c], hessian[:, c, c], first, last, ways, sweeps) for c in cuts], 2)
+    return np.concatenate(
+        [_round_part(w[:, :, c], scales[:, :, c], hessian[:, c, c], first, last, ways, sweeps) for c in cuts], 2
+    )
 
 
-def _rounded(w: Array, scales: Array, hessian: Array, first: int, last: int, ways: int, sweeps: int) -> Array:
+def _round_part(w: Array, scales: Array, hessian: Array, first: int, last: int, ways: int, sweeps: int) -> Array:
     scales = np.broadcast_to(scales, w.shape)
     nearest = np.clip(np.rint(w / scales), first, last)
-    found = refine_codes(w, scales, hessian, _in_order(w, scales, hessian, first, last, ways), first, last, sweeps)
-    worse = output_error(w - found * scales, hessian) > output_error(w - nearest * scales, hessian)
-    return np.where(worse[:, :, None], nearest, found)
+    codes = refine_codes(w, scales, hessian, _in_order(w, scales, hessian, first, last, ways), first, last, sweeps)
+    worse = output_error(w - codes * scales, hessian) > output_error(w - nearest * scales, hessian)
+    return np.where(worse[:, :, None], nearest, codes)
 
 
 def best_sizes(
@@ -68,27 +76,29 @@ def best_sizes(
     shared: bool,
     sweeps: int = 0,
 ) -> Array:
-    """float64[g, o]: how many times as large scales had better be, by the error of the codes that `round_weights` finds at each
-    of some sizes. sizes: float64[n, g, o], the first as they are; shared: one for all rows.
+    """Return float64[g, o]: the best factors of the scales, by the error of the codes that `round_weights` finds at each size.
 
-    least: float64[g, o, k], what code 0 stands for, which grows as scales do; all else as in `round_weights`.
+    `sizes`: float64[n, g, o], the first as they are.
+    `shared`: one factor for all rows.
+    `least`: float64[g, o, k], what code 0 stands for, which grows as scales do; all else is as in `round_weights`.
     """
     errors = []
     for size in sizes[:, :, :, None]:
-        wanted, each = w - least * size, scales * size
-        codes = round_weights(wanted, each, hessian, first, last, sweeps=sweeps)
-        errors.append(output_error(wanted - codes * each, hessian))
-    found = np.stack(errors)
+        target, each = w - least * size, scales * size
+        codes = round_weights(target, each, hessian, first, last, sweeps=sweeps)
+        errors.append(output_error(target - codes * each, hessian))
+    error_sums = np.stack(errors)
     if shared:
-        return sizes[int(found.sum((1, 2)).argmin())]
-    return np.take_along_axis(sizes, found.argmin(0)[None], 0)[0]
+        return sizes[int(error_sums.sum((1, 2)).argmin())]
+    return np.take_along_axis(sizes, error_sums.argmin(0)[None], 0)[0]
 
 
-def fit_group_scales(w: Array, made: Array, hessian: Array, size: int) -> Array:
-    """float64[g, o, parts]: how many times as large the scales of each `size` neighbours had better be, their codes as they are:
-    least squares of `output_error`, in all parts of a row at once. 1 where codes say nothing.
+def fit_group_scales(w: Array, quantized: Array, hessian: Array, size: int) -> Array:
+    """Return float64[g, o, parts]: the best factors of the scales of each `size` neighbours, with their codes unchanged.
+    It is least squares of `output_error`, in all parts of a row at once. A part whose codes have no effect has factor 1.
 
-    w: float64[g, o, k]; made: the same, what codes and scales make of it.
+    `w`: float64[g, o, k].
+    `quantized`: the same, what codes and scales make of it.
     """
     groups, outputs, k = w.shape
     count = -(-k // size)
@@ -99,14 +109,17 @@ def fit_group_scales(w: Array, made: Array, hessian: Array, size: int) -> Array:
     normal = np.empty((groups, outputs, count, count))
     for part, start in enumerate(range(0, k, size)):
         those = slice(start, start + size)
-        normal[:, :, part] = by_part(np.matmul(made[:, :, those], hessian[:, those]) * made)
-    at, silent = np.arange(count), by_part(np.abs(made)) == 0
+        normal[:, :, part] = by_part(np.matmul(quantized[:, :, those], hessian[:, those]) * quantized)
+    at, silent = np.arange(count), by_part(np.abs(quantized)) == 0
     normal[:, :, at, at] += silent
-    return np.linalg.solve(normal, np.where(silent, 1.0, by_part(made * np.matmul(w, hessian)))[..., None])[..., 0]
+    return np.linalg.solve(normal, np.where(silent, 1.0, by_part(quantized * np.matmul(w, hessian)))[..., None])[..., 0]
 
 
 def output_error(e: Array, hessian: Array) -> Array:
-    """e: float64[g, o, k], errors of weights -> float64[g, o]: the squared error of each output, summed over the rows seen."""
+    """Return float64[g, o]: the squared error of each output, summed over the rows.
+
+    `e`: float64[g, o, k], errors of weights.
+    """
     return np.einsum("gok,gok->go", np.matmul(e, hessian), e)
 
 
@@ -116,13 +129,13 @@ def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int, wa
     upper = np.linalg.cholesky(hessian[each, last_first[:, :, None], last_first[:, None, :]])[:, ::-1, ::-1]  # H = R R^T
     w, scales = (np.take_along_axis(v, order[:, None, :], 2) for v in (w, scales))
     groups, outputs, k = w.shape
-    ways = max(1, min(ways, _WORK // (groups * outputs * k * k)))
-    step = max(1, _HELD // (groups * k * ways))
+    ways = max(1, min(ways, _MAX_PRODUCTS // (groups * outputs * k * k)))
+    step = max(1, _MAX_WEIGHTS // (groups * k * ways))
     parts = [slice(i, i + step) for i in range(0, outputs, step)]
     codes = np.concatenate([_best_way(w[:, p], scales[:, p], upper, first, last, ways) for p in parts], 1)
-    found = np.empty_like(codes)
-    np.put_along_axis(found, order[:, None, :], codes, 2)
-    return found
+    result = np.empty_like(codes)
+    np.put_along_axis(result, order[:, None, :], codes, 2)
+    return result
 
 
 def _best_way(w: Array, scales: Array, upper: Array, first: int, last: int, ways: int) -> Array:
@@ -136,42 +149,55 @@ def _best_way(w: Array, scales: Array, upper: Array, first: int, last: int, ways
         for at in range(start, end):
             block.choose(at - start, w[:, :, at], scales[:, :, at], upper[:, start:end, at], first, last, ways)
         cost, codes = block.cost, np.concatenate([block.going_on(codes), block.codes], 3)
-        asked = np.matmul(block.errors.reshape(groups, -1, end - start), upper[:, start:end, end:])
-        carried = block.going_on(carried[..., end - start :]) + asked.reshape(*cost.shape, k - end)
+        error_terms = np.matmul(block.errors.reshape(groups, -1, end - start), upper[:, start:end, end:])
+        carried = block.going_on(carried[..., end - start :]) + error_terms.reshape(*cost.shape, k - end)
     return codes[:, :, 0]
 
 
 class _Block:
-    """Some weights in their order: the ways to choose their codes that are kept, the best first.
+    """A block of weights in their order, with the best partial solutions of their codes, the best first.
 
-    cost: float64[g, o, n], of each way, with all weights before; codes, errors: float64[g, o, n, width].
+    `cost`: float64[g, o, n], of each partial solution, with all weights before.
+    `codes`, `errors`: float64[g, o, n, width].
     """
 
     def __init__(self, cost: Array, carried: Array) -> None:
-        """carried: float64[g, o, n, width], by the ways that there are."""
+        """Start a block.
+
+        `carried`: float64[g, o, n, width], by the current partial solutions.
+        """
         self.cost, self._carried = cost, carried
         self.codes, self.errors = np.zeros_like(carried), np.zeros_like(carried)
         self._began = np.broadcast_to(np.arange(cost.shape[2]), cost.shape)  # the way before the block that each goes on from
 
     def going_on(self, before: Array) -> Array:
-        """before: [g, o, n, m], by the ways before the block -> by those that are kept."""
+        """Reorder values by the partial solutions that continue.
+
+        `before`: [g, o, n, m], by the partial solutions before the block.
+        """
         return before if before.shape[2] == 1 == self.cost.shape[2] else np.take_along_axis(before, self._began[..., None], 2)
 
     def choose(self, j: int, w: Array, scales: Array, upper: Array, first: int, last: int, ways: int) -> None:
         """The code of weight j, the nearest and in some ways the next. w, scales: float64[g, o]; upper: float64[g, width]."""
-        w, scales, own = w[..., None], scales[..., None], upper[:, j, None, None]
-        asked = np.matmul(self.errors[..., :j].reshape(len(w), self.cost[0].size, j), upper[:, :j, None]).reshape(self.cost.shape)
-        wanted = (w + (np.take_along_axis(self._carried[..., j], self._began, 2) + asked) / own) / scales
-        codes = np.clip(np.rint(wanted), first, last)
+        w, scales, diagonal = w[..., None], scales[..., None], upper[:, j, None, None]
+        error_terms = np.matmul(self.errors[..., :j].reshape(len(w), self.cost[0].size, j), upper[:, :j, None]).reshape(
+            self.cost.shape
+        )
+        real_codes = (w + (np.take_along_axis(self._carried[..., j], self._began, 2) + error_terms) / diagonal) / scales
+        codes = np.clip(np.rint(real_codes), first, last)
         if ways > 1:
-            beyond = np.where(scales < _NOTHING, np.where(wanted > codes, 1, -1), 0)
+            beyond = np.where(scales < _NOTHING, np.where(real_codes > codes, 1, -1), 0)
             following = np.clip(codes + beyond, first, last)
             both = np.stack([codes, following], 3)
-            cost = self.cost[..., None] + ((wanted[..., None] - both) * (scales * own)[..., None]) ** 2
+            cost = self.cost[..., None] + ((real_codes[..., None] - both) * (scales * diagonal)[..., None]) ** 2
             cost[..., 1][following == codes] = np.inf
             cost, codes = cost.reshape(*w.shape[:2], -1), both.reshape(*w.shape[:2], -1)
-            kept = np.argsort(cost, 2, kind="stable")[..., :ways]
-            self.cost, codes, parents = np.take_along_axis(cost, kept, 2), np.take_along_axis(codes, kept, 2), kept // 2
+            best_ways = np.argsort(cost, 2, kind="stable")[..., :ways]
+            self.cost, codes, parents = (
+                np.take_along_axis(cost, best_ways, 2),
+                np.take_along_axis(codes, best_ways, 2),
+                best_ways // 2,
+            )
             self._began = np.take_along_axis(self._began, parents, 2)
             self.codes, self.errors = (np.take_along_axis(v, parents[..., None], 2) for v in (self.codes, self.errors))
         self.codes[..., j] = codes
@@ -179,8 +205,9 @@ class _Block:
 
 
 def refine_codes(w: Array, scales: Array, hessian: Array, codes: Array, first: int, last: int, sweeps: int) -> Array:
-    """Each of the codes in turn set to the best beside the others as they are; no row gets worse. Coordinate descent, as in
-    Behdin et al., "QuantEase" (2023)."""
+    """Set each of the codes in turn to the best for the others as they are; no row gets worse.
+    This is coordinate descent, as in Behdin et al., "QuantEase" (2023).
+    """
     if not sweeps:
         return codes
     codes, scales = codes.copy(), np.where(scales > 0, scales, _NOTHING)

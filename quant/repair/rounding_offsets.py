@@ -22,23 +22,27 @@ def sum_offset(
     low: int,
     codes: tuple[int, int],
 ) -> Offset | None:
-    """Of y = a + b: its code less its zero point is rounding(sum over operands of step (code - zero point)). None: no gain.
+    """Return the offset of y = a + b, whose code less its zero point is rounding(sum over operands of step (code - zero point)).
+    Return None where there is no gain.
 
-    steps: an operand's scale over the output's, negative where it is taken off, 0 for one that may not be moved. low: the least
-    code that y's clamp lets through. codes: least and largest zero point.
-    Rounding down loses half a step on average: the operands' zero points move by so many codes that the sum grows by that. Toward
-    zero, the sum first moves to where no code that survives the clamp is negative, and the output's zero point moves back as far.
+    `steps`: an operand's scale over the output's, negative where it is subtracted, 0 for one that may not be moved.
+    `low`: the least code that y's clamp lets through.
+    `codes`: least and largest zero point.
+
+    Rounding down loses half a step on average, so the operands' zero points move until the sum grows by that. With rounding
+    toward zero, the
+    sum first moves until no code that survives the clamp is negative. Then the output's zero point moves back as far.
     """
     lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
-    wanted, size = lift + 0.5, sum(abs(s) for s in steps)
+    target, size = lift + 0.5, sum(abs(s) for s in steps)
     if not size:
         return None
-    tried = [_codes(wanted * np.sign(s) / size if s else 0.0, s, z, codes) for s, z in zip(steps, zero_points, strict=True)]
+    tried = [_codes(target * np.sign(s) / size if s else 0.0, s, z, codes) for s, z in zip(steps, zero_points, strict=True)]
     first, second = np.meshgrid(*tried, indexing="ij")
-    left = np.abs(first * steps[0] + second * steps[1] - wanted)
+    remainder = np.abs(first * steps[0] + second * steps[1] - target)
     far = np.abs(first - np.median(tried[0])) + np.abs(second - np.median(tried[1]))
-    at = np.unravel_index(np.lexsort((far.ravel(), np.maximum(left, _NEAR).ravel()))[0], left.shape)
-    if left[at] > _WORTH:
+    at = np.unravel_index(np.lexsort((far.ravel(), np.maximum(remainder, _NEAR).ravel()))[0], remainder.shape)
+    if remainder[at] > _WORTH:
         return None
     return Offset((-int(first[at]), -int(second[at])), -lift)
 
@@ -50,28 +54,33 @@ def mean_offset(
     output_zero_point: int,
     low: int,
     codes: tuple[int, int],
-    made: tuple[int, int],
+    output_codes: tuple[int, int],
 ) -> Offset | None:
-    """Of y, a mean of x or x at another scale: its code less its zero point is rounding(step (mean of codes - zero point)). None:
-    no gain.
+    """Return the offset of y, a mean of x or x at another scale, None where there is no gain.
+    The code of y less its zero point is rounding(step (mean of codes - zero point)).
 
-    The zero point of x moves by so many codes that y grows by half a step and whole ones, which that of y takes back. codes,
-    made: least and largest zero point of x, and of y; all else as in `sum_offset`.
+    The zero point of x moves so that y grows by half a step and some whole steps. The zero point of y takes the whole steps back.
+
+    `codes`, `output_codes`: least and largest zero point of x, and of y; all else is as in `sum_offset`.
     """
     lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
     grown = np.arange(zero_point - codes[1], zero_point - codes[0] + 1)
-    whole = np.rint(grown * step - 0.5)
-    left = np.abs(grown * step - 0.5 - whole)
-    possible = (rounding is Rounding.FLOOR) | (whole >= lift)
-    possible &= (output_zero_point - whole >= made[0]) & (output_zero_point - whole <= made[1]) & (left <= _WORTH)
+    integer_steps = np.rint(grown * step - 0.5)
+    remainder = np.abs(grown * step - 0.5 - integer_steps)
+    possible = (rounding is Rounding.FLOOR) | (integer_steps >= lift)
+    possible &= (
+        (output_zero_point - integer_steps >= output_codes[0])
+        & (output_zero_point - integer_steps <= output_codes[1])
+        & (remainder <= _WORTH)
+    )
     if not possible.any():
         return None
-    at = np.lexsort((np.abs(grown), np.maximum(left, _NEAR), ~possible))[0]
-    return Offset((-int(grown[at]),), -int(whole[at]))
+    at = np.lexsort((np.abs(grown), np.maximum(remainder, _NEAR), ~possible))[0]
+    return Offset((-int(grown[at]),), -int(integer_steps[at]))
 
 
 def _codes(middle: float, step: float, zero_point: int, codes: tuple[int, int]) -> np.ndarray:
-    """By how many codes an operand may grow: its zero point less them is still a code."""
+    """Return by how many codes an operand may grow: its zero point less them is still a code."""
     if not step:
         return np.zeros(1, np.int64)
     least, most = zero_point - codes[1], zero_point - codes[0]

@@ -1,1 +1,3 @@
-"""What each machine operation does to the bytes of the memories: one file an operation, found by being here."""
+"""Define what each machine operation does to the bytes of the memories: one file for each operation, discovered
+in this folder.
+"""

@@ -1,4 +1,4 @@
-"""What the values of operations are computed with: a machine's numerics, and views of its memories."""
+"""Provide the context of computing values: a machine's numerics, and views of its memories."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Context:
         return op.unit_in(self.chip).roles[role]
 
     def kind(self, number: int) -> np.dtype:
-        """How codes of the type of that number lie in memory."""
+        """Return how codes of the type with that number are stored in memory."""
         return self._kinds[number]
 
     def feature_map(
@@ -73,20 +73,26 @@ class Context:
     ) -> Array:
         """A view [..., granules, channels of one] of codes that have a shape."""
         granule = granule_of(self.chip)
-        held = (*shape[:-1], -(-shape[-1] // granule), granule)
-        return self.state.feature_map(space, address, held, (*outer, surface_stride, kind.itemsize), kind)
+        granule_shape = (*shape[:-1], -(-shape[-1] // granule), granule)
+        return self.state.feature_map(space, address, granule_shape, (*outer, surface_stride, kind.itemsize), kind)
 
     def bytes_of(self, op: MachineOp, role: str, address: int, size_bytes: int) -> Array:
         """A view of uint8[size_bytes]."""
         return self.state.bytes_of(self.space(op, role), address, size_bytes)
 
-    def looked_up(self, x: Array, op: MachineOp, role: str, address: int, number: int) -> Array:
-        """By the table at `address`, for codes of the type of that number; role: of the memory that it lies in."""
+    def look_up_table(self, x: Array, op: MachineOp, role: str, address: int, number: int) -> Array:
+        """Look up codes of the type with that number in the table at `address`.
+
+        `role`: role of the memory that holds the table.
+        """
         entries = self.bytes_of(op, role, address, table_bytes(number, self.chip)).view(self._kinds[number])
         return lookup8(x, entries) if x.dtype.itemsize == 1 else lookup16(x, entries, self.numerics.interpolation)
 
     def write(self, op: Any, values: Array, number: int) -> None:
-        """values: [h, w, c], to where the operation writes, as codes of the type of that number."""
+        """Write values to the output of the operation, as codes of the type with that number.
+
+        `values`: [h, w, c].
+        """
         outer, surface, address = (op.output_row_stride, op.output_column_stride), op.output_surface_stride, op.output_address
         if not surface:
             self.feature_map(op, "output", address, values.shape, outer, number)[...] = values
@@ -121,30 +127,35 @@ class Context:
             accumulator_bits=self.numerics.accumulator_bits,
         )[0]
 
-    def accumulated(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
+    def accumulate(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
         """Through the accumulators, which keep the sums unless the operation emits."""
         if SUMS in op.unit_in(self.chip).roles:
-            held = self.state.sums(self.space(op, SUMS), op.sums_address, sums.shape)
-            held[...] = finish_sums(sums + held, None, self.numerics.accumulator_bits) if op.accumulate else sums
-            return held
-        held = self.state.accumulators.pop(op.unit, None)
-        if op.accumulate and held is not None:
-            sums = finish_sums(sums + held, None, self.numerics.accumulator_bits)
+            accumulator_sums = self.state.sums(self.space(op, SUMS), op.sums_address, sums.shape)
+            accumulator_sums[...] = (
+                finish_sums(sums + accumulator_sums, None, self.numerics.accumulator_bits) if op.accumulate else sums
+            )
+            return accumulator_sums
+        accumulator_sums = self.state.accumulators.pop(op.unit, None)
+        if op.accumulate and accumulator_sums is not None:
+            sums = finish_sums(sums + accumulator_sums, None, self.numerics.accumulator_bits)
         if not op.emit:
             self.state.accumulators[op.unit] = sums
         return sums
 
-    def emitted(self, op: Convolution | Depthwise, sums: Array, channels: int) -> Array | None:
-        """None where the accumulators keep the sums, else the outputs after the table."""
-        sums = self.accumulated(op, sums)
+    def emit_outputs(self, op: Convolution | Depthwise, sums: Array, channels: int) -> Array | None:
+        """Return the outputs after the table, or None where the accumulators keep the sums."""
+        sums = self.accumulate(op, sums)
         if not op.emit:
             return None
         number = op.output_type
         q = self.channels_requantized(op, "parameters", sums, channels)
-        return self.looked_up(q, op, "parameters", op.table_address, number) if op.use_table else q
+        return self.look_up_table(q, op, "parameters", op.table_address, number) if op.use_table else q
 
     def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
-        """With the bias and scale of each channel, which lie where the unit has operands of this role. Changes `sums`."""
+        """Requantize with the bias and scale of each channel. Changes `sums`.
+
+        `role`: the parameters are read where the unit has operands of this role.
+        """
         block = self.bytes_of(op, role, op.parameter_address, parameter_bytes(channels, self.chip)).tobytes()
         bias, requant = self.decoded.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
         return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.kind(op.output_type))
@@ -173,5 +184,8 @@ class Context:
         )
 
     def output_requant(self, key: str, op: MatrixProduct | Pool | Emit) -> Requant:
-        """key: of `numerics.per_op`."""
+        """Return the requantization of the operation's output.
+
+        `key`: key of `numerics.per_op`.
+        """
         return self.decoded.requant(key, op.multiplier, op.shift, op.output_zero_point, op.clamp_low, op.clamp_high)

@@ -1,4 +1,4 @@
-"""What the front end does changes no bytes: it never comes this far (`toolchain.machine.dispatch`)."""
+"""Front-end operations change no bytes and never reach this table (`toolchain.machine.dispatch`)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def convolution(op: Convolution, context: Context) -> None:
         op.input_channels,
         op.group,
     )
-    q = context.emitted(op, context.window_sums(op, op.input_channels, weights), op.output_channels)
+    q = context.emit_outputs(op, context.window_sums(op, op.input_channels, weights), op.output_channels)
     if q is not None:
         context.write(op, context.with_addend(op, q) if op.use_add else q, op.output_type)
 

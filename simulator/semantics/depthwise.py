@@ -12,7 +12,7 @@ def depthwise(op: Depthwise, context: Context) -> None:
     weights = context.decoded.depthwise_weights(
         raw, context.chip.weight_types[op.weight_type], op.kernel_height, op.kernel_width, op.channels
     )
-    q = context.emitted(op, context.window_sums(op, op.channels, weights), op.channels)
+    q = context.emit_outputs(op, context.window_sums(op, op.channels, weights), op.channels)
     if q is not None:
         context.write(op, q, op.output_type)
 

@@ -24,7 +24,7 @@ def elementwise(op: Elementwise, context: Context) -> None:
     limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
     if kind == ElementwiseKind.RESCALE:
         out = requant(key, op.output_multiplier, op.output_shift, *limits)
-        context.write(op, _whole(rescale(a, out, x_zero_point=op.a_zero_point, dtype=dtype), shape), op.output_type)
+        context.write(op, _broadcast_to_shape(rescale(a, out, x_zero_point=op.a_zero_point, dtype=dtype), shape), op.output_type)
         return
     b_strides = (op.b_row_stride, op.b_column_stride, op.b_channel_stride)
     b = _operand(op, op.b_address, shape, b_strides, op.b_surface_stride, op.b_type, context)
@@ -48,20 +48,20 @@ def elementwise(op: Elementwise, context: Context) -> None:
         )
     else:
         raise InternalError(f"simulator.semantics.elementwise computes no {kind.name}")
-    context.write(op, _whole(q, shape), op.output_type)
+    context.write(op, _broadcast_to_shape(q, shape), op.output_type)
 
 
-def _whole(values: Array, shape: Shape) -> Array:
-    """With every element, where operands are broadcast."""
+def _broadcast_to_shape(values: Array, shape: Shape) -> Array:
+    """Broadcast values to the full shape."""
     return np.broadcast_to(values, shape)
 
 
 def _operand(op: Elementwise, address: int, shape: Shape, strides: Shape, surface: int, number: int, context: Context) -> Array:
     """A view with 1 where the operand is broadcast: numpy then computes what does not change once."""
-    kept = tuple(n if stride else 1 for n, stride in zip(shape, strides))
+    stored_shape = tuple(n if stride else 1 for n, stride in zip(shape, strides))
     if surface and strides[2]:
-        return context.feature_map(op, "input", address, kept, strides[:2], number, surface)
-    return context.state.feature_map(context.space(op, "input"), address, kept, strides, context.kind(number))
+        return context.feature_map(op, "input", address, stored_shape, strides[:2], number, surface)
+    return context.state.feature_map(context.space(op, "input"), address, stored_shape, strides, context.kind(number))
 
 
 VALUES = {Elementwise: elementwise}

@@ -16,7 +16,7 @@ def emit(op: Emit, context: Context) -> None:
     else:
         q = requantize(sums, context.output_requant("matrix_product", op), context.kind(op.output_type))
     if op.use_table:
-        q = context.looked_up(q, op, "tables", op.table_address, op.output_type)
+        q = context.look_up_table(q, op, "tables", op.table_address, op.output_type)
     context.write(op, context.with_addend(op, q) if op.use_add else q, op.output_type)
 
 

@@ -17,7 +17,7 @@ def matrix_product(op: MatrixProduct, context: Context) -> None:
         b_zero_point=op.b_zero_point,
         accumulator_bits=context.numerics.accumulator_bits,
     )
-    sums = context.accumulated(op, sums)
+    sums = context.accumulate(op, sums)
     if op.emit:
         q = requantize(sums, context.output_requant("matrix_product", op), context.kind(op.output_type))
         outer, shape = (op.output_batch_stride, op.output_row_stride), (op.batches, op.rows, op.columns)

@@ -19,7 +19,10 @@ WIDE = "(float[1,64,4,4] x) => (float[1,64,4,4] y) { y = Conv<pads=[1,1,1,1]>(x,
 
 
 def model(graph: str = GRAPH) -> onnx.ModelProto:
-    """graph: in ONNX's text form; w float32[4, 3, 3, 3] is its weight."""
+    """Return a model.
+
+    `graph`: in ONNX's text form; w float32[4, 3, 3, 3] is its weight.
+    """
     proto = parser.parse_model(HEAD + graph)
     weights = np.random.default_rng(1).normal(size=(4, 3, 3, 3)).astype(np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
@@ -48,13 +51,13 @@ def make_models(folder: Path) -> None:
     external_data_helper.convert_model_to_external_data(external, location="lost.bin", size_threshold=0)
     onnx.save(external, folder / "external.onnx")
     (folder / "lost.bin").unlink()
-    kept = model()
-    external_data_helper.convert_model_to_external_data(kept, location="weights.bin", size_threshold=0)
-    onnx.save(kept, folder / "weights.onnx")
+    model_proto = model()
+    external_data_helper.convert_model_to_external_data(model_proto, location="weights.bin", size_threshold=0)
+    onnx.save(model_proto, folder / "weights.onnx")
 
 
 def make_machines(folder: Path) -> None:
-    """Each is edge16 with one thing changed."""
+    """Write machines, each of them edge16 with one change."""
     changes = {
         "units": ("size: 512 KiB", "size: 512 kHz"),
         "key": ("banks: 8", "bank: 8"),

@@ -30,7 +30,10 @@ class Printed:
 
 
 def run(line: str | Sequence[str]) -> Printed:
-    """line: command, or path of a script from the repository's root, and arguments, separated by single spaces."""
+    """Run a command line.
+
+    `line`: command, or path of a script from the repository's root, and arguments, separated by single spaces.
+    """
     command, *arguments = line.split(" ") if isinstance(line, str) else line
     out, err = io.StringIO(), io.StringIO()
     code = 0

@@ -48,8 +48,11 @@ def operations(built: Build) -> list[MachineOp]:
     return list(decode(region_of(built).program, built.container.machine.isa).ops)
 
 
-def edited(built: Build, ops: Sequence[MachineOp], layers: Sequence[int] | None = None) -> bytes:
-    """layers: those of the operations, where there are more or fewer than before."""
+def edit_program(built: Build, ops: Sequence[MachineOp], layers: Sequence[int] | None = None) -> bytes:
+    """Return the file with other operations.
+
+    `layers`: layers of the operations, where there are more or fewer than before.
+    """
     region = region_of(built)
     changed = replace(
         region, program=encode(ops, built.container.machine.isa), op_layers=tuple(region.op_layers if layers is None else layers)

@@ -18,15 +18,19 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[start : start + size]), data[start + size :]
 
 
-def sealed(header: Any, body: bytes) -> bytes:
+def seal(header: Any, body: bytes) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-(PREFIX_BYTES + 8 + len(text)) % 16)  # so that the body begins at a multiple of 16
     rest = struct.pack("<Q", len(text)) + text + body
     return struct.pack("<8sIQ32s", b"NPUMODEL", VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
 
 
-def changed(data: bytes, path: str, value: Any) -> bytes:
-    """path: keys and indices of the header, with dots. value None: the key is removed."""
+def change_header(data: bytes, path: str, value: Any) -> bytes:
+    """Return the file with a changed header.
+
+    `path`: keys and indices of the header, with dots.
+    `value`: None removes the key.
+    """
     header, body = parts(data)
     *inner, last = [int(p) if p.isdigit() else p for p in path.split(".")]
     at: Any = header
@@ -36,7 +40,7 @@ def changed(data: bytes, path: str, value: Any) -> bytes:
         del at[last]
     else:
         at[last] = value
-    return sealed(header, body)
+    return seal(header, body)
 
 
 def graph_changed(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -47,7 +51,7 @@ def graph_changed(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes
     change(graph)
     text = json.dumps(graph).encode()
     entry["graph"] = [len(body), len(text)]
-    return sealed(header, body + text)
+    return seal(header, body + text)
 
 
 def island_changed(data: bytes, model: bytes) -> bytes:
@@ -55,4 +59,4 @@ def island_changed(data: bytes, model: bytes) -> bytes:
     header, body = parts(data)
     island = next(s for s in header["entries"][0]["segments"] if s["kind"] == "host")
     island["model"] = [len(body), len(model)]
-    return sealed(header, body + model)
+    return seal(header, body + model)

@@ -25,7 +25,7 @@ PACKAGES = {
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What `pip install` would leave: a folder with METADATA and entry_points.txt for each package."""
+    """Install what `pip install` would leave: a folder with METADATA and entry_points.txt for each package."""
     for package, points in PACKAGES.items():
         folder = tmp_path / "site" / f"{package}-1.0.dist-info"
         folder.mkdir(parents=True)
@@ -60,21 +60,21 @@ def test_an_object_is_a_backend_too(in_workshop: Path) -> None:
 
 
 def test_the_command_reports_measured_times(installed: None, in_workshop: Path, tmp_path: Path) -> None:
-    told = {}
+    report_by_backend = {}
     for backend in ("simulator", "toy"):
         line = (
             f"--input good.npz --backend {backend} --json {tmp_path}/{backend}.json --trace {tmp_path}/{backend}.trace --verify"
         )
         printed = run(f"npu-sim good.npu {line}")
         assert (printed.code, printed.err) == (0, "")
-        told[backend] = json.loads((tmp_path / f"{backend}.json").read_text()) | {"segments": None}
+        report_by_backend[backend] = json.loads((tmp_path / f"{backend}.json").read_text()) | {"segments": None}
         assert f"on npu ({backend})" in printed.out
         assert ("% of cycles, by cause" in printed.out) == (backend == "simulator")
-    for part in (told["simulator"], *told["simulator"]["layers"]):
+    for part in (report_by_backend["simulator"], *report_by_backend["simulator"]["layers"]):
         assert part.pop("attribution")
-    for part in (told["toy"], *told["toy"]["layers"]):
+    for part in (report_by_backend["toy"], *report_by_backend["toy"]["layers"]):
         assert part.pop("attribution") is None
-    assert told["toy"] == told["simulator"]
+    assert report_by_backend["toy"] == report_by_backend["simulator"]
 
 
 def test_a_backend_without_times(installed: None, in_workshop: Path, tmp_path: Path) -> None:
@@ -119,6 +119,6 @@ def test_refused(backend: str, reason: str, installed: None, in_workshop: Path, 
     region = read_container("good.npu").segments[0]
     assert isinstance(region, Region)
     printed = run(f"npu-sim good.npu --input good.npz --backend {backend} --output {tmp_path}/y.npz")
-    said = reason.format(less=region.dram_bytes - 1, dram=region.dram_bytes, ops=len(region.op_layers))
-    assert (printed.code, printed.out, printed.err) == (2, "", f"{said}\n")
+    message = reason.format(less=region.dram_bytes - 1, dram=region.dram_bytes, ops=len(region.op_layers))
+    assert (printed.code, printed.out, printed.err) == (2, "", f"{message}\n")
     assert not (tmp_path / "y.npz").exists()

@@ -37,7 +37,7 @@ BOTH_FILES = {
 
 
 def done(line: str) -> str:
-    """What a command that must succeed prints on stdout."""
+    """Return the stdout of a command that must succeed."""
     printed = run(line)
     assert printed.code == 0, printed.err
     return printed.out
@@ -50,12 +50,12 @@ def test_level_two_is_the_default_however_written(level: str, in_workshop: Path,
 
 
 def test_levels_differ(tmp_path: Path) -> None:
-    made = set()
+    images = set()
     onnx.save(bodies(1, 8), tmp_path / "m.onnx")
     for level in range(3):
         done(f"npu-build {tmp_path}/m.onnx --hw edge16 -O{level} -o {tmp_path}/a.npu")
-        made.add((tmp_path / "a.npu").read_bytes())
-    assert len(made) == 3
+        images.add((tmp_path / "a.npu").read_bytes())
+    assert len(images) == 3
 
 
 def test_every_shape_is_bound(in_workshop: Path, tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_random_calibration_is_said_loudly(in_workshop: Path, tmp_path: Path) ->
     quiet = run(f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu")
     assert quiet.err == FEW_SAMPLES
     loud = run(f"npu-build good.onnx --hw edge16 -o {tmp_path}/a.npu --json {tmp_path}/a.json")
-    said = "calibrated and judged on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA"
-    assert loud.err == f"WARNING: {said}\n"
+    warning_text = "calibrated and judged on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA"
+    assert loud.err == f"WARNING: {warning_text}\n"
     assert "outputs against float, on 4 samples of RANDOM inputs (means nothing):" in loud.out
-    assert json.loads((tmp_path / "a.json").read_text())["warnings"] == [said]
+    assert json.loads((tmp_path / "a.json").read_text())["warnings"] == [warning_text]
     judged = run(f"npu-build good.onnx --hw edge16 --quant good_parameters.yaml -o {tmp_path}/a.npu")
-    assert judged.err == f"WARNING: {said.replace('calibrated and ', '')}\n"
+    assert judged.err == f"WARNING: {warning_text.replace('calibrated and ', '')}\n"
 
 
 def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: Path) -> None:
@@ -112,10 +112,14 @@ def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: 
     assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "random inputs"
     real = run(f"{line} --calib good.npz")
     assert "outputs against float, on 1 sample of --calib:" in real.out and "POOR" in real.out
-    (said,) = [one for one in real.err.splitlines() if "against float" in one]
-    assert said.startswith("WARNING: output y: SQNR ") and ", tensor y: clipped tail" in said and "; try low: " in said
+    (gate_line,) = [one for one in real.err.splitlines() if "against float" in one]
+    assert (
+        gate_line.startswith("WARNING: output y: SQNR ")
+        and ", tensor y: clipped tail" in gate_line
+        and "; try low: " in gate_line
+    )
     figures = json.loads((tmp_path / "a.json").read_text())
-    assert figures["judged_on"] == "calib" and said.removeprefix("WARNING: ") in figures["warnings"]
+    assert figures["judged_on"] == "calib" and gate_line.removeprefix("WARNING: ") in figures["warnings"]
 
 
 def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) -> None:
@@ -184,7 +188,7 @@ def test_dumps(in_workshop: Path, tmp_path: Path) -> None:
 def build_twice(seed: str, folder: Path) -> list[bytes]:
     """Two models on two kinds of machine, built in a process of its own."""
     script = "import sys; from toolchain.cli import build; build()"
-    made = []
+    images = []
     for source, hw in ((folder / "good.onnx", "wide32_w4a16"), (folder / "island.onnx", "ws8_pow2")):
         target = folder / "again.npu"
         subprocess.run(
@@ -193,9 +197,9 @@ def build_twice(seed: str, folder: Path) -> list[bytes]:
             check=True,
             capture_output=True,
         )
-        made.append(target.read_bytes())
+        images.append(target.read_bytes())
         target.unlink()
-    return made
+    return images
 
 
 @pytest.mark.slow  # golden programs, of which each run has another seed, are equal too
@@ -242,5 +246,5 @@ def test_a_range_that_loses_its_tensor_is_warned_of(
         x = data["x"]
     expected = [] if warning is None else [f"WARNING: {file}: {warning}"]
     assert printed.code == 0
-    said = [line for line in printed.err.splitlines() if file in line]
-    assert said == [e.replace("LOW", f"{x.min():.4g}").replace("HIGH", f"{x.max():.4g}") for e in expected]
+    file_lines = [line for line in printed.err.splitlines() if file in line]
+    assert file_lines == [e.replace("LOW", f"{x.min():.4g}").replace("HIGH", f"{x.max():.4g}") for e in expected]

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import pytest
 from commands import contents, run
-from fix_checksum import PREFIX_BYTES, VERSION, changed, graph_changed, parts, sealed
+from fix_checksum import PREFIX_BYTES, VERSION, change_header, graph_changed, parts, seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
@@ -33,7 +33,7 @@ def refusal(data: bytes) -> str:
     return str(fault.value)
 
 
-def flipped(data: bytes, bit: int) -> bytes:
+def flip_bit(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
@@ -47,44 +47,48 @@ def data(workshop: Path) -> bytes:
 def test_a_flipped_bit_of_the_prefix(data: bytes) -> None:
     rest = len(data) - PREFIX_BYTES
     for bit in range(8 * PREFIX_BYTES):
-        said = refusal(flipped(data, bit))
+        message = refusal(flip_bit(data, bit))
         if bit < 64:
-            assert said == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
+            assert message == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
         elif bit < 96:
             version = VERSION ^ 1 << bit - 64
-            assert said == f"model: has format version {version}, this toolchain reads {VERSION}; build it again"
+            assert message == f"model: has format version {version}, this toolchain reads {VERSION}; build it again"
         elif bit < 160:
             length = rest ^ 1 << bit - 96
-            assert said == f"model: holds {rest} bytes behind its prefix, which says {length}; it was cut or extended"
+            assert message == f"model: holds {rest} bytes behind its prefix, which says {length}; it was cut or extended"
         else:
-            assert said == CHECKSUM
+            assert message == CHECKSUM
 
 
 def test_a_flipped_bit_of_anything_else(data: bytes) -> None:
     """Header, machine, program, constants, island, graph: places spread over the whole file."""
     for bit in range(8 * PREFIX_BYTES, 8 * len(data), 8 * len(data) // 499):
-        assert refusal(flipped(data, bit)) == CHECKSUM
+        assert refusal(flip_bit(data, bit)) == CHECKSUM
 
 
 def test_cut_short_and_extended(data: bytes) -> None:
-    whole = len(data) - PREFIX_BYTES
+    body_bytes = len(data) - PREFIX_BYTES
     for size in range(0, len(data), len(data) // 97):
-        said = refusal(data[:size])
+        message = refusal(data[:size])
         if size < 8:
-            assert said == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
+            assert message == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
         elif size < PREFIX_BYTES:
-            assert said == f"model: holds {size} bytes, its prefix alone has 52; it was cut"
+            assert message == f"model: holds {size} bytes, its prefix alone has 52; it was cut"
         else:
-            left = size - PREFIX_BYTES
-            assert said == f"model: holds {left} bytes behind its prefix, which says {whole}; it was cut or extended"
+            remaining_bytes = size - PREFIX_BYTES
+            assert (
+                message
+                == f"model: holds {remaining_bytes} bytes behind its prefix, which says {body_bytes}; it was cut or extended"
+            )
     assert (
-        refusal(data + b"\0") == f"model: holds {whole + 1} bytes behind its prefix, which says {whole}; it was cut or extended"
+        refusal(data + b"\0")
+        == f"model: holds {body_bytes + 1} bytes behind its prefix, which says {body_bytes}; it was cut or extended"
     )
 
 
 @pytest.mark.parametrize("command", ["npu-sim", "npu-dis", "reference"])
 def test_commands_refuse_a_flipped_bit(command: str, data: bytes, in_workshop: Path) -> None:
-    (in_workshop / "flipped.npu").write_bytes(flipped(data, 8 * (len(data) // 2)))
+    (in_workshop / "flipped.npu").write_bytes(flip_bit(data, 8 * (len(data) // 2)))
     before = contents(in_workshop)
     printed = run(f"{command} flipped.npu" + (" --output z.npz" if command != "npu-dis" else " -o z.txt"))
     assert (printed.code, printed.out, printed.err) == (2, "", CHECKSUM.replace("model", "flipped.npu") + "\n")
@@ -95,7 +99,7 @@ def test_commands_refuse_a_flipped_bit(command: str, data: bytes, in_workshop: P
 
 
 def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
-    assert sealed(*parts(data)) == data
+    assert seal(*parts(data)) == data
 
 
 @pytest.mark.parametrize(
@@ -176,7 +180,7 @@ def test_a_header_changed_by_hand(path: str, value: Any, reason: str, data: byte
     areas = region["areas"]
     sizes |= {"first_area": areas[0]["size_bytes"], "far": areas[2]["base"] + (1 << 20)}
     sizes |= {"address": region["constants"][0][0], "blocks": len(header["blocks"])}
-    assert refusal(changed(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
+    assert refusal(change_header(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
 
 
 @pytest.mark.parametrize(("machine", "code_bytes"), [("edge16", 1), ("wide32_w4a16", 2)])
@@ -189,13 +193,13 @@ def test_a_port_across_the_end_of_its_dram(machine: str, code_bytes: int, side: 
     port, end = region["ports"][index], region["dram_bytes"]
     size = math.prod(port["shape"]) * code_bytes
     path = f"entries.0.segments.0.ports.{index}.address"
-    container_from_bytes(changed(data, path, end - size), "model")
+    container_from_bytes(change_header(data, path, end - size), "model")
     reason = f"port {port['model']!r} of {size} bytes at {end - size + 1:#x} lies outside the {end} of its DRAM"
-    assert reason in refusal(changed(data, path, end - size + 1))
+    assert reason in refusal(change_header(data, path, end - size + 1))
 
 
 def test_the_graph_is_written_in_one_way(data: bytes) -> None:
-    """Its keys are sorted: the same graph is the same bytes, whatever the order in which a version names its fields."""
+    """The keys are sorted: the same graph is the same bytes, whatever the order in which a version names its fields."""
     header, body = parts(data)
     start, size = header["entries"][0]["graph"]
     text = body[start : start + size].decode()
@@ -204,7 +208,7 @@ def test_the_graph_is_written_in_one_way(data: bytes) -> None:
 
 @pytest.mark.parametrize("header", [b"", b"{", b"[]", b"null", b'{"name": "\xff"}', b"[" * 100_000])
 def test_a_header_that_is_none(header: bytes, data: bytes) -> None:
-    assert refusal(sealed(header, b"")).startswith("model: is not sound: header")
+    assert refusal(seal(header, b"")).startswith("model: is not sound: header")
 
 
 def test_no_header_at_all() -> None:
@@ -250,9 +254,9 @@ def test_no_header_at_all() -> None:
     ],
 )
 def test_a_graph_changed_by_hand(change: Callable[[dict[str, Any]], Any], reason: str, data: bytes) -> None:
-    found = refusal(graph_changed(data, change))
-    assert found.startswith(f"model: is not sound: graph: {reason}")
-    assert found.endswith("; build it again")
+    message = refusal(graph_changed(data, change))
+    assert message.startswith(f"model: is not sound: graph: {reason}")
+    assert message.endswith("; build it again")
 
 
 @pytest.mark.parametrize(
@@ -302,14 +306,14 @@ def test_figures_that_do_not_follow(change: Callable[[dict[str, Any]], None], re
 
 
 def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:
-    """Without what a run leaves there."""
+    """A port of kind state lacks the present tensor here."""
     reason = "segment 0: port 'x' is of kind state; states have the keys made and output, nothing else does"
-    refused = refusal(changed(data, "entries.0.segments.0.ports.0.kind", "state"))
+    refused = refusal(change_header(data, "entries.0.segments.0.ports.0.kind", "state"))
     assert refused == f"model: is not sound: header: {reason}; build it again"
 
 
 def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
-    """Its kinds are right, its numbers do not fit each other: seen when the reference runs it."""
+    """The kinds are right, but the numbers do not fit each other: seen when the reference runs it."""
     broken = graph_changed(data, lambda g: g["nodes"][0]["fields"].update(groups=7))
     session = Session(broken, backend="reference")
     with pytest.raises(ProgramError, match=r"^segment 0: graph: node 'Conv_0' cannot be computed: .*; build it again$"):
@@ -319,7 +323,7 @@ def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
 def test_an_island_that_is_no_model(data: bytes) -> None:
     header, body = parts(data)
     start, size = header["entries"][0]["segments"][1]["model"]
-    session = Session(sealed(header, body[:start] + b"\0" * size + body[start + size :]))
+    session = Session(seal(header, body[:start] + b"\0" * size + body[start + size :]))
     with pytest.raises(ToolchainError, match=r"^host nodes .+: cannot be run: is no ONNX model; build the file again$"):
         session.run(None, random_feeds(session.get_inputs()))
 
@@ -334,7 +338,7 @@ def test_program_garbage_is_refused_or_runs(data: st.DataObject, workshop: Path)
     for bit in data.draw(st.lists(st.integers(8 * start, 8 * (start + size) - 1), min_size=1, max_size=4)):
         damaged[bit // 8] ^= 1 << bit % 8
     try:
-        session = Session(sealed(header, bytes(damaged)))
+        session = Session(seal(header, bytes(damaged)))
         session.run(None, random_feeds(session.get_inputs()))
     except ToolchainError as fault:
         assert str(fault)

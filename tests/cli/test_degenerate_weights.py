@@ -40,5 +40,5 @@ def test_builds_and_gives_the_bias(hw: str, factor: str, bias: str, tmp_path: Pa
     y = session.run(None, random_feeds(session.get_inputs()))[0]
     assert np.isfinite(y).all()
     if bias in ("usual", "large") and factor != "one small channel":
-        wanted = values["b"].reshape(1, 4, 1, 1)
-        assert np.abs(y - wanted).max() < 0.02 * np.abs(wanted).max()
+        bias_values = values["b"].reshape(1, 4, 1, 1)
+        assert np.abs(y - bias_values).max() < 0.02 * np.abs(bias_values).max()

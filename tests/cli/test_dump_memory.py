@@ -59,10 +59,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder / "m.npu"
 
 
-def dumped(session: Session, stop: DumpPoint, feeds: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def dump(session: Session, stop: DumpPoint, feeds: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     files = memory_files(session, stop, feeds)
-    said = json.loads(files["memory.json"])
-    return said, {n: np.frombuffer(files[m["file"]], np.uint8) for n, m in said["memories"].items()}
+    contents = json.loads(files["memory.json"])
+    return contents, {n: np.frombuffer(files[m["file"]], np.uint8) for n, m in contents["memories"].items()}
 
 
 def programs(container: Container) -> list[tuple[int, Region, tuple[MachineOp, ...]]]:
@@ -77,36 +77,38 @@ def stops(region: Region, count: int) -> list[int]:
 
 
 def test_tensors_that_are_whole_hold_what_the_reference_says(model: Path) -> None:
-    """Behind the last operation of each layer and many others; each layer's tensor is whole behind some, but none in front of its
-    first."""
+    """Dumps are taken after the last operation of each layer and many others.
+
+    Each layer's tensor is complete after some operation, but none before the layer's first operation.
+    """
     session = Session(model)
     feeds = random_feeds(session.get_inputs(), seed=1)
     codes = Session(model, backend="reference").run_detailed(feeds).codes
     for segment, region, ops in programs(session.container):
-        whole: set[str] = set()
+        complete_layers: set[str] = set()
         for index in stops(region, len(ops)):
-            said, memory = dumped(session, DumpPoint(segment, index), feeds)
-            assert said["after"]["operation"] == ops[index].NAME
-            for item in said["contents"]:
-                held = memory[item["memory"]]
-                assert item["address"] + item["bytes"] <= held.size or item["kind"] == "tensor"
+            contents, memory = dump(session, DumpPoint(segment, index), feeds)
+            assert contents["after"]["operation"] == ops[index].NAME
+            for item in contents["contents"]:
+                memory_bytes = memory[item["memory"]]
+                assert item["address"] + item["bytes"] <= memory_bytes.size or item["kind"] == "tensor"
                 if item["kind"] == "input":
                     port = next(p for p in region.inputs if p.tensor == item["name"])
                     assert item["tensor"] == port.model
                     assert np.array_equal(
-                        held[item["address"] :][: item["bytes"]].view(item["dtype"]), codes[port.tensor].ravel()
+                        memory_bytes[item["address"] :][: item["bytes"]].view(item["dtype"]), codes[port.tensor].ravel()
                     )
                 if item["kind"] == "tensor" and item["written_bytes"] == item["bytes"]:
-                    found = np.ndarray(item["shape"], item["dtype"], held, item["address"], item["strides"])
-                    assert np.array_equal(found, codes[item["name"]])
-                    whole.add(item["layer"])
-            begun = {region.layers[i].name for i in region.op_layers[: index + 1] if i >= 0}
-            assert whole - {"Concat_3"} <= begun  # which other layers make in place
-        assert whole == {info.name for info in region.layers}
+                    tensor = np.ndarray(item["shape"], item["dtype"], memory_bytes, item["address"], item["strides"])
+                    assert np.array_equal(tensor, codes[item["name"]])
+                    complete_layers.add(item["layer"])
+            started_layers = {region.layers[i].name for i in region.op_layers[: index + 1] if i >= 0}
+            assert complete_layers - {"Concat_3"} <= started_layers  # which other layers make in place
+        assert complete_layers == {info.name for info in region.layers}
 
 
 def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
-    """What is said to be the model's holds float's values in the layout that is said; the rest is inside a node."""
+    """Tensors named as the model's hold float's values in the given layout; the others are inside a node."""
     body = (
         "c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) d = Concat<axis=1>(c, x) t = Transpose<perm=[0,2,1,3]>(d) "
         "f = Flatten(t) y = Gemm(f, w)"
@@ -122,18 +124,18 @@ def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
     feeds = random_feeds(session.get_inputs(), seed=1)
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("c", "t", "f"))
     names = [output.name for output in proto.graph.output]
-    made: Any = onnxruntime.InferenceSession(proto.SerializeToString()).run(names, feeds)
-    real = dict(zip(names, made))
+    float_values: Any = onnxruntime.InferenceSession(proto.SerializeToString()).run(names, feeds)
+    real = dict(zip(names, float_values))
     segment, _, ops = programs(session.container)[0]
     inner, compared = set[tuple[str, str]](), set[tuple[str, str, None]]()
-    for said, memory in (dumped(session, DumpPoint(segment, index), feeds) for index in range(len(ops))):
-        for item in (c for c in said["contents"] if c["kind"] == "tensor" and c["written_bytes"] == c["bytes"]):
+    for contents, memory in (dump(session, DumpPoint(segment, index), feeds) for index in range(len(ops))):
+        for item in (c for c in contents["contents"] if c["kind"] == "tensor" and c["written_bytes"] == c["bytes"]):
             if item["layout"] == "inner":
                 inner.add((item["tensor"], item["inside"]))
                 continue
-            held = np.ndarray(item["shape"], item["dtype"], memory[item["memory"]], item["address"], item["strides"])
+            codes = np.ndarray(item["shape"], item["dtype"], memory[item["memory"]], item["address"], item["strides"])
             quant = session.container.graph.types[item["name"]].quant
-            values = (held.astype(float) - quant.zero_point) * quant.scale  # type: ignore[union-attr]
+            values = (codes.astype(float) - quant.zero_point) * quant.scale  # type: ignore[union-attr]
             values = values.transpose(0, 3, 1, 2) if item["layout"] == "nhwc" else values
             assert np.abs(values - real[item["tensor"]]).max() < 0.05 * np.abs(real[item["tensor"]]).max()
             compared.add((item["tensor"], item["layout"], item["inside"]))
@@ -142,19 +144,19 @@ def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "said"),
+    ("origin", "expected"),
     [
         (None, {"tensor": "x", "layout": "nhwc", "inside": None}),  # in a file of an older build
         (Origin("c", INNER), {"tensor": "c", "layout": "inner", "inside": "Conv_0"}),  # what only regions exchange
     ],
 )
-def test_ports_have_the_names_of_the_model(origin: Origin | None, said: dict[str, Any], model: Path) -> None:
+def test_ports_have_the_names_of_the_model(origin: Origin | None, expected: dict[str, Any], model: Path) -> None:
     session = Session(model)
     graph, ((segment, region, ops), *_) = session.container.graph, programs(session.container)
     object.__setattr__(graph, "origins", {} if origin is None else {region.inputs[0].tensor: origin})
-    found = dumped(session, DumpPoint(segment, len(ops) - 1), random_feeds(session.get_inputs(), seed=1))[0]["contents"]
-    (port,) = [item for item in found if item["kind"] == "input"]
-    assert port["name"] == region.inputs[0].tensor and {key: port[key] for key in said} == said
+    contents = dump(session, DumpPoint(segment, len(ops) - 1), random_feeds(session.get_inputs(), seed=1))[0]["contents"]
+    (port,) = [item for item in contents if item["kind"] == "input"]
+    assert port["name"] == region.inputs[0].tensor and {key: port[key] for key in expected} == expected
 
 
 def test_memories_are_those_of_a_program_that_ends_there(model: Path) -> None:
@@ -167,7 +169,7 @@ def test_memories_are_those_of_a_program_that_ends_there(model: Path) -> None:
         write_port(dram, port, codes[port.tensor])
     for index in stops(region, len(ops)):
         ended = simulate(session.container.machine.chip, ops[: index + 1], None, dram, (), check=False, timing=False)
-        _, memory = dumped(session, DumpPoint(segment, index), feeds)
+        _, memory = dump(session, DumpPoint(segment, index), feeds)
         assert np.array_equal(memory["dram"], ended.memory["dram"])
         assert np.array_equal(memory["sram"], ended.memory["sram"])
 
@@ -180,8 +182,8 @@ def test_the_end_holds_the_outputs(model: Path, tmp_path: Path) -> None:
     last = len(programs(session.container)[1][2]) - 1
     assert (printed.code, printed.err) == (0, "")
     assert printed.out.endswith(f"\nbehind op {last} of segment 2, on simulator\n")
-    said = json.loads((tmp_path / "made/dump/memory.json").read_text())
-    (item,) = [c for c in said["contents"] if c["kind"] == "output"]
+    contents = json.loads((tmp_path / "made/dump/memory.json").read_text())
+    (item,) = [c for c in contents["contents"] if c["kind"] == "output"]
     assert item["written_bytes"] == item["bytes"]
     dram = np.fromfile(tmp_path / "made/dump/dram.bin", np.uint8)
     codes = dram[item["address"] :][: item["bytes"]].view(item["dtype"]).reshape(item["shape"])
@@ -207,9 +209,9 @@ def test_another_backend_gives_the_same_bytes(installed: None, in_workshop: Path
         assert sorted(p.name for p in ours.iterdir()) == ["dram.bin", "dram.mask", "memory.json", "sram.bin", "sram.mask"]
         for name in ("dram.bin", "dram.mask", "sram.bin", "sram.mask"):
             assert (ours / name).read_bytes() == (theirs / name).read_bytes()
-        told = json.loads((theirs / "memory.json").read_text())
-        assert told["backend"] == "toy"
-        assert told | {"backend": "simulator"} == json.loads((ours / "memory.json").read_text())
+        toy_contents = json.loads((theirs / "memory.json").read_text())
+        assert toy_contents["backend"] == "toy"
+        assert toy_contents | {"backend": "simulator"} == json.loads((ours / "memory.json").read_text())
 
 
 def test_a_program_cannot_stop_in_front_of_a_signal_that_is_waited_for() -> None:
@@ -239,7 +241,7 @@ def test_listing_trace_report_and_explanation_count_alike(model: Path, tmp_path:
     line = f"--json {tmp_path}/s.json --trace {tmp_path}/t.json"
     assert run(f"npu-sim {model} {line}").code == 0
     figures = json.loads((tmp_path / "s.json").read_text())
-    listed = _listed(run(f"npu-dis {model}").out)
+    listed = _list_operations(run(f"npu-dis {model}").out)
     assert len(listed) == len(programs(container)) == 2
     events = [
         e["args"] | {"label": e["name"]}
@@ -254,22 +256,22 @@ def test_listing_trace_report_and_explanation_count_alike(model: Path, tmp_path:
         moved = {i for i, op in enumerate(ops) if not isinstance(op, Signal | Wait) and op.ENGINE is not None}
         assert moved <= {e["op"] for e in traced}
         for layer, row in enumerate(r for r in figures["layers"] if r["segment"] == segment):
-            own = [i for i, owner in enumerate(region.op_layers) if owner == layer]
-            assert row["operations"] == ([own[0], own[-1]] if own else None)
+            layer_ops = [i for i, owner in enumerate(region.op_layers) if owner == layer]
+            assert row["operations"] == ([layer_ops[0], layer_ops[-1]] if layer_ops else None)
 
 
-def _listed(text: str) -> list[dict[int, str]]:
+def _list_operations(text: str) -> list[dict[int, str]]:
     """Operation by index of each program of a listing, as its comments count."""
-    found: list[dict[int, str]] = []
+    names_by_program: list[dict[int, str]] = []
     for line in text.splitlines():
         if line.startswith("isa "):
-            found.append({})
+            names_by_program.append({})
         match = re.match(r"\d+: (?:start )?(\w+)([^;]*)  ; op (\d+)(?:-(\d+))?", line)
         if match:
             name, fields, first, _ = match.groups()
-            whole = ["wait"] * (" wait=" in fields) + [name] + ["signal"] * (" signal=" in fields)
-            found[-1] |= dict(zip(count(int(first)), whole))
-    return found
+            names = ["wait"] * (" wait=" in fields) + [name] + ["signal"] * (" signal=" in fields)
+            names_by_program[-1] |= dict(zip(count(int(first)), names))
+    return names_by_program
 
 
 def test_explanations_have_the_report_s_operations(model: Path, tmp_path: Path) -> None:
@@ -310,15 +312,15 @@ class Board:
             (p.address, p.size_bytes) for p in region.inputs
         ]:
             noisy[address : address + size] = dram[address : address + size]
-        held = {s.name: rng.integers(0, 256, s.memory.size, dtype=np.uint8) for s in chip.spaces[1:]}
+        noise = {s.name: rng.integers(0, 256, s.memory.size, dtype=np.uint8) for s in chip.spaces[1:]}
         flow = self._given.flow
-        ended = simulate(chip, flow, flow.words, noisy, (), until=until, check=False, timing=False, held=held)
+        ended = simulate(chip, flow, flow.words, noisy, (), until=until, check=False, timing=False, initial_memory=noise)
         if self._wrong is not None:
             ended.memory["sram"][self._wrong] ^= 1
         return Execution(ended.memory)
 
 
-def compared(ours: Path, theirs: Path) -> tuple[int, str]:
+def compare_dumps(ours: Path, theirs: Path) -> tuple[int, str]:
     """Exit code and output of what docs/backends.md says to compare two dumps with."""
     page = Path(__file__).parents[2] / "docs/backends.md"
     (script,) = re.findall(r"```python\n(# compare\.py .*?)```", page.read_text(), re.DOTALL)
@@ -335,9 +337,9 @@ def test_noise_at_power_on_is_no_difference_under_the_mask(model: Path, tmp_path
             files, theirs = (memory_files(session, DumpPoint(segment, index), feeds) for session in (ours, board))
             assert files["sram.bin"] != theirs["sram.bin"]
             for name in json.loads(files["memory.json"])["memories"]:
-                known = np.frombuffer(files[f"{name}.mask"], np.bool_)
-                one, other = (np.frombuffer(found[f"{name}.bin"], np.uint8) for found in (files, theirs))
-                assert np.array_equal(one[known], other[known]) and known.any() >= (name == "dram")
+                known_mask = np.frombuffer(files[f"{name}.mask"], np.bool_)
+                one, other = (np.frombuffer(images[f"{name}.bin"], np.uint8) for images in (files, theirs))
+                assert np.array_equal(one[known_mask], other[known_mask]) and known_mask.any() >= (name == "dram")
 
 
 def test_the_page_compares_two_dumps(model: Path, tmp_path: Path) -> None:
@@ -345,15 +347,15 @@ def test_the_page_compares_two_dumps(model: Path, tmp_path: Path) -> None:
     feeds = random_feeds(ours.get_inputs(), seed=1)
     segment, region, _ = programs(ours.container)[0]
     stop = DumpPoint(segment, region.op_layers.index(1))
-    known = np.frombuffer(memory_files(ours, stop, feeds)["sram.mask"], np.bool_)
-    written, free = int(np.flatnonzero(known)[-1]), int(np.flatnonzero(~known)[-1])
+    known_mask = np.frombuffer(memory_files(ours, stop, feeds)["sram.mask"], np.bool_)
+    written, free = int(np.flatnonzero(known_mask)[-1]), int(np.flatnonzero(~known_mask)[-1])
     boards = {"right": Board(), "wrong": Board(written), "free": Board(free)}
     for name, session in {"ours": ours, **{n: Session(model, backend=b) for n, b in boards.items()}}.items():
         (tmp_path / name).mkdir()
         for file, data in memory_files(session, stop, feeds).items():
             (tmp_path / name / file).write_bytes(data)
     same = "dram: 0 bytes differ\nsram: 0 bytes differ\n"
-    assert compared(tmp_path / "ours", tmp_path / "right") == (0, same)
-    assert compared(tmp_path / "ours", tmp_path / "free") == (0, same)
+    assert compare_dumps(tmp_path / "ours", tmp_path / "right") == (0, same)
+    assert compare_dumps(tmp_path / "ours", tmp_path / "free") == (0, same)
     first = f"dram: 0 bytes differ\nsram: 1 bytes differ, the first at {written:#x}\n"
-    assert compared(tmp_path / "ours", tmp_path / "wrong") == (1, first)
+    assert compare_dumps(tmp_path / "ours", tmp_path / "wrong") == (1, first)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from commands import contents, run
-from fix_checksum import parts, sealed
+from fix_checksum import parts, seal
 from onnx import numpy_helper, parser
 
 from toolchain import input_limits
@@ -25,7 +25,7 @@ from toolchain.runtime import Session, random_feeds
 BODY = """a = Conv<pads=[1,1,1,1]>(x, k) s = MeanVarianceNormalization<axes=[1]>(a)
     b = Conv<pads=[1,1,1,1]>(s, l) y = GlobalAveragePool(b)"""
 ENTRIES = "--entry small:x=1,4,8,8 --entry large:x=2,4,24,24"
-THERE = "small (x [1, 4, 8, 8]); large (x [2, 4, 24, 24])"
+ENTRY_LIST = "small (x [1, 4, 8, 8]); large (x [2, 4, 24, 24])"
 
 
 def model(folder: Path, body: str = BODY) -> None:
@@ -120,8 +120,8 @@ def test_the_image_has_a_folder_for_each_entry_and_constants_once(in_shop: Path)
         ),
     ]
     for entry in ("small", "large"):
-        told = json.loads(Path(f"image/{entry}/ports.json").read_text())
-        for segment, region in zip(told["segments"], read_container("m.npu", entry).segments, strict=True):
+        ports = json.loads(Path(f"image/{entry}/ports.json").read_text())
+        for segment, region in zip(ports["segments"], read_container("m.npu", entry).segments, strict=True):
             if segment["kind"] == "island":
                 continue
             data = Path("image", entry, segment["constants"]["file"]).read_bytes()
@@ -140,13 +140,13 @@ def test_the_image_has_a_folder_for_each_entry_and_constants_once(in_shop: Path)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ("npu-sim m.npu", f"--entry: m.npu has 2, say which: {THERE}"),
-        ("npu-sim m.npu --entry wide", f"--entry wide: m.npu has no such entry; it has {THERE}"),
-        ("npu-dis m.npu", f"--entry: m.npu has 2, say which: {THERE}"),
-        ("npu-dis m.npu --entry wide", f"--entry wide: m.npu has no such entry; it has {THERE}"),
-        ("reference m.npu --output z.npz", f"--entry: m.npu has 2, say which: {THERE}"),
+        ("npu-sim m.npu", f"--entry: m.npu has 2, say which: {ENTRY_LIST}"),
+        ("npu-sim m.npu --entry wide", f"--entry wide: m.npu has no such entry; it has {ENTRY_LIST}"),
+        ("npu-dis m.npu", f"--entry: m.npu has 2, say which: {ENTRY_LIST}"),
+        ("npu-dis m.npu --entry wide", f"--entry wide: m.npu has no such entry; it has {ENTRY_LIST}"),
+        ("reference m.npu --output z.npz", f"--entry: m.npu has 2, say which: {ENTRY_LIST}"),
         (
             "reference m.onnx --entry small --hw edge16 --output z.npz",
             "--entry small: goes with a compiled .npu; --shape binds dimensions of an ONNX model",
@@ -186,29 +186,29 @@ def test_the_image_has_a_folder_for_each_entry_and_constants_once(in_shop: Path)
         ),
     ],
 )
-def test_command_lines_that_are_refused(line: str, said: str, in_shop: Path) -> None:
+def test_command_lines_that_are_refused(line: str, message: str, in_shop: Path) -> None:
     before = contents(in_shop)
     printed = run(line)
-    assert (printed.code, printed.out, printed.err) == (2, "", f"{said}\n")
+    assert (printed.code, printed.out, printed.err) == (2, "", f"{message}\n")
     assert contents(in_shop) == before
 
 
 def test_an_input_named_again_begins_the_next_entry(tmp_path: Path) -> None:
-    """Which has what it does not name from the one before."""
-    given = ["x=1,4,8,8", "z=1,2", "x=1,4,9,9", "x=1,4,8,8", "z=1,3"]
+    """The next entry takes the shapes that it does not name from the entry before."""
+    texts = ["x=1,4,8,8", "z=1,2", "x=1,4,9,9", "x=1,4,8,8", "z=1,3"]
     first, second, third = {"x": (1, 4, 8, 8), "z": (1, 2)}, {"x": (1, 4, 9, 9), "z": (1, 2)}, {"x": (1, 4, 8, 8), "z": (1, 3)}
-    assert shape_sets(given, ()) == ({}, {"1": first, "2": second, "3": third})
-    assert shape_sets(given[:2], ("a:y=1",)) == (first, {"a": {"y": (1,)}})
+    assert shape_sets(texts, ()) == ({}, {"1": first, "2": second, "3": third})
+    assert shape_sets(texts[:2], ("a:y=1",)) == (first, {"a": {"y": (1,)}})
     model(tmp_path, "a = Conv<pads=[1,1,1,1]>(x, k) y = Relu(a)")
-    made = run(f"npu-build {tmp_path}/m.onnx --hw edge16 --shape x=1,4,8,8 --shape x=1,4,4,4 -o {tmp_path}/m.npu")
-    assert made.code == 0, made.err
+    printed = run(f"npu-build {tmp_path}/m.onnx --hw edge16 --shape x=1,4,8,8 --shape x=1,4,4,4 -o {tmp_path}/m.npu")
+    assert printed.code == 0, printed.err
     shapes = {name: [t.shape for t in one.inputs] for name, one in read_entries(tmp_path / "m.npu").items()}
     assert shapes == {"1": [(1, 4, 8, 8)], "2": [(1, 4, 4, 4)]}
 
 
 def test_a_value_may_be_of_one_entry() -> None:
-    given = ["k=1", "few:k=2", "few:x:0=3,4", "x:0=5"]  # names of TensorFlow have colons
-    assert values_by_entry(given, ("few", "many")) == ({"k": ("1",), "x:0": ("5",)}, {"few": {"k": ("2",), "x:0": ("3", "4")}})
+    texts = ["k=1", "few:k=2", "few:x:0=3,4", "x:0=5"]  # names of TensorFlow have colons
+    assert values_by_entry(texts, ("few", "many")) == ({"k": ("1",), "x:0": ("5",)}, {"few": {"k": ("2",), "x:0": ("3", "4")}})
 
 
 def test_a_tensor_that_only_a_later_entry_has(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_data_of_other_shapes_are_said_not_to_be(in_shop: Path, tmp_path: Path) 
     assert printed.code == 0, printed.err
     figures = json.loads((tmp_path / "m.json").read_text())
     assert [f["judged_on"] for f in figures["entries"].values()] == ["held out", "calibration", "repeated"]
-    told = f"{tmp_path}/x.npz: array for input 'x' has shape [24, 4, 8, 8]; the input takes [1, 4, 9, 9]"
+    fault = f"{tmp_path}/x.npz: array for input 'x' has shape [24, 4, 8, 8]; the input takes [1, 4, 9, 9]"
     (note,) = [n for n in figures["notes"] if "the data do not fit" in n]
     how = "calibrated in the shapes of another entry, and judged on its data, repeated or cut"
-    assert note.startswith(f"entry c: {how}: the data do not fit its shapes: {told}")
+    assert note.startswith(f"entry c: {how}: the data do not fit its shapes: {fault}")
     assert f"note: {note.partition(': ')[2]}" in printed.out
 
 
@@ -262,7 +262,7 @@ def test_what_the_ranges_clip_in_other_shapes_is_said_of_the_entry(tmp_path: Pat
 
 def refusal(header: Any, body: bytes) -> str:
     with pytest.raises(ProgramError) as fault:
-        container_from_bytes(sealed(header, body), "model")
+        container_from_bytes(seal(header, body), "model")
     return str(fault.value)
 
 
@@ -282,11 +282,11 @@ def elsewhere(header: dict[str, Any]) -> None:
     header["entries"][1]["segments"][0]["ports"][0]["zero_point"] = 200
 
 
-def kept(header: dict[str, Any]) -> None:
+def mark_as_state(header: dict[str, Any]) -> None:
     header["entries"][1]["segments"][0]["ports"][0]["kind"] = "state"
 
 
-def pieced(pieces: Callable[[int], list[list[int]]]) -> Callable[[dict[str, Any]], None]:
+def set_pieces(pieces: Callable[[int], list[list[int]]]) -> Callable[[dict[str, Any]], None]:
     """Constants of the last region of the second entry; given the bytes of block 0."""
 
     def change(header: dict[str, Any]) -> None:
@@ -304,15 +304,15 @@ def pieced(pieces: Callable[[int], list[list[int]]]) -> Callable[[dict[str, Any]
         (many, "header: has 65 entries, 64 are the most"),
         (elsewhere, "header: entry 'large': segment 0: port 'x' has zero point 200, no code of int8"),
         (
-            pieced(lambda size: [[0, 0, size], [99999, 0, 1]]),
+            set_pieces(lambda size: [[0, 0, size], [99999, 0, 1]]),
             "header: entry 'large': segment 2: constants at 0x0 are block 99999, the file has {blocks}",
         ),
         (
-            pieced(lambda size: [[0, 8, size]]),
+            set_pieces(lambda size: [[0, 8, size]]),
             "header: entry 'large': segment 2: constants at 0x0 are {first} bytes at 8 of block 0, which has {first}",
         ),
         (
-            pieced(lambda size: [[0, 0, size]] * 90_000),
+            set_pieces(lambda size: [[0, 0, size]] * 90_000),
             "header: entry 'large': segment 2: constants of {much} bytes at 0x0 lie outside the {dram} of its DRAM",
         ),
     ],
@@ -329,25 +329,25 @@ def test_as_many_entries_as_are_allowed(in_shop: Path) -> None:
     header, body = parts(Path("m.npu").read_bytes())
     many(header)
     header["entries"] = header["entries"][: input_limits.ENTRIES]
-    assert len(entries_from_bytes(sealed(header, body), "model")) == input_limits.ENTRIES
+    assert len(entries_from_bytes(seal(header, body), "model")) == input_limits.ENTRIES
 
 
 def test_pieces_that_are_more_than_the_file(in_shop: Path) -> None:
     """Different pieces of one block, apart in a DRAM that holds them all."""
     header, body = parts(Path("m.npu").read_bytes())
-    region, held = header["entries"][1]["segments"][2], sum(size for _, size in header["blocks"])
+    region, block_bytes = header["entries"][1]["segments"][2], sum(size for _, size in header["blocks"])
     block = max(range(len(header["blocks"])), key=lambda n: header["blocks"][n][1])
     size = header["blocks"][block][1]
-    count = held // (size - 64) + 2
+    count = block_bytes // (size - 64) + 2
     region["dram_bytes"] = max(region["dram_bytes"], (count + 1) * size)
     region["constants"] = [[i * size, [[block, i, size - 64]]] for i in range(count)]
-    said = f"entry 'large': its constants in pieces have {count * (size - 64)} bytes together, the blocks {held}"
-    assert refusal(header, body) == f"model: is not sound: header: {said}; build it again"
+    fault = f"entry 'large': its constants in pieces have {count * (size - 64)} bytes together, the blocks {block_bytes}"
+    assert refusal(header, body) == f"model: is not sound: header: {fault}; build it again"
 
 
 def test_a_port_that_is_kept_says_of_which_entry(in_shop: Path) -> None:
     header, body = parts(Path("m.npu").read_bytes())
-    kept(header)
+    mark_as_state(header)
     assert refusal(header, body).startswith("model: is not sound: header: entry 'large': segment 0: port 'x' is of kind state")
 
 

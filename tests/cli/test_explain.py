@@ -91,35 +91,35 @@ CASES = {
 }  # fmt: skip
 
 
-def changed(section: Any, path: list[str], values: dict[str, Any]) -> Any:
+def change_section(section: Any, path: list[str], values: dict[str, Any]) -> Any:
     if not path:
         return section.model_copy(update=values)
     if isinstance(section, dict):
-        return {**section, path[0]: changed(section[path[0]], path[1:], values)}
-    return section.model_copy(update={path[0]: changed(getattr(section, path[0]), path[1:], values)})
+        return {**section, path[0]: change_section(section[path[0]], path[1:], values)}
+    return section.model_copy(update={path[0]: change_section(getattr(section, path[0]), path[1:], values)})
 
 
 def rows(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str) -> list[dict[str, Any]]:
     """The nodes of --explain; x is [1, 3, 16, 16], w random weights, the last tensor is y."""
-    return made(folder, changes, shape, body).figures["nodes"]
+    return build_case(folder, changes, shape, body).figures["nodes"]
 
 
-def made(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str, level: int = 2) -> Build:
+def build_case(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str, level: int = 2) -> Build:
     graph = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,16,16] x) => (float[N,C,H,W] y) {{ {body} }}'
     proto = parser.parse_model(graph)
     proto.graph.initializer.append(numpy_helper.from_array(np.random.default_rng(3).normal(size=shape).astype(np.float32), "w"))
     onnx.save(proto, folder / "m.onnx")
     machine = load_machine("edge16")
-    chip = changed(machine.chip, ["engines", "dma"], {"outstanding": 1})  # with more, cuts in parts are faster
+    chip = change_section(machine.chip, ["engines", "dma"], {"outstanding": 1})  # with more, cuts in parts are faster
     for path, values in changes.items():
-        chip = changed(chip, path.split("."), values)
+        chip = change_section(chip, path.split("."), values)
     return build(folder / "m.onnx", BuildOptions(Machine(chip, machine.isa), level=level))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_key_that_made_a_layer_so_is_named(case: str, tmp_path: Path) -> None:
-    changes, shape, body, said = CASES[case]
-    assert said in rows(tmp_path, changes, shape, body)[-1]["reason"]
+    changes, shape, body, reason = CASES[case]
+    assert reason in rows(tmp_path, changes, shape, body)[-1]["reason"]
     assert rows(tmp_path, {}, shape, body)[-1]["reason"] == ""
 
 
@@ -138,23 +138,23 @@ def test_a_function_and_a_sum_without_room_behind_the_array(tmp_path: Path) -> N
 
 def test_a_sum_in_float32_behind_its_second_operand(tmp_path: Path) -> None:
     changes = {"numerics_keys.scale": {"kind": "float32"}, "numerics_keys": {"rounding": Rounding.FP32_RNE}}
-    said = "numerics.rounding is fp32_rne: an array adds to its own result, and of this sum the other operand is added last"
-    for order, apart in (("c, x", False), ("x, c", True)):
-        found = rows(tmp_path, changes, (3, 3, 1, 1), f"c = Conv(x, w) y = Add({order})")
-        assert (said in [row["reason"] for row in found]) == apart
+    reason = "numerics.rounding is fp32_rne: an array adds to its own result, and of this sum the other operand is added last"
+    for order, is_reported in (("c, x", False), ("x, c", True)):
+        case_rows = rows(tmp_path, changes, (3, 3, 1, 1), f"c = Conv(x, w) y = Add({order})")
+        assert (reason in [row["reason"] for row in case_rows]) == is_reported
 
 
 def test_what_has_no_room_in_sram(tmp_path: Path) -> None:
     body = "a = Conv<pads=[1,1,1,1]>(x, w) b = Conv<pads=[1,1,1,1]>(a, w) y = Add(a, b)"
-    found = rows(tmp_path, {"memories.sram": {"size": 1024}, "engines.mac": {"post": ()}}, (3, 3, 3, 3), body)
-    assert "memories.sram.size=1024: its output goes to DRAM, no room to keep it" in found[0]["reason"]
-    assert "memories.sram.size=1024: an input waits in DRAM, no room to keep it" in found[2]["reason"]
+    case_rows = rows(tmp_path, {"memories.sram": {"size": 1024}, "engines.mac": {"post": ()}}, (3, 3, 3, 3), body)
+    assert "memories.sram.size=1024: its output goes to DRAM, no room to keep it" in case_rows[0]["reason"]
+    assert "memories.sram.size=1024: an input waits in DRAM, no room to keep it" in case_rows[2]["reason"]
 
 
 def test_a_level_that_keeps_nothing_blames_no_memory(tmp_path: Path) -> None:
-    found = made(tmp_path, {}, (3, 3, 1, 1), "a = Conv(x, w) y = Conv(a, w)", level=1).figures["nodes"]
-    assert found[0]["reason"] == "below -O2: its output goes to DRAM, for nothing stays in SRAM between layers"
-    assert found[1]["reason"] == "below -O2: an input waits in DRAM, for nothing stays in SRAM between layers"
+    node_rows = build_case(tmp_path, {}, (3, 3, 1, 1), "a = Conv(x, w) y = Conv(a, w)", level=1).figures["nodes"]
+    assert node_rows[0]["reason"] == "below -O2: its output goes to DRAM, for nothing stays in SRAM between layers"
+    assert node_rows[1]["reason"] == "below -O2: an input waits in DRAM, for nothing stays in SRAM between layers"
 
 
 def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> 
     body = "a = Conv<pads=[1,1,1,1]>(x, w) b = Sigmoid(a) c = Concat<axis=1>(a, x) y = Conv<group=7,pads=[2,2,2,2]>(c, v)"
     body += " z = Relu(x)"
     graph_rows = rows(tmp_path, changes, (4, 3, 3, 3), body.replace("Conv<group=7,pads=[2,2,2,2]>(c, v)", "Add(c, c)"))
-    made = [row for row in graph_rows if row["made_by"] == "compiler"]
-    assert made[0]["op"] == "Pad"
-    assert made[0]["reason"] == "made by the compiler: padding written out, beyond limits.convolution.max_pad=[0, 0]"
-    assert graph_rows[graph_rows.index(made[0]) + 1]["op"] == "Conv"
-    assert [row["reason"] for row in made if row["op"] == "Rescale"] == [
+    compiler_rows = [row for row in graph_rows if row["made_by"] == "compiler"]
+    assert compiler_rows[0]["op"] == "Pad"
+    assert compiler_rows[0]["reason"] == "made by the compiler: padding written out, beyond limits.convolution.max_pad=[0, 0]"
+    assert graph_rows[graph_rows.index(compiler_rows[0]) + 1]["op"] == "Conv"
+    assert [row["reason"] for row in compiler_rows if row["op"] == "Rescale"] == [
         "made by the compiler: brings tensor x to the scale of what it is joined with"
     ]
     assert sum(row["made_by"] == "model" for row in graph_rows) == 5
@@ -180,17 +180,17 @@ STRIDED = (
 def test_strides_output_by_output_are_a_warning(tmp_path: Path) -> None:
     changes = {"limits.convolution": {"max_stride": (1, 1)}}
     body = "a = Conv<strides=[2,2]>(x, w) y = Relu(a)"
-    built = made(tmp_path, changes, (4, 3, 3, 3), body)
+    built = build_case(tmp_path, changes, (4, 3, 3, 3), body)
     cycles = built.figures["layers"][0]["cycles"]
     assert built.warnings[-1] == f"{STRIDED}: 1 layer, Conv_0, {cycles:,} of {cycles:,} cycles"
-    for without in (made(tmp_path, {}, (4, 3, 3, 3), body), made(tmp_path, changes, (4, 3, 3, 3), "y = Conv(x, w)")):
+    for without in (build_case(tmp_path, {}, (4, 3, 3, 3), body), build_case(tmp_path, changes, (4, 3, 3, 3), "y = Conv(x, w)")):
         assert not any("max_stride" in warning for warning in without.warnings)
 
 
 def test_strides_of_too_many_tiles_are_refused_by_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity_errors, "MOST_TILES", 5)
     with pytest.raises(CompileError) as fault:
-        made(tmp_path, {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,2]>(x, w)")
+        build_case(tmp_path, {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,2]>(x, w)")
     assert str(fault.value) == (
         "edge16: the network falls into 9 tiles, most of them (9) of Conv_0 (Convolution); a program has at most 5\n"
         "  help: limits.convolution.max_stride=[1, 1]: stride 2x2, so one row and one column of the kernel, or of outputs, an "

@@ -62,12 +62,12 @@ def test_below_the_gate_nothing_is_written(here: Path) -> None:
     line = "--quant p.yaml --calib data.npz --min-sqnr 20 --min-cosine 0.99 --image i --error-report r"
     printed = built(line)
     assert printed.code == 3 and contents(here) == before
-    said = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
-    assert said[1].startswith("output y: SQNR ") and "--min-sqnr asks for 20; cosine 0." in said[1]
-    assert said[2].startswith("  layer first (IntegerConvolution), tensor b: clipped tail, leaves ")
-    assert "lie outside its codes' [-0.05" in said[2] and "; try low: 0, high: " in said[2]
-    assert said[2].endswith(" for b in the file of --quant, or --host-node first and --host-node relu")
-    assert said[3:] == ["nothing was written; mend it, ask for less, or take it as it is with --force"]
+    lines = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
+    assert lines[1].startswith("output y: SQNR ") and "--min-sqnr asks for 20; cosine 0." in lines[1]
+    assert lines[2].startswith("  layer first (IntegerConvolution), tensor b: clipped tail, leaves ")
+    assert "lie outside its codes' [-0.05" in lines[2] and "; try low: 0, high: " in lines[2]
+    assert lines[2].endswith(" for b in the file of --quant, or --host-node first and --host-node relu")
+    assert lines[3:] == ["nothing was written; mend it, ask for less, or take it as it is with --force"]
     forced = built(f"{line} --force")
     assert forced.code == 0 and "WARNING: NOT ACCURATE ENOUGH, written because of --force: output y: SQNR " in forced.err
     assert {"m.npu", "m.json", "i", "r/layers.html", "r/layers.json", "r/layers.txt"} <= contents(here).keys()
@@ -76,7 +76,7 @@ def test_below_the_gate_nothing_is_written(here: Path) -> None:
 
 
 def test_the_remedy_works(here: Path) -> None:
-    """What the failure says, done: the layer on the host."""
+    """The suggestion of the failure message is applied: the layer runs on the host."""
     printed = built("--quant p.yaml --calib data.npz --min-sqnr 20 --host-node first --host-node relu --host-node Conv")
     assert printed.code == 0
 
@@ -110,7 +110,7 @@ def test_too_few_samples_to_hold_any_out_are_said(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "gate", "said"),
+    ("count", "gate", "message"),
     [
         (17, "--observer auto", "judged on 1 sample alone"),
         (17, "", None),
@@ -119,11 +119,11 @@ def test_too_few_samples_to_hold_any_out_are_said(here: Path) -> None:
         (32, "--min-sqnr 1", None),
     ],
 )
-def test_few_that_are_judged_are_a_warning(count: int, gate: str, said: str | None, here: Path) -> None:
+def test_few_that_are_judged_are_a_warning(count: int, gate: str, message: str | None, here: Path) -> None:
     np.savez(here / "few.npz", x=np.load(here / "data.npz")["x"][:count])
     more = "held out of calibration: others may do worse; give --calib more samples, or --judge DATA"
     lines = built(f"--calib few.npz {gate}".strip()).err.splitlines()
-    assert [line for line in lines if "judge" in line] == ([] if said is None else [f"WARNING: {said}, {more}"])
+    assert [line for line in lines if "judge" in line] == ([] if message is None else [f"WARNING: {message}, {more}"])
 
 
 REFUSED = {
@@ -162,9 +162,9 @@ def test_what_is_refused(options: str, here: Path) -> None:
     assert contents(here) == before
 
 
-@pytest.mark.parametrize(("asked", "hosted"), [("Conv", ["first", "second"]), ("s*", ["second"]), ("?elu", ["relu"])])
-def test_operators_and_patterns_stay_on_the_host(asked: str, hosted: list[str], here: Path) -> None:
-    assert built(f"--calib data.npz --host-node {asked}").code == 0
+@pytest.mark.parametrize(("pattern", "hosted"), [("Conv", ["first", "second"]), ("s*", ["second"]), ("?elu", ["relu"])])
+def test_operators_and_patterns_stay_on_the_host(pattern: str, hosted: list[str], here: Path) -> None:
+    assert built(f"--calib data.npz --host-node {pattern}").code == 0
     assert [f["node"] for f in json.loads((here / "m.json").read_text())["fallbacks"]] == hosted
 
 

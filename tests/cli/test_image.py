@@ -53,7 +53,7 @@ def test_the_files_alone_run_the_model(machine: str, tmp_path: Path) -> None:
 
 
 def run_region(segment: dict[str, Any], folder: Path, image: dict[str, Any], machine: str, real: dict[str, Any]) -> None:
-    """As the page says; the simulator stands for the chip."""
+    """Run a region as the page describes; the simulator stands for the chip."""
     words = (folder / segment["program"]["file"]).read_bytes()
     assert len(words) == segment["program"]["words"] * image["word_bytes"]
     loaded = load_machine(machine)

@@ -65,15 +65,15 @@ def test_a_later_entry_keeps_the_file_from_being_written(here: Path) -> None:
     line = f"--calib data.npz --min-sqnr 10 --eval e.py:single {BATCHES}"
     printed = built(line)
     assert printed.code == 3 and contents(here) == before
-    said = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
-    assert said[1] == "entry two: --eval e.py:single: 2 did not pass" and said[2].startswith("  layer ")
-    assert said[3:] == ["nothing was written; mend it, ask for less, or take it as it is with --force"]
+    lines = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
+    assert lines[1] == "entry two: --eval e.py:single: 2 did not pass" and lines[2].startswith("  layer ")
+    assert lines[3:] == ["nothing was written; mend it, ask for less, or take it as it is with --force"]
     forced = built(f"{line} --force")
-    told = "WARNING: NOT ACCURATE ENOUGH, written because of --force: entry two: --eval e.py:single: 2 did not pass"
-    assert forced.code == 0 and told in forced.err
-    found = figures()
-    assert [one["score"]["passed"] for one in found["entries"].values()] == [True, False]
-    assert [f.partition("\n")[0] for f in found["failures"]] == ["entry two: --eval e.py:single: 2 did not pass"]
+    warning = "WARNING: NOT ACCURATE ENOUGH, written because of --force: entry two: --eval e.py:single: 2 did not pass"
+    assert forced.code == 0 and warning in forced.err
+    result = figures()
+    assert [one["score"]["passed"] for one in result["entries"].values()] == [True, False]
+    assert [f.partition("\n")[0] for f in result["failures"]] == ["entry two: --eval e.py:single: 2 did not pass"]
 
 
 def test_samples_that_were_not_calibrated_on_judge_every_entry_of_their_batch(here: Path) -> None:
@@ -116,13 +116,13 @@ def test_an_entry_is_judged_on_data_of_its_own(here: Path) -> None:
     assert [(one["judged_on"], one["judged_samples"]) for one in figures()["entries"].values()] == [("held out", 6), ("judge", 5)]
     printed = built(f"--calib data.npz --min-sqnr 10 --judge large:loud.npz {SIZES}")
     assert printed.code == 3
-    said = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
-    assert said[1].startswith("entry large: output y: SQNR ") and said[1].endswith(" dB, --min-sqnr asks for 10")
-    assert "clipped tail" in said[2]
+    lines = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
+    assert lines[1].startswith("entry large: output y: SQNR ") and lines[1].endswith(" dB, --min-sqnr asks for 10")
+    assert "clipped tail" in lines[2]
 
 
 def test_the_error_report_has_a_folder_of_each_entry(here: Path) -> None:
-    """With the figures of a build of its own."""
+    """The report has the figures of a separate build."""
     printed = built(f"--quant p.yaml --judge data.npz --judge large:alike.npz --error-report r {SIZES}")
     assert printed.code == 0, printed.err
     assert sorted(str(p.relative_to("r")) for p in Path("r").rglob("*.*")) == [
@@ -135,13 +135,13 @@ def test_the_error_report_has_a_folder_of_each_entry(here: Path) -> None:
     )
     for entry, data, shape in (("small", "data.npz", "1,3,8,8"), ("large", "alike.npz", "1,3,9,9")):
         assert built(f"--quant p.yaml --judge {data} --error-report alone-{entry} --shape x={shape}").code == 0
-        found, alone = (json.loads(Path(f, "layers.json").read_text()) for f in (f"r/{entry}", f"alone-{entry}"))
-        assert found.pop("model") == f"m, entry {entry}, on edge16" and alone.pop("model") == "m on edge16"
-        assert found == alone
+        report, alone = (json.loads(Path(f, "layers.json").read_text()) for f in (f"r/{entry}", f"alone-{entry}"))
+        assert report.pop("model") == f"m, entry {entry}, on edge16" and alone.pop("model") == "m on edge16"
+        assert report == alone
 
 
 def test_every_entry_is_exported(here: Path) -> None:
-    """As a build of its own is, to the byte."""
+    """The export equals that of a separate build, to the byte."""
     assert built(f"--quant p.yaml --calib data.npz --export-qdq q.onnx {SIZES}").code == 0
     assert not Path("q.onnx").exists()
     for entry, shape in (("small", (1, 3, 8, 8)), ("large", (1, 3, 9, 9))):
@@ -152,7 +152,7 @@ def test_every_entry_is_exported(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (
             "--judge data.npz --judge wide:alike.npz",
@@ -173,10 +173,10 @@ def test_every_entry_is_exported(here: Path) -> None:
         ("--export-qdq /dev/null", "--export-qdq /dev/null: every entry has a file of its own; give the name of a file"),
     ],
 )
-def test_what_is_refused(line: str, said: str, here: Path) -> None:
+def test_what_is_refused(line: str, message: str, here: Path) -> None:
     before = contents(here)
     printed = built(f"--calib data.npz {line} {SIZES}")
-    assert (printed.code, printed.err) == (2, f"{said}\n")
+    assert (printed.code, printed.err) == (2, f"{message}\n")
     assert contents(here) == before
 
 

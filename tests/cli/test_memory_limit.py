@@ -31,12 +31,12 @@ build()
 """
 NATIVE = "os.write(2, b'Schema error: std::bad_alloc\\n')"
 REPORTED_KEY_ERROR = "\n    with report_errors():\n        raise KeyError('Conv')"
-LACKING = "\n    with report_errors():\n        raise MemoryError"
+MEMORY_ERROR = "\n    with report_errors():\n        raise MemoryError"
 UNRAISABLE = "\n    class Lacking:\n        def __del__(self): raise MemoryError\n    Lacking()"
 REPORTED_FAULT = "\n    with report_errors():\n        raise CompileError('node a: is unknown')"
 
 
-def started(body: str, limit_bytes: int | None = LIMIT_BYTES, **options) -> subprocess.Popen:
+def start_process(body: str, limit_bytes: int | None = LIMIT_BYTES, **options) -> subprocess.Popen:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if limit_bytes is not None:
@@ -47,7 +47,7 @@ def started(body: str, limit_bytes: int | None = LIMIT_BYTES, **options) -> subp
 
 
 def ending(body: str, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes, bytes]:
-    with started(body, limit_bytes, stdin=subprocess.PIPE) as process:
+    with start_process(body, limit_bytes, stdin=subprocess.PIPE) as process:
         out, err = process.communicate(b"typed", timeout=60)
     return process.returncode, out, err
 
@@ -58,8 +58,8 @@ def ending(body: str, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes
         "os.abort()",
         "os.write(2, b'cannot allocate memory for thread-local data: ABORT'); os._exit(127)",
         "os.kill(os.getpid(), signal.SIGSEGV)",
-        f"import atexit; atexit.register(os.abort){LACKING}",  # the one sentence is not said twice
-        f"{UNRAISABLE}{LACKING}",
+        f"import atexit; atexit.register(os.abort){MEMORY_ERROR}",  # the one sentence is not said twice
+        f"{UNRAISABLE}{MEMORY_ERROR}",
         f"{NATIVE}; os._exit(1)",
         f"{NATIVE}; raise KeyError('Conv')",
         f"{NATIVE}{REPORTED_KEY_ERROR}",
@@ -82,7 +82,7 @@ def test_ends_that_lack_memory(body: str) -> None:
     ],
 )
 def test_other_ends_are_the_command_s(body: str, code: int, err: bytes) -> None:
-    """As they are without a limit."""
+    """The ends are the same as without a limit."""
     out = b"read typed\n" if "read" in body else b""
     assert ending(body) == (code, out, err)
     assert ending(body, limit_bytes=None)[:2] == (code, out)
@@ -92,7 +92,7 @@ def test_other_ends_are_the_command_s(body: str, code: int, err: bytes) -> None:
 def test_a_signal_to_the_parent_ends_the_child(sent: int, code: int, err: bytes, tmp_path: Path) -> None:
     """stderr is read to its end: until the child has ended too."""
     body = "\n    with report_errors():\n        pathlib.Path('running').touch()\n        while True: time.sleep(0.01)"
-    with started(body, cwd=tmp_path) as process:
+    with start_process(body, cwd=tmp_path) as process:
         while not (tmp_path / "running").exists():
             assert process.poll() is None
             time.sleep(0.01)

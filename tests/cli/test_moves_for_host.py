@@ -1,4 +1,4 @@
-"""What only moves data for the host stays on the host: nothing is quantized for no gain."""
+"""Check that data movement for the host alone stays on the host: nothing is quantized for no gain."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_stays_on_the_host(case: str, tmp_path: Path) -> None:
     assert {reasons[op] for op in reasons if op != "LogSoftmax"} == {"only moves data that the host makes or reads"}
     x = {"x": np.random.default_rng(4).normal(size=(1, 3, 8, 8)).astype(np.float32)}
     floats = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, x)
-    for got, wanted in zip(Session(result.data).run(None, x), floats, strict=True):
-        assert np.abs(got - np.asarray(wanted)).max() < (1e-6 if "Conv" not in graph else 0.5)
+    for got, expected in zip(Session(result.data).run(None, x), floats, strict=True):
+        assert np.abs(got - np.asarray(expected)).max() < (1e-6 if "Conv" not in graph else 0.5)
 
 
 @pytest.mark.parametrize("case", RUNS)
@@ -84,9 +84,9 @@ def test_only_the_part_that_moves_stays(transposed: str, tmp_path: Path) -> None
         f"({shapes}) => (float[N,M] y) {{ v = Softmax(q) s = Softmax(p) h = Abs(s) k = LogSoftmax(h)"
         f" y = Gemm<{transposed} = 1>({operands}) }}"
     )
-    found = built(graph, tmp_path)
-    assert {(f["op"], f["reason"]) for f in found.figures["fallbacks"] if "oftmax" not in f["op"]} == {
+    result = built(graph, tmp_path)
+    assert {(f["op"], f["reason"]) for f in result.figures["fallbacks"] if "oftmax" not in f["op"]} == {
         ("Transpose", "only moves data that the host makes or reads")
     }
-    row = next(row for row in found.figures["nodes"] if row["op"] == "Gemm")
+    row = next(row for row in result.figures["nodes"] if row["op"] == "Gemm")
     assert (row["engine"], row["reason"]) == ("mac", "in part on the host: only moves data that the host makes or reads")

@@ -13,7 +13,7 @@ from commands import run
 import toolchain.cli
 from toolchain.errors import CompileError, InternalError, is_out_of_memory
 
-LACKING = [
+MEMORY_FAULTS = [
     MemoryError(),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     RuntimeError("can't start new thread"),
@@ -30,9 +30,9 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("fault", LACKING, ids=repr)
+@pytest.mark.parametrize("fault", MEMORY_FAULTS, ids=repr)
 def test_what_lacks_memory(fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also behind a sentence that takes it for a fault of a file."""
+    """The fault may also follow a sentence that takes it for a fault of a file."""
 
     def fails(*_: object) -> None:
         try:
@@ -46,7 +46,7 @@ def test_what_lacks_memory(fault: Exception, tmp_path: Path, monkeypatch: pytest
     assert printed.err.startswith("out of memory") and "damaged" not in printed.err
 
 
-@pytest.mark.parametrize("fault", LACKING, ids=repr)
+@pytest.mark.parametrize("fault", MEMORY_FAULTS, ids=repr)
 def test_what_nobody_took_for_another_fault(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise fault
@@ -61,7 +61,7 @@ def test_what_does_not(fault: Exception) -> None:
     assert not is_out_of_memory(fault)
 
 
-@pytest.mark.parametrize("fault", LACKING, ids=repr)
+@pytest.mark.parametrize("fault", MEMORY_FAULTS, ids=repr)
 def test_imports_that_lack_memory(fault: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     def fails(_: str) -> None:
         raise fault
@@ -69,8 +69,8 @@ def test_imports_that_lack_memory(fault: Exception, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(toolchain.cli, "import_module", fails)
     with pytest.raises(SystemExit) as ended:
         toolchain.cli.run_command("build")
-    said = capfd.readouterr().err
-    assert (ended.value.code, said.count("\n")) == (2, 1) and said.startswith("out of memory")
+    message = capfd.readouterr().err
+    assert (ended.value.code, message.count("\n")) == (2, 1) and message.startswith("out of memory")
 
 
 def test_other_faults_of_imports_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:

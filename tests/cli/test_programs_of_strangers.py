@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fix_checksum import changed, graph_changed, island_changed, parts, sealed
+from fix_checksum import change_header, graph_changed, island_changed, parts, seal
 from onnx import ModelProto, TensorProto, parser
 
 from toolchain.codegen import container_from_bytes
@@ -48,7 +48,7 @@ def refusal(data: bytes) -> str:
     ],
 )
 def test_tensors_of_gigabytes(path: str, value: list[int], reason: str, data: bytes) -> None:
-    assert refusal(changed(data, path, value)) == f"model: is not sound: {reason}; build it again"
+    assert refusal(change_header(data, path, value)) == f"model: is not sound: {reason}; build it again"
 
 
 def test_as_many_dimensions_as_are_allowed() -> None:
@@ -69,37 +69,37 @@ def test_a_dram_of_gigabytes(data: bytes) -> None:
 
     header["machine_digest"] = machine_digest(machine_from_json(machine.decode()))
     reason = "header: 4,294,967,296 bytes of DRAM, the simulator holds 2,147,483,648"
-    assert refusal(sealed(header, body + machine)) == f"model: is not sound: {reason}; build it again"
+    assert refusal(seal(header, body + machine)) == f"model: is not sound: {reason}; build it again"
 
 
 def test_one_section_named_many_times(data: bytes) -> None:
-    """Each naming would be a copy in memory."""
+    """Every mention of the section would be a copy in memory."""
     header, body = parts(data)
     header["blocks"] *= 1000
     reason = f"header: its sections have more bytes together than the {len(body)} behind the header"
-    assert refusal(sealed(header, body)) == f"model: is not sound: {reason}; build it again"
+    assert refusal(seal(header, body)) == f"model: is not sound: {reason}; build it again"
 
 
 def test_one_block_named_many_times(data: bytes) -> None:
-    """At addresses of their own they are no more bytes than the DRAM of the region; over one another they are refused."""
+    """Copies at addresses of their own are no more bytes than the region's DRAM; overlapping ones are refused."""
     header, body = parts(data)
     region = header["entries"][0]["segments"][0]
     (address, block), size = region["constants"][0], header["blocks"][region["constants"][0][1]][1]
     region["constants"] = [[address, block]] * 1000
     reason = f"segment 0: constants at {address:#x} begin before those in front of them end, at {address + size:#x}"
-    assert refusal(sealed(header, body)) == f"model: is not sound: header: {reason}; build it again"
+    assert refusal(seal(header, body)) == f"model: is not sound: header: {reason}; build it again"
 
 
 def test_one_array_named_many_times(data: bytes) -> None:
-    held = sum(size for _, size in parts(data)[0]["blocks"])
+    block_bytes = sum(size for _, size in parts(data)[0]["blocks"])
 
     def change(graph: dict) -> None:
         name, array = next(iter(graph["constants"].items()))
         graph["constants"] |= {f"{name}{i}": array for i in range(1000)}
 
-    found = refusal(graph_changed(data, change))
-    reason = f"its arrays have more bytes together than the {held} of the blocks"
-    assert re.fullmatch(rf"model: is not sound: graph: tensor 'Conv_0\.\w+': {reason}; build it again", found)
+    message = refusal(graph_changed(data, change))
+    reason = f"its arrays have more bytes together than the {block_bytes} of the blocks"
+    assert re.fullmatch(rf"model: is not sound: graph: tensor 'Conv_0\.\w+': {reason}; build it again", message)
 
 
 def with_external_weight() -> ModelProto:

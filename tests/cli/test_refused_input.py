@@ -15,7 +15,7 @@ from refusals import BUILD, MACHINES, REFERENCE, RUN
 from script_refusals import SCRIPT_USAGE, SCRIPTS
 
 from toolchain.compiler import STAGES
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 
 WITHOUT_CUDA = ("--host cuda",)
 
@@ -27,9 +27,9 @@ def has_cuda() -> bool:
 
 
 def steady(text: str, folder: Path) -> str:
-    """Without what other tests vouch for: where the files are, which machines and stages there are, digests."""
+    """Replace the parts that other tests check: file locations, machine and stage names, digests."""
     text = text.replace(str(folder.resolve()), "FOLDER")
-    text = text.replace(", ".join(shipped_names()), "MACHINES").replace(", ".join(STAGES), "STAGES")
+    text = text.replace(", ".join(list_shipped_names()), "MACHINES").replace(", ".join(STAGES), "STAGES")
     return re.sub("digest [0-9a-f]{12}", "digest DIGEST", text)
 
 
@@ -61,7 +61,7 @@ USAGE = (
 
 @pytest.mark.parametrize("line", USAGE)
 def test_wrong_usage_is_a_few_plain_lines(line: str, in_workshop: Path) -> None:
-    """Their words are typer's and argparse's, and change with them."""
+    """The words are typer's and argparse's, and change with them."""
     before = contents(in_workshop)
     printed = run(line)
     assert (printed.code, printed.out) == (2, "")
@@ -82,9 +82,9 @@ def test_wrong_usage_of_a_script_ends_with_the_fault(line: str, message: str, in
 
 
 def script(name: str) -> list[str]:
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    return [found] if found else [sys.executable, "-c", f"from toolchain.cli import {name[4:]}; {name[4:]}()"]
+    script_path = Path(sys.executable).with_name(name)
+    command = str(script_path) if script_path.exists() else shutil.which(name)
+    return [command] if command else [sys.executable, "-c", f"from toolchain.cli import {name[4:]}; {name[4:]}()"]
 
 
 @pytest.mark.parametrize(

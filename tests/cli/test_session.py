@@ -56,13 +56,13 @@ def test_type_names(dtype: str, name: str) -> None:
 @pytest.mark.parametrize("backend", ["simulator", "reference"])
 def test_outputs_come_as_asked_for(backend, compiled: Path) -> None:
     session = Session(compiled, backend=backend)
-    whole = session.run(None, feeds())
-    assert [v.shape for v in whole] == [(1, 4, 8, 8), (1, 2, 8, 8), (2,)]
-    assert [v.dtype.name for v in whole] == ["float32", "float32", "bool"]
+    all_outputs = session.run(None, feeds())
+    assert [v.shape for v in all_outputs] == [(1, 4, 8, 8), (1, 2, 8, 8), (2,)]
+    assert [v.dtype.name for v in all_outputs] == ["float32", "float32", "bool"]
     for names in (["g"], ["n", "y"], ["y", "y"]):
         index = {"y": 0, "g": 1, "n": 2}
         for name, value in zip(names, session.run(names, feeds()), strict=True):
-            assert np.array_equal(value, whole[index[name]])
+            assert np.array_equal(value, all_outputs[index[name]])
     assert len(session.run([], feeds())) == 3
 
 
@@ -125,9 +125,9 @@ def test_says_what_ran_where(compiled: Path) -> None:
     ],
 )  # fmt: skip
 def test_refused(names, changes, reason: str, compiled: Path) -> None:
-    given = {k: v for k, v in {**feeds(), **changes}.items() if v is not None}
+    values = {k: v for k, v in {**feeds(), **changes}.items() if v is not None}
     with pytest.raises(CompileError) as fault:
-        Session(compiled).run(names, given)
+        Session(compiled).run(names, values)
     assert str(fault.value) == reason
 
 
@@ -173,8 +173,8 @@ def test_a_file_that_is_not_there() -> None:
 def test_feeds_without_names(compiled: Path) -> None:
     with pytest.raises(CompileError) as fault:
         Session(compiled).run(None, feeds()["x"])  # type: ignore[arg-type]
-    wanted = "{'x': array, 'i': array, 'c': array}"
-    assert str(fault.value) == f"feeds: is ndarray; give a mapping from the inputs' names, {wanted}"
+    example = "{'x': array, 'i': array, 'c': array}"
+    assert str(fault.value) == f"feeds: is ndarray; give a mapping from the inputs' names, {example}"
 
 
 def test_what_onnxruntime_refuses_is_one_message(compiled: Path) -> None:
@@ -195,8 +195,8 @@ def test_random_feeds_fit(compiled: Path) -> None:
 
 def test_runs_take_the_options_of_onnxruntime(compiled: Path) -> None:
     session, options = Session(compiled), onnxruntime.RunOptions()
-    for made, expected in zip(session.run(None, feeds(), options), session.run(None, feeds())):
-        assert np.array_equal(made, expected)
+    for output, expected in zip(session.run(None, feeds(), options), session.run(None, feeds())):
+        assert np.array_equal(output, expected)
     options.terminate = True
     with pytest.raises(CompileError, match=r"^run_options: terminate is set"):
         session.run(None, feeds(), options)
@@ -214,27 +214,29 @@ def test_what_a_session_says_of_itself(compiled: Path) -> None:
 
 
 def test_arrays_that_are_bound_once(compiled: Path) -> None:
-    session, given = Session(compiled, backend="reference"), feeds()
+    session, inputs = Session(compiled, backend="reference"), feeds()
     names = [t.name for t in session.get_outputs()]
     bound = session.io_binding()
     with pytest.raises(CompileError, match=r"^no output is bound; bind_output names each that is wanted$"):
         session.run_with_iobinding(bound)
-    for name, value in given.items():
+    for name, value in inputs.items():
         bound.bind_cpu_input(name, value)
-    expected = dict(zip(names, session.run(None, given)))
-    own = np.empty_like(expected[names[0]])
-    bound.bind_output(names[0], array=own)
+    expected = dict(zip(names, session.run(None, inputs)))
+    output_array = np.empty_like(expected[names[0]])
+    bound.bind_output(names[0], array=output_array)
     for name in names[1:]:
         bound.bind_output(name)
     with pytest.raises(CompileError, match=r"is bound, and nothing has run since; call run_with_iobinding$"):
         bound.copy_outputs_to_cpu()
     session.run_with_iobinding(bound)
-    assert all(np.array_equal(made, expected[name]) for made, name in zip(bound.copy_outputs_to_cpu(), names, strict=True))
-    assert bound.copy_outputs_to_cpu()[0] is own
-    given["x"][...] = -given["x"]  # read anew, and written to the same array
+    assert all(np.array_equal(output, expected[name]) for output, name in zip(bound.copy_outputs_to_cpu(), names, strict=True))
+    assert bound.copy_outputs_to_cpu()[0] is output_array
+    inputs["x"][...] = -inputs["x"]  # read anew, and written to the same array
     session.run_with_iobinding(bound)
-    assert np.array_equal(own, session.run(names[:1], given)[0]) and not np.array_equal(own, expected[names[0]])
-    bound.bind_output(names[0], array=own.ravel()[:1])
+    assert np.array_equal(output_array, session.run(names[:1], inputs)[0]) and not np.array_equal(
+        output_array, expected[names[0]]
+    )
+    bound.bind_output(names[0], array=output_array.ravel()[:1])
     with pytest.raises(CompileError, match=rf"^output '{names[0]}' is float32 .*, the array bound to it float32 \[1\]$"):
         session.run_with_iobinding(bound)
     with pytest.raises(CompileError, match=r"^output 'y': device cuda; outputs of a session are on the cpu$"):
@@ -245,7 +247,7 @@ def test_arrays_that_are_bound_once(compiled: Path) -> None:
 
 def test_states_are_told_apart_from_inputs() -> None:
     inputs, states = [IoType("x", (1, 2), "float32")], [IoType("h", (1, 2), "float32")]
-    given = {"x": np.zeros((1, 2), np.float32), "z": np.zeros(1)}
+    values = {"x": np.zeros((1, 2), np.float32), "z": np.zeros(1)}
     with pytest.raises(CompileError) as caught:
-        check_feeds(inputs, given, states)
+        check_feeds(inputs, values, states)
     assert str(caught.value) == "there is no input 'z'; the model's inputs are x; its states, h, may be given too"

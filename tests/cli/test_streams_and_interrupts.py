@@ -22,7 +22,7 @@ from toolchain.cli import THREADS_RAN_ON, application
 COMMAND = "from toolchain.cli import {0}; {0}()"
 
 
-def started(command: str, *arguments: str, **options) -> subprocess.Popen:
+def start_process(command: str, *arguments: str, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", COMMAND.format(command), *arguments], stderr=subprocess.PIPE, **options)
 
 
@@ -30,7 +30,7 @@ def started(command: str, *arguments: str, **options) -> subprocess.Popen:
 @pytest.mark.parametrize(("command", "arguments"), [("dis", ["good.npu"]), ("hw", ["list"])])
 def test_no_room_for_what_is_printed(command: str, arguments: list[str], in_workshop: Path) -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "w") as full, started(command, *arguments, stdout=full, env=buffered) as process:
+    with open("/dev/full", "w") as full, start_process(command, *arguments, stdout=full, env=buffered) as process:
         assert process.stderr
         assert process.stderr.read() == b"standard output: no space left on device\n"
     assert process.returncode == 2
@@ -48,7 +48,7 @@ def f():
 """
 
 
-def interrupted(process: subprocess.Popen) -> None:
+def interrupt_process(process: subprocess.Popen) -> None:
     process.send_signal(signal.SIGINT)
     assert process.stderr
     assert process.stderr.read() == b"interrupted\n"
@@ -63,20 +63,20 @@ def test_an_interrupt_while_modules_are_imported(in_workshop: Path) -> None:
         assert process.stdout
         process.stdout.readline()
         time.sleep(0.1)
-        interrupted(process)
+        interrupt_process(process)
     assert contents(in_workshop) == before
 
 
 def test_an_interrupt_of_a_build(in_workshop: Path, tmp_path: Path) -> None:
-    """While it calibrates, on a generator that never ends."""
+    """The interrupt comes during calibration on a generator that never ends."""
     (tmp_path / "endless.py").write_text(ENDLESS)
     arguments = [f"{in_workshop}/good.onnx", "--hw", "edge16", "--calib", "endless.py:f", "-o", "z.npu"]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    with started("build", *arguments, stdout=subprocess.DEVNULL, env=environment, cwd=tmp_path) as process:
+    with start_process("build", *arguments, stdout=subprocess.DEVNULL, env=environment, cwd=tmp_path) as process:
         while not (tmp_path / "running").exists():
             assert process.poll() is None
             time.sleep(0.01)
-        interrupted(process)
+        interrupt_process(process)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["endless.py", "running"]
 
 
@@ -97,7 +97,7 @@ def test_a_thread_of_the_users_file_does_not_keep_the_command(
 ) -> None:
     (tmp_path / "threads.py").write_text(THREAD.format(seconds=seconds))
     arguments = ["good.onnx", "--hw", "edge16", "--calib", f"{tmp_path}/threads.py:f", "-o", f"{tmp_path}/z.npu"]
-    with started("build", *arguments, stdout=subprocess.PIPE, text=True) as process:
+    with start_process("build", *arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             out, err = process.communicate(timeout=60)
         finally:
@@ -111,7 +111,7 @@ def test_names_that_the_terminal_cannot_show(in_workshop: Path, tmp_path: Path) 
     proto.graph.node[-1].output[0] = proto.graph.output[0].name = "выход"
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     arguments = [f"{tmp_path}/m.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", f"{tmp_path}/m.npu"]
-    with started("build", *arguments, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"}) as process:
+    with start_process("build", *arguments, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"}) as process:
         assert process.stderr and process.stdout
         out, err = process.communicate()
     assert process.returncode == 0 and b"Error" not in err
@@ -167,12 +167,12 @@ def test_memory_that_is_not_there(in_workshop: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(import_module("toolchain.cli.dis"), "read_container", fails)
     printed = run("npu-dis good.npu")
-    said = "out of memory: Unable to allocate 8.00 GiB; close other programs, or take smaller inputs\n"
-    assert (printed.code, printed.err) == (2, said)
+    message = "out of memory: Unable to allocate 8.00 GiB; close other programs, or take smaller inputs\n"
+    assert (printed.code, printed.err) == (2, message)
 
 
 def test_names_with_control_characters_are_spelled(tmp_path: Path) -> None:
-    """They would move the cursor, and change what stands on the screen."""
+    """Such characters would move the cursor, and change the text on the screen."""
     proto = model("(float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Frobnicate(x) }")
     proto.graph.node[0].name = "a\x1b[2Jb"
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())

@@ -29,12 +29,12 @@ def test_figures_are_those_of_the_simulator(script: ModuleType, tmp_path: Path) 
     model = tmp_path / "net.onnx"
     save_two_layers(model, "(float[1,3,12,12] x) => (float[1,8,12,12] y)", (5, 3, 3, 3), (8, 5, 1, 1), np.random.default_rng(0))
     built = build(model, BuildOptions("ws8_pow2"))
-    found = script.cycles_of(built.container)
+    cycles_by_term = script.cycles_of(built.container)
     for name, left_out in (("all", ()), ("ideal", tuple(TERMS)), ("fill", tuple(t for t in TERMS if t != "fill"))):
         session = Session(built.data, timing=True, without=left_out)
         run = session.run_detailed(random_feeds(session.get_inputs()))
-        assert found[name] == sum(s.simulation.cycles for s in run.segments if s.simulation is not None), name
-    assert found["ideal"] < found["fill"] < found["all"]
+        assert cycles_by_term[name] == sum(s.simulation.cycles for s in run.segments if s.simulation is not None), name
+    assert cycles_by_term["ideal"] < cycles_by_term["fill"] < cycles_by_term["all"]
 
 
 def test_a_table_has_the_terms_that_cost_something(script: ModuleType) -> None:

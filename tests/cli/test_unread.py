@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from edit_programs import edited, model, operations, region_of
+from edit_programs import edit_program, model, operations, region_of
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.machine import Copy, MachineOp, Space
@@ -30,7 +30,7 @@ def test_what_a_network_drops_is_no_warning(tmp_path, case, hardware, level):
 
 
 def warnings_of(built: Build, ops: list[MachineOp], layers: Sequence[int] | None = None) -> list[str]:
-    session = Session(edited(built, ops, layers))
+    session = Session(edit_program(built, ops, layers))
     run = session.run_detailed(random_feeds(session.get_inputs()))
     return [w for ran in run.segments for w in ran.warnings]
 

@@ -23,7 +23,9 @@ TIMING = "timing: {fold_cycles: 40, input_edge_bytes: 2, weight_edge_bytes: 2, w
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For an array of a depth of 4, whose taps have 3 channels each; a function of the vector engine behind it."""
+    """Return a model for an array of a depth of 4, whose taps have 3 channels each, and a function of the vector
+    engine.
+    """
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(str(files("hw_configs") / "isa"), folder / "isa")
     text = (files("hw_configs") / "edge16.yaml").read_text()
@@ -59,8 +61,8 @@ def test_no_term_makes_it_slower_and_those_of_the_machine_cost_something(model: 
     # where one hides behind another: the memory's port behind the array's edges, the front end behind the program's port, banks
     # and the array behind the memory's port
     hidden = {"window": ("edges",), "words": ("program",), "banks": ("alignment",), "reduction": ("alignment",)}
-    beside = hidden.get(term, ())
-    saved = cycles(model, *beside) - cycles(model, term, *beside)
+    hiding_terms = hidden.get(term, ())
+    saved = cycles(model, *hiding_terms) - cycles(model, term, *hiding_terms)
     assert saved >= 0
     assert saved > 0 or term in ("startup", "bursts")  # no vector function here; bursts of 64 bytes that are all used
 
@@ -72,11 +74,11 @@ def test_terms_together_are_ideal_together(model: Path) -> None:
 
 def test_outputs_are_the_same_and_the_report_says_what_is_left_out(model: Path) -> None:
     plain = run(f"npu-sim {model} --json {model.parent / 'a.json'} --output {model.parent / 'a.npz'}")
-    told = run(
+    printed = run(
         f"npu-sim {model} --json {model.parent / 'b.json'} --output {model.parent / 'b.npz'} --without edges --without fill"
     )
-    assert (plain.code, told.code) == (0, 0)
-    assert "note: times of a copy of edge16 on which this costs nothing: edges, fill" in told.out
+    assert (plain.code, printed.code) == (0, 0)
+    assert "note: times of a copy of edge16 on which this costs nothing: edges, fill" in printed.out
     assert "costs nothing" not in plain.out
     a, b = (json.loads((model.parent / f"{name}.json").read_text()) for name in "ab")
     assert "without" not in a
@@ -87,7 +89,7 @@ def test_outputs_are_the_same_and_the_report_says_what_is_left_out(model: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--without edge", '--without edge: no such term; did you mean "edges"?'),
         ("--without foo", "--without foo: no such term; known: alignment, banks, "),
@@ -95,7 +97,7 @@ def test_outputs_are_the_same_and_the_report_says_what_is_left_out(model: Path) 
         ("--without fill --dump-memory end --out folder", "--without: does not go with --dump-memory end"),
     ],
 )
-def test_refusals(model: Path, options: str, said: str) -> None:
-    told = run(f"npu-sim {model} {options}")
-    assert (told.code, told.out) == (2, "")
-    assert told.err.startswith(said)
+def test_refusals(model: Path, options: str, message: str) -> None:
+    printed = run(f"npu-sim {model} {options}")
+    assert (printed.code, printed.out) == (2, "")
+    assert printed.err.startswith(message)

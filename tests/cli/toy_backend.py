@@ -54,8 +54,8 @@ class Wrong(Toy):
     """Every byte that it gives back is one more."""
 
     def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
-        found = super().run(dram, until=until)
-        return Execution({"dram": found.memory["dram"] + np.uint8(1)}, found.start, found.end)
+        execution = super().run(dram, until=until)
+        return Execution({"dram": execution.memory["dram"] + np.uint8(1)}, execution.start, execution.end)
 
 
 class Broken(Toy):
@@ -75,8 +75,8 @@ class Short(Toy):
 
 class Backwards(Toy):
     def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
-        found = super().run(dram, until=until)
-        return Execution(found.memory, found.end, found.start)
+        execution = super().run(dram, until=until)
+        return Execution(execution.memory, execution.end, execution.start)
 
 
 class Wide(Toy):

@@ -10,7 +10,11 @@ from onnx import numpy_helper, parser
 
 
 def save_two_layers(path: Path, ports: str, w: tuple[int, ...], v: tuple[int, ...], rng: np.random.Generator) -> None:
-    """ports: of the graph, from x to y; w, v: shapes of the weights, of which rng draws first w, then v."""
+    """Save a model of two layers.
+
+    `ports`: of the graph, from x to y.
+    `w`, `v`: shapes of the weights, of which rng draws first w, then v.
+    """
     proto = parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 17]> g {ports} {{ a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) y = Conv(b, v) }}'
     )

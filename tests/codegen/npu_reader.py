@@ -13,7 +13,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Model:
-    """header: as in the file. blocks: constant bytes. entry: the only one."""
+    """A reader of a compiled file.
+
+    `header`: the header as in the file.
+    `blocks`: constant bytes.
+    `entry`: the only entry point.
+    """
 
     header: dict[str, Any]
     body: bytes
@@ -53,8 +58,8 @@ class Model:
     def graph(self) -> dict[str, Any]:
         return json.loads(self.span(self.entry["graph"]))
 
-    def array(self, said: dict[str, Any]) -> np.ndarray:
-        dtype, shape, pieces = said["array"]
+    def array(self, constant: dict[str, Any]) -> np.ndarray:
+        dtype, shape, pieces = constant["array"]
         data = b"".join(self.block(block)[first : first + size] for block, first, size in pieces)
         if dtype == "int4":
             halves = [half - 16 if half > 7 else half for byte in data for half in (byte & 15, byte >> 4)]
@@ -85,7 +90,7 @@ def real(port: dict[str, Any], q: np.ndarray) -> np.ndarray:
     return y.transpose(0, 3, 1, 2) if port["layout"] == "nhwc" else y
 
 
-def requantized(acc: np.ndarray, fields: dict[str, Any], model: Model) -> np.ndarray:
+def requantize_sums(acc: np.ndarray, fields: dict[str, Any], model: Model) -> np.ndarray:
     """round half up of acc multiplier / 2**shift: the rounding of machines that say single_half_up."""
     multiplier, shift = (model.array(fields[k]).astype(np.int64) for k in ("multiplier", "shift"))
     scaled = (acc * multiplier + (np.int64(1) << (shift - 1))) >> shift

@@ -26,8 +26,8 @@ def operation(queue: int) -> MachineOp:
     """One without meaning that runs on this queue."""
     kinds: dict[str, type[MachineOp]] = {"mac_array": Convolution, "vector": Elementwise, "dma": Copy}
     kind = kinds[CHIP.units[queue].kind]
-    made = kind(*(0 for _ in kind.parameters()))
-    return replace(made, channel=CHIP.units[queue].number) if isinstance(made, Copy) else made
+    zero_operation = kind(*(0 for _ in kind.parameters()))
+    return replace(zero_operation, channel=CHIP.units[queue].number) if isinstance(zero_operation, Copy) else zero_operation
 
 
 def byte(at: int, count: int, write: bool) -> Access:
@@ -35,8 +35,9 @@ def byte(at: int, count: int, write: bool) -> Access:
 
 
 def check_two_iterations(program: Sequence[MachineOp], count: int) -> None:
-    """Raises ProgramError where an operation of the second iteration may begin before each of the first is over: the `count`
-    of the first write a byte each, and each of the second reads all of them."""
+    """Raise ProgramError where an operation of the second iteration may begin before the first iteration is over.
+    The `count` operations of the first iteration write a byte each, and each of the second reads all of these bytes.
+    """
     flow = dispatch_program(CHIP, program)
     order = program_order(CHIP, flow)
     hazards = Hazards(flow, order, CHIP.sync.max_count, len(CHIP.spaces))
@@ -53,7 +54,7 @@ def check_two_iterations(program: Sequence[MachineOp], count: int) -> None:
             hazards.touch(index, byte(0, len(flow), False), 0, len(flow))
 
 
-def repeated(placed: Sequence[PlacedOp]) -> Sequence[MachineOp]:
+def repeat_ops(placed: Sequence[PlacedOp]) -> Sequence[MachineOp]:
     return synchronise(placed, CHIP, 0, BatchLoop(2, ())).ops
 
 
@@ -61,7 +62,7 @@ def repeated(placed: Sequence[PlacedOp]) -> Sequence[MachineOp]:
 def test_each_engine_hears_that_an_iteration_is_over(queues: tuple[int, ...]) -> None:
     """Operations that share nothing, each on a queue of its own; each queue comes last in some."""
     assert {CHIP.units[q].kind for q in queues} == {"mac_array", "vector", "dma"}
-    check_two_iterations(repeated([PlacedOp(operation(q), 0, ()) for q in queues]), len(queues))
+    check_two_iterations(repeat_ops([PlacedOp(operation(q), 0, ()) for q in queues]), len(queues))
 
 
 @pytest.mark.parametrize("last", QUEUES)
@@ -70,7 +71,7 @@ def test_each_engine_hears_of_a_last_operation_that_waited_for_all(last: int) ->
     others = [q for q in QUEUES if q != last]
     writes = [PlacedOp(operation(q), 0, (byte(q, 1, True),)) for q in others]
     reading = PlacedOp(operation(last), 0, (byte(0, len(QUEUES), False),))
-    check_two_iterations(repeated([*writes, reading]), len(QUEUES))
+    check_two_iterations(repeat_ops([*writes, reading]), len(QUEUES))
 
 
 def test_the_check_finds_iterations_without_a_barrier() -> None:

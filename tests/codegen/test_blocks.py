@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from toolchain.codegen.constant_blocks import BlockReader, BlockWriter
 
 
-def stored(blocks: list[bytes], arrays: list[np.ndarray]) -> tuple[list[list], list[bytes]]:
-    """What is said of the arrays, and all blocks; each array is read back as it was."""
+def store_arrays(blocks: list[bytes], arrays: list[np.ndarray]) -> tuple[list[list], list[bytes]]:
+    """Return the records of the arrays, and all blocks; each array is read back unchanged."""
     writer = BlockWriter()
     for block in blocks:
         writer.block(block)
-    said = [writer.array(a) for a in arrays]
+    records = [writer.array(a) for a in arrays]
     reader = BlockReader(writer.blocks())
-    for array, told in zip(arrays, said, strict=True):
-        found = reader.array(told)
-        assert found.dtype == array.dtype
-        assert np.array_equal(found, array)
-    return said, writer.blocks()
+    for array, record in zip(arrays, records, strict=True):
+        restored = reader.array(record)
+        assert restored.dtype == array.dtype
+        assert np.array_equal(restored, array)
+    return records, writer.blocks()
 
 
 def weights(seed: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -31,12 +31,12 @@ def weights(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 def test_tiles_with_parameters_behind_them() -> None:
     array = weights(0, (8, 3, 3, 16))
     tiles = [array[i : i + 2].tobytes() + bytes([i]) * 32 for i in range(0, 8, 2)]
-    ((_, _, pieces),), blocks = stored(tiles, [array])
+    ((_, _, pieces),), blocks = store_arrays(tiles, [array])
     assert pieces == [[i, 0, 288] for i in range(4)]
     assert blocks[-1] == b""
 
 
-def packed(codes: np.ndarray) -> bytes:
+def pack_codes(codes: np.ndarray) -> bytes:
     pairs = codes.reshape(-1, 2).astype(np.uint8) & 15
     return (pairs[:, 0] | pairs[:, 1] << 4).tobytes()
 
@@ -45,104 +45,105 @@ def packed(codes: np.ndarray) -> bytes:
 def test_codes_of_4_bits_are_two_a_byte(shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(-8, 8, shape).astype(np.int8)
     writer = BlockWriter()
-    said = writer.array(array, narrow=True)
-    found = BlockReader(writer.blocks()).array(said)
-    assert said[:2] == ["int4", list(shape)] and sum(map(len, writer.blocks())) == -(-array.size // 2)
-    assert found.dtype == np.int8 and np.array_equal(found, array)
+    record = writer.array(array, narrow=True)
+    restored = BlockReader(writer.blocks()).array(record)
+    assert record[:2] == ["int4", list(shape)] and sum(map(len, writer.blocks())) == -(-array.size // 2)
+    assert restored.dtype == np.int8 and np.array_equal(restored, array)
     with pytest.raises(ValueError, match="array of 'int4'"):
-        BlockReader(writer.blocks()).array(["int4", [*shape, 3], said[2]] if array.size else ["int4", [3], said[2]])
+        BlockReader(writer.blocks()).array(["int4", [*shape, 3], record[2]] if array.size else ["int4", [3], record[2]])
 
 
 def test_codes_of_4_bits_are_pieces_of_what_programs_load() -> None:
     array = np.random.default_rng(0).integers(-8, 8, (8, 3, 3, 16)).astype(np.int8)
     writer = BlockWriter()
     for i in range(0, 8, 4):
-        writer.block(packed(array[i : i + 4]) + bytes([i]) * 32)
-    said = writer.array(array, narrow=True)
-    assert said[2] == [[0, 0, 288], [1, 0, 288]] and writer.blocks()[-1] == b""
-    assert np.array_equal(BlockReader(writer.blocks()).array(said), array)
+        writer.block(pack_codes(array[i : i + 4]) + bytes([i]) * 32)
+    record = writer.array(array, narrow=True)
+    assert record[2] == [[0, 0, 288], [1, 0, 288]] and writer.blocks()[-1] == b""
+    assert np.array_equal(BlockReader(writer.blocks()).array(record), array)
 
 
 def test_parameters_that_happen_to_go_on_like_the_weights() -> None:
     """Three bytes behind the first tile are what the next tile begins with: the next is found all the same."""
     array = weights(0, (4, 512))
     tiles = [array[:2].tobytes() + array[2, :3].tobytes() + bytes(29), array[2:].tobytes() + bytes(32)]
-    ((_, _, pieces),), _ = stored(tiles, [array])
+    ((_, _, pieces),), _ = store_arrays(tiles, [array])
     assert pieces == [[0, 0, 1024], [1, 0, 1024]]
 
 
 def test_what_no_program_loads_stands_in_the_last_block() -> None:
     array = weights(0, (2, 512))
-    ((_, _, pieces),), blocks = stored([array[0].tobytes()], [array])
+    ((_, _, pieces),), blocks = store_arrays([array[0].tobytes()], [array])
     assert pieces == [[0, 0, 512], [1, 0, 512]]
     assert blocks[1] == array[1].tobytes()
 
 
 def test_a_second_array_of_the_same_bytes_has_bytes_of_its_own() -> None:
     array = weights(0, (2, 512))
-    said, blocks = stored([array.tobytes()], [array, array])
-    assert [pieces for *_, pieces in said] == [[[0, 0, 1024]], [[1, 0, 1024]]]
+    records, blocks = store_arrays([array.tobytes()], [array, array])
+    assert [pieces for *_, pieces in records] == [[[0, 0, 1024]], [[1, 0, 1024]]]
     assert len(blocks) == 2
 
 
 def two_entries(first: list[bytes], second: list[bytes]) -> tuple[list, list[bytes]]:
-    """What is said of the second's constants, and all blocks; each constant is read back as it was, once."""
+    """Return the records of the second entry's constants, and all blocks; each constant is read back unchanged, once."""
     writer = BlockWriter()
     for data in first:
         writer.constant(data)
     writer.next_entry()
-    said = [writer.constant(data) for data in second]
+    records = [writer.constant(data) for data in second]
     reader = BlockReader(writer.blocks())
-    told = [found if isinstance(found, int) else tuple(map(tuple, found)) for found in said]
-    assert [reader.constant(found) for found in told] == second  # type: ignore[arg-type]
-    pieced = {found for found in told if not isinstance(found, int)}
-    assert sum(size for found in pieced for *_, size in found) <= sum(map(len, writer.blocks()))
-    return said, writer.blocks()
+    hashable_records = [record if isinstance(record, int) else tuple(map(tuple, record)) for record in records]
+    assert [reader.constant(record) for record in hashable_records] == second  # type: ignore[arg-type]
+    pieced = {record for record in hashable_records if not isinstance(record, int)}
+    assert sum(size for record in pieced for *_, size in record) <= sum(map(len, writer.blocks()))
+    return records, writer.blocks()
 
 
 def test_a_larger_tile_is_pieces_of_the_smaller_ones() -> None:
-    """With the parameters of both behind the weights of both; what only it has is a block of its own."""
+    """Check a tile with the parameters of both smaller tiles after the weights of both; bytes that only it has are a new
+    block."""
     array, parameters = weights(0, (4, 300)), weights(1, (4, 160))
     tiles = [array[i : i + 2].tobytes() + parameters[i : i + 2].tobytes() for i in (0, 2)]
-    (said,), blocks = two_entries(tiles, [array.tobytes() + b"new" + parameters.tobytes()])
-    assert said == [[0, 0, 600], [1, 0, 600], [2, 0, 3], [0, 600, 320], [1, 600, 320]]
+    (record,), blocks = two_entries(tiles, [array.tobytes() + b"new" + parameters.tobytes()])
+    assert record == [[0, 0, 600], [1, 0, 600], [2, 0, 3], [0, 600, 320], [1, 600, 320]]
     assert blocks == [*tiles, b"new", b""]
 
 
 def test_a_smaller_tile_lies_within_a_larger_one() -> None:
     array = weights(0, (4, 301))
-    said, blocks = two_entries([array.tobytes()], [array[i].tobytes() for i in range(4)])
-    assert said == [[[0, 301 * i, 301]] for i in range(4)]
+    records, blocks = two_entries([array.tobytes()], [array[i].tobytes() for i in range(4)])
+    assert records == [[[0, 301 * i, 301]] for i in range(4)]
     assert len(blocks) == 2
 
 
 def test_an_equal_block_is_that_block_and_another_one_is_new() -> None:
     one, other, short = weights(0, (500,)).tobytes(), weights(1, (500,)).tobytes(), weights(0, (127,)).tobytes()
-    said, blocks = two_entries([one], [one, other, other, short])
-    assert said == [0, 1, 1, 2]
+    records, blocks = two_entries([one], [one, other, other, short])
+    assert records == [0, 1, 1, 2]
     assert blocks == [one, other, short, b""]
 
 
 def test_no_more_is_made_of_pieces_than_the_blocks_have() -> None:
-    """Each differs, and all are nearly the one block that there is: the others stand by themselves."""
+    """Check constants that differ and nearly equal the one existing block; the others get their own blocks."""
     array = weights(0, (1000,)).tobytes()
-    said, _ = two_entries([array], [array[i:] for i in range(1, 40)])
-    assert said[:2] == [[[0, 1, 999]], 1]
+    records, _ = two_entries([array], [array[i:] for i in range(1, 40)])
+    assert records[:2] == [[[0, 1, 999]], 1]
 
 
 def test_arrays_of_a_further_entry_are_those_of_the_first() -> None:
-    """Each as often as the entry before had it."""
+    """Check each array as often as the previous entry had it."""
     array, other = weights(0, (2, 512)), weights(1, (300,))
     writer = BlockWriter()
     for _ in range(2):
         writer.constant(array.tobytes())
         writer.next_entry()
-    said = [writer.array(a) for a in (array, other)]
+    records = [writer.array(a) for a in (array, other)]
     writer.next_entry()
     again = [writer.array(a) for a in (other, array, array)]
     reader = BlockReader(writer.blocks())
-    assert again[:2] == said[::-1] and again[2][2] == [[1, 300, 1024]]
-    assert all(np.array_equal(reader.array(told), a) for told, a in zip(again, (other, array, array), strict=True))
+    assert again[:2] == records[::-1] and again[2][2] == [[1, 300, 1024]]
+    assert all(np.array_equal(reader.array(record), a) for record, a in zip(again, (other, array, array), strict=True))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -161,22 +162,22 @@ def test_any_constants_of_two_entries_come_back(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_blocks_and_arrays_come_back(data: st.DataObject) -> None:
-    """Of few different bytes, so that everything looks like everything else."""
+    """Check blocks of few different bytes, so that everything resembles everything else."""
     size = st.integers(0, 900)
     few = st.builds(lambda n, seed: np.random.default_rng(seed).integers(0, 2, n).astype(np.int8), size, st.integers(0, 3))
     arrays = data.draw(st.lists(few, max_size=4))
     cuts = [
         a[i:j].tobytes() + bytes(k) for a in arrays for i, j, k in data.draw(st.lists(st.tuples(size, size, size), max_size=3))
     ]
-    stored(cuts, arrays)
-    stored(cuts, [a[: a.size // 8 * 8].view(np.int64) for a in arrays])
+    store_arrays(cuts, arrays)
+    store_arrays(cuts, [a[: a.size // 8 * 8].view(np.int64) for a in arrays])
 
 
 @pytest.mark.parametrize(
-    "said",
+    "record",
     [["int8", [4], [[0, 0, 5]]], ["int8", [4], [[0, -1, 4]]], ["int8", [-1], []], ["object", [1], [[0, 0, 8]]],
      [">i2", [1], [[0, 0, 2]]]],
 )  # fmt: skip
-def test_arrays_that_are_none(said: list) -> None:
+def test_arrays_that_are_none(record: list) -> None:
     with pytest.raises(ValueError, match=r"^(array of|a piece of)"):
-        BlockReader([bytes(16)]).array(said)
+        BlockReader([bytes(16)]).array(record)

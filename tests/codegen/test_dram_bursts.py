@@ -14,7 +14,7 @@ CLASSIFIER = Path(__file__).parents[2] / "examples/classifier/classifier.onnx"
 
 @pytest.mark.parametrize(("machine", "burst"), [("ethos_u55_256", 128), ("ethos_u65_512", 128)])
 def test_what_lies_in_dram_begins_with_a_burst(machine: str, burst: int) -> None:
-    """Their alignment is 16 bytes alone."""
+    """Check that DRAM addresses begin at a burst, where the alignment alone is 16 bytes."""
     built = build(CLASSIFIER, BuildOptions(machine))
     regions = [s for s in built.container.segments if isinstance(s, Region)]
     ports = [port.address for r in regions for port in (*r.inputs, *r.outputs)]

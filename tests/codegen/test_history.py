@@ -19,7 +19,10 @@ TILE_CHANNELS = 16
 
 
 def drawn_access(rng: np.random.Generator, dense: bool) -> Access:
-    """dense: at strides of 24 bytes, like tiles of channels of one feature map."""
+    """Return a random access.
+
+    `dense`: at strides of 24 bytes, like tiles of channels of one feature map.
+    """
     space = int(rng.integers(0, 2))
     dimensions = int(rng.integers(0, 3))
     counts = tuple(int(n) for n in rng.integers(1, 4, dimensions))
@@ -50,15 +53,15 @@ def test_the_latest_conflicts_are_those_of_the_bytes(seed: int, dense: bool) -> 
     met = 0
     for event in range(250):
         touched = [drawn_access(rng, dense) for _ in range(3)]
-        known = [int(k) for k in rng.integers(-1, max(event, 1), ENGINES)]
-        expected = list(known)
+        latest_known = [int(k) for k in rng.integers(-1, max(event, 1), ENGINES)]
+        expected = list(latest_known)
         for access in touched:
             kinds = (True, False) if access.write else (True,)
             for where in ((access.space, byte, kind) for byte in bytes_of(access) for kind in kinds):
                 for engine in range(ENGINES):
                     expected[engine] = max(expected[engine], marks.get((*where, engine), -1))
-        assert history.latest(touched, known) == expected
-        met += expected != known
+        assert history.latest(touched, latest_known) == expected
+        met += expected != latest_known
         engine = event % ENGINES
         history.record(touched, engine, event)
         for access in touched:
@@ -70,11 +73,11 @@ def test_the_latest_conflicts_are_those_of_the_bytes(seed: int, dense: bool) -> 
 def test_accesses_that_are_apart_share_no_byte() -> None:
     rng = np.random.default_rng(0)
     drawn = [(replace(drawn_access(rng, True), space=1), replace(drawn_access(rng, True), space=1)) for _ in range(3000)]
-    apart = [bool(residues(a).apart(residues(b))) for a, b in drawn]
+    are_disjoint = [bool(residues(a).is_disjoint(residues(b))) for a, b in drawn]
     columns = [Residues(*np.array([(r.first, r.run, r.pitch) for r in map(residues, side)]).T) for side in zip(*drawn)]
-    assert columns[0].apart(columns[1]).tolist() == apart
-    assert not any(told and overlap(a, b) for told, (a, b) in zip(apart, drawn))
-    assert sum(apart) > 500
+    assert columns[0].is_disjoint(columns[1]).tolist() == are_disjoint
+    assert not any(is_disjoint and overlap(a, b) for is_disjoint, (a, b) in zip(are_disjoint, drawn))
+    assert sum(are_disjoint) > 500
 
 
 @pytest.mark.parametrize(("shared_bytes", "signals"), [(0, 0), (1, 1)])
@@ -85,8 +88,8 @@ def test_interleaved_tiles_wait_only_where_they_share_a_byte(shared_bytes: int, 
     arrays = [u.queue for u in chip.of_kind("mac_array")]
     assert len(arrays) == 2
     placed = [PlacedOp(convolution(unit), 0, (tile(unit * (TILE_CHANNELS - shared_bytes)),)) for unit in (0, 1)]
-    made = synchronise(placed, chip, 0)
-    assert sum(isinstance(op, Signal) for op in made.ops) == signals
+    synchronised = synchronise(placed, chip, 0)
+    assert sum(isinstance(op, Signal) for op in synchronised.ops) == signals
 
 
 def tile(first_channel: int) -> Access:

@@ -31,7 +31,7 @@ def chain(folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-def given(folder: Path) -> str:
+def write_parameters_file(folder: Path) -> str:
     """One range for all products, and one for what functions make of them."""
     path = folder / "p.yaml"
     rows = ["  x0: {low: -1.0, high: 1.0}"]
@@ -41,21 +41,21 @@ def given(folder: Path) -> str:
 
 
 def built(folder: Path, hw: str | Machine = "transformer64", goal: Goal | None = None, level: int = 2) -> Build:
-    options = BuildOptions(hw, parameters=given(folder), level=level)
+    options = BuildOptions(hw, parameters=write_parameters_file(folder), level=level)
     return build(chain(folder), options if goal is None else replace(options, goal=goal))
 
 
-def read_by_products(found: Build) -> list[int]:
+def read_by_products(built: Build) -> list[int]:
     return [
         row["traffic"].get("dram", {}).get("read_bytes", 0)
-        for row in found.figures["layers"]
+        for row in built.figures["layers"]
         if row["name"].startswith("product")
     ]
 
 
 def test_they_are_brought_once(tmp_path: Path) -> None:
-    found = read_by_products(built(tmp_path))
-    assert len(found) == LAYERS and found[0] >= UNITS * UNITS and not any(found[1:])
+    read_bytes = read_by_products(built(tmp_path))
+    assert len(read_bytes) == LAYERS and read_bytes[0] >= UNITS * UNITS and not any(read_bytes[1:])
 
 
 def test_not_without_room(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_not_where_memory_counts(objective: str, level: int, tmp_path: Path) -> 
 
 
 def test_they_lie_in_dram_once(tmp_path: Path) -> None:
-    found = built(tmp_path, level=0)
-    (region,) = found.container.segments
+    network_build = built(tmp_path, level=0)
+    (region,) = network_build.container.segments
     sizes = [len(data) for _, data in region.constants]  # type: ignore[union-attr]
     assert len({data for _, data in region.constants}) == len(sizes)  # type: ignore[union-attr]
     assert sum(sizes) < 2 * UNITS * UNITS

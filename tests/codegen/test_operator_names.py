@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from test_container_page import CONVOLUTIONS, compiled
+from test_container_page import CONVOLUTIONS, compile_network
 from typing_extensions import TypeAliasType, TypeVar
 
 from quant.fixed_point.core.requant import Requant
@@ -28,11 +28,11 @@ Named = TypeAliasType("Named", np.ndarray[tuple[int, ...], np.dtype[Element]], t
 
 
 def module(*operators: type) -> ModuleType:
-    found = ModuleType("toolchain.ops.new")
+    new_module = ModuleType("toolchain.ops.new")
     for operator in operators:
-        operator.__module__ = found.__name__
-        setattr(found, operator.__name__, operator)
-    return found
+        operator.__module__ = new_module.__name__
+        setattr(new_module, operator.__name__, operator)
+    return new_module
 
 
 def operator(name: str, **members: object) -> type:
@@ -81,7 +81,7 @@ def test_an_operator_of_no_file_of_the_project_is_not_written() -> None:
 
 @pytest.mark.parametrize("moved", [IntegerConvolution, Requant])
 def test_a_class_that_moves_or_is_renamed_changes_no_byte(moved: type, tmp_path: Path) -> None:
-    built, before = compiled(tmp_path, CONVOLUTIONS, "edge16"), (moved.__name__, moved.__qualname__, moved.__module__)
+    built, before = compile_network(tmp_path, CONVOLUTIONS, "edge16"), (moved.__name__, moved.__qualname__, moved.__module__)
     try:
         moved.__name__, moved.__qualname__, moved.__module__ = "Renamed", "Renamed", "elsewhere"
         assert container_to_bytes(built.container) == built.data
@@ -90,7 +90,7 @@ def test_a_class_that_moves_or_is_renamed_changes_no_byte(moved: type, tmp_path:
 
 
 def test_no_class_is_named_in_the_file(tmp_path: Path) -> None:
-    data = compiled(tmp_path, f"{CONVOLUTIONS.replace('y =', 'z =')} y = Erf(z)", "edge16").data
+    data = compile_network(tmp_path, f"{CONVOLUTIONS.replace('y =', 'z =')} y = Erf(z)", "edge16").data
     kinds = {n: kind for op in registry.INTEGER_OPERATORS.values() for n, kind in records(op).items()}
     assert len(kinds) > 15
     names = {n for n in (*kinds, "TensorType", "Node", "class") if n not in registry.INTEGER_OPERATORS}
@@ -98,6 +98,6 @@ def test_no_class_is_named_in_the_file(tmp_path: Path) -> None:
 
 
 def test_arrays_may_be_written_by_the_name_of_a_type() -> None:
-    """As `numpy.typing.NDArray` is one from 2.5 on."""
+    """Check the name of a type, as `numpy.typing.NDArray` is one from 2.5 on."""
     assert describe_type(Named[np.int8]) == describe_type(Array) == "array"
     assert describe_type(Named[np.int8] | None) == "array or null"

@@ -56,15 +56,15 @@ def _dram_bytes(built: Build) -> int:
 @pytest.mark.parametrize("level", [0, 1])
 def test_tensors_that_fit_neither_memory_are_refused_in_one_sentence(level: int, two_wide: Path) -> None:
     """Constants and ports fit the DRAM, the tensors between them do not, as placed and as they lie behind each other."""
-    needed = _dram_bytes(_built(two_wide, _machine(sram=16 << 10), level))
-    for size in (needed - 64, 32 << 10, 16 << 10):
+    required_bytes = _dram_bytes(_built(two_wide, _machine(sram=16 << 10), level))
+    for size in (required_bytes - 64, 32 << 10, 16 << 10):
         with pytest.raises(CompileError) as refusal:
             _built(two_wide, _machine(sram=16 << 10, dram=size), level)
-        said = str(refusal.value)
-        assert "\n" not in said and f"bytes of DRAM, memories.dram.size is {size:,}: raise it, or" in said
-        least = int(said.partition(" bytes")[0].rpartition(" ")[2].replace(",", ""))
-        assert size < least <= needed and (least == needed) == (size == needed - 64)
-    assert _dram_bytes(_built(two_wide, _machine(sram=16 << 10, dram=needed), level)) == needed
+        message = str(refusal.value)
+        assert "\n" not in message and f"bytes of DRAM, memories.dram.size is {size:,}: raise it, or" in message
+        least = int(message.partition(" bytes")[0].rpartition(" ")[2].replace(",", ""))
+        assert size < least <= required_bytes and (least == required_bytes) == (size == required_bytes - 64)
+    assert _dram_bytes(_built(two_wide, _machine(sram=16 << 10, dram=required_bytes), level)) == required_bytes
 
 
 def test_what_no_plan_could_do_without_is_refused_before_one_is_made(two_wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:

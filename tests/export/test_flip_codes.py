@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.export.test_qdq import CASES, saved
+from tests.export.test_qdq import CASES, save_model
 from tests.run_in_process import run_script
 
 ROOT = Path(__file__).parents[2]
 
 
-def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_flip_codes(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_script(ROOT / "scripts" / "perturb_codes.py", *arguments)
 
 
 def test_more_codes_that_are_off_leave_less(tmp_path: Path) -> None:
-    path = saved(CASES["chain"], tmp_path)
-    found = said(str(path), "--data", str(tmp_path / "data.npz"), "--share", "0", "0.01", "1")
-    lines = found.stdout.splitlines()
-    assert lines[0] == "0 of the codes, 0.0 a sample: worst 200.0 dB, all 200.0 dB", found.stderr
+    path = save_model(CASES["chain"], tmp_path)
+    completed = run_flip_codes(str(path), "--data", str(tmp_path / "data.npz"), "--share", "0", "0.01", "1")
+    lines = completed.stdout.splitlines()
+    assert lines[0] == "0 of the codes, 0.0 a sample: worst 200.0 dB, all 200.0 dB", completed.stderr
     assert lines[2].startswith("1 of the codes, 512.0 a sample: ")
     levels = [float(line.split()[-2]) for line in lines]
     assert levels[0] > levels[1] > levels[2] > 10
@@ -31,11 +31,11 @@ def test_more_codes_that_are_off_leave_less(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("case", "fault"), [("host", "node_b: runs on the host"), ("chain", "holds 8 samples, and 16 are")])
 def test_what_it_cannot_do_is_said(case: str, fault: str, tmp_path: Path) -> None:
-    path = saved(CASES[case], tmp_path)
+    path = save_model(CASES[case], tmp_path)
     if case == "chain":
         np.savez(tmp_path / "data.npz", x=np.load(tmp_path / "data.npz")["x"][:8])
-    found = said(str(path), "--data", str(tmp_path / "data.npz"))
-    assert found.returncode == 2 and fault in found.stderr
+    completed = run_flip_codes(str(path), "--data", str(tmp_path / "data.npz"))
+    assert completed.returncode == 2 and fault in completed.stderr
 
 
 def float32_file(folder: Path) -> Path:
@@ -53,11 +53,11 @@ def float32_file(folder: Path) -> Path:
 
 def test_a_machine_that_rounds_once_in_float32_differs_in_nothing(tmp_path: Path) -> None:
     """edge16 rounds twice, and is off by a step now and then; half a step of the sums more is never worse by itself."""
-    path = saved(CASES["chain"], tmp_path)
+    path = save_model(CASES["chain"], tmp_path)
     for machine, equal in (("edge16", False), (str(float32_file(tmp_path)), True)):
-        found = said(str(path), "--data", str(tmp_path / "data.npz"), "--share", "--once", "--hw", machine)
-        plainly, better = found.stdout.splitlines()
-        assert plainly.startswith("rounded once, by float32 scales: ") and better.startswith("half a step more"), found.stderr
+        completed = run_flip_codes(str(path), "--data", str(tmp_path / "data.npz"), "--share", "--once", "--hw", machine)
+        plainly, better = completed.stdout.splitlines()
+        assert plainly.startswith("rounded once, by float32 scales: ") and better.startswith("half a step more"), completed.stderr
         off = [float(line.split("scales: ")[1].split()[0]) for line in (plainly, better)]
         assert off[1] <= off[0] and (off == [0, 0]) == equal
         assert plainly.endswith("worst 200.0 dB, all 200.0 dB") == equal

@@ -1,4 +1,4 @@
-"""What an exported model does in float64 is a machine's requantization, of any sum."""
+"""Check that an exported model computes a machine's requantization in float64, for any sum."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_of_any_sum_and_next_to_halves(rule: str, data: st.DataObject) -> None:
     code = data.draw(st.integers(-WIDEST // 2, WIDEST // 2))
     near = np.rint((code + data.draw(st.sampled_from([-0.5, 0.0, 0.5]))) / scale)
     sums = np.unique(np.clip(near + np.arange(-3, 4), 1 - (1 << 31), (1 << 31) - 1)).astype(np.int64)
-    found = real_rounding(requant)
-    assert found is not None
-    codes = np.floor(sums * found.factor + found.offset + np.sign(sums) * found.away)
+    rounding = real_rounding(requant)
+    assert rounding is not None
+    codes = np.floor(sums * rounding.factor + rounding.offset + np.sign(sums) * rounding.away)
     np.testing.assert_array_equal(np.clip(codes, requant.low, requant.high), requantize(sums[:, None], requant, np.int16)[:, 0])
 
 

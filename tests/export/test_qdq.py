@@ -19,8 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 from quant.calibration_data import open_data
 from quant.fidelity import sqnr_db
 from tests.numerics_variants import with_numerics
-from tests.semantics.machines import mixed_machine
-from tests.unsigned_machines import unsigned
+from tests.semantics.machines import make_mixed_machine
+from tests.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.frontend.read_onnx import newest_opset
@@ -62,8 +62,11 @@ def float32_scales() -> Machine:
     return with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne")
 
 
-def saved(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingProxyType({}), opset: int = 17) -> Path:
-    """weights: more than WEIGHTS."""
+def save_model(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingProxyType({}), opset: int = 17) -> Path:
+    """Save a model and its data.
+
+    `weights`: weights besides WEIGHTS.
+    """
     head = f'<ir_version: 8, opset_import: ["": {opset}]> g (float[1,4,8,8] x) => (float y)'
     proto = onnx.parser.parse_model(f"{head} {{ {graph} }}")
     rng = np.random.default_rng(0)
@@ -78,7 +81,7 @@ def saved(graph: str, folder: Path, weights: Mapping[str, np.ndarray] = MappingP
     return folder / "m.onnx"
 
 
-def exported(
+def export_model(
     path: Path, data: Path, hw: str | Machine, *, nearest: bool = False, host_nodes: tuple[str, ...] = ()
 ) -> tuple[bytes, Session, list[dict[str, np.ndarray]]]:
     """The ONNX file, the integer reference, and samples."""
@@ -95,7 +98,7 @@ def ran(model: bytes, feeds: Mapping[str, np.ndarray], *, plain: bool = False) -
 
 
 def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
-    """By its kernels for codes, those of int8 too."""
+    """Return a session that uses onnxruntime's kernels for codes, those of int8 too."""
     options = ort.SessionOptions()
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     if plain:
@@ -106,8 +109,10 @@ def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
 @pytest.mark.parametrize("nearest", [False, True], ids=["as_the_machine", "nearest"])
 @pytest.mark.parametrize("case", CASES)
 def test_onnxruntime_loads_it_as_it_is_set_by_default(case: str, nearest: bool, tmp_path: Path) -> None:
-    """Where it moves codes across what moves, it makes types that it refuses."""
-    data, _, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", "edge16", nearest=nearest)
+    """Check that onnxruntime loads the file by default, although it moves codes across other operators and then refuses the
+    types.
+    """
+    data, _, samples = export_model(save_model(CASES[case], tmp_path), tmp_path / "data.npz", "edge16", nearest=nearest)
     as_set = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
     assert np.isfinite(np.asarray(as_set.run(None, dict(samples[0]))[0])).all()
 
@@ -117,9 +122,9 @@ def test_onnxruntime_loads_it_as_it_is_set_by_default(case: str, nearest: bool, 
 @pytest.mark.parametrize("case", CASES)
 def test_each_layer_is_within_a_step_and_the_whole_close(case: str, hw: str, nearest: bool, tmp_path: Path) -> None:
     """Every layer is fed with the chip's own codes of what it reads."""
-    path = saved(CASES[case], tmp_path)
-    machine = unsigned(load_machine("edge16")) if hw == "edge16_u8" else load_machine(hw)
-    data, reference, samples = exported(path, tmp_path / "data.npz", machine, nearest=nearest)
+    path = save_model(CASES[case], tmp_path)
+    machine = make_unsigned(load_machine("edge16")) if hw == "edge16_u8" else load_machine(hw)
+    data, reference, samples = export_model(path, tmp_path / "data.npz", machine, nearest=nearest)
     proto = onnx.load_from_string(data)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.opset_import[0].version >= 21
@@ -134,16 +139,18 @@ def test_each_layer_is_within_a_step_and_the_whole_close(case: str, hw: str, nea
         codes = {n.output[0]: codes_of(real, n, values) for n in quantized if n.output[0].removesuffix("/codes") in real}
         feeds = {**sample, **codes}
         for node in quantized:
-            made = node.output[0]
-            if made not in codes or node.input[0] in sample:
+            output = node.output[0]
+            if output not in codes or node.input[0] in sample:
                 continue
-            others = [n for n in feeds if n != made]
-            found = ran(cutter.extract_model(others, [made]).SerializeToString(), {n: feeds[n] for n in others}, plain=True)
-            assert np.abs(found.astype(int) - codes[made]).max() <= 1, made
+            others = [n for n in feeds if n != output]
+            layer_codes = ran(
+                cutter.extract_model(others, [output]).SerializeToString(), {n: feeds[n] for n in others}, plain=True
+            )
+            assert np.abs(layer_codes.astype(int) - codes[output]).max() <= 1, output
 
 
 def codes_of(real: Mapping[str, np.ndarray], node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of the tensor that a QuantizeLinear rounds."""
+    """Return the codes of the tensor that a QuantizeLinear rounds."""
     scale, zero = (values[n] for n in node.input[1:])
     limits = np.iinfo(zero.dtype)
     return np.clip(np.rint(real[node.output[0].removesuffix("/codes")] / scale) + zero, limits.min, limits.max).astype(zero.dtype)
@@ -151,7 +158,7 @@ def codes_of(real: Mapping[str, np.ndarray], node: onnx.NodeProto, values: Mappi
 
 ROUNDINGS = {
     "double_round": lambda: load_machine("edge16"),
-    "double_round, uint8": lambda: unsigned(load_machine("edge16")),
+    "double_round, uint8": lambda: make_unsigned(load_machine("edge16")),
     "truncate": lambda: load_machine("ws8_pow2"),
     **{
         rule: lambda rule=rule: with_numerics(load_machine("edge16"), rounding=rule)
@@ -164,43 +171,45 @@ ROUNDINGS = {
 @pytest.mark.parametrize("case", [*SUMS, *(c for c in CASES if c.startswith("transposed"))])
 def test_onnxruntime_makes_the_codes_of_a_machine_however_it_rounds(case: str, rounding: str, tmp_path: Path) -> None:
     """Networks of sums of codes, with its optimizations and without."""
-    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", ROUNDINGS[rounding]())
+    data, reference, samples = export_model(save_model(CASES[case], tmp_path), tmp_path / "data.npz", ROUNDINGS[rounding]())
     steps = [n.op_type for n in onnx.load_from_string(data).graph.node]
     assert steps.count("Floor") == sum(steps.count(op) for op in ("Conv", "Gemm", "AveragePool", "ReduceMean"))
     for sample in samples:
-        wanted = reference.run(None, sample)[0]
-        assert np.array_equal(ran(data, sample), wanted) and np.array_equal(ran(data, sample, plain=True), wanted)
+        expected = reference.run(None, sample)[0]
+        assert np.array_equal(ran(data, sample), expected) and np.array_equal(ran(data, sample, plain=True), expected)
 
 
 def test_sums_beyond_what_float32_holds_round_once(tmp_path: Path) -> None:
     """Weights that are all the same: 2,048 products of 127 and up to 255 are above 2^24."""
     graph = "a = Flatten(x) b = Concat<axis=1>(a, a, a, a, a, a, a, a) y = Gemm(b, big, h)"
-    path = saved(graph, tmp_path, {"big": np.full((2048, 10), 0.01)})
-    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16")
+    path = save_model(graph, tmp_path, {"big": np.full((2048, 10), 0.01)})
+    data, reference, samples = export_model(path, tmp_path / "data.npz", "edge16")
     assert not any(n.op_type == "Floor" for n in onnx.load_from_string(data).graph.node)
     assert all(sqnr_db(reference.run(None, s)[0], ran(data, s)) >= 30 for s in samples)
 
 
 def chip_values(run: object, reference: Session, graph: object) -> dict[str, np.ndarray]:
-    """What the chip's codes of the model's tensors stand for, by the name under which the exported model has them."""
+    """Return the real values of the chip's codes of the model's tensors, by their name in the exported model."""
     container = reference.container
-    found = {}
+    values_by_tensor = {}
     for name, codes in run.codes.items():  # type: ignore[attr-defined]
         model = name.partition("@")[0]
         kind = container.graph.types[name]
         if model in graph.types and kind.quant is not None and name in (model, f"{model}@nhwc"):  # type: ignore[attr-defined]
             shape = graph.types[model].shape  # type: ignore[attr-defined]
             layout = "plain" if kind.shape == shape else "nhwc"
-            found[model] = real_values(codes, container.graph, name, layout).reshape(shape)
-    return found
+            values_by_tensor[model] = real_values(codes, container.graph, name, layout).reshape(shape)
+    return values_by_tensor
 
 
 @pytest.mark.parametrize("codes", ["int8", "uint8"])
 @pytest.mark.parametrize("case", [c for c in CASES if c not in ("sums", "functions", "host")])
 def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, codes: str, tmp_path: Path) -> None:
-    """Its functions round once where ours do twice, and it has no kernels of Sub and PRelu, so they are left out."""
-    machine = float32_scales() if codes == "int8" else unsigned(float32_scales())
-    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", machine)
+    """Check equal outputs, without functions that round once where the chip rounds twice, and without Sub and PRelu, which have
+    no kernels.
+    """
+    machine = float32_scales() if codes == "int8" else make_unsigned(float32_scales())
+    data, reference, samples = export_model(save_model(CASES[case], tmp_path), tmp_path / "data.npz", machine)
     zeros = [numpy_helper.to_array(i) for i in onnx.load_from_string(data).graph.initializer if i.name.endswith("/zero_point")]
     assert codes in {str(z.dtype) for z in zeros if z.ndim == 0}
     for sample in samples:
@@ -210,8 +219,8 @@ def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, co
 @pytest.mark.parametrize("hw", ["edge16", "ws8_pow2"])
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_exported_is_read_back_to_the_same_codes(case: str, hw: str, tmp_path: Path) -> None:
-    """At full level, where what is read back is fused again."""
-    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", hw, nearest=True)
+    """Check the full level, where the imported model is fused again."""
+    data, reference, samples = export_model(save_model(CASES[case], tmp_path), tmp_path / "data.npz", hw, nearest=True)
     (tmp_path / "q.onnx").write_bytes(data)
     again = build(tmp_path / "q.onnx", BuildOptions(hw, calibration=str(tmp_path / "data.npz")))
     assert not any("rounded anew" in n or "cannot keep" in n for n in again.notes)
@@ -223,35 +232,35 @@ def test_what_is_exported_is_read_back_to_the_same_codes(case: str, hw: str, tmp
 def test_tensors_of_the_model_may_have_the_names_that_codes_would_have(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((8, 8)), "b": rng.standard_normal((1, 1, 8))}
-    held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["q/product"], "q"),
         helper.make_node("Add", ["q/product", "b"], ["q/out"], "q/add"),
         helper.make_node("Sigmoid", ["q/out"], ["y"], "gate"),
     ]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8]) for n in "xy")
-    graph = helper.make_graph(nodes, "names", [x], [y], held)
+    graph = helper.make_graph(nodes, "names", [x], [y], initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     np.savez(tmp_path / "data.npz", x=rng.standard_normal((24, 1, 4, 8)).astype(np.float32))
-    data, reference, samples = exported(tmp_path / "m.onnx", tmp_path / "data.npz", "edge16")
+    data, reference, samples = export_model(tmp_path / "m.onnx", tmp_path / "data.npz", "edge16")
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     assert all(sqnr_db(reference.run(None, sample)[0], ran(data, sample)) >= 30 for sample in samples)
 
 
 def test_opsets_are_no_newer_than_the_operators_ask_for(tmp_path: Path) -> None:
     """onnxruntime has no QuantizeLinear of the newest that it reads."""
-    path = saved(CASES["chain"], tmp_path)
+    path = save_model(CASES["chain"], tmp_path)
     model = onnx.load(path)
     model.opset_import[0].version = newest_opset()
     onnx.save(model, path)
-    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16")
+    data, reference, samples = export_model(path, tmp_path / "data.npz", "edge16")
     assert onnx.load_from_string(data).opset_import[0].version == 21
     assert all(np.array_equal(ran(data, sample), reference.run(None, sample)[0]) for sample in samples)
 
 
 def test_operators_of_later_opsets_have_them(tmp_path: Path) -> None:
-    path = saved("a = Conv(x, u) b = Mul(a, k) y = Swish<alpha=0.5>(b)", tmp_path, opset=24)
-    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16", host_nodes=("node_y",))
+    path = save_model("a = Conv(x, u) b = Mul(a, k) y = Swish<alpha=0.5>(b)", tmp_path, opset=24)
+    data, reference, samples = export_model(path, tmp_path / "data.npz", "edge16", host_nodes=("node_y",))
     assert onnx.load_from_string(data).opset_import[0].version == 24
     assert all(sqnr_db(reference.run(None, sample)[0], ran(data, sample)) >= 30 for sample in samples)
 
@@ -259,7 +268,7 @@ def test_operators_of_later_opsets_have_them(tmp_path: Path) -> None:
 def test_whole_numbers_stay_what_they_are(tmp_path: Path) -> None:
     """One operand is of the model, the other the chip's code of a constant."""
     graph = "a = Conv(x, u) i = ArgMax<axis=1>(a) n = Constant<value_int=2>() f = Equal(i, n) y = Where(f, x, k)"
-    data, reference, samples = exported(saved(graph, tmp_path), tmp_path / "data.npz", "edge16")
+    data, reference, samples = export_model(save_model(graph, tmp_path), tmp_path / "data.npz", "edge16")
     assert all(np.array_equal(ran(data, sample), reference.run(None, sample)[0]) for sample in samples)
 
 
@@ -267,8 +276,8 @@ def test_what_the_chip_makes_of_a_part_of_what_the_host_does_has_codes(tmp_path:
     """A norm written out, whose difference is read by others too: the host runs the whole norm, the chip its first nodes."""
     norm = "var = ReduceMean<axes=[3]>(square) f = Add(var, low) root = Sqrt(f) n = Div(less, root) scaled = Mul(n, row)"
     graph = f"mean = ReduceMean<axes=[3]>(x) less = Sub(x, mean) square = Mul(less, less) {norm} y = Add(scaled, less)"
-    path = saved(graph, tmp_path, {"low": np.array(0.01), "row": np.linspace(0.5, 1.5, 8)})
-    data, reference, _ = exported(path, tmp_path / "data.npz", "edge16")
+    path = save_model(graph, tmp_path, {"low": np.array(0.01), "row": np.linspace(0.5, 1.5, 8)})
+    data, reference, _ = export_model(path, tmp_path / "data.npz", "edge16")
     kinds = {n.name: type(n.op).__name__ for n in reference.container.graph.nodes}
     proto = onnx.load_from_string(data)
     makers = {o: n.op_type for n in proto.graph.node for o in n.output}
@@ -278,34 +287,34 @@ def test_what_the_chip_makes_of_a_part_of_what_the_host_does_has_codes(tmp_path:
 
 
 def test_nodes_may_have_the_names_of_tensors(tmp_path: Path) -> None:
-    """Of what they make, as exporters of some frameworks write them."""
-    path = saved(CASES["chain"], tmp_path)
+    """Check nodes named after their outputs, as exporters of some frameworks write them."""
+    path = save_model(CASES["chain"], tmp_path)
     model = onnx.load(path)
     for node in model.graph.node:
         node.name = node.output[0]
     onnx.save(model, path)
-    data, reference, samples = exported(path, tmp_path / "data.npz", "edge16")
+    data, reference, samples = export_model(path, tmp_path / "data.npz", "edge16")
     assert all(np.array_equal(ran(data, sample), reference.run(None, sample)[0]) for sample in samples)
 
 
 def test_codes_of_sixteen_bits_are_read_back_to_a_float32_of_their_scales(tmp_path: Path) -> None:
     """QuantizeLinear has scales in float32, of which a few in ten thousand codes of 16 bits see the rounding."""
-    path, data = saved(CASES["bounds"], tmp_path), tmp_path / "data.npz"
-    machine = mixed_machine()
+    path, data = save_model(CASES["bounds"], tmp_path), tmp_path / "data.npz"
+    machine = make_mixed_machine()
     built = build(path, BuildOptions(machine, calibration=str(data), types=("*=int16",), level=0, export_qdq=True))
     assert built.qdq is not None
     (tmp_path / "q.onnx").write_bytes(built.qdq)
     again = build(tmp_path / "q.onnx", BuildOptions(machine, calibration=str(data)))
     x = np.load(data)["x"][0]
-    wanted, got = (Session(b.container, backend="reference").run(None, {"x": x})[0] for b in (built, again))
+    expected, got = (Session(b.container, backend="reference").run(None, {"x": x})[0] for b in (built, again))
     assert {t.dtype for t in again.container.graph.types.values() if t.quant is not None} == {"int16"}
-    assert sqnr_db(wanted, got) >= 80
+    assert sqnr_db(expected, got) >= 80
 
 
 def test_wide_codes_stay_floats(tmp_path: Path) -> None:
     """QuantizeLinear has no such type: what is behind them is what the chip makes of codes finer than a float32."""
-    path, data = saved(CASES["sums"], tmp_path), tmp_path / "data.npz"
-    options = BuildOptions(mixed_machine("int32"), calibration=str(data), types=("b=int32",), level=0, export_qdq=True)
+    path, data = save_model(CASES["sums"], tmp_path), tmp_path / "data.npz"
+    options = BuildOptions(make_mixed_machine("int32"), calibration=str(data), types=("b=int32",), level=0, export_qdq=True)
     built = build(path, options)
     assert built.qdq is not None
     proto = onnx.load_from_string(built.qdq)
@@ -316,7 +325,7 @@ def test_wide_codes_stay_floats(tmp_path: Path) -> None:
 
 
 def test_weights_are_the_chips_codes(tmp_path: Path) -> None:
-    data, _, _ = exported(saved(CASES["chain"], tmp_path), tmp_path / "data.npz", "edge16", nearest=True)
+    data, _, _ = export_model(save_model(CASES["chain"], tmp_path), tmp_path / "data.npz", "edge16", nearest=True)
     proto = onnx.load_from_string(data)
     kinds = {i.name: i.data_type for i in proto.graph.initializer if i.name.endswith("/codes")}
     assert set(kinds.values()) == {onnx.TensorProto.INT8} and len(kinds) == 2
@@ -325,8 +334,8 @@ def test_weights_are_the_chips_codes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_classifier_names_the_same_classes() -> None:
-    """On 350 of its 2,000 images: with float32 scales all logits are equal."""
-    data, reference, _ = exported(CLASSIFIER / "classifier.onnx", CLASSIFIER / "calib.npz", float32_scales())
+    """Check 350 of the 2,000 images: with float32 scales all logits are equal."""
+    data, reference, _ = export_model(CLASSIFIER / "classifier.onnx", CLASSIFIER / "calib.npz", float32_scales())
     with np.load(CLASSIFIER / "test.npz") as test:
         images, labels = (test["x"][:350].astype(np.float32) / 255), test["y"][:350]
     runner, right = session(data), 0

@@ -23,18 +23,21 @@ def run(
     constants: tuple[str, ...] = (),
     **attributes: Any,
 ) -> np.ndarray:
-    """inputs: name -> array, in the operator's order, None for one left out; `constants` become initializers."""
-    given = {name: value for name, value in inputs.items() if value is not None}
+    """Run a model of one node and return its output.
+
+    `inputs`: name -> array, in the operator's order, None for an omitted input; `constants` become initializers.
+    """
+    arrays = {name: value for name, value in inputs.items() if value is not None}
     if op in PRODUCTS and saturates():
-        constants = tuple(given)[1:]
+        constants = tuple(arrays)[1:]
     kind = helper.np_dtype_to_tensor_dtype
-    node = helper.make_node(op, [n if n in given else "" for n in inputs], ["y"], domain=domain, **attributes)
+    node = helper.make_node(op, [n if n in arrays else "" for n in inputs], ["y"], domain=domain, **attributes)
     graph = helper.make_graph(
         [node],
         "one",
-        [helper.make_tensor_value_info(n, kind(v.dtype), v.shape) for n, v in given.items() if n not in constants],
+        [helper.make_tensor_value_info(n, kind(v.dtype), v.shape) for n, v in arrays.items() if n not in constants],
         [helper.make_tensor_value_info("y", kind(np.dtype(output)), None)],
-        [numpy_helper.from_array(given[n], n) for n in constants],
+        [numpy_helper.from_array(arrays[n], n) for n in constants],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -43,7 +46,7 @@ def run(
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {n: v for n, v in given.items() if n not in constants})[0])
+    return np.asarray(session.run(None, {n: v for n, v in arrays.items() if n not in constants})[0])
 
 
 def nchw(x: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
-"""Models of one TFLite operator, written as flatbuffers and run by the reference kernels (test only).
+"""Make models of one TFLite operator as flatbuffers, and run them by the reference kernels (test only).
 
-    x = Tensor((1, 8), np.int8, scale=0.1, zero_point=3)
-    y = Tensor((1, 8), np.int8, scale=1 / 256, zero_point=-128)
-    model = single_operator("SOFTMAX", [x], [y], "SoftmaxOptions", beta=1.0)
-    (out,) = run(model, [codes])                       # LiteRT, reference kernels
-    (out,) = run(model, [codes], engine="micro")       # TFLite Micro
+    `x = Tensor((1, 8), np.int8, scale=0.1, zero_point=3)`.
+    `y = Tensor((1, 8), np.int8, scale=1 / 256, zero_point=-128)`.
+    `model = single_operator("SOFTMAX", [x], [y], "SoftmaxOptions", beta=1.0)`.
+    `(out,) = run(model, [codes])` runs LiteRT's reference kernels.
+    `(out,) = run(model, [codes], engine="micro")` runs TFLite Micro.
 
-`ai-edge-litert` writes and runs, `tflite-micro` runs. `missing(engine)` gives the reason to skip, or None.
+`ai-edge-litert` writes and runs, `tflite-micro` runs. `missing(engine)` returns the reason to skip, or None.
 """
 
 from __future__ import annotations
@@ -64,11 +64,14 @@ def single_operator(
     version: int = 1,
     **fields: Any,
 ) -> bytes:
-    """The .tflite bytes of one builtin operator.
+    """Return the .tflite bytes of one builtin operator.
 
-    op: its name in BuiltinOperator ("CONV_2D"). inputs: in the operator's order, None for one left out (no bias).
-    options: its table in BuiltinOptions ("Conv2DOptions"), `fields` the entries of that table (strideW=2, padding=1;
-    enumerations by number, `code("Padding", "VALID")`). Tensors without data are the model's inputs, in order.
+    `op`: its name in BuiltinOperator ("CONV_2D").
+    `inputs`: in the operator's order, None for an omitted one (no bias).
+    `options`: its table in BuiltinOptions ("Conv2DOptions").
+    `fields`: the entries of that table (strideW=2, padding=1; enumerations by number, `code("Padding", "VALID")`).
+
+    Tensors without data are the model's inputs, in order.
     """
     schema = _schema()
     flatbuffers: Any = importlib.import_module("flatbuffers")

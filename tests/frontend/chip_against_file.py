@@ -22,13 +22,13 @@ def against_file(path: Path, machine: Machine | str = "edge16", least_db: float 
     on_floats = [np.asarray(value) for value in on_file.run(names, feeds)]
     program = Session(built.data).run(names, feeds)
     reference = Session(built.data, backend="reference").run(names, feeds)
-    for name, wanted, got, bits in zip(names, on_floats, program, reference):
-        assert got.shape == wanted.shape, f"{name}: {got.shape}, not {wanted.shape}"
+    for name, expected, got, bits in zip(names, on_floats, program, reference):
+        assert got.shape == expected.shape, f"{name}: {got.shape}, not {expected.shape}"
         assert np.array_equal(got, bits), f"{name}: the program differs from the reference"
-        assert (db := sqnr_db(wanted, got)) >= least_db, f"{name}: {db:.1f} dB on {built.container.machine.chip.name}"
+        assert (db := sqnr_db(expected, got)) >= least_db, f"{name}: {db:.1f} dB on {built.container.machine.chip.name}"
     return built
 
 
-def sqnr_db(wanted: np.ndarray, got: np.ndarray) -> float:
-    signal, noise = (float(np.square(v, dtype=np.float64).sum()) for v in (wanted, wanted - got))
+def sqnr_db(expected: np.ndarray, got: np.ndarray) -> float:
+    signal, noise = (float(np.square(v, dtype=np.float64).sum()) for v in (expected, expected - got))
     return 99.0 if noise == 0 else 10 * float(np.log10(max(signal, 1e-30) / noise))

@@ -24,17 +24,17 @@ def model(graph: str, opset: int = 21, weights: Mapping[str, object] | None = No
         value = np.asarray([float(v) for v in values.split(",") if v.strip()], KINDS[kind])
         value = value.reshape([int(d) for d in shape.split(",")] if shape else [])
         proto.graph.initializer.append(numpy_helper.from_array(value, name))
-    given = weights or {}
+    weight_values = weights or {}
     rng = np.random.default_rng(1)
     inputs = list(proto.graph.input)
     del proto.graph.input[:]
     for info in inputs:
-        if not info.name.startswith("w") and info.name not in given:
+        if not info.name.startswith("w") and info.name not in weight_values:
             proto.graph.input.append(info)
             continue
         shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
-        value = np.asarray(given.get(info.name, rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)), dtype)
+        value = np.asarray(weight_values.get(info.name, rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)), dtype)
         proto.graph.initializer.append(numpy_helper.from_array(value.reshape(shape), info.name))
     return proto
 

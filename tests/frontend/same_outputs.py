@@ -32,10 +32,10 @@ def random_inputs(model: NormalModel, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-def largest_error(expected: Sequence[Any], found: Sequence[Any], least: float = 1e-6) -> float:
+def largest_error(expected: Sequence[Any], actual: Sequence[Any], least: float = 1e-6) -> float:
     """Largest difference over all outputs, relative to the output's own largest value (at least `least`)."""
     worst = 0.0
-    for a, b in zip(expected, found, strict=True):
+    for a, b in zip(expected, actual, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype, f"{a.dtype}{a.shape} became {b.dtype}{b.shape}"
         if a.size == 0:
             continue
@@ -55,15 +55,16 @@ def check_same(
     tolerance: float = 1e-4,
     allow_noise: bool = False,
 ) -> NormalModel:
-    """Fails when an output of the normalised model differs from the original's by more than `tolerance`; with `allow_noise`
-    by more than twice what the original differs from itself between onnxruntime's optimisation levels, if that is more."""
+    """Fail when an output of the normalised model differs from the original's by more than `tolerance`.
+    With `allow_noise`, the limit is twice the original's difference between onnxruntime's optimisation levels, if that is more.
+    """
     model = load_model(path, shapes)
     feeds = dict(feeds) if feeds is not None else random_inputs(model)
     expected = session(os.fspath(path)).run(None, feeds)
-    found: list[Any] = list(session(model.proto.SerializeToString()).run(None, {n: feeds[n] for n in model.graph.inputs}))
-    for name, value in zip(model.graph.outputs, found, strict=True):
+    outputs: list[Any] = list(session(model.proto.SerializeToString()).run(None, {n: feeds[n] for n in model.graph.inputs}))
+    for name, value in zip(model.graph.outputs, outputs, strict=True):
         assert model.types[name].shape == value.shape, f"{name}: {model.types[name].shape} is {value.shape}"
-    error = largest_error(expected, found)
+    error = largest_error(expected, outputs)
     if allow_noise:
         tolerance = max(tolerance, 2 * largest_error(expected, session(os.fspath(path), optimise=False).run(None, feeds)))
     assert error <= tolerance, f"{path}: largest relative error {error:.2e}"

@@ -48,7 +48,7 @@ def test_bodies(tmp_path: Path, graph: str, expected: str | None) -> None:
 
 
 def test_minus_infinity_of_a_mask_makes_no_row_of_nothing(tmp_path: Path) -> None:
-    """Of a row that is masked throughout a Softmax would be no number."""
+    """Check that a fully masked row stays finite, although a Softmax of it would be NaN."""
     graph = f"{QKV}, bool[8,12] m) => (float[a,b,c,d] y) {{ y = Attention(x, k, v, m) }}"
     loaded = load_model(save(model(graph, OPSET, {}), tmp_path))
     assert not [n for n, value in loaded.graph.constants.items() if value.dtype.kind == "f" and np.isinf(value).any()]
@@ -59,8 +59,8 @@ def test_scores_that_are_asked_for_keep_it_whole(tmp_path: Path) -> None:
     scores = helper.make_tensor_value_info("s", onnx.TensorProto.FLOAT, [1, 2, 4, 4])
     node = helper.make_node("Attention", ["x", "k", "v"], ["y", "", "", "s"], name="a")
     graph = helper.make_graph([node], "g", ports[:3], [ports[3], scores])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
-    assert ops(load_model(save(made, tmp_path))) == "Attention"
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    assert ops(load_model(save(proto, tmp_path))) == "Attention"
 
 
 def test_a_constant_output_of_half_precision_keeps_its_type(tmp_path: Path) -> None:

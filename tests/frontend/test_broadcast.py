@@ -20,7 +20,7 @@ WIDER = [((4,), (3, 1)), ((4,), (3, 4)), ((3, 4), (1, 3, 1)), ((3, 4), (2, 1, 4)
 SPELLINGS = ["{op}(a, c)", "{op}(c, a)"]
 
 
-def beside(op: str, x: tuple[int, ...], c: tuple[int, ...], spelling: str = SPELLINGS[0]) -> str:
+def make_binary_text(op: str, x: tuple[int, ...], c: tuple[int, ...], spelling: str = SPELLINGS[0]) -> str:
     rank = ",".join("abcdef"[: max(len(x), len(c))])
     before = "a = Abs(x)" if op == "Pow" else "a = Neg(x)"
     shapes = [",".join(map(str, s)) for s in (x, c)]
@@ -38,13 +38,13 @@ def weights(c: tuple[int, ...]) -> dict[str, np.ndarray]:
 )
 def test_a_constant_of_higher_rank(op: str, x: tuple[int, ...], c: tuple[int, ...], tmp_path: Path) -> None:
     for spelling in SPELLINGS[: 1 if op in ("Pow", "Div") else 2]:  # one over a number near nothing has no range
-        against_file(save(model(beside(op, x, c, spelling), weights=weights(c)), tmp_path), least_db=25.0)
+        against_file(save(model(make_binary_text(op, x, c, spelling), weights=weights(c)), tmp_path), least_db=25.0)
 
 
 @pytest.mark.parametrize("machine", ["ws8_pow2", "wide32_w4a16", "ethos_u55_256"])
 @pytest.mark.parametrize(("x", "c"), [RAISED[0], WIDER[2]])
 def test_on_other_machines(x: tuple[int, ...], c: tuple[int, ...], machine: str, tmp_path: Path) -> None:
-    path = save(model(beside("Mul", x, c), weights=weights(c)), tmp_path)
+    path = save(model(make_binary_text("Mul", x, c), weights=weights(c)), tmp_path)
     assert not against_file(path, machine, least_db=25.0).figures["fallbacks"] or machine == "ws8_pow2"
 
 

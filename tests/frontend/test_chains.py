@@ -19,7 +19,10 @@ from toolchain.ops.unary import Unary
 
 
 def chain(steps: list[str], count: int) -> str:
-    """steps: nodes from IN to OUT, with names that end in the step's number for what lies between."""
+    """Return the text of a chain of nodes.
+
+    `steps`: nodes from IN to OUT, whose inner tensors have names that end in the step's number.
+    """
     nodes = [steps[i % len(steps)].format(x=f"t{i}", y=f"t{i + 1}", n=i) for i in range(count)]
     return f"(float[1,2,6] x) => (float[a,b,c] y) {{ t0 = Identity(x) {' '.join(nodes)} y = Neg(t{count}) }}"
 
@@ -58,10 +61,10 @@ def test_a_part_in_two_places_is_written_and_computed_once() -> None:
 
 
 def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, list[str]] = {}
+    texts_by_stage: dict[str, list[str]] = {}
     path = save(model(chain([LEAKY], 1)), tmp_path)
-    build(path, BuildOptions("edge16"), lambda stage, text: asked.setdefault(stage, []).append(text()))
-    assert tuple(asked) == STAGES and all(text for texts in asked.values() for text in texts)
+    build(path, BuildOptions("edge16"), lambda stage, text: texts_by_stage.setdefault(stage, []).append(text()))
+    assert tuple(texts_by_stage) == STAGES and all(text for texts in texts_by_stage.values() for text in texts)
     for name in ("print_graph", "plan_to_tree", "disassemble"):
         monkeypatch.setattr(compiler, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

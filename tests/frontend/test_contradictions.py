@@ -203,8 +203,8 @@ def on_map(inputs: str, body: str, folder: Path) -> Path:
 def test_refused(inputs: str, body: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError) as fault:
         load_model(on_map(inputs, body, tmp_path))
-    thing, _, said = str(fault.value).partition("): ")
-    assert (thing.startswith("node "), said) == (True, message)
+    thing, _, reason = str(fault.value).partition("): ")
+    assert (thing.startswith("node "), reason) == (True, message)
 
 
 def test_all_are_told_at_once(tmp_path: Path) -> None:

@@ -26,7 +26,12 @@ def ops(loaded: NormalModel) -> list[str]:
 
 
 def loop(
-    folder: Path, last: str = "3", state: bool = True, count: int | None = 4, given: bool = False, body_condition: bool = True
+    folder: Path,
+    last: str = "3",
+    state: bool = True,
+    count: int | None = 4,
+    count_is_input: bool = False,
+    body_condition: bool = True,
 ) -> Path:
     """b = relu(a W) again and again, each b kept; it ends where the iteration's number is `last`."""
     nodes = [
@@ -47,8 +52,8 @@ def loop(
     )
     node = helper.make_node("Loop", ["n" if count is not None else "", "", "x"], ["y", "all"], name="again", body=body)
     outputs = [helper.make_tensor_value_info("y", FLOAT, [2, 6]), helper.make_tensor_value_info("all", FLOAT, None)]
-    inputs = [info("x", FLOAT, [2, 6]), *([info("n", INT, [])] if given else [])]
-    constants = [] if given or count is None else [numpy_helper.from_array(np.asarray(count, np.int64), "n")]
+    inputs = [info("x", FLOAT, [2, 6]), *([info("n", INT, [])] if count_is_input else [])]
+    constants = [] if count_is_input or count is None else [numpy_helper.from_array(np.asarray(count, np.int64), "n")]
     graph = helper.make_graph([node], "g", inputs, outputs, constants)
     return save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder)
 
@@ -63,7 +68,7 @@ def test_a_loop_runs_as_often_as_it_says(tmp_path: Path, count: int | None, last
 
 
 @pytest.mark.parametrize(
-    ("given", "count", "reason"),
+    ("count_is_input", "count", "reason"),
     [
         (True, 4, 'how often it runs depends on "n", known only when it runs'),
         (False, None, "runs more than 12 times; so often at most it is written out"),
@@ -71,10 +76,10 @@ def test_a_loop_runs_as_often_as_it_says(tmp_path: Path, count: int | None, last
     ],
 )
 def test_a_loop_of_which_it_is_not_known(
-    tmp_path: Path, given: bool, count: int | None, reason: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, count_is_input: bool, count: int | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unroll_control_flow, "ITERATIONS", 12)
-    path = loop(tmp_path, count=count, given=given, body_condition=count is not None)
+    path = loop(tmp_path, count=count, count_is_input=count_is_input, body_condition=count is not None)
     with pytest.raises(CompileError) as fault:
         load_model(path)
     assert str(fault.value).splitlines()[0] == f"node again (Loop): {reason}"
@@ -95,7 +100,7 @@ def test_a_loop_that_only_its_count_ends_is_refused_before_it_is_written_out(
 
 
 def test_an_input_that_is_a_value_says_how_often(tmp_path: Path) -> None:
-    path = loop(tmp_path, "9", given=True)
+    path = loop(tmp_path, "9", count_is_input=True)
     loaded = load_model(path, values={"n": ("2",)})
     assert ops(loaded).count("Gemm") == 2 and loaded.inputs == ("x",)
 
@@ -125,8 +130,8 @@ def test_a_scan_of_inputs_of_unlike_length(tmp_path: Path) -> None:
 
 def test_branches_may_call_their_tensors_alike(tmp_path: Path) -> None:
     each = "<then_branch = t () => (float[2] o) { m = Relu(x) o = Neg(m) }, else_branch = e () => (float[2] o) { o = Abs(x) }>"
-    given = "c = Constant<value_int = 1>() d = Cast<to = 9>(c)"
-    text = f"(float[2] x) => (float[2] y) {{ {given} a = If(d) {each} b = If(d) {each} y = Add(a, b) }}"
+    prelude = "c = Constant<value_int = 1>() d = Cast<to = 9>(c)"
+    text = f"(float[2] x) => (float[2] y) {{ {prelude} a = If(d) {each} b = If(d) {each} y = Add(a, b) }}"
     assert sorted(ops(check_same(save(model(text), tmp_path)))) == ["Add", "Neg", "Relu"]
 
 
@@ -139,7 +144,7 @@ CHOSEN = {
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_branches_of_a_condition_that_is_not_known_are_both_computed(name: str, tmp_path: Path) -> None:
-    """And one is chosen of each output; tensors of both have one name."""
+    """Check that both branches are computed and one is chosen for each output, where tensors of both have equal names."""
     then, other = "m = Relu(x) o = Neg(m) p = Abs(x)", "m = Abs(x) o = Tanh(m) p = Mul(m, m)"
     text = (
         f"(float[2] x) => (float[2] y, float[2] v) {{ {CHOSEN[name]} y, v = If(c) "
@@ -174,7 +179,7 @@ UNTIL = """(float[2] x, float last{more}) => (float[2] y, int64 n) {{
 
 @pytest.mark.parametrize("first", ["", "go"])
 def test_a_loop_that_may_end_before_its_count(first: str, tmp_path: Path) -> None:
-    """What it makes no longer changes from there."""
+    """Check that the results of a loop stay unchanged after it ends early."""
     path = save(model(UNTIL.format(more=", bool go" if first else "", count="most", first=first)), tmp_path)
     for last in (0.0, 2.5, 100.0):
         for go in (False, True):

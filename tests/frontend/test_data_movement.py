@@ -94,7 +94,7 @@ CHAINS = [
 ]
 
 
-def selected(path: Path, machine: str = "edge16") -> Selection:
+def select_file(path: Path, machine: str = "edge16") -> Selection:
     return select(compose(to_graph(load_model(path))), load_chip(machine))
 
 
@@ -102,12 +102,12 @@ def transposes(selection: Selection) -> int:
     return sum(isinstance(node.op, Transpose) for node in selection.graph.nodes)
 
 
-@pytest.mark.parametrize(("graph", "left"), CHAINS)
-def test_transposes_left(graph: str, left: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("graph", "remaining"), CHAINS)
+def test_transposes_left(graph: str, remaining: int, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
-    found = selected(path)
-    assert not found.fallbacks
-    assert transposes(found) == left
+    selection = select_file(path)
+    assert not selection.fallbacks
+    assert transposes(selection) == remaining
     same_bits(path)
 
 

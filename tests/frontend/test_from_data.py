@@ -54,8 +54,8 @@ def feeds(**other: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("bound")
-    made = build(model(folder), BuildOptions("edge16", calibration=str(samples(folder)), states=("none",)))
-    return made.data, made.notes
+    build_result = build(model(folder), BuildOptions("edge16", calibration=str(samples(folder)), states=("none",)))
+    return build_result.data, build_result.notes
 
 
 def test_only_what_decides_a_shape_is_bound_and_a_note_says_so(built: tuple[bytes, tuple[str, ...]]) -> None:
@@ -93,8 +93,8 @@ def test_a_run_takes_the_bound_value_or_none_and_refuses_another(built: tuple[by
 def test_a_value_that_differs_is_not_bound_and_the_refusal_says_where(tmp_path: Path) -> None:
     three = np.stack([TWICE, TWICE, TWICE + 1])
     data = samples(tmp_path, scales=three)
-    said = f"sample 0 of {data} holds [1.0, 1.0, 2.0, 2.0], sample 2 [2.0, 2.0, 3.0, 3.0]; fix it with --value scales=V0,V1"
-    with pytest.raises(CompileError, match=re.escape(said)):
+    message = f"sample 0 of {data} holds [1.0, 1.0, 2.0, 2.0], sample 2 [2.0, 2.0, 3.0, 3.0]; fix it with --value scales=V0,V1"
+    with pytest.raises(CompileError, match=re.escape(message)):
         load_model(model(tmp_path), data=model_data(str(data)))
 
 
@@ -108,10 +108,10 @@ def test_a_model_of_bound_inputs_alone_is_built(tmp_path: Path) -> None:
     path, data = tmp_path / "range.onnx", tmp_path / "range.npz"
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float a, float b, float d) => (float[n] y) { y = Range(a, b, d) }'
     onnx.save(onnx.parser.parse_model(text), path)
-    given = {"a": np.float32(1), "b": np.float32(4), "d": np.float32(1)}
-    data.write_bytes(npz_bytes({n: np.asarray([v]) for n, v in given.items()}))
+    feeds = {"a": np.float32(1), "b": np.float32(4), "d": np.float32(1)}
+    data.write_bytes(npz_bytes({n: np.asarray([v]) for n, v in feeds.items()}))
     session = Session(build(path, BuildOptions("edge16", calibration=str(data))).data)
-    assert session.run(None, {n: np.asarray(v) for n, v in given.items()})[0].tolist() == [1, 2, 3]
+    assert session.run(None, {n: np.asarray(v) for n, v in feeds.items()})[0].tolist() == [1, 2, 3]
 
 
 def test_an_input_that_the_file_and_the_option_call_empty_is_built(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_an_input_that_the_file_and_the_option_call_empty_is_built(tmp_path: Pat
     { s = ReduceSum<keepdims=1>(x, axes)
       y = Add(s, b) }"""
     onnx.save(onnx.parser.parse_model(text), path)
-    given = {"x": np.zeros((2, 0, 4), np.float32), "b": np.ones((2, 1, 4), np.float32)}
-    data.write_bytes(npz_bytes({n: v[None] for n, v in given.items()}))
+    feeds = {"x": np.zeros((2, 0, 4), np.float32), "b": np.ones((2, 1, 4), np.float32)}
+    data.write_bytes(npz_bytes({n: v[None] for n, v in feeds.items()}))
     shapes = {"x": (2, 0, 4)}
     session = Session(build(path, BuildOptions("edge16", calibration=str(data), shapes=shapes)).data)
-    assert np.allclose(session.run(None, given)[0], 1, atol=0.02)
+    assert np.allclose(session.run(None, feeds)[0], 1, atol=0.02)
     with pytest.raises(CompileError, match="every dimension must be 1 or more"):
         load_model(path, {"b": (2, 0, 4)})
 
@@ -143,8 +143,8 @@ def test_elements_are_counted_where_the_data_say_which(tmp_path: Path) -> None:
     path, data = tmp_path / "counted.onnx", tmp_path / "counted.npz"
     onnx.save(onnx.parser.parse_model(COUNTED), path)
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    given = {"x": x, "kept": np.asarray([True, False, True]), "end": np.asarray(2.0, np.float32)}
-    data.write_bytes(npz_bytes({n: v[None] for n, v in given.items()}))
-    y, places, counted, flat = Session(build(path, BuildOptions("edge16", calibration=str(data))).data).run(None, given)
+    feeds = {"x": x, "kept": np.asarray([True, False, True]), "end": np.asarray(2.0, np.float32)}
+    data.write_bytes(npz_bytes({n: v[None] for n, v in feeds.items()}))
+    y, places, counted, flat = Session(build(path, BuildOptions("edge16", calibration=str(data))).data).run(None, feeds)
     assert y.tolist() == x[[0, 2]].tolist() and places.tolist() == [[0, 2]]
     assert counted.tolist() == [0, 0.5, 1, 1.5] and flat.tolist() == [1, 4]

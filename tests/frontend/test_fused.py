@@ -1,4 +1,4 @@
-"""What onnxruntime's optimizer writes into files is what it was made of."""
+"""Check that what onnxruntime's optimizer writes into files is expanded to the original operators."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ def model(
     opset: int = 17,
     **a: Any,
 ) -> onnx.ModelProto:
-    """inputs: names; of those that are not in `shapes` a constant of 16 numbers, w and v matrices, - for none."""
+    """Return a model of one fused operator.
+
+    `inputs`: names; those that are not in `shapes` are constants of 16 numbers, w and v are matrices, - is no input.
+    """
     rng = np.random.default_rng(3)
-    own = {"w": (3, 4, 3, 3), "v": (16, 5), "c": (3,), "d": (5,)}
+    shape_by_name = {"w": (3, 4, 3, 3), "v": (16, 5), "c": (3,), "d": (5,)}
     names = ["" if n == "-" else n for n in inputs.split()]
-    held = {n: rng.uniform(0.4, 1.2, own.get(n, (16,))).astype(np.float32) for n in names if n and n not in shapes}
-    made = ["" if n == "-" else n for n in outputs.split()]
+    constants = {n: rng.uniform(0.4, 1.2, shape_by_name.get(n, (16,))).astype(np.float32) for n in names if n and n not in shapes}
+    output_names = ["" if n == "-" else n for n in outputs.split()]
     ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shapes[n]) for n in names if n in shapes]
-    results = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in made if n]
-    node = helper.make_node(kind, names, made, "n", domain=domain, **a)
-    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in held.items()])
+    results = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in output_names if n]
+    node = helper.make_node(kind, names, output_names, "n", domain=domain, **a)
+    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in constants.items()])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
@@ -82,14 +85,17 @@ def test_spelling(tmp_path: Path, proto: onnx.ModelProto, expected: str | None) 
 
 @pytest.mark.parametrize("points", ["middle", "between"])
 def test_weights_in_blocks_of_half_precision(points: str, tmp_path: Path) -> None:
-    """What they stand for has the type of what they are multiplied with. points: whole ones, and those that are added behind."""
+    """Check that dequantized weights have the type of what they are multiplied with.
+
+    `points`: integer zero points, or zero points added after the product.
+    """
     rng, kind = np.random.default_rng(4), onnx.TensorProto.FLOAT16
-    held = {"w": rng.integers(0, 256, (8, 2, 16), np.uint8), "s": rng.uniform(0.01, 0.02, 16).astype(np.float16)}
-    held |= {"z": np.full(16, 7.5, np.float16)} if points == "between" else {}
+    constants = {"w": rng.integers(0, 256, (8, 2, 16), np.uint8), "s": rng.uniform(0.01, 0.02, 16).astype(np.float16)}
+    constants |= {"z": np.full(16, 7.5, np.float16)} if points == "between" else {}
     ports = [helper.make_tensor_value_info(n, kind, [3, width]) for n, width in (("x", 64), ("y", 8))]
     attributes: dict[str, Any] = {"K": 64, "N": 8, "bits": 4, "block_size": 32}
-    node = helper.make_node("MatMulNBits", ["x", *held], ["y"], "n", domain="com.microsoft", **attributes)
-    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(v, n) for n, v in held.items()])
+    node = helper.make_node("MatMulNBits", ["x", *constants], ["y"], "n", domain="com.microsoft", **attributes)
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(v, n) for n, v in constants.items()])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     check_same(save(proto, tmp_path), tolerance=2e-3)

@@ -27,38 +27,46 @@ def model(
     places: int = 16,
     total: int = 16,
     packed: bool = False,
-    turned: int = DEPTH,
+    rotated: int = DEPTH,
     opset: int = 21,
     kind: int = TensorProto.FLOAT,
     more: str = "",
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """rows: new ones; places: of the cache, 0: there is none; turned: numbers of a head that are turned; more: inputs by name."""
+    """Return a model of one GroupQueryAttention.
+
+    `rows`: new rows.
+    `places`: places of the cache, 0: there is none.
+    `rotated`: numbers of a head that are rotated.
+    `more`: inputs by name.
+    """
     real, inputs = helper.tensor_dtype_to_np_dtype(kind), list[onnx.ValueInfoProto]()
 
-    def given(name: str, shape: list[int], of: int = kind) -> str:
+    def add_input(name: str, shape: list[int], of: int = kind) -> str:
         inputs.append(helper.make_tensor_value_info(name, of, shape))
         return name
 
     widths = {"q": HEADS, "k": GROUPS, "v": GROUPS}
     if packed:
-        names = [given("q", [batch, rows, sum(widths.values()) * DEPTH]), "", ""]
+        names = [add_input("q", [batch, rows, sum(widths.values()) * DEPTH]), "", ""]
     else:
-        names = [given(n, [batch, rows, count * DEPTH]) for n, count in widths.items()]
-    names += [given(f"past_{n}", [batch, GROUPS, places, DEPTH]) if places else "" for n in "kv"]
-    names += [given("last", [batch], TensorProto.INT32), "total"]
-    angle = np.arange(TABLE)[:, None] * 10.0 ** (-np.arange(turned // 2) / DEPTH)
-    held = {"total": np.array(total, np.int32), "cos": np.cos(angle).astype(real), "sin": np.sin(angle).astype(real)}
-    names += ["cos", "sin"] if turned else ["", ""]
-    names += [given("at", [batch, rows], TensorProto.INT64) if "at" in more else ""]
-    names += [given("bias", [batch, HEADS, rows, max(places, total)]) if "bias" in more else ""]
-    names += [given("sink", [HEADS]) if "sink" in more else "", "", "", "", ""]
-    names += [given("count", [batch], TensorProto.INT32) if "count" in more else ""]
-    attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": int(turned > 0), **attributes}
+        names = [add_input(n, [batch, rows, count * DEPTH]) for n, count in widths.items()]
+    names += [add_input(f"past_{n}", [batch, GROUPS, places, DEPTH]) if places else "" for n in "kv"]
+    names += [add_input("last", [batch], TensorProto.INT32), "total"]
+    angle = np.arange(TABLE)[:, None] * 10.0 ** (-np.arange(rotated // 2) / DEPTH)
+    constants = {"total": np.array(total, np.int32), "cos": np.cos(angle).astype(real), "sin": np.sin(angle).astype(real)}
+    names += ["cos", "sin"] if rotated else ["", ""]
+    names += [add_input("at", [batch, rows], TensorProto.INT64) if "at" in more else ""]
+    names += [add_input("bias", [batch, HEADS, rows, max(places, total)]) if "bias" in more else ""]
+    names += [add_input("sink", [HEADS]) if "sink" in more else "", "", "", "", ""]
+    names += [add_input("count", [batch], TensorProto.INT32) if "count" in more else ""]
+    attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": int(rotated > 0), **attributes}
     outputs = ["y", "present_k", "present_v"]
     node = helper.make_node("GroupQueryAttention", names, outputs, "n", domain="com.microsoft", **attributes)
-    made = [helper.make_tensor_value_info(n, kind, None) for n in outputs]
-    graph = helper.make_graph([node], "g", inputs, made, [numpy_helper.from_array(v, n) for n, v in held.items() if n in names])
+    results = [helper.make_tensor_value_info(n, kind, None) for n in outputs]
+    graph = helper.make_graph(
+        [node], "g", inputs, results, [numpy_helper.from_array(v, n) for n, v in constants.items() if n in names]
+    )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
@@ -98,23 +106,28 @@ def test_as_onnxruntime_computes_it(name: str, tmp_path: Path) -> None:
     feeds["at"] = np.array(last)[:, None] + 1 - rows + np.arange(rows)
     feeds = {n: feeds[n] for n in loaded.graph.inputs}
     expected = [np.asarray(v) for v in session(str(path)).run(None, feeds)]
-    found = [np.asarray(v) for v in session(loaded.proto.SerializeToString()).run(None, feeds)]
+    outputs = [np.asarray(v) for v in session(loaded.proto.SerializeToString()).run(None, feeds)]
     counts = feeds.get("count", np.full(len(last), rows))
     tolerance = 1e-3 if expected[0].dtype == np.float16 else 1e-5
     for sample, (end, count) in enumerate(zip(last, counts)):
         before = end + 1 - count
-        assert np.abs(expected[0][sample, :count] - found[0][sample, :count]).max() < tolerance
-        for kind, kept, made in zip("kv", expected[1:], found[1:]):
-            assert kept.shape == made.shape and np.abs(kept - made)[sample, :, : end + 1].max() < tolerance
-            past = feeds.get(f"past_{kind}", made)[sample]
+        assert np.abs(expected[0][sample, :count] - outputs[0][sample, :count]).max() < tolerance
+        for kind, expected_present, present in zip("kv", expected[1:], outputs[1:]):
+            assert (
+                expected_present.shape == present.shape
+                and np.abs(expected_present - present)[sample, :, : end + 1].max() < tolerance
+            )
+            past = feeds.get(f"past_{kind}", present)[sample]
             untouched = np.r_[:before, before + rows : past.shape[1]].astype(int)
-            assert np.array_equal(made[sample][:, untouched], past[:, untouched])
+            assert np.array_equal(present[sample][:, untouched], past[:, untouched])
     assert not {n.op.op_type for n in loaded.graph.nodes}.intersection(("GroupQueryAttention", "Attention", "RotaryEmbedding"))
     assert {source for node in loaded.graph.nodes for source in node.sources} == {"n"}
 
 
 def test_what_onnxruntime_clears_is_no_difference(tmp_path: Path) -> None:
-    """It puts zeros behind the last token of a cache that is not in its place; on random inputs there is something."""
+    """Check that onnxruntime's zeros after the last token of a cache are accepted.
+    The operator clears a cache that is not in its place; on random inputs something differs there.
+    """
     built = build(save(model(), tmp_path), BuildOptions("transformer64"))
     assert next((t.name, t.shape) for t in built.container.outputs) == ("y", (1, 4, HEADS * DEPTH))
 

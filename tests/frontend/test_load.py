@@ -26,14 +26,14 @@ NET = (
 VARIANCE = {"wv": np.linspace(0.5, 2, 8)}
 
 
-def named(proto: onnx.ModelProto) -> onnx.ModelProto:
+def name_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     for node, name in zip(proto.graph.node, ("conv", "bn", "relu", "pool", "flatten", "fc")):
         node.name = name
     return proto
 
 
 def test_whole_network(tmp_path: Path) -> None:
-    path = save(named(model(NET, weights=VARIANCE)), tmp_path)
+    path = save(name_nodes(model(NET, weights=VARIANCE)), tmp_path)
     loaded = check_same(path, {"x": (2, 3, 10, 12)})
     shown = [(n.name, n.op.op_type, n.sources) for n in loaded.graph.nodes]
     assert shown == [
@@ -88,9 +88,9 @@ def test_external_data(tmp_path: Path) -> None:
     expected = load_model(save(proto, tmp_path, "inside.onnx"), {"x": (1, 3, 8, 8)})
     external_data_helper.convert_model_to_external_data(proto, location="weights.bin", size_threshold=0)
     onnx.save(proto, tmp_path / "model.onnx")
-    found = load_model(tmp_path / "model.onnx", {"x": (1, 3, 8, 8)})
+    loaded = load_model(tmp_path / "model.onnx", {"x": (1, 3, 8, 8)})
     assert (tmp_path / "weights.bin").stat().st_size > 0
-    assert found.proto == expected.proto
+    assert loaded.proto == expected.proto
 
 
 def test_weights_in_constant_nodes(tmp_path: Path) -> None:
@@ -210,10 +210,10 @@ def test_parameters_become_attributes(tmp_path: Path, body: str, expected: Mappi
     loaded = check_same(save(model(f"(float[2,4,9,7] x) => (float[{dims}] y) {{ {body} }}"), tmp_path))
     (node,) = to_graph(loaded).nodes
     assert node.inputs == ("x",)
-    found = dict(node.op.attributes)
-    assert {k: found[k] for k in expected} == expected
+    attributes = dict(node.op.attributes)
+    assert {k: attributes[k] for k in expected} == expected
     if node.op.op_type != "Resize":
-        assert set(found) == set(expected)
+        assert set(attributes) == set(expected)
 
 
 def test_very_long_slices_backwards_stay(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_very_long_slices_backwards_stay(tmp_path: Path) -> None:
 
 
 def test_weights_stay_inputs(tmp_path: Path) -> None:
-    graph = to_graph(load_model(save(named(model(NET, weights=VARIANCE)), tmp_path), {"x": (1, 3, 8, 8)}))
+    graph = to_graph(load_model(save(name_nodes(model(NET, weights=VARIANCE)), tmp_path), {"x": (1, 3, 8, 8)}))
     assert not verify(graph)
     conv, *_, gemm = graph.nodes
     assert [graph.types[n].shape for n in conv.inputs] == [(1, 3, 8, 8), (8, 3, 3, 3), (8,)]

@@ -22,21 +22,30 @@ SHAPES = {
     "keys": [2, 7], "tokens": [2, 5], "later": [2, 8], "bias": [1, 4, 5, 7], "whole": [2, 4, 5, 8], "lengths": [2],
     "first": [1], "each": [2, 5], "heads": [2, 4, 5, 8],
 }  # fmt: skip
-HELD = {"w": (32, 96), "b": (96,), "qkv": (96,), "cos": (64, 4), "sin": (64, 4), "wide": (32, 80), "wb": (80,)}
-WHOLE = {"keys": TensorProto.INT32, "tokens": TensorProto.INT32, "later": TensorProto.INT32, "lengths": TensorProto.INT32,
+CONSTANT_SHAPES = {"w": (32, 96), "b": (96,), "qkv": (96,), "cos": (64, 4), "sin": (64, 4), "wide": (32, 80), "wb": (80,)}
+INTEGER_TYPES = {"keys": TensorProto.INT32, "tokens": TensorProto.INT32, "later": TensorProto.INT32, "lengths": TensorProto.INT32,
          "first": TensorProto.INT64, "each": TensorProto.INT64}  # fmt: skip
 
 
 def model(kind: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.ModelProto:
-    """inputs: names of SHAPES and HELD, with a number behind what comes twice; - for none."""
+    """Return a model of one attention operator.
+
+    `inputs`: names of SHAPES and CONSTANT_SHAPES, with a number after a name that occurs twice; - for none.
+    """
     rng, names = np.random.default_rng(3), ["" if n == "-" else n for n in inputs.split()]
     base = {n: n.rstrip("012") for n in names if n}
-    ports = [helper.make_tensor_value_info(n, WHOLE.get(b, TensorProto.FLOAT), SHAPES[b]) for n, b in base.items() if b in SHAPES]
-    held = {n: rng.uniform(-0.5, 0.5, HELD[b]).astype(np.float32) for n, b in base.items() if b in HELD}
-    made = outputs.split()
-    node = helper.make_node(kind, names, made, "n", domain="com.microsoft", **attributes)
-    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in made]
-    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in held.items()])
+    ports = [
+        helper.make_tensor_value_info(n, INTEGER_TYPES.get(b, TensorProto.FLOAT), SHAPES[b])
+        for n, b in base.items()
+        if b in SHAPES
+    ]
+    constants = {
+        n: rng.uniform(-0.5, 0.5, CONSTANT_SHAPES[b]).astype(np.float32) for n, b in base.items() if b in CONSTANT_SHAPES
+    }
+    output_names = outputs.split()
+    node = helper.make_node(kind, names, output_names, "n", domain="com.microsoft", **attributes)
+    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in output_names]
+    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in constants.items()])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
@@ -68,7 +77,7 @@ def test_as_onnxruntime_computes_it(name: str, tmp_path: Path) -> None:
         base = port.name.rstrip("012")
         shape = SHAPES[base]
         feeds[port.name] = rng.normal(size=shape).astype(np.float32)
-        if base in WHOLE:
+        if base in INTEGER_TYPES:
             feeds[port.name] = (
                 rng.integers(0, 9, shape) if base in ("first", "each") else (np.indices(shape)[-1] < 4).astype(np.int32)
             )

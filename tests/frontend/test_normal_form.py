@@ -1,4 +1,4 @@
-"""Each thing has one spelling, and means in onnxruntime what it meant before."""
+"""Check that each operator has one canonical form, with the result that onnxruntime gave before."""
 
 from __future__ import annotations
 

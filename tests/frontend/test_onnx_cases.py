@@ -28,13 +28,13 @@ REFUSED = ("training_mode", "zero_size", "empty_set")
 
 
 def cases() -> list[TestCase]:
-    """Only these modules are imported: all of them take ten seconds."""
+    """Return the ONNX test cases; only these modules are imported, since all of them take ten seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in MODULES:
             importlib.import_module(f"onnx.backend.test.case.node.{name}")
-    found = {c.name: c for c in node_cases._NodeTestCases}
-    return [found[name] for name in sorted(found)]
+    cases_by_name = {c.name: c for c in node_cases._NodeTestCases}
+    return [cases_by_name[name] for name in sorted(cases_by_name)]
 
 
 def with_constants(proto: onnx.ModelProto, values: list[np.ndarray]) -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""Where ONNX changed an operator's spelling, the last opset of the old and the first of the new mean what onnxruntime says."""
+"""Check operators whose form ONNX changed: the last opset of the old and the first of the new match onnxruntime."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ BEFORE_AND_AFTER = [  # operator, last opset before, its spelling, the spelling 
 WAVES = "(float[2,8,6,1] x) => (float[a,b,c,d] y)"
 BEFORE_AND_AFTER.append(("DFT", 19, f"{WAVES} {{ y = DFT<axis = 2>(x) }}", f"{WAVES} {{ i = int64 {{2}} y = DFT(x, , i) }}"))
 GROUPS = "(float[2,3,4,6] x, float[3] w, float[3] w1) => (float[a,b,c,d] y) { y = GroupNormalization<num_groups = 1>(x, w, w1) }"
-SPELLED = [
+OLD_AND_NEW_FORMS = [
     pytest.param(opset, text, id=f"{op} {opset}")
     for op, last, old, new in BEFORE_AND_AFTER
     for opset, text in ((last, old), (last + 1, new))
 ]
-SPELLED += [pytest.param(21, GROUPS, id="GroupNormalization 21")]
+OLD_AND_NEW_FORMS += [pytest.param(21, GROUPS, id="GroupNormalization 21")]
 
 
-@pytest.mark.parametrize(("opset", "text"), SPELLED)
+@pytest.mark.parametrize(("opset", "text"), OLD_AND_NEW_FORMS)
 def test_a_spelling_means_the_same_up_to_its_last_opset_and_from_its_first(tmp_path: Path, opset: int, text: str) -> None:
     check_same(save(model(text, opset), tmp_path))
 

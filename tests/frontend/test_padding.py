@@ -11,7 +11,7 @@ from onnx_text import model, save
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 
 MAP = "(float[1,3,6,7] x) => (float[a,b,c,d] y) {{ p = int64[8] {{0,0,1,2,0,0,1,0}} v = float {{{value}}} r = Relu(x) {tail} }}"
-KEPT = [
+UNFUSED = [
     (
         "(float[1,3,4] x) => (float[a,b,c] y) {{ p = int64[6] {{0,0,1,0,0,1}} v = float {{{value}}} r = Relu(x) {tail} }}",
         "y = Pad(r, p, v)",
@@ -27,7 +27,7 @@ KEPT = [
 
 @pytest.mark.parametrize("machine", ["edge16", "ws8_pow2", "wide32_w4a16"])
 @pytest.mark.parametrize("value", [-1.25, 6.5])
-@pytest.mark.parametrize(("graph", "tail"), KEPT)
+@pytest.mark.parametrize(("graph", "tail"), UNFUSED)
 def test_the_value_is_kept(graph: str, tail: str, value: float, machine: str, tmp_path: Path) -> None:
     path = save(model(graph.format(value=value, tail=tail)), tmp_path)
     against_file(path, machine, least_db=22.0 if machine == "ws8_pow2" else 35.0)

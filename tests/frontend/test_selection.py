@@ -1,4 +1,4 @@
-"""What a rule of the chip makes of an operator is the operator: close to the float model, and no node on the host."""
+"""Check that the chip's rule for an operator is close to the float model, and leaves no node on the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from onnx_text import model, save
-from test_data_movement import same_bits, selected
+from test_data_movement import same_bits, select_file
 
 MAP = "(float[2,6,5,7] x"
 DECONV = f"{MAP}, float[6,%s] w, float[%d] w2) => (float[a,b,c,d] y) {{ y = ConvTranspose<%s>(x, w, w2) }}"
@@ -92,7 +92,7 @@ RESIZED = [
 @pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED, *EXPANDED, *POOLED, *RESIZED])
 def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
-    assert not selected(path).fallbacks
+    assert not select_file(path).fallbacks
     same_bits(path)
 
 
@@ -100,7 +100,7 @@ def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("graph", [TRANSPOSED[1], TRANSPOSED[6], SPREAD[1], REDUCED[0]])
 def test_on_other_machines(graph: str, machine: str, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
-    assert not selected(path, machine).fallbacks
+    assert not select_file(path, machine).fallbacks
     same_bits(path, machine, least_db=12.0)
 
 
@@ -123,30 +123,30 @@ STAYS = [
 
 @pytest.mark.parametrize(("graph", "reason"), STAYS)
 def test_moves_that_stay_on_the_host_say_why(graph: str, reason: str, tmp_path: Path) -> None:
-    (fallback,) = selected(save(model(graph), tmp_path)).fallbacks
+    (fallback,) = select_file(save(model(graph), tmp_path)).fallbacks
     assert fallback.reason == reason
 
 
 def test_dimensions_that_are_no_neighbours_go_one_after_the_other(tmp_path: Path) -> None:
     graph = "(float[2,6,5,7,3] x) => (float[a,b,c,d,e] y) { axes = int64[2] {1,3} y = ReduceMean(x, axes) }"
-    assert not selected(save(model(graph), tmp_path)).fallbacks
+    assert not select_file(save(model(graph), tmp_path)).fallbacks
 
 
 def test_transposed_weights_that_are_computed(tmp_path: Path) -> None:
     graph = f"{MAP}, float[6,4,2,2] z) => (float[a,b,c,d] y) {{ y = ConvTranspose<strides = [2,2]>(x, z) }}"
-    (fallback,) = selected(save(model(graph, weights={}), tmp_path)).fallbacks
+    (fallback,) = select_file(save(model(graph, weights={}), tmp_path)).fallbacks
     assert fallback.reason == "its weights or bias are computed, not constant"
 
 
 ADDRESSES = "copies take their addresses from the program, none from what another operation has written"
-WHOLE = "tensor a is int32, not float32"
+NOT_FLOAT = "tensor a is int32, not float32"
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        ("(int32[3,4] a, int32[4,2] w) => (int32[p,q] y) { y = MatMul(a, w) }", WHOLE),
-        ("(int32[1,3,4,4] a) => (int32[p,q,r,s] y) { y = Relu(a) }", WHOLE),
+        ("(int32[3,4] a, int32[4,2] w) => (int32[p,q] y) { y = MatMul(a, w) }", NOT_FLOAT),
+        ("(int32[1,3,4,4] a) => (int32[p,q,r,s] y) { y = Relu(a) }", NOT_FLOAT),
         (
             "(int32[3,4] a) => (int32[p,q] y) { y = CumSum(a, axis) axis = Constant<value_int = 1>() }",
             "no operator of the chip computes CumSum",
@@ -180,5 +180,5 @@ WHOLE = "tensor a is int32, not float32"
     ],
 )
 def test_the_type_is_the_reason_only_where_another_would_help(graph: str, reason: str, tmp_path: Path) -> None:
-    (fallback,) = selected(save(model(graph), tmp_path)).fallbacks
+    (fallback,) = select_file(save(model(graph), tmp_path)).fallbacks
     assert fallback.reason == reason

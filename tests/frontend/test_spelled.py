@@ -50,7 +50,7 @@ def test_spelling(tmp_path: Path, graph: str, expected: str) -> None:
 
 
 def test_a_norm_over_dimensions_that_are_no_neighbours_is_found(tmp_path: Path) -> None:
-    """Before its means are taken one after the other."""
+    """Check that the norm is matched before its means are decomposed."""
     graph = (
         "(float[3,5,4] x) => (float[a,b,c] y) { i = int64[2] {0,2} e = float {0.001} m = ReduceMean(x, i) d = Sub(x, m) "
         "q = Mul(d, d) v = ReduceMean(q, i) s = Add(v, e) r = Sqrt(s) y = Div(d, r) }"

@@ -25,7 +25,7 @@ def test_values(tmp_path: Path) -> None:
     loaded = load_model(save(model(GRAPH), tmp_path), SHAPES, values=values)
     assert loaded.inputs == ("x",)
     (part,) = loaded.parts(["y"])
-    assert part.inputs == ("x",) and part.given.keys() == values.keys()  # onnxruntime folds no branch that they decide
+    assert part.inputs == ("x",) and part.extra_inputs.keys() == values.keys()  # onnxruntime folds no branch that they decide
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
 
     (y,) = FloatSession(loaded, ["y"]).run({"x": x})

@@ -24,15 +24,15 @@ MOST = 1.065  # cycles, over those of sums that leave the array by itself
     ],
 )
 def test_outputs_are_those_of_the_shipped_machine(network: str, kind: str) -> None:
-    found = figures(network, emitting(load_machine("edge16"), kind), LEVEL)
-    kept = re.search(r"outputs (\w+)  cycles +(\d+)", read_golden()[label(network, "edge16", LEVEL)])
-    assert kept is not None and found.outputs == kept[1]
-    assert found.cycles < MOST * int(kept[2])
-    assert 0.9 < found.expected < 1.15
+    actual = figures(network, emitting(load_machine("edge16"), kind), LEVEL)
+    golden = re.search(r"outputs (\w+)  cycles +(\d+)", read_golden()[label(network, "edge16", LEVEL)])
+    assert golden is not None and actual.outputs == golden[1]
+    assert actual.cycles < MOST * int(golden[2])
+    assert 0.9 < actual.expected < 1.15
 
 
 def test_the_cost_model_knows_what_emits_take() -> None:
-    """At one sum a cycle they are what the network waits for."""
+    """Check that the network waits for the emits at one sum a cycle."""
     slow = figures("dscnn_kws", emitting(load_machine("edge16"), lanes=1), LEVEL)
     fast = figures("dscnn_kws", emitting(load_machine("edge16")), LEVEL)
     assert slow.cycles > 1.5 * fast.cycles

@@ -1,7 +1,7 @@
-"""Programs, outputs and cycles of the example networks on the shipped machines stand in networks.txt, one line a pair.
+"""Check programs, outputs and cycles of the example networks on the shipped machines against networks.txt, one line a pair.
 
-After a change that is meant to change them: `pytest -m '' tests/golden --update-golden`, and the diff of networks.txt says what
-it did to each pair.
+After an intended change run `pytest -m '' tests/golden --update-golden`. The diff of networks.txt then shows the effect on
+each pair.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from networks import NETWORKS, figures, ranges_file, update_ranges
 
 from toolchain.atomic_files import write_atomically
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.schedule.options import LEVELS
 
 GOLDEN = Path(__file__).parent / "networks.txt"
@@ -28,8 +28,8 @@ SELDOM = {("bert_tiny_relu_l2h128_s128", "ethos_u65_512")}  # like ethos_u55_256
 SMALL = "resnet8_cifar"  # a network of convolutions and sums that is cheap enough for every level
 AT_EVERY_LEVEL = ("edge16", "transformer64")  # machines on which it is built each time at all levels
 LARGEST_ERROR, MEAN_ERROR = 0.035, 0.003  # of the cost model's cycles against the simulator's
-PAIRS = [(n, m, LEVEL) for n in NETWORKS for m in shipped_names()]
-PAIRS += [(SMALL, m, level) for m in shipped_names() for level in range(len(LEVELS)) if level != LEVEL]
+PAIRS = [(n, m, LEVEL) for n in NETWORKS for m in list_shipped_names()]
+PAIRS += [(SMALL, m, level) for m in list_shipped_names() for level in range(len(LEVELS)) if level != LEVEL]
 
 
 def label(network: str, machine: str, level: int) -> str:
@@ -43,29 +43,29 @@ def read_golden() -> dict[str, str]:
     return {line[:width]: line for line in lines}
 
 
-def _marked(network: str, machine: str, level: int) -> Any:
+def _make_case(network: str, machine: str, level: int) -> Any:
     marks = [pytest.mark.slow] if network in LARGE else []
-    seldom = machine not in (LARGE.get(network, shipped_names()) if level == LEVEL else AT_EVERY_LEVEL)
+    seldom = machine not in (LARGE.get(network, list_shipped_names()) if level == LEVEL else AT_EVERY_LEVEL)
     marks += [pytest.mark.exhaustive] if seldom or (network, machine) in SELDOM else []
     return pytest.param(network, machine, level, marks=marks)
 
 
 def write_golden(lines: dict[str, str]) -> None:
-    """In the order of the names, without pairs that are no more."""
-    wanted = [lines[key] for pair in PAIRS if (key := label(*pair)) in lines]
-    write_atomically(GOLDEN, ("\n".join(wanted) + "\n").encode())
+    """Write the lines in the order of the names, without pairs that no longer exist."""
+    ordered_lines = [lines[key] for pair in PAIRS if (key := label(*pair)) in lines]
+    write_atomically(GOLDEN, ("\n".join(ordered_lines) + "\n").encode())
 
 
-@pytest.mark.parametrize(("network", "machine", "level"), [_marked(*pair) for pair in PAIRS])
+@pytest.mark.parametrize(("network", "machine", "level"), [_make_case(*pair) for pair in PAIRS])
 def test_programs_outputs_and_cycles_are_the_golden_ones(network: str, machine: str, level: int, update_golden: bool) -> None:
     if update_golden:
         update_ranges(network)
-    found = label(network, machine, level) + str(figures(network, machine, level))
+    line = label(network, machine, level) + str(figures(network, machine, level))
     golden = read_golden()
     if update_golden:
-        write_golden({**golden, label(network, machine, level): found})
+        write_golden({**golden, label(network, machine, level): line})
         return
-    assert golden.get(label(network, machine, level)) == found, (
+    assert golden.get(label(network, machine, level)) == line, (
         "where this is meant, renew the file: see the top of test_golden.py"
     )
 

@@ -7,11 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from networks import HEX_DIGITS, NETWORKS, compile_network, simulated
+from networks import HEX_DIGITS, NETWORKS, compile_network, simulate_network
 from test_golden import LARGE, LEVEL, SMALL, label, read_golden
 
 from tests.quantized.forms import float32_machine
-from tests.unsigned_machines import HALF, unsigned
+from tests.unsigned_machines import HALF, make_unsigned
 from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork
 from toolchain.isa import Machine, load_machine
@@ -26,9 +26,9 @@ CASES = [
 ]
 
 
-def checked(network: str, machine: Machine, level: int = LEVEL) -> CompiledNetwork:
+def check_network(network: str, machine: Machine, level: int = LEVEL) -> CompiledNetwork:
     """The network on the machine with uint8, whose program equals the reference."""
-    compiled = compile_network(network, unsigned(machine), level)
+    compiled = compile_network(network, make_unsigned(machine), level)
     container = compiled.container
     feeds = random_feeds(container.inputs, seed=5)
     _, difference = verify(Session(container), Session(container, backend="reference"), feeds)
@@ -39,13 +39,13 @@ def checked(network: str, machine: Machine, level: int = LEVEL) -> CompiledNetwo
 
 @pytest.mark.parametrize("network", CASES)
 def test_codes_are_128_higher_than_those_of_int8(network: str) -> None:
-    cycles, outputs = simulated(checked(network, load_machine("edge16")))
+    cycles, outputs = simulate_network(check_network(network, load_machine("edge16")))
     lower = np.frombuffer(outputs, np.uint8) ^ np.uint8(HALF)
-    kept = re.search(r"outputs (\w+)  cycles +(\d+)", read_golden()[label(network, "edge16", LEVEL)])
-    assert kept is not None
-    assert (hashlib.sha256(lower.tobytes()).hexdigest()[:HEX_DIGITS], cycles) == (kept[1], int(kept[2]))
+    golden = re.search(r"outputs (\w+)  cycles +(\d+)", read_golden()[label(network, "edge16", LEVEL)])
+    assert golden is not None
+    assert (hashlib.sha256(lower.tobytes()).hexdigest()[:HEX_DIGITS], cycles) == (golden[1], int(golden[2]))
 
 
 @pytest.mark.parametrize("network", CASES)
 def test_programs_of_float32_scales_equal_the_reference(network: str) -> None:
-    checked(network, float32_machine(), LEVEL if network == SMALL else LEVEL - 1)  # the same arithmetic, planned sooner
+    check_network(network, float32_machine(), LEVEL if network == SMALL else LEVEL - 1)  # the same arithmetic, planned sooner

@@ -10,9 +10,9 @@ from machine_files import assert_one_fault, write_changed
 from toolchain.hw import load_chip
 
 MAC, VECTOR, FUNCTIONS = "    kind: mac_array\n", "    kind: vector\n", "    functions:\n"
-OWN, HELD = "{bits: 32, entries: 4096}", "{bits: 32, entries: 4096, memory: acc}"
+IN_ARRAY, IN_MEMORY = "{bits: 32, entries: 4096}", "{bits: 32, entries: 4096, memory: acc}"
 MEMORY = ("engines:\n", "  acc: {size: 32 KiB, read_bytes_per_cycle: 64.0, write_bytes_per_cycle: 64.0}\nengines:\n")
-ACCUMULATORS, SUMS = (OWN, HELD), (VECTOR, f"{VECTOR}    memories: {{sums: acc}}\n")
+ACCUMULATORS, SUMS = (IN_ARRAY, IN_MEMORY), (VECTOR, f"{VECTOR}    memories: {{sums: acc}}\n")
 EMIT = (FUNCTIONS, f"{FUNCTIONS}      emit: {{lanes: 16}}\n")
 NOBODY = (
     "engines.mac.accumulators.memory: no vector engine takes sums out of acc: one needs functions.emit, memories.sums acc, "
@@ -22,17 +22,17 @@ NOBODY = (
 # what is replaced by what, where the fault stands, the fault
 CASES = {
     "a memory that is none": (
-        [MEMORY, (OWN, HELD.replace("acc", "ac"))],
+        [MEMORY, (IN_ARRAY, IN_MEMORY.replace("acc", "ac"))],
         "    accumulators:",
         "engines.mac.accumulators.memory: no memory 'ac'; did you mean \"acc\"?",
     ),
     "on dram": (
-        [(OWN, HELD.replace("acc", "dram"))],
+        [(IN_ARRAY, IN_MEMORY.replace("acc", "dram"))],
         "    accumulators:",
         "engines.mac.accumulators.memory: dram is reached by DMA only; name an on-chip memory",
     ),
     "among activations": (
-        [(OWN, HELD.replace("acc", "sram"))],
+        [(IN_ARRAY, IN_MEMORY.replace("acc", "sram"))],
         "    accumulators:",
         "engines.mac.accumulators.memory: sums lie in a memory of their own, not among activations in sram",
     ),
@@ -42,7 +42,7 @@ CASES = {
         "engines.mac.accumulators.entries: 4096 sums of 4 bytes are more than the 8 KiB of memories.acc",
     ),
     "too small for two": (
-        [MEMORY, (OWN, HELD.replace("32", "40")), (MAC, f"{MAC}    count: 2\n"), SUMS, EMIT],
+        [MEMORY, (IN_ARRAY, IN_MEMORY.replace("32", "40")), (MAC, f"{MAC}    count: 2\n"), SUMS, EMIT],
         "    accumulators:",
         "engines.mac.accumulators.entries: 4096 sums of 8 bytes, of 2 arrays are more than the 32 KiB of memories.acc",
     ),
@@ -83,8 +83,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_fault_is_one_exact_line(case: str, tmp_path: Path) -> None:
-    changes, anchor, said = CASES[case]
-    assert_one_fault(tmp_path, changes, anchor, said, load_chip)
+    changes, anchor, message = CASES[case]
+    assert_one_fault(tmp_path, changes, anchor, message, load_chip)
 
 
 def test_without_a_fault_it_loads(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machine_files import line_of, section_text, shipped_text, write_changed
+from machine_files import line_of, read_shipped_text, section_text, write_changed
 
 from toolchain.errors import ConfigError
 from toolchain.hw import load_chip, read_chip_file
@@ -24,7 +24,7 @@ def _in_tmp_path(tmp_path, monkeypatch):
 
 
 TIMING = section_text("edge16.yaml", "timing")
-LIMITS = next(line for line in shipped_text("edge16.yaml").splitlines() if line.startswith("limits:"))
+LIMITS = next(line for line in read_shipped_text("edge16.yaml").splitlines() if line.startswith("limits:"))
 
 # what is replaced, by what, the fault; the fault's line is that of ANCHORS or of the replacement's first line
 CASES = {
@@ -405,8 +405,10 @@ ANCHORS = {
 def test_fault_is_one_exact_line(case, tmp_path):
     old, new, message = CASES[case]
     write_changed(tmp_path, "edge16.yaml", [(old, new)])
-    own = [fault for fault in faults_of() if fault.startswith("mine.yaml:")]  # and not what its table lacks for these changes
-    assert own == [message.format(line=line_of(tmp_path / "mine.yaml", ANCHORS.get(case, new)))]
+    file_faults = [
+        fault for fault in faults_of() if fault.startswith("mine.yaml:")
+    ]  # and not what its table lacks for these changes
+    assert file_faults == [message.format(line=line_of(tmp_path / "mine.yaml", ANCHORS.get(case, new)))]
 
 
 def test_the_keys_that_there_are_are_told_once(tmp_path):
@@ -442,19 +444,23 @@ def test_faults_of_every_kind_show_at_once(tmp_path):
     ]
     write_changed(tmp_path, "edge16.yaml", changes)
     file = tmp_path / "mine.yaml"
-    found = [fault.split(": ")[:2] for fault in faults_of()]
-    assert found[:5] == [
+    fault_places = [fault.split(": ")[:2] for fault in faults_of()]
+    assert fault_places[:5] == [
         [f"mine.yaml:{line_of(file, 'fast')}", "clock.frequency"],
         [f"mine.yaml:{line_of(file, '48')}", "memories.dram.burst_bytes"],
         [f"mine.yaml:{line_of(file, '    rows: 8')}", "engines.mac.rows"],
         [f"mine.yaml:{line_of(file, 'nearest')}", "numerics.rounding"],
         [f"mine.yaml:{line_of(file, 'semaphores: 2')}", "sync.semaphores"],
     ]
-    assert [place.split(":")[0] for place, _ in found[5:]] == ["hw_configs/isa/descriptors1024.yaml"] * len(found[5:]) != []
+    assert (
+        [place.split(":")[0] for place, _ in fault_places[5:]]
+        == ["hw_configs/isa/descriptors1024.yaml"] * len(fault_places[5:])
+        != []
+    )
 
 
 def test_what_hangs_on_a_fault_is_not_told(tmp_path):
-    """Whether accumulators are too few for an array whose rows nobody knows."""
+    """The number of accumulators is not checked for an array whose rows are unknown."""
     write_changed(tmp_path, "edge16.yaml", [("    rows: 16\n", "    rows: many\n"), ("entries: 4096", "entries: 20")])
     assert [fault.split(": ")[1] for fault in faults_of()] == ["engines.mac.rows"]
 
@@ -481,7 +487,7 @@ def test_headroom_of_sums_needs_scales_that_undo_it(functions, post, tmp_path):
         "numerics.add_left_shift: 20 bits of headroom leave a sum by scales of 2**-20, and shift_max 15 gives none below 2**-15; "
         "give at most 15, or raise scale.shift_max to 20 or more"
     )
-    assert any(told.endswith(fault) for told in read_chip_file("mine.yaml").faults) == (functions != "mul" or bool(post))
+    assert any(message.endswith(fault) for message in read_chip_file("mine.yaml").faults) == (functions != "mul" or bool(post))
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -528,7 +534,7 @@ WIDE = ("  activation: int8\n", "  activation: int8\n  more_activations: [int32]
 
 
 @pytest.mark.parametrize(
-    ("change", "key", "said"),
+    ("change", "key", "message"),
     [
         (
             ("multiplier_bits: 31,", "multiplier_bits: 15,"),
@@ -552,9 +558,9 @@ WIDE = ("  activation: int8\n", "  activation: int8\n  more_activations: [int32]
         ),
     ],
 )
-def test_what_wide_codes_need(tmp_path, change, key, said):
+def test_what_wide_codes_need(tmp_path, change, key, message):
     write_changed(tmp_path, "edge16.yaml", [WIDE, change])
-    assert faults_of() == [f"mine.yaml:{line_of(tmp_path / 'mine.yaml', key)}: {said}"]
+    assert faults_of() == [f"mine.yaml:{line_of(tmp_path / 'mine.yaml', key)}: {message}"]
 
 
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
@@ -624,9 +630,9 @@ def test_a_chip_loads_without_its_instruction_table(tmp_path):
 COARSE = "the largest scale, by multiplier_bits and shift_min, is 255; int8 codes become int16 (more_activations) by up to 259"
 
 
-@pytest.mark.parametrize(("bits", "said"), [(8, f"numerics.scale: {COARSE}"), (9, None)])
-def test_scales_take_codes_of_8_bits_to_16(bits: int, said: str | None, tmp_path: Path) -> None:
-    """Of the same range, 32,767 over 127."""
+@pytest.mark.parametrize(("bits", "message"), [(8, f"numerics.scale: {COARSE}"), (9, None)])
+def test_scales_take_codes_of_8_bits_to_16(bits: int, message: str | None, tmp_path: Path) -> None:
+    """The scales span the same range, 32,767 over 127."""
     mixed = [
         ("  activation: int8\n", "  activation: int8\n  more_activations: [int16]\n"),
         ("multiplier_bits: 31,", f"multiplier_bits: {bits},"),
@@ -637,9 +643,9 @@ def test_scales_take_codes_of_8_bits_to_16(bits: int, said: str | None, tmp_path
         ),
     ]
     write_changed(tmp_path, "edge16.yaml", mixed)
-    if said is None:
+    if message is None:
         assert load_chip(str(tmp_path / "mine.yaml")).numerics.scale.multiplier_bits == bits
         return
     with pytest.raises(ConfigError) as caught:
         load_chip(str(tmp_path / "mine.yaml"))
-    assert [fault.partition(": ")[2] for fault in caught.value.faults] == [said]
+    assert [fault.partition(": ")[2] for fault in caught.value.faults] == [message]

@@ -76,13 +76,13 @@ def test_elementwise_operations(machine: tuple[Chip, int], kind: int, cycles: fl
 def test_pools(machine: tuple[Chip, int], kind: int, kernel: int, cycles: int) -> None:
     """max(4, taps) / 32 cycles an element, of a mean at least the 0.25 of its way out."""
     chip, cores = machine
-    few, many = (make(Pool, kind=kind, **_pooled(n, kernel)) for n in (64, 128))
+    few, many = (make(Pool, kind=kind, **_make_pool(n, kernel)) for n in (64, 128))
     assert more(chip, few, many) == cycles * 64 * 8 // 32 // cores
 
 
-def _pooled(pixels: int, kernel: int) -> dict[str, int]:
-    found = window(pixels, (kernel, kernel))
-    return {**{key: n for key, n in found.items() if key != "emit"}, "channels": 8}
+def _make_pool(pixels: int, kernel: int) -> dict[str, int]:
+    fields = window(pixels, (kernel, kernel))
+    return {**{key: n for key, n in fields.items() if key != "emit"}, "channels": 8}
 
 
 def test_inputs_are_read_once_for_128_channels(machine: tuple[Chip, int]) -> None:

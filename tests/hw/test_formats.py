@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from toolchain.cli.hw import app
 from toolchain.errors import ConfigError
-from toolchain.hw import MACHINE_FORMAT, TABLE_FORMAT, load_chip, shipped_names, upgrade_text
+from toolchain.hw import MACHINE_FORMAT, TABLE_FORMAT, list_shipped_names, load_chip, upgrade_text
 from toolchain.isa import load_machine
 
 NEW = (files("hw_configs") / "edge16.yaml").read_text()
@@ -77,7 +77,7 @@ def test_upgrade_of_an_instruction_table(table: Path) -> None:
     assert upgrade_text(text.replace(f"format: {TABLE_FORMAT}\n", ""), table.name).text == text
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_names())
 def test_shipped_files_are_of_the_newest_format(name: str) -> None:
     assert upgrade_text((files("hw_configs") / f"{name}.yaml").read_text(), name).changes == ()
 

@@ -14,40 +14,44 @@ OTHER = "  small: {kind: mac_array, rows: 4, columns: 4, dataflow: os, types: [T
 OTHER = OTHER.replace("TYPES", "{activation: int8, weight: int8}").replace("ACCUMULATORS", "accumulators: {entries: 64}")
 
 
-def groups(said: str) -> tuple[str, str]:
-    return MAC, f"{MAC}    groups: {{{said}}}\n"
+def groups(content: str) -> tuple[str, str]:
+    return MAC, f"{MAC}    groups: {{{content}}}\n"
 
 
-def second(said: str, more: str = "") -> tuple[str, str]:
-    small = OTHER.replace("GROUPS", said).replace("kind: mac_array,", f"kind: mac_array, {more}")
+def second(content: str, more: str = "") -> tuple[str, str]:
+    small = OTHER.replace("GROUPS", content).replace("kind: mac_array,", f"kind: mac_array, {more}")
     return "  vector:\n", f"{small}  vector:\n"
 
 
-HELD, MEMORIES = "    groups:", "engines:\n"
+GROUPS_KEY, MEMORIES = "    groups:", "engines:\n"
 # what is replaced by what, where the fault stands, the fault
 CASES = {
-    "a size of no multiple": ([groups("sizes: [40]")], HELD, "engines.mac.groups.sizes[0]: must be a multiple of 16, got 40"),
-    "a size too large": ([groups("sizes: [512]")], HELD, "engines.mac.groups.sizes[0]: must be at most 256, got 512"),
-    "no size": ([groups("sizes: []")], HELD, "engines.mac.groups.sizes: must have at least 1 entries, got 0"),
-    "a size given twice": ([groups("sizes: [32, 64, 32]")], HELD, "engines.mac.groups.sizes[2]: 32 is given twice"),
+    "a size of no multiple": (
+        [groups("sizes: [40]")],
+        GROUPS_KEY,
+        "engines.mac.groups.sizes[0]: must be a multiple of 16, got 40",
+    ),
+    "a size too large": ([groups("sizes: [512]")], GROUPS_KEY, "engines.mac.groups.sizes[0]: must be at most 256, got 512"),
+    "no size": ([groups("sizes: []")], GROUPS_KEY, "engines.mac.groups.sizes: must have at least 1 entries, got 0"),
+    "a size given twice": ([groups("sizes: [32, 64, 32]")], GROUPS_KEY, "engines.mac.groups.sizes[2]: 32 is given twice"),
     "scales too narrow": (
         [groups("sizes: [32], scale_bits: 3")],
-        HELD,
+        GROUPS_KEY,
         "engines.mac.groups.scale_bits: must be at least 4, got 3",
     ),
     "minima too narrow": (
         [groups("sizes: [32], minimum_bits: 7")],
-        HELD,
+        GROUPS_KEY,
         "engines.mac.groups.minimum_bits: 7 are too few for a minimum: 8 to 16, or 0 for none",
     ),
     "an unknown order": (
         [groups("sizes: [32], layout: columns")],
-        HELD,
+        GROUPS_KEY,
         "engines.mac.groups.layout: must be one of 'blocks', 'rows', 'planes'; got 'columns'",
     ),
     "groups larger than an operation": (
         [groups("sizes: [32, 64]"), ("limits: {", "limits: {convolution: {max_input_channels: 48}, ")],
-        HELD,
+        GROUPS_KEY,
         "engines.mac.groups.sizes[1]: 64 are more than limits.convolution.max_input_channels=48: an operation has whole groups",
     ),
     "two arrays of two forms": (
@@ -85,8 +89,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_fault_is_one_exact_line(case: str, tmp_path: Path) -> None:
-    changes, anchor, said = CASES[case]
-    assert_one_fault(tmp_path, changes, anchor, said, load_chip)
+    changes, anchor, message = CASES[case]
+    assert_one_fault(tmp_path, changes, anchor, message, load_chip)
 
 
 def test_without_a_fault_it_loads(tmp_path: Path) -> None:

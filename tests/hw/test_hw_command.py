@@ -7,7 +7,7 @@ from machine_files import section_text, write_changed
 from typer.testing import CliRunner
 
 from toolchain.cli.hw import app
-from toolchain.hw import chip_differences, load_chip, shipped_names
+from toolchain.hw import chip_differences, list_shipped_names, load_chip
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -16,7 +16,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_names())
 def test_shipped_machines_are_sound_and_say_every_term_of_their_time(name):
     code, out, err = run("check", name)
     assert (code, err, len(out.splitlines())) == (0, "", 1)
@@ -37,8 +37,8 @@ def test_check_says_of_an_ideal_array_what_it_does_not_charge(tmp_path, monkeypa
 def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     unsaid = [(f"    {key}", "    #") for key in ("write_latency_cycles: 2", "burst_bytes: 8", "bank_cycles: 1", "words:")]
-    said = "timing: {fold_cycles: 3, window_bytes: 0, output: {lanes: 8}}"
-    unsaid += [(section_text("edge16.yaml", "timing"), said), ("    burst_bytes: 64\n", ""), (", program_memory: own", "")]
+    timing = "timing: {fold_cycles: 3, window_bytes: 0, output: {lanes: 8}}"
+    unsaid += [(section_text("edge16.yaml", "timing"), timing), ("    burst_bytes: 64\n", ""), (", program_memory: own", "")]
     write_changed(tmp_path, "edge16.yaml", unsaid)
     _, out, _ = run("check", "mine.yaml")
     assert out.splitlines()[1:] == [
@@ -157,10 +157,10 @@ def test_diff_of_engines_that_only_have_other_names(tmp_path, monkeypatch):
 
 def test_what_is_private_to_a_renamed_engine_is_no_difference():
     chip = load_chip("edge16")
-    own = chip.memories["sram"].model_copy(update={"private_to": "mac"})
-    one = chip.model_copy(update={"memories": {**chip.memories, "wbuf": own}})
+    private_memory = chip.memories["sram"].model_copy(update={"private_to": "mac"})
+    one = chip.model_copy(update={"memories": {**chip.memories, "wbuf": private_memory}})
     engines = {{"mac": "core"}.get(name, name): engine for name, engine in chip.engines.items()}
-    memories = {**chip.memories, "wbuf": own.model_copy(update={"private_to": "core"})}
+    memories = {**chip.memories, "wbuf": private_memory.model_copy(update={"private_to": "core"})}
     two = chip.model_copy(update={"engines": engines, "memories": memories})
     assert chip_differences(one, two) == [("engines (renamed)", "mac", "core")]
 
@@ -169,8 +169,8 @@ def test_check_names_engines_that_programs_cannot_use(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_changed(tmp_path, "edge16.yaml", [("    kind: dma\n", "    kind: dma\n    memories: [sram]\n")])
     code, out, _ = run("check", "mine.yaml")
-    said = "engines.dma.memories has no dram: compiled programs move between dram and sram"
-    assert (code, out.splitlines()[1]) == (0, f"engines.dma is not used by compiled programs: {said}")
+    message = "engines.dma.memories has no dram: compiled programs move between dram and sram"
+    assert (code, out.splitlines()[1]) == (0, f"engines.dma is not used by compiled programs: {message}")
 
 
 def test_manual_and_header():

@@ -11,15 +11,15 @@ from toolchain.hw import load_chip
 
 NUMERICS = "numerics:\n"
 LIMITS = "limits: {"
-HELD = "layout:"
+LAYOUT_KEY = "layout:"
 
 
-def layout(said: str) -> tuple[str, str]:
-    return NUMERICS, f"layout: {{{said}}}\n{NUMERICS}"
+def layout(content: str) -> tuple[str, str]:
+    return NUMERICS, f"layout: {{{content}}}\n{NUMERICS}"
 
 
-def limited(said: str, limits: str) -> tuple[str, str]:
-    return LIMITS, f"layout: {{{said}}}\n{LIMITS}{limits}, "
+def limit_layout(content: str, limits: str) -> tuple[str, str]:
+    return LIMITS, f"layout: {{{content}}}\n{LIMITS}{limits}, "
 
 
 GROUPS = ("    kind: mac_array\n", "    kind: mac_array\n    groups: {sizes: [32]}\n")
@@ -61,19 +61,19 @@ CASES = {
         "layout.feature_maps.ports: must be one of 'granules', 'dense'; got 'lines'",
     ),
     "inputs below a granule": (
-        [limited("feature_maps: {granule: 16}", "convolution: {max_input_channels: 8}")],
+        [limit_layout("feature_maps: {granule: 16}", "convolution: {max_input_channels: 8}")],
         "layout.feature_maps.granule: 16 channels; limits.convolution.max_input_channels is 8, at least 16 are needed",
     ),
     "outputs below a granule": (
-        [limited("feature_maps: {granule: 16}", "convolution: {max_output_channels: 15}")],
+        [limit_layout("feature_maps: {granule: 16}", "convolution: {max_output_channels: 15}")],
         "layout.feature_maps.granule: 16 channels; limits.convolution.max_output_channels is 15, at least 16 are needed",
     ),
     "a depthwise limit below a granule": (
-        [limited("feature_maps: {granule: 16}", "depthwise: {max_output_channels: 12}")],
+        [limit_layout("feature_maps: {granule: 16}", "depthwise: {max_output_channels: 12}")],
         "layout.feature_maps.granule: 16 channels; limits.depthwise.max_output_channels is 12, at least 16 are needed",
     ),
     "inputs below a granule of groups": (
-        [limited("feature_maps: {granule: 64}", "convolution: {max_input_channels: 32}"), GROUPS],
+        [limit_layout("feature_maps: {granule: 64}", "convolution: {max_input_channels: 32}"), GROUPS],
         "layout.feature_maps.granule: 64 channels in groups of 32 (engines.*.groups.sizes); "
         "limits.convolution.max_input_channels is 32, at least 64 are needed",
     ),
@@ -90,13 +90,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_fault_is_one_exact_line(case: str, tmp_path: Path) -> None:
-    changes, said = CASES[case]
-    assert_one_fault(tmp_path, changes, HELD, said, load_chip)
+    changes, message = CASES[case]
+    assert_one_fault(tmp_path, changes, LAYOUT_KEY, message, load_chip)
 
 
 def test_bytes_of_an_entry(tmp_path: Path) -> None:
     """Whole bytes, and aligned to the largest power of two that divides them."""
-    for said, size, step in (("", 16, 16), ("bias_bits: 40, shift_bits: 6", 10, 2), ("bias_bits: 34, shift_bits: 6", 9, 1)):
-        write_changed(tmp_path, "edge16.yaml", [layout(f"parameters: {{{said}}}")])
+    for content, size, step in (("", 16, 16), ("bias_bits: 40, shift_bits: 6", 10, 2), ("bias_bits: 34, shift_bits: 6", 9, 1)):
+        write_changed(tmp_path, "edge16.yaml", [layout(f"parameters: {{{content}}}")])
         entry = load_chip(str(tmp_path / "mine.yaml")).layout.parameters
         assert (entry.size_bytes, entry.alignment_bytes) == (size, step)

@@ -12,14 +12,14 @@ import pytest
 from tests.accumulator_machines import emitting
 from tests.control_flow_machines import with_control
 from tests.machine_variants import with_keys
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.manual import blocks, manual, manual_page
 from toolchain.isa.manual.figures import Fields, Strip, WindowFigure
 from toolchain.isa.manual.operations import operations
 from toolchain.machine import Convolution
 
-MANUALS = {name: load_machine(name) for name in shipped_names()}
+MANUALS = {name: load_machine(name) for name in list_shipped_names()}
 MANUALS["emitting"] = emitting(load_machine("edge16"))
 MANUALS["granules"] = with_keys(load_machine("edge16"), layout={"feature_maps": {"granule": 16, "order": "line"}})
 CHOICES = {"count": 2, "more_dataflows": ["ws"], "more_depthwise": ["column"]}
@@ -35,12 +35,14 @@ def section(machine: Machine, operation: str) -> str:
 
 @pytest.mark.parametrize("name", MANUALS)
 def test_the_meaning_of_an_operation_names_all_that_programs_choose(name: str) -> None:
-    """Each parameter that has bits and more than one value stands in the text before the table of bits, or is a type or unit."""
+    """Every parameter with bits and more than one value is named in the text before the table of bits, or is a type
+    or unit.
+    """
     machine = MANUALS[name]
     for operation, plan in machine.isa.plans.items():
-        said = section(machine, operation)
-        words = set(re.findall(r"[a-z][a-z_0-9]*", said.partition("| parameter |")[0]))
-        words |= set(re.findall(r"[a-z_]+_type", said.partition("Types of codes by their numbers")[2]))
+        text = section(machine, operation)
+        words = set(re.findall(r"[a-z][a-z_0-9]*", text.partition("| parameter |")[0]))
+        words |= set(re.findall(r"[a-z_]+_type", text.partition("Types of codes by their numbers")[2]))
         needs = {s.name: plan.operation.need(s.name, machine.chip) for s in plan.slots}
         chosen = {parameter for parameter, need in needs.items() if need.low < need.high}
         assert chosen <= words, (operation, chosen - words)
@@ -65,7 +67,7 @@ def test_the_page_has_all_of_the_markdown(name: str) -> None:
 
 
 class _Text(HTMLParser):
-    """What a page shows."""
+    """A parser that collects the visible text of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,9 +89,9 @@ def test_the_example_of_rounding_is_the_machine_s() -> None:
     pattern = r"(?m)^\| x \|(.*) \|\n.*\n\| q \|(.*) \|$"
     rows: dict[str, list[list[int]]] = {}
     for name in ("ws8_pow2", "edge16"):
-        found = re.search(pattern, manual(load_machine(name)))
-        assert found is not None
-        rows[name] = [[int(v) for v in row.split("|")] for row in found.groups()]
+        match = re.search(pattern, manual(load_machine(name)))
+        assert match is not None
+        rows[name] = [[int(v) for v in row.split("|")] for row in match.groups()]
     x, q = rows["ws8_pow2"]
     assert q == [max(-128, min(127, int(v / 8))) for v in x] and len(x) > 15
     x, q = rows["edge16"]
@@ -98,9 +100,9 @@ def test_the_example_of_rounding_is_the_machine_s() -> None:
 
 
 def test_a_convolution_says_its_way_out_in_order() -> None:
-    said = section(load_machine("edge16"), "convolution")
+    text = section(load_machine("edge16"), "convolution")
     places = [
-        said.index(step)
+        text.index(step)
         for step in ("wrap(sum[y, x, o] + bias[o])", "requantize(a, multiplier[o]", "use_table = 1", "use_add = 1")
     ]
     assert places == sorted(places)
@@ -114,15 +116,15 @@ def test_drawn_weights_lie_as_the_machine_has_them(layout: str, first: str) -> N
         chip = machine.chip.model_copy(update={"layout": machine.chip.layout.model_copy(update={"weight_tile": (3, 2)})})
         machine = Machine(chip, machine.isa)
     strips = [block for block in blocks(machine) if isinstance(block, Strip) and "Weights of 3 output" in block.caption]
-    wanted = first.split()
-    assert len(strips) == 1 and list(strips[0].cells[: len(wanted)]) == wanted[: len(strips[0].cells)]
+    expected = first.split()
+    assert len(strips) == 1 and list(strips[0].cells[: len(expected)]) == expected[: len(strips[0].cells)]
 
 
 def test_entries_are_drawn_as_they_lie() -> None:
     machine = load_machine("ws8_pow2")
     (strip,) = [block for block in blocks(machine) if isinstance(block, Strip) and block.caption.startswith("bias ")]
-    held = bytes(int(cell, 16) for cell in strip.cells)
-    assert int.from_bytes(held[:8], "little", signed=True) == -8187 and held[8:] == bytes([1, 0, 0, 0, 3, 0, 0, 0])
+    entry_bytes = bytes(int(cell, 16) for cell in strip.cells)
+    assert int.from_bytes(entry_bytes[:8], "little", signed=True) == -8187 and entry_bytes[8:] == bytes([1, 0, 0, 0, 3, 0, 0, 0])
     (fields,) = [block for block in blocks(machine) if isinstance(block, Fields) and block.caption.startswith("An entry")]
     assert fields.fields == (("shift", 127, 96), ("multiplier", 95, 64), ("bias", 63, 0))
 
@@ -135,16 +137,16 @@ def test_a_window_is_drawn_where_it_lies() -> None:
 
 def test_what_a_parameter_s_text_says_is_what_it_needs() -> None:
     machine = load_machine("ws8_pow2")
-    said = section(machine, "convolution")
+    text = section(machine, "convolution")
     step = Convolution.need("parameter_address", machine.chip).step
     assert (
-        f"| parameter_address | 13:0 of PARAMETER_ADDRESS | stored * 8 | 0 to 131064 | 0 to 131064, multiples of {step} |" in said
+        f"| parameter_address | 13:0 of PARAMETER_ADDRESS | stored * 8 | 0 to 131064 | 0 to 131064, multiples of {step} |" in text
     )
-    assert "Registers that it reads, all of which must have been written: A_ADDRESS, A_ROW," in said
+    assert "Registers that it reads, all of which must have been written: A_ADDRESS, A_ROW," in text
 
 
 def test_softmax_says_its_tables() -> None:
-    said = section(load_machine("transformer64"), "softmax")
-    table = said.partition("inverse_table, 513 entries:\n")[2].partition("\n```")[0].split()
+    text = section(load_machine("transformer64"), "softmax")
+    table = text.partition("inverse_table, 513 entries:\n")[2].partition("\n```")[0].split()
     assert len(table) == 513 and (int(table[0]), int(table[-1])) == (32767, 16384)
     assert np.all(np.diff([int(v) for v in table]) <= 0)

@@ -1,4 +1,7 @@
-"""What a manual says of bits is enough to read programs: by its tables alone every case has the parameters it was made of."""
+"""Check that a manual's text on bits is enough to read programs.
+
+Decoded by its tables alone, every case has its original parameters.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ MACHINES["granules"] = with_keys(load_machine("edge16"), layout={"feature_maps":
 
 @dataclass(frozen=True)
 class Field:
-    """As a row of a table says it: bits of a register, or of the word ("")."""
+    """A row of a table of fields: bits of a register, or of the word ("")."""
 
     high: int
     low: int
@@ -34,9 +37,9 @@ class Field:
     step: int
     bias: int
 
-    def read(self, held: int) -> int:
+    def read(self, content: int) -> int:
         width = self.high - self.low + 1
-        stored = held >> self.low & (1 << width) - 1
+        stored = content >> self.low & (1 << width) - 1
         if self.signed and stored >> width - 1:
             stored -= 1 << width
         return stored * self.step + self.bias
@@ -45,9 +48,9 @@ class Field:
 def field(bits: str, value: str) -> Field:
     place, _, register = bits.partition(" of ")
     high, _, low = place.partition(":")
-    said = re.fullmatch(r"(stored|signed)(?: \* (\d+))?(?: ([+-]) (\d+))?", value)
-    assert said is not None, value
-    sign, step, side, bias = said.groups()
+    match = re.fullmatch(r"(stored|signed)(?: \* (\d+))?(?: ([+-]) (\d+))?", value)
+    assert match is not None, value
+    sign, step, side, bias = match.groups()
     return Field(int(high), int(low or high), register, sign == "signed", int(step or 1), int((side or "") + (bias or "0")))
 
 
@@ -71,8 +74,8 @@ class Read:
     carried: dict[str, tuple[int, int]]
 
 
-def bits(said: str) -> tuple[int, int]:
-    high, _, low = said.partition(":")
+def bits(text: str) -> tuple[int, int]:
+    high, _, low = text.partition(":")
     return int(high), int(low or high)
 
 
@@ -102,37 +105,37 @@ def cut(word: int, place: tuple[int, int]) -> int:
     return word >> place[1] & (1 << place[0] - place[1] + 1) - 1
 
 
-def decoded(program: bytes, known: Read) -> Iterator[tuple[str, dict[str, int]]]:
+def decode_program(program: bytes, tables: Read) -> Iterator[tuple[str, dict[str, int]]]:
     """Name and parameters of each operation, those that a word carries beside its own among them."""
-    held: dict[int, int] = {}
-    width = known.value[0] - known.value[1] + 1
-    for at in range(0, len(program), known.word_bytes):
-        word = int.from_bytes(program[at : at + known.word_bytes], "little")
-        if known.tag and cut(word, known.tag):
-            held[cut(word, known.address)] = cut(word, known.value)
+    byte_by_address: dict[int, int] = {}
+    width = tables.value[0] - tables.value[1] + 1
+    for at in range(0, len(program), tables.word_bytes):
+        word = int.from_bytes(program[at : at + tables.word_bytes], "little")
+        if tables.tag and cut(word, tables.tag):
+            byte_by_address[cut(word, tables.address)] = cut(word, tables.value)
             continue
-        name, fields, once = known.operations[cut(word, known.opcode)]
+        name, fields, once = tables.operations[cut(word, tables.opcode)]
         wholes = {
-            r: sum(held[a] << width * i for i, a in enumerate(known.registers[r]))
+            r: sum(byte_by_address[a] << width * i for i, a in enumerate(tables.registers[r]))
             for r in {f.register for f in fields.values()} - {""}
         }
-        if known.carried and cut(word, known.carried["wait"]):
-            yield "wait", {"semaphore": cut(word, known.carried["wait_semaphore"])}
+        if tables.carried and cut(word, tables.carried["wait"]):
+            yield "wait", {"semaphore": cut(word, tables.carried["wait_semaphore"])}
         yield name, {p: f.read(wholes.get(f.register, word)) for p, f in fields.items()} | once
-        if known.carried and cut(word, known.carried["signal"]):
-            yield "signal", {"semaphore": cut(word, known.carried["signal_semaphore"])}
+        if tables.carried and cut(word, tables.carried["signal"]):
+            yield "signal", {"semaphore": cut(word, tables.carried["signal_semaphore"])}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_programs_read_by_the_manual_are_what_was_written(name: str) -> None:
     machine: Machine = MACHINES[name]
-    known = read(manual(machine))
+    tables = read(manual(machine))
     count = 0
     for case in cases_of(name) if name in SHIPPED else instruction_cases(machine):
-        found = [*decoded(case.words, known)]
-        assert [n for n, _ in found] == [op.NAME for op in case.ops], case.name
-        for op, (_, parameters) in zip(case.ops, found):
+        operations = [*decode_program(case.words, tables)]
+        assert [n for n, _ in operations] == [op.NAME for op in case.ops], case.name
+        for op, (_, parameters) in zip(case.ops, operations):
             assert all(int(getattr(op, p)) == value for p, value in parameters.items()), (case.name, op.NAME)
             assert set(parameters) == {*op.parameters()} or op.NAME in ("wait", "signal")
             count += 1

@@ -67,11 +67,11 @@ def of_bytes(row: list[int], m: int, s: int, least: int) -> list[int]:
 
 
 def table(name: str) -> list[int]:
-    """As the manual prints it."""
+    """Return the table as the manual prints it."""
     return [int(v) for v in re.findall(r"-?\d+", TEXT.partition(f"{name}, 513 entries:\n")[2].partition("\n```")[0])]
 
 
-def looked_up(x: int, entries: list[int]) -> int:
+def look_up(x: int, entries: list[int]) -> int:
     i, f = (x + 32768) // 128, (x + 32768) % 128
     return entries[i] + ((entries[i + 1] - entries[i]) * f + 64) // 128
 
@@ -89,11 +89,11 @@ def of_16_bits(row: list[int], m: int, s: int) -> list[int]:
         d = x - max(row)
         nudge = 0 if shift <= 31 else (1 << 30) * (1 if d >= 0 else -1)
         z = (d * factor + (1 << shift - 1) + nudge >> shift) + 32767
-        e.append(looked_up(max(-32768, min(32767, z)), table("exp_table")))
+        e.append(look_up(max(-32768, min(32767, z)), table("exp_table")))
     t = sum(e)
     h = 32 - t.bit_length()
     mantissa = (t << h - 1) + (1 << 13) >> 14
-    y = looked_up(max(-32768, min(32767, mantissa - (1 << 15) - (1 << 16))), table("inverse_table"))
+    y = look_up(max(-32768, min(32767, mantissa - (1 << 15) - (1 << 16))), table("inverse_table"))
     return [max(0, min(32767, v * y + (1 << 30 - h) >> 31 - h)) for v in e]
 
 
@@ -106,17 +106,17 @@ def test_rows_are_those_of_the_text(name: str, draw: Draw) -> None:
     assert case is not None
     op = case.ops[0]
     assert isinstance(op, Softmax)
-    held, kind = case.memory["sram"], np.dtype("<i2" if op.element_type else "<i1")
-    whole = [np.zeros(1 << 16, np.uint8), np.zeros(1 << 16, np.uint8)]
+    sram_case, kind = case.memory["sram"], np.dtype("<i2" if op.element_type else "<i1")
+    images = [np.zeros(1 << 16, np.uint8), np.zeros(1 << 16, np.uint8)]
     at = 0
-    for address, size in held.ranges.tolist():
-        for memory, values in zip(whole, (held.before, held.after)):
+    for address, size in sram_case.ranges.tolist():
+        for memory, values in zip(images, (sram_case.before, sram_case.after)):
             memory[address : address + size] = values[at : at + size]
         at += size
     m, s = op.input_multiplier, op.input_shift
     for r in range(op.rows):
         first = op.input_address + r * op.input_row_stride
-        row = whole[0][first : first + op.columns * kind.itemsize].view(kind).tolist()
+        row = images[0][first : first + op.columns * kind.itemsize].view(kind).tolist()
         first = op.output_address + r * op.output_row_stride
-        made = whole[1][first : first + op.columns * kind.itemsize].view(kind).tolist()
-        assert made == (of_16_bits(row, m, s) if op.element_type else of_bytes(row, m, s, -128))
+        output_row = images[1][first : first + op.columns * kind.itemsize].view(kind).tolist()
+        assert output_row == (of_16_bits(row, m, s) if op.element_type else of_bytes(row, m, s, -128))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machine_files import assert_one_fault, shipped_text
+from machine_files import assert_one_fault, read_shipped_text
 
 from toolchain.errors import ConfigError
 from toolchain.hw import load_chip
@@ -19,7 +19,7 @@ SECOND = (
     "  mac0: {kind: mac_array, rows: 4, columns: 4, dataflow: os, accumulators: {entries: 64BITS}, types: [TYPES]}\n  vector:\n"
 )
 # One array takes uint8 and has no depthwise modes; one has them, but works on a memory of its own.
-APART = (
+SEPARATE_MEMORIES = (
     "  mac0: {kind: mac_array, rows: 4, columns: 4, dataflow: os, depthwise: none, accumulators: {entries: 64}, types: [BOTH]}\n"
     "  mac1: {kind: mac_array, rows: 4, columns: 4, dataflow: os, accumulators: {entries: 64}, types: [BOTH],\n"
     "         memories: {input: buffer}}\n  vector:\n"
@@ -112,7 +112,7 @@ CASES = {
     "depthwise modes that only an array has which programs do not use": (
         [
             ("engines:\n", buffer()),
-            ("  vector:\n", APART),
+            ("  vector:\n", SEPARATE_MEMORIES),
             ("numerics:\n  activation: int8\n", "numerics:\n  activation: int8\n  more_activations: [uint8]\n"),
         ],
         "    depthwise:",
@@ -149,13 +149,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_fault_is_one_exact_line(case: str, tmp_path: Path) -> None:
-    changes, anchor, said = CASES[case]
-    assert_one_fault(tmp_path, changes, anchor, said, load_machine)
+    changes, anchor, message = CASES[case]
+    assert_one_fault(tmp_path, changes, anchor, message, load_machine)
 
 
 @pytest.mark.parametrize(("kind", "what"), [("mac_array", "multiplies"), ("dma", "moves data")])
 def test_a_machine_has_an_array_and_a_mover(kind: str, what: str, tmp_path: Path) -> None:
-    lines = shipped_text("edge16.yaml").split("\n")
+    lines = read_shipped_text("edge16.yaml").split("\n")
     start = next(i for i, line in enumerate(lines) if line == f"    kind: {kind}") - 1
     end = next(i for i in range(start + 1, len(lines)) if not lines[i].startswith("    "))
     (tmp_path / "mine.yaml").write_text("\n".join(lines[:start] + lines[end:]))

@@ -1,4 +1,6 @@
-"""How a machine computes is described once: every key reaches the description, and nothing else describes it again."""
+"""Check that a machine's numerics are described once: every key reaches the description, and nothing else
+describes it again.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,13 @@ def test_every_key_is_changed() -> None:
 
 @pytest.mark.parametrize("key", sorted(CHANGES))
 def test_every_key_reaches_the_description(key: str) -> None:
-    machine, (section, _, inner) = grouped(load_machine("edge16")), key.partition(".")
+    machine, (section, _, inner) = add_groups(load_machine("edge16")), key.partition(".")
     changed = with_numerics(machine, **{section: {inner: CHANGES[key]} if inner else CHANGES[key]})
     assert changed.chip.numerics != machine.chip.numerics
 
 
-def grouped(machine: Machine) -> Machine:
-    """With groups of 32 weights."""
+def add_groups(machine: Machine) -> Machine:
+    """Return the machine with groups of 32 weights."""
     engines = dict(machine.chip.engines)
     engines["mac"] = engines["mac"].model_copy(update={"groups": WeightGroups(sizes=(32,))})
     return replace(machine, chip=machine.chip.model_copy(update={"engines": engines}))
@@ -88,31 +90,31 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
 
-def described_again(tree: ast.Module) -> dict[str, set[str]]:
+def find_descriptions(tree: ast.Module) -> dict[str, set[str]]:
     """Classes that have three or more of the description's members, as fields or set on self."""
-    found: dict[str, set[str]] = {}
+    members_by_class: dict[str, set[str]] = {}
     for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         has = {n.target.id for n in kind.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
         stored = (n for n in ast.walk(kind) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
         has |= {n.attr for n in stored if isinstance(n.value, ast.Name) and n.value.id == "self"}
         if len(has & STATED) >= 3:
-            found[kind.name] = has & STATED
-    return found
+            members_by_class[kind.name] = has & STATED
+    return members_by_class
 
 
 def test_no_other_class_describes_it() -> None:
-    found = {f"{name}: {kind}" for name, tree in modules() for kind in described_again(tree)}
-    assert found == {"quant/fixed_point/core/numerics.py: Numerics", "toolchain/hw/numerics.py: NumericsKeys"}
+    classes = {f"{name}: {kind}" for name, tree in modules() for kind in find_descriptions(tree)}
+    assert classes == {"quant/fixed_point/core/numerics.py: Numerics", "toolchain/hw/numerics.py: NumericsKeys"}
 
 
 def test_a_second_description_would_be_seen() -> None:
     fixed = "class A:\n    rounding: str\n    accumulator_bits: int\n    interpolation: str\n"
-    made = "class B:\n    def __init__(self, chip):\n        self.rounding, self.accumulator_bits, self.scale = chip\n"
-    assert set(described_again(ast.parse(fixed + made))) == {"A", "B"}
+    assignment = "class B:\n    def __init__(self, chip):\n        self.rounding, self.accumulator_bits, self.scale = chip\n"
+    assert set(find_descriptions(ast.parse(fixed + assignment))) == {"A", "B"}
 
 
 def test_keys_as_written_are_read_where_the_description_is_made() -> None:
-    """So that nobody derives anew what follows from them."""
+    """The readers are limited, so that nobody derives the consequences of the keys again."""
     readers = {
         name
         for name, tree in modules()

@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from tests.unsigned_machines import unsigned
+from tests.unsigned_machines import make_unsigned
 from toolchain.errors import ProgramError
-from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
+from toolchain.hw import chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, read_source
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.isa import load_machine, machine_digest, machine_from_json, machine_to_json, table_schema
 from toolchain.isa.c_header import c_header
@@ -18,7 +18,7 @@ from toolchain.isa.manual import manual
 from toolchain.isa.table import RegisterTable
 from toolchain.isa.verilog import verilog_package
 
-NAMES = shipped_names()
+NAMES = list_shipped_names()
 
 
 def test_there_are_machines_of_every_kind():
@@ -148,11 +148,11 @@ def test_what_is_shown_loads_as_the_same_machine(name, tmp_path):
 
 def test_differences():
     a, b = load_chip("ethos_u55_256"), load_chip("ethos_u65_512")
-    found = chip_differences(a, b)
-    assert ("memories.sram.size", "2 MiB", "384 KiB") in found
-    assert ("clock.frequency", "500 MHz", "1 GHz") in found
+    differences = chip_differences(a, b)
+    assert ("memories.sram.size", "2 MiB", "384 KiB") in differences
+    assert ("clock.frequency", "500 MHz", "1 GHz") in differences
     assert chip_differences(a, a) == []
-    assert ("energy", "-", "none") not in found
+    assert ("energy", "-", "none") not in differences
     with_energy = chip_differences(load_chip("edge16"), a)
     assert ("energy.pj_per_mac", "0.2", "-") in with_energy
 
@@ -174,10 +174,10 @@ def test_the_manual_names_every_parameter_and_register(name):
     text = manual(machine)
     for operation, plan in machine.isa.plans.items():
         section = text.partition(f"### {operation} ")[2].partition("### ")[0]
-        said = {line.split(" | ")[0].strip("| ") for line in section.splitlines()}
+        names = {line.split(" | ")[0].strip("| ") for line in section.splitlines()}
         once = section.partition("which have no bits: ")[2].partition(".")[0]
-        said |= {part.split()[0] for part in once.split(", ") if part}
-        assert {*plan.operation.parameters()} <= said
+        names |= {part.split()[0] for part in once.split(", ") if part}
+        assert {*plan.operation.parameters()} <= names
     assert all(f"| {r} |" in text for r in getattr(machine.isa.table, "registers", {}))
 
 
@@ -192,7 +192,7 @@ def test_the_c_header_defines_each_name_once(name):
     ("machine", "low", "high", "codes"),
     [
         (load_machine("edge16"), -128, 127, "256 entries of int8, the least code's first"),
-        (unsigned(load_machine("edge16")), 0, 255, "256 entries of uint8, the least code's first"),
+        (make_unsigned(load_machine("edge16")), 0, 255, "256 entries of uint8, the least code's first"),
         (load_machine("wide32_w4a16"), -32768, 32767, "513 entries of int16, the ends of its segments from the least code on"),
     ],
     ids=["int8", "uint8", "int16"],

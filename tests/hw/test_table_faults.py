@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machine_files import line_of, shipped_text, write_changed
+from machine_files import line_of, read_shipped_text, write_changed
 
 from toolchain.errors import ConfigError
 from toolchain.isa import load_machine
@@ -165,9 +165,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_fault_is_exact(case, tmp_path, monkeypatch):
     table, old, new, anchors, messages = CASES[case]
-    found = faults_of(tmp_path, monkeypatch, table, [(old, new)])
+    faults = faults_of(tmp_path, monkeypatch, table, [(old, new)])
     lines = [line_of(tmp_path / table, anchor) for anchor in anchors]
-    assert found == [f"{table}:{line}: {message}" for line, message in zip(lines, messages)]
+    assert faults == [f"{table}:{line}: {message}" for line, message in zip(lines, messages)]
 
 
 # the table, its change, the chip's change, the fault's path and reason
@@ -261,33 +261,33 @@ NEEDS = {
 @pytest.mark.parametrize("case", NEEDS)
 def test_table_too_small_for_its_chip(case, tmp_path, monkeypatch):
     table, changes, chip_changes, message = NEEDS[case]
-    found = faults_of(tmp_path, monkeypatch, table, changes, chip_changes)
-    assert any(fault.split(": ", 1)[1].startswith(message) for fault in found)
-    assert all(fault.startswith(f"{table}:") for fault in found)
+    faults = faults_of(tmp_path, monkeypatch, table, changes, chip_changes)
+    assert any(fault.split(": ", 1)[1].startswith(message) for fault in faults)
+    assert all(fault.startswith(f"{table}:") for fault in faults)
 
 
 def test_a_table_without_what_a_key_needs_says_once_what_to_do(tmp_path, monkeypatch):
     control = "control: {bases: 7, repeat: {}}\nengines:\n"
-    found = [fault.partition(": ")[2] for fault in faults_of(tmp_path, monkeypatch, DESCRIPTORS, [], [("engines:\n", control)])]
+    faults = [fault.partition(": ")[2] for fault in faults_of(tmp_path, monkeypatch, DESCRIPTORS, [], [("engines:\n", control)])]
     way_out = "let python -m toolchain.isa FILE.yaml write a first table (docs/instructions.md)"
-    assert found[:2] == [
+    assert faults[:2] == [
         f"operations: has no again; control.repeat; give it a row, or {way_out}",
         "operations: has no repeat; control.repeat",
     ]
-    assert "operations.copy: has no bits for source_base, but this chip uses 0 to 7 (control.bases)" in found
+    assert "operations.copy: has no bits for source_base, but this chip uses 0 to 7 (control.bases)" in faults
 
 
 def test_a_table_without_codes_for_a_third_memory(tmp_path, monkeypatch):
     table = DESCRIPTORS
     buffer = "  wbuf: {size: 64 KiB, read_bytes_per_cycle: 64.0, write_bytes_per_cycle: 32.0}\nengines:\n"
-    found = faults_of(tmp_path, monkeypatch, table, [], [("engines:\n", buffer)])
+    faults = faults_of(tmp_path, monkeypatch, table, [], [("engines:\n", buffer)])
     first = line_of(tmp_path / table, "      source_space:")
     uses = "1 bits hold 0 to 1, but this chip uses 0 to 2 (dram 0, sram 1, wbuf 2)"
-    assert found[0] == (
+    assert faults[0] == (
         f"{table}:{first}: operations.copy.fields.source_space: {uses}; give it 2 bits, or let python -m toolchain.isa FILE.yaml "
         "write a first table (docs/machine.md, Memories beside the SRAM)"
     )
-    others = [fault.partition(": ")[2] for fault in found[1:]]
+    others = [fault.partition(": ")[2] for fault in faults[1:]]
     assert others == [f"operations.{name}.fields.destination_space: {uses}" for name in ("copy", "fill")]
 
 
@@ -298,14 +298,14 @@ def test_an_outgrown_memory_is_one_fault(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind, shown", [("vliw", "'vliw'"), ("[registers]", "['registers']"), ("null", "None")])
 def test_unknown_kind(tmp_path, monkeypatch, kind, shown):
-    found = faults_of(tmp_path, monkeypatch, REGISTERS, [("kind: registers", f"kind: {kind}")])
+    faults = faults_of(tmp_path, monkeypatch, REGISTERS, [("kind: registers", f"kind: {kind}")])
     line = line_of(tmp_path / REGISTERS, "kind:")
-    assert found == [f"{REGISTERS}:{line}: kind: must be one of descriptors, registers, got {shown}"]
+    assert faults == [f"{REGISTERS}:{line}: kind: must be one of descriptors, registers, got {shown}"]
 
 
 def test_plain_text_is_no_table(tmp_path, monkeypatch):
-    found = faults_of(tmp_path, monkeypatch, REGISTERS, [(shipped_text(REGISTERS), "to be written\n")])
-    assert found == [f"{REGISTERS}:1: file: must be a section of keys, got 'to be written'"]
+    faults = faults_of(tmp_path, monkeypatch, REGISTERS, [(read_shipped_text(REGISTERS), "to be written\n")])
+    assert faults == [f"{REGISTERS}:1: file: must be a section of keys, got 'to be written'"]
 
 
 def test_key_of_a_field(tmp_path, monkeypatch):
@@ -315,6 +315,6 @@ def test_key_of_a_field(tmp_path, monkeypatch):
             "DMA_RUN: {address: 0x0e, fields: {value: {bits: [16, 0], bais: 1",
         )
     ]
-    found = faults_of(tmp_path, monkeypatch, REGISTERS, changes)
+    faults = faults_of(tmp_path, monkeypatch, REGISTERS, changes)
     line = line_of(tmp_path / REGISTERS, "bais")
-    assert found == [f'{REGISTERS}:{line}: registers.DMA_RUN.fields.value.bais: no such key; did you mean "bias"?']
+    assert faults == [f'{REGISTERS}:{line}: registers.DMA_RUN.fields.value.bais: no such key; did you mean "bias"?']

@@ -13,7 +13,7 @@ from quant.fixed_point import read_vectors, replay
 from quant.fixed_point.conformance.vectors import VectorCase
 from tests.accumulator_machines import emitting
 from toolchain.cli.hw import app
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import load_machine
 
 PRODUCTS = {"requantize", "conv2d", "conv_transpose2d", "matmul"}
@@ -36,7 +36,7 @@ def written(machine: str, kit: Path) -> dict[str, VectorCase]:
     return {c.name: c for c in cases}
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_names())
 def test_every_shipped_machine_has_a_kit(name: str, tmp_path: Path) -> None:
     cases = written(name, tmp_path / "kit")
     assert {c.op for c in cases.values()} == PRODUCTS | VECTOR | ({"table"} if name not in NO_TABLES else set())

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from toolchain.hw import read_source, shipped_names
+from toolchain.hw import list_shipped_names, read_source
 from toolchain.isa import Isa, Machine, load_machine, make_default_table
 from toolchain.isa.machine import read_table
 from toolchain.machine import MachineOp
@@ -18,7 +18,7 @@ from toolchain.machine.registry import OPERATIONS
 # Shipped machines, and others with a first table of words that are no multiple of 64 bits, or of several 64 bits, or with
 # registers of as many words as there may be.
 OTHER_WORDS = ("ws8_pow2 registers 24", "edge16 registers 136", "wide32_w4a16 descriptors 744", "edge16 registers 64 together")
-MACHINES = (*shipped_names(), *OTHER_WORDS)
+MACHINES = (*list_shipped_names(), *OTHER_WORDS)
 
 
 @cache
@@ -41,14 +41,14 @@ def together(text: str) -> str:
     renamed: dict[str, str] = {}
     for i, (name, register) in enumerate(table["registers"].items()):
         assert "words" not in register
-        place, whole = f"REGISTER{i // 4}", (i % 4) * (high - low + 1)
+        place, first_bit = f"REGISTER{i // 4}", (i % 4) * (high - low + 1)
         one = merged.setdefault(place, {"address": i - i % 4, "words": 0, "fields": {}, "reserved": []})
         one["words"] += 1
-        one["reserved"] += [[bit + whole for bit in bits] for bits in register.get("reserved", ())]
+        one["reserved"] += [[bit + first_bit for bit in bits] for bits in register.get("reserved", ())]
         for field, at in register["fields"].items():
-            own = f"{name}_{field}".lower()
-            one["fields"][own] = {**at, "bits": [bit + whole for bit in at["bits"]]}
-            renamed[f"{name}.{field}"] = f"{place}.{own}"
+            field_name = f"{name}_{field}".lower()
+            one["fields"][field_name] = {**at, "bits": [bit + first_bit for bit in at["bits"]]}
+            renamed[f"{name}.{field}"] = f"{place}.{field_name}"
     table["registers"] = merged
     for row in table["operations"].values():
         row["bind"] = {parameter: renamed[at] for parameter, at in row.get("bind", {}).items()}
@@ -62,9 +62,9 @@ def _value(operation: str, parameter: str, machine: Machine) -> st.SearchStrateg
     fixed = dict(machine.isa.plans[operation].fixed)
     if parameter in fixed:
         return st.just(fixed[parameter])
-    wanted = OPERATIONS[operation].need(parameter, machine.chip)
-    low, high = -(-wanted.low // wanted.step), wanted.high // wanted.step
-    return (st.sampled_from([low, high]) | st.integers(low, high)).map(lambda v: v * wanted.step)
+    need = OPERATIONS[operation].need(parameter, machine.chip)
+    low, high = -(-need.low // need.step), need.high // need.step
+    return (st.sampled_from([low, high]) | st.integers(low, high)).map(lambda v: v * need.step)
 
 
 @cache

@@ -279,7 +279,7 @@ def test_a_program_the_machine_does_not_accept(case):
 
 def test_an_unknown_kind_is_refused():
     isa = machine_of("edge16").isa
-    choices = {name: 0 for name, known in Pool.described().items() if known.choice}
+    choices = {name: 0 for name, description in Pool.get_descriptions().items() if description.choice}
     op = Pool(**{**dict.fromkeys(Pool.parameters(), 1), "kind": PoolKind.AVERAGE, **choices})
     low = isa.plans["pool"].slot_of["kind"].low
     word = bytearray(encode([op], isa))

@@ -62,8 +62,8 @@ def test_manual_header_and_package_know_control(name: str):
 
 
 def test_no_wait_or_signal_crosses_the_border_of_a_repeat():
-    found = disassemble(encode(PROGRAM, MACHINES["descriptors"].isa), MACHINES["descriptors"].isa)
-    lines = [line.partition(": ")[2].partition("  ;")[0] for line in found.splitlines() if ": " in line]
+    listing = disassemble(encode(PROGRAM, MACHINES["descriptors"].isa), MACHINES["descriptors"].isa)
+    lines = [line.partition(": ")[2].partition("  ;")[0] for line in listing.splitlines() if ": " in line]
     assert lines[:8] == ["wait", "repeat", "fill wait=1 signal=1", "fill", "set_base", "again", "signal", "block"]
 
 
@@ -82,12 +82,12 @@ def test_registers_hold_nothing_behind_a_jump():
 
 @pytest.mark.parametrize("jump", [Repeat(2), RepeatEnd(), BlockBegin(1), Call(1), BlockEnd()])
 def test_a_register_that_only_another_iteration_has_written_is_refused(jump: MachineOp):
-    """What stands before a jump in the program need not have run just before what stands behind it."""
+    """Operations before a jump in the program need not have run just before those after it."""
     isa = MACHINES["registers"].isa
     listing = disassemble(encode([fill(), Signal(2, 1), fill(), End()], isa), isa)
     start = next(line for line in listing.splitlines() if "start signal" in line)
-    own = [line for line in disassemble(encode([jump], isa), isa).splitlines() if ":" in line]
+    jump_lines = [line for line in disassemble(encode([jump], isa), isa).splitlines() if ":" in line]
     with pytest.raises(ProgramError) as caught:
-        decode(assemble(listing.replace(start, "\n".join(own)), isa), isa)
+        decode(assemble(listing.replace(start, "\n".join(jump_lines)), isa), isa)
     text = str(caught.value)
     assert "fill uses " in text and text.endswith(", where registers hold nothing (control)"), text

@@ -104,7 +104,7 @@ def test_a_write_belongs_to_no_layer() -> None:
 @pytest.mark.parametrize("name", ["edge16", "ws8_pow2"])
 @pytest.mark.parametrize("layers", [(0, 1, 1, -1), (1, 1, 1, 1), (-1, -1, -1, -1), (-1, 0, 1, 0)])
 def test_every_operation_keeps_its_layer(name: str, layers: tuple[int, ...]) -> None:
-    """Those of the wait and the signal that a descriptor carries too."""
+    """The layers include those of the wait and the signal that a descriptor carries too."""
     isa = machine_of(name).isa
     text = disassemble(encode(OPS, isa), isa, layers, ("stem", "two\nlines; layer=9"))
     assert assemble_words(text, isa, 2) == AssembledProgram(encode(OPS, isa), layers)

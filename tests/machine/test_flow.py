@@ -1,4 +1,4 @@
-"""What a front end dispatches: repeats, base registers, blocks, the loop buffer, and what it refuses."""
+"""Check the stream that a front end dispatches: repeats, base registers, blocks, the loop buffer, and refusals."""
 
 from __future__ import annotations
 
@@ -52,40 +52,40 @@ def flowing(*ops: MachineOp, buffer_words: int = 0) -> InstructionStream:
     return dispatch_program(with_control(load_machine("edge16"), control=control).chip, ops)
 
 
-def addresses(found: InstructionStream) -> list[int]:
-    return [op.destination_address for op in found if isinstance(op, Fill)]
+def addresses(stream: InstructionStream) -> list[int]:
+    return [op.destination_address for op in stream if isinstance(op, Fill)]
 
 
 def test_a_program_without_control_is_itself():
     ops = (fill(0), fill(64, 1), End())
-    found = dispatch_program(CHIP, ops, (3, 2, 1))
-    assert (tuple(found), found.words, [*found.sources], found.name(1)) == (ops, (3, 2, 1), [0, 1, 2], "op 1")
-    assert dispatch_program(CHIP, found) is found
+    stream = dispatch_program(CHIP, ops, (3, 2, 1))
+    assert (tuple(stream), stream.words, [*stream.sources], stream.name(1)) == (ops, (3, 2, 1), [0, 1, 2], "op 1")
+    assert dispatch_program(CHIP, stream) is stream
 
 
 def test_repeats_inside_one_another_step_their_addresses():
     body = (fill(0, 1), SetBase(1, 1, 16), RepeatEnd(), SetBase(1, 0, 256), RepeatEnd(), End())
-    found = flowing(Repeat(2), Repeat(3), *body)
-    assert addresses(found) == [0, 16, 32, 256, 272, 288]
-    assert [found.name(i) for i in (0, 4)] == [
+    stream = flowing(Repeat(2), Repeat(3), *body)
+    assert addresses(stream) == [0, 16, 32, 256, 272, 288]
+    assert [stream.name(i) for i in (0, 4)] == [
         "op 2, iteration 1 of 2, iteration 1 of 3",
         "op 2, iteration 2 of 2, iteration 2 of 3",
     ]
-    assert [found.round(i) for i in range(7)] == [0, 0, 0, 1, 1, 1, 0]
+    assert [stream.round(i) for i in range(7)] == [0, 0, 0, 1, 1, 1, 0]
     # Every iteration reads its words again: the step and the end of the inner repeat, at last those of both.
-    assert [*found.words] == [3, 3, 3, 3 + 3, 3, 3, 2 + 2 + 1]
-    assert [*found.sources] == [2] * 6 + [7]
+    assert [*stream.words] == [3, 3, 3, 3 + 3, 3, 3, 2 + 2 + 1]
+    assert [*stream.sources] == [2] * 6 + [7]
 
 
 def test_a_base_is_what_it_is_at_dispatch():
     copy = Copy(0, Space.DRAM, 1000, Space.SRAM, 64, 8, 1, 1, 1, 0, 0, 0, 0, 0, 0, 2, 1)
-    found = flowing(SetBase(1, 0, 32), SetBase(2, 1, -8), copy, SetBase(1, 0, 0), copy)
-    assert [(op.source_address, op.destination_address) for op in found if isinstance(op, Copy)] == [(1024, 96), (1024, 64)]
+    stream = flowing(SetBase(1, 0, 32), SetBase(2, 1, -8), copy, SetBase(1, 0, 0), copy)
+    assert [(op.source_address, op.destination_address) for op in stream if isinstance(op, Copy)] == [(1024, 96), (1024, 64)]
 
 
 def test_what_the_host_has_set_is_there_at_the_start():
-    found = dispatch_program(CHIP, [fill(8, 1), SetBase(2, 1, 16), fill(0, 2), fill(4, 3), End()], bases={1: 1024})
-    assert addresses(found) == [1032, 1040, 4]
+    stream = dispatch_program(CHIP, [fill(8, 1), SetBase(2, 1, 16), fill(0, 2), fill(4, 3), End()], bases={1: 1024})
+    assert addresses(stream) == [1032, 1040, 4]
     alone = dispatch_program(CHIP, [fill(8, 1), End()], (2, 1), {1: 1024})
     assert (addresses(alone), [*alone.words]) == ([1032], [2, 1])
 
@@ -94,8 +94,8 @@ def test_operands_have_bases_where_the_machine_says_so():
     chip = with_control(load_machine("edge16"), control={"bases": 2, "operand_bases": True}).chip
     table = lowest(Table, chip)
     moved = replace(table, input_base=1, output_base=2)
-    found = dispatch_program(chip, [SetBase(1, 0, 64), SetBase(2, 0, 256), moved, End()])
-    assert found[0] == replace(moved, input_address=64, output_address=256)
+    stream = dispatch_program(chip, [SetBase(1, 0, 64), SetBase(2, 0, 256), moved, End()])
+    assert stream[0] == replace(moved, input_address=64, output_address=256)
     assert find_unsupported(moved, chip) is None
     assert find_unsupported(replace(table, input_base=3), chip) == "input_base=3, the machine has control.bases=2"
     assert find_unsupported(moved, CHIP) == "input_base=1, the machine has control.bases=3, and no control.operand_bases"
@@ -104,7 +104,7 @@ def test_operands_have_bases_where_the_machine_says_so():
 
 
 def test_an_operand_may_be_chosen_by_a_number_in_memory():
-    """Of a table of functions the one whose number lies in DRAM."""
+    """Check a choice from a table of functions by a number in DRAM."""
     control = {"bases": 2, "operand_bases": True, "indirect": {"max_index": 9}}
     chip = with_control(load_machine("edge16"), control=control).chip
     load, table = LoadBase(0, 1, 0, 512, 256, 3, Space.DRAM, 0, 1), replace(lowest(Table, chip), table_base=1)
@@ -115,9 +115,9 @@ def test_an_operand_may_be_chosen_by_a_number_in_memory():
 
 def test_a_block_runs_where_it_is_met_and_at_each_call():
     block = (BlockBegin(1), fill(0, 1), fill(8, 1), BlockEnd())
-    found = flowing(*block, SetBase(1, 0, 64), Repeat(2), Call(1), SetBase(1, 1, 64), RepeatEnd(), fill(4), End())
-    assert addresses(found) == [0, 8, 64, 72, 128, 136, 4]
-    assert [found.name(i) for i in (1, 2, 5)] == [
+    stream = flowing(*block, SetBase(1, 0, 64), Repeat(2), Call(1), SetBase(1, 1, 64), RepeatEnd(), fill(4), End())
+    assert addresses(stream) == [0, 8, 64, 72, 128, 136, 4]
+    assert [stream.name(i) for i in (1, 2, 5)] == [
         "op 2",
         "op 1, iteration 1 of 2, called by op 6",
         "op 2, iteration 2 of 2, called by op 6",

@@ -1,4 +1,4 @@
-"""Where constants lie: entries of any widths, weights in tiles."""
+"""Check the layout of constants: entries of any widths, weights in tiles."""
 
 from __future__ import annotations
 

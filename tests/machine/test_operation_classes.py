@@ -19,9 +19,9 @@ from simulator.machine_state import MachineState
 from simulator.semantics.context import Context
 from tests.accumulator_machines import emitting
 from tests.control_flow_machines import CONTROL, with_control
-from tests.semantics.machines import mixed_machine
+from tests.semantics.machines import make_mixed_machine
 from toolchain.errors import InternalError
-from toolchain.hw import Chip, load_chip, shipped_names
+from toolchain.hw import Chip, list_shipped_names, load_chip
 from toolchain.isa import Machine, decode, encode, load_machine, make_default_table
 from toolchain.isa.c_header import c_header
 from toolchain.isa.encoding_needs import list_needed_operations
@@ -44,7 +44,7 @@ from toolchain.machine import (
 from toolchain.machine.parameters.description import Need
 from toolchain.machine.registry import OPERATIONS
 
-WHOLE = '''
+COMPLETE_FILE = '''
 from collections.abc import Iterator
 from dataclasses import dataclass
 from toolchain.machine.access import Access
@@ -81,7 +81,7 @@ LEFT_OUT = {
     'NAME = "negate"': "NAME",
     'ENGINE = "vector"': "ENGINE",
     'FUNCTIONS = ("negate",)': "FUNCTIONS",
-    "def needed(": "needed",
+    "def find_required_key(": "find_required_key",
     "def ranges(": "ranges",
     "def demand(": "demand",
     "def broken(": "broken",
@@ -91,7 +91,7 @@ LEFT_OUT = {
 }
 
 
-def imported(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def import_operation(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (folder / "negate_file.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "negate_file", raising=False)
@@ -100,7 +100,7 @@ def imported(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_class_that_says_all_is_an_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    negate = imported(WHOLE, tmp_path, monkeypatch).Negate(5)
+    negate = import_operation(COMPLETE_FILE, tmp_path, monkeypatch).Negate(5)
     assert (negate.queue(load_chip("edge16")), negate.parameters()) == (1, ("input_address",))
     with pytest.raises(FrozenInstanceError):
         negate.input_address = 6
@@ -113,10 +113,10 @@ def test_a_class_that_says_all_is_an_operation(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("part", LEFT_OUT)
 def test_what_is_left_out_fails_at_import_with_its_name(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left_out = part.replace("def ", "def other_") if part.startswith("def ") else ""
-    text = WHOLE.replace(part, left_out)
-    assert text != WHOLE
+    text = COMPLETE_FILE.replace(part, left_out)
+    assert text != COMPLETE_FILE
     with pytest.raises(TypeError) as caught:
-        imported(text, tmp_path, monkeypatch)
+        import_operation(text, tmp_path, monkeypatch)
     assert str(caught.value) == f"negate_file.Negate: a machine operation needs {LEFT_OUT[part]}"
 
 
@@ -140,7 +140,7 @@ def machine_of(name: str) -> Machine:
 def test_every_operation_is_one_of_some_machine() -> None:
     used = {
         name
-        for machine in (*shipped_names(), *CONTROLLED, *EMITTING)
+        for machine in (*list_shipped_names(), *CONTROLLED, *EMITTING)
         for name in list_needed_operations(machine_of(machine).chip)
     }
     assert used == {*OPERATIONS}
@@ -155,7 +155,7 @@ def test_extents_reach_to_the_largest_memory_beside_the_dram(times: float, name:
     assert OPERATIONS["copy"].need("inner_bytes", chip) == Need(1, memories[name]["size"], f"memories.{name}.size")
 
 
-@pytest.mark.parametrize("name", [*shipped_names(), *CONTROLLED, *EMITTING])
+@pytest.mark.parametrize("name", [*list_shipped_names(), *CONTROLLED, *EMITTING])
 def test_every_consumer_knows_every_operation(name: str) -> None:
     """Encodings, manual, header, package and first table hold each operation that the machine's programs use."""
     machine = machine_of(name)
@@ -167,14 +167,14 @@ def test_every_consumer_knows_every_operation(name: str) -> None:
     ops = [lowest(OPERATIONS[n], machine) for n in isa.plans if n != "end"]
     assert [*decode(encode(ops, isa), isa).ops] == ops
     for op in ops:
-        touched, asked = accesses(op, chip), demand(op, chip)
+        touched, op_demand = accesses(op, chip), demand(op, chip)
         assert find_unsupported(op, chip) is None, op
         assert (op.queue(chip) is None) == isinstance(op, End | ControlOp)
-        works = op.ENGINE is not None
-        assert works == bool(touched) == (asked.compute_cycles > 0), op.NAME
+        has_engine = op.ENGINE is not None
+        assert has_engine == bool(touched) == (op_demand.compute_cycles > 0), op.NAME
         written = sum(a.bytes for a in touched if a.write)
         # Written bytes are charged somewhere: an operation that writes for nothing would cost nothing.
-        assert written <= sum(t.write_burst_bytes for t in asked.traffic), op.NAME
+        assert written <= sum(t.write_burst_bytes for t in op_demand.traffic), op.NAME
 
 
 def lowest(operation: type[MachineOp], machine: Machine) -> MachineOp:
@@ -191,12 +191,12 @@ def drawn(operation: type[MachineOp], chip: Any, rng: random.Random) -> MachineO
     """Parameters of any size up to 300 that the encodings could hold."""
     values = {}
     for name in operation.parameters():
-        wanted = operation.need(name, chip)
-        values[name] = rng.choice((wanted.low, min(wanted.high, wanted.low + rng.randrange(300)), min(wanted.high, 64)))
+        need = operation.need(name, chip)
+        values[name] = rng.choice((need.low, min(need.high, need.low + rng.randrange(300)), min(need.high, 64)))
     return operation(**values)
 
 
-@pytest.mark.parametrize("name", [*shipped_names(), *EMITTING])
+@pytest.mark.parametrize("name", [*list_shipped_names(), *EMITTING])
 def test_columns_ask_for_what_their_rows_ask_for(name: str) -> None:
     chip, rng = machine_of(name).chip, random.Random(7)
     for operation in OPERATIONS.values():
@@ -206,9 +206,9 @@ def test_columns_ask_for_what_their_rows_ask_for(name: str) -> None:
         assert rows == [tuple(int(v) for v in figures(demand(op, chip))) for op in ops], operation.NAME
 
 
-def figures(asked: Demand) -> list[Any]:
+def figures(op_demand: Demand) -> list[Any]:
     """Every number of a demand, memory by memory."""
-    return [*asked[:3], *(v for space in (Space.DRAM, Space.SRAM, Space.MEMORY2) for v in asked.at(space)[1:])]
+    return [*op_demand[:3], *(v for space in (Space.DRAM, Space.SRAM, Space.MEMORY2) for v in op_demand.at(space)[1:])]
 
 
 def test_spaces_that_are_none_are_refused() -> None:
@@ -230,20 +230,20 @@ def test_the_parameters_of_an_addend_are_stated_once() -> None:
 
 
 def test_types_that_there_are_not_and_codes_that_a_type_has_not_are_refused_everywhere() -> None:
-    chip = mixed_machine().chip
-    seen: set[str] = set()
-    for operation in (o for o in OPERATIONS.values() if o.needed(chip)):
-        op = lowest(operation, mixed_machine())
-        plain = replace(op, **dict.fromkeys((name for name, _ in operation.typed()), 0))
+    chip = make_mixed_machine().chip
+    checked_names: set[str] = set()
+    for operation in (o for o in OPERATIONS.values() if o.find_required_key(chip)):
+        op = lowest(operation, make_mixed_machine())
+        plain = replace(op, **dict.fromkeys((name for name, _ in operation.pair_codes_with_types()), 0))
         for name, types in operation.type_numbers():
-            known = types.of(chip)
-            broken = replace(plain, **{name: len(known)})
-            assert find_unsupported(broken, chip) == f"{name}={len(known)}, {types.keys} name {', '.join(known)}"
+            type_names = types.of(chip)
+            broken = replace(plain, **{name: len(type_names)})
+            assert find_unsupported(broken, chip) == f"{name}={len(type_names)}, {types.keys} name {', '.join(type_names)}"
             assert may_be_unsupported([plain, broken], chip)[1]
-        for name, kind in operation.typed():
+        for name, kind in operation.pair_codes_with_types():
             narrow, wide = (replace(plain, **{name: 128, kind: number}) for number in (0, 1))
             assert find_unsupported(narrow, chip) == f"{name}=128, must be -128..127 (int8)"
             assert list(may_be_unsupported([narrow, wide], chip)) == [True, bool(may_be_unsupported([plain], chip)[0])]
             assert f"{name}=" not in (find_unsupported(wide, chip) or "")
-            seen.add(name)
-    assert {"a_zero_point", "clamp_high", "add_addend_zero_point", "input_zero_point", "value"} <= seen
+            checked_names.add(name)
+    assert {"a_zero_point", "clamp_high", "add_addend_zero_point", "input_zero_point", "value"} <= checked_names

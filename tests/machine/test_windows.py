@@ -21,22 +21,22 @@ SMALL = st.integers(1, 6)
 @CASES
 @given(st.integers(1, 12), SMALL, SMALL, SMALL, st.integers(0, 7), st.integers(1, 40))
 def test_rows_are_those_that_some_window_sees(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> None:
-    seen = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)} & set(range(size))
-    found = window_reach(output, kernel, stride, dilation, pad, size)
-    rows = [r.first + i * r.step + j for r in found for i in range(r.count) for j in range(r.length)]
+    rows_read = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)} & set(range(size))
+    reaches = window_reach(output, kernel, stride, dilation, pad, size)
+    rows = [r.first + i * r.step + j for r in reaches for i in range(r.count) for j in range(r.length)]
     dense = dilation == 1 and kernel >= stride
-    assert sorted(rows) == sorted(seen), found
-    assert not dense or len(found) <= 1
-    assert rows_reached(output, kernel, stride, dilation, pad, size) == len(seen)
+    assert sorted(rows) == sorted(rows_read), reaches
+    assert not dense or len(reaches) <= 1
+    assert rows_reached(output, kernel, stride, dilation, pad, size) == len(rows_read)
 
 
 @settings(CASES, max_examples=100)
 @given(st.lists(st.tuples(st.integers(1, 9), SMALL, SMALL, SMALL, st.integers(0, 7), st.integers(0, 40)), min_size=1, max_size=8))
 def test_taps_are_those_that_meet_the_input(axes: list[tuple[int, ...]]) -> None:
-    found = taps_met(*np.array(axes, np.int64).T)
+    counts = taps_met(*np.array(axes, np.int64).T)
     for at, (output, kernel, stride, dilation, pad, size) in enumerate(axes):
         met = [k for y in range(output) for k in range(kernel) if 0 <= y * stride + k * dilation - pad < size]
-        assert (found[0][at], found[1][at]) == taps_met(*axes[at]) == (len(met), sum(met))
+        assert (counts[0][at], counts[1][at]) == taps_met(*axes[at]) == (len(met), sum(met))
 
 
 def convolution(**changes: int) -> Convolution:
@@ -51,11 +51,11 @@ def convolution(**changes: int) -> Convolution:
 
 
 def test_a_strided_pointwise_convolution_is_charged_for_what_it_reads() -> None:
-    """Of 8 x 8 positions of 16 channels every second row and column: a quarter."""
+    """Check every second row and column of 8 x 8 positions of 16 channels: a quarter."""
     half = {"stride_height": 2, "stride_width": 2, "output_height": 4, "output_width": 4}
     parameters = parameter_bytes(16, CHIP) + 16 * 16  # and weights
-    whole, quarter = demand(convolution(), CHIP), demand(convolution(**half), CHIP)
-    assert whole.at(Space.SRAM).read_burst_bytes == 8 * 8 * 16 + parameters
+    complete, quarter = demand(convolution(), CHIP), demand(convolution(**half), CHIP)
+    assert complete.at(Space.SRAM).read_burst_bytes == 8 * 8 * 16 + parameters
     assert quarter.at(Space.SRAM).read_burst_bytes == 4 * 4 * 16 + parameters
     read = accesses(convolution(**half), CHIP)[0]
     assert (read.counts, read.strides, read.inner_bytes) == ((4, 4), (256, 32), 16)

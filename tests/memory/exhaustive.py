@@ -23,16 +23,19 @@ def smallest_peak_by_stacking(buffers: Sequence[Buffer]) -> int:
     meets = [[a.start < b.end and b.start < a.end for b in buffers] for a in buffers]
     tops = [0] * len(buffers)  # of those that are placed
 
-    def extend(left: int, peak: int) -> None:
-        """left: a bit for each buffer that is not placed."""
+    def extend(unplaced: int, peak: int) -> None:
+        """Extend the stacking by each buffer.
+
+        `left`: a bit for each buffer that is not placed.
+        """
         nonlocal best
-        if not left:
+        if not unplaced:
             best = peak
         for i, b in enumerate(buffers):
-            if left >> i & 1 and best > least:
+            if unplaced >> i & 1 and best > least:
                 tops[i] = b.size_bytes + max((top for top, met in zip(tops, meets[i]) if met), default=0)
                 if max(peak, tops[i]) < best:
-                    extend(left ^ 1 << i, max(peak, tops[i]))
+                    extend(unplaced ^ 1 << i, max(peak, tops[i]))
                 tops[i] = 0
 
     extend((1 << len(buffers)) - 1, 0)
@@ -68,11 +71,11 @@ def smallest_peak_of_orders(
     """Every topological order."""
     best: int | None = None
     for order in itertools.permutations(operators):
-        made = set(inputs)
+        computed = set(inputs)
         for op in order:
-            if not made.issuperset(op.inputs):
+            if not computed.issuperset(op.inputs):
                 break
-            made.update(op.outputs)
+            computed.update(op.outputs)
         else:
             peak = peak_of_order(operators, [op.name for op in order], sizes, inputs, outputs)
             best = peak if best is None else min(best, peak)
@@ -85,14 +88,14 @@ def most_saved(tensors: Sequence[ResidentTensor], reserved: Sequence[int], capac
     steps = max(t.end for t in tensors)
     best = 0
     for size in range(len(tensors) + 1):
-        for kept in itertools.combinations(tensors, size):
+        for residents in itertools.combinations(tensors, size):
             use = [reserved[s] if s < len(reserved) else 0 for s in range(steps)]
-            for t in kept:
+            for t in residents:
                 for s in range(t.start, t.end):
                     use[s] += t.size_bytes
-            live = [any(t.size_bytes and t.start <= s < t.end for t in kept) for s in range(steps)]
+            live = [any(t.size_bytes and t.start <= s < t.end for t in residents) for s in range(steps)]
             if all(u <= capacity or not some for u, some in zip(use, live)):
-                best = max(best, sum(t.saving_bytes for t in kept))
+                best = max(best, sum(t.saving_bytes for t in residents))
     return best
 
 

@@ -1,12 +1,15 @@
-"""Operator graphs of searched networks, built from the genotypes their papers publish. Sizes are float32 activations.
+"""Build operator graphs of searched networks from the genotypes that their papers publish; sizes are float32 activations.
 
-Spelled as the networks in the evaluation of HMCOS (Wang et al., DAC 2022) are after export to ONNX with batch norms
-folded: a separable convolution is relu, depthwise, pointwise, twice; a dilated one the same, once, never strided; a pool
-and a 1x7-7x1 pair have no relu; an identity is the tensor itself. Both inputs of a cell pass relu and a 1x1 convolution,
-the first cell takes its input twice. Where resolutions differ the earlier input is halved by a factorized reduction:
-relu, then two halves (one of them padded and cropped by a pixel first) of a strided 1x1 pool and a 1x1 convolution,
-concat, and a batch norm that no convolution can take in. ImageNet nets have two reduction cells after the stem, and the
-filters double at these too: 11 filters are 44 in the first normal cells.
+The networks are written as those in the evaluation of HMCOS (Wang et al., DAC 2022) after export to ONNX with batch norms
+folded. A
+separable convolution is relu, depthwise, pointwise, twice; a dilated one the same, once, never strided. A pool and a 1x7-7x1
+pair have
+no relu; an identity is the tensor itself. Both inputs of a cell pass relu and a 1x1 convolution; the first cell takes its
+input twice. Where resolutions differ the earlier input is halved by a factorized reduction. It is relu, then two
+halves of a strided 1x1 pool and a 1x1 convolution, concat, and a batch norm that no convolution can absorb. One of the
+halves is padded and cropped by a pixel first. ImageNet nets have two reduction cells after the stem, and the filters double at
+these
+too: 11 filters are 44 in the first normal cells.
 """
 
 from __future__ import annotations
@@ -23,7 +26,11 @@ Block = tuple[tuple[str, int], tuple[str, int]]
 
 @dataclass(frozen=True)
 class Genotype:
-    """normal, reduce: blocks of the two kinds of cell, each with what its concat joins."""
+    """A genotype of a searched network.
+
+    `normal`, `reduce`: blocks of the two kinds of cell.
+    `normal_concat`, `reduce_concat`: what the concat of each kind joins.
+    """
 
     normal: tuple[Block, ...]
     normal_concat: tuple[int, ...]
@@ -107,13 +114,13 @@ class Network:
 
     def add(self, kind: str, inputs: Sequence[Tensor], channels: int, side: int, reuse: bool = False) -> Tensor:
         name = f"{kind}_{len(self.operators)}"
-        made = (f"{name}.out", channels, side)
+        output = (f"{name}.out", channels, side)
         ends = tuple(dict.fromkeys(t[0] for t in inputs))
         shapes = {t[0]: t[1:] for t in inputs}
-        pairs = tuple((made[0], end) for end in ends if shapes[end] == made[1:]) if reuse and self.in_place else ()
-        self.operators.append(Operator(name, ends, (made[0],), pairs))
-        self.sizes[made[0]] = 4 * channels * side * side
-        return made
+        pairs = tuple((output[0], end) for end in ends if shapes[end] == output[1:]) if reuse and self.in_place else ()
+        self.operators.append(Operator(name, ends, (output[0],), pairs))
+        self.sizes[output[0]] = 4 * channels * side * side
+        return output
 
     def relu(self, x: Tensor) -> Tensor:
         return self.add("relu", [x], x[1], x[2], reuse=True)
@@ -124,10 +131,10 @@ class Network:
     def pool(self, x: Tensor, stride: int) -> Tensor:
         return self.add("pool", [x], x[1], -(-x[2] // stride))
 
-    def squeezed(self, x: Tensor, channels: int) -> Tensor:
+    def squeeze(self, x: Tensor, channels: int) -> Tensor:
         return self.conv(self.relu(x), channels)
 
-    def halved(self, x: Tensor, channels: int) -> Tensor:
+    def halve(self, x: Tensor, channels: int) -> Tensor:
         x = self.relu(x)
         even = self.conv(self.pool(x, 2), channels // 2)
         padded = self.add("pad", [x], x[1], x[2] + 1)
@@ -150,11 +157,11 @@ class Network:
         return x
 
     def cell(self, before: Tensor | None, last: Tensor, blocks: Genotype, channels: int, reduce: bool) -> Tensor:
-        last = self.squeezed(last, channels)
+        last = self.squeeze(last, channels)
         if before is None:
             before = last
         else:
-            before = self.squeezed(before, channels) if before[2] == last[2] else self.halved(before, channels)
+            before = self.squeeze(before, channels) if before[2] == last[2] else self.halve(before, channels)
         states = [before, last]
         for pair in blocks.reduce if reduce else blocks.normal:
             ends = [self.branch(kind, states[k], channels, 2 if reduce and k < 2 else 1) for kind, k in pair]
@@ -184,7 +191,7 @@ def cifar(blocks: Genotype, filters: float, cells: int, in_place: bool = False):
 
 
 def _stages(cells: int) -> list[bool]:
-    """Whether each cell reduces: three runs of normal cells with a reduction between."""
+    """Return whether each cell reduces: three runs of normal cells with a reduction between them."""
     normal = [False] * cells
     return [*normal, True, *normal, True, *normal]
 
@@ -210,14 +217,14 @@ def randwire(seed: int, channels: int = 78, nodes: int = 32):
     x = net.conv(net.relu(net.conv(("image", 3, 224), channels // 2, 2)), channels, 2)
     for width in (channels, 2 * channels, 4 * channels):
         edges = _watts_strogatz(rng, nodes, 4, 0.75)
-        made: list[Tensor] = []
+        outputs: list[Tensor] = []
         for n in range(nodes):
-            ends = [made[a] for a, b in edges if b == n]
+            ends = [outputs[a] for a, b in edges if b == n]
             y = net.add("add", ends, width, ends[0][2]) if len(ends) > 1 else ends[0] if ends else x
             y = net.relu(y)
             y = net.add("depthwise", [y], y[1], y[2] if ends else -(-y[2] // 2))
-            made.append(net.conv(y, width))
-        sinks = [made[n] for n in range(nodes) if all(a != n for a, _ in edges)]
+            outputs.append(net.conv(y, width))
+        sinks = [outputs[n] for n in range(nodes) if all(a != n for a, _ in edges)]
         x = net.add("mean", sinks, width, sinks[0][2]) if len(sinks) > 1 else sinks[0]
     pooled = net.add("pool", [net.conv(net.relu(x), 1280)], 1280, 1)
     out = net.add("dense", [pooled], 1000, 1)

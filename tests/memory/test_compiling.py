@@ -43,5 +43,5 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None
         return refuse if cache else njit
 
     monkeypatch.setitem(sys.modules, "numba", SimpleNamespace(njit=njit))  # type: ignore[arg-type]
-    found = compiler()
-    assert found is not None and found(lambda: 7)() == 7
+    compile_function = compiler()
+    assert compile_function is not None and compile_function(lambda: 7)() == 7

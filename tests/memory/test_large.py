@@ -15,7 +15,7 @@ from toolchain.memory.place.compiled_fit import Fitter
 from toolchain.memory.place.core_first import CoreFirst, large_orders
 from toolchain.memory.place.greedy import first_fit
 from toolchain.memory.place.placement import lower_bound
-from toolchain.memory.place.search import compiled_kernel
+from toolchain.memory.place.search import find_compiled_kernel
 from toolchain.memory.place.window_search import improve_by_windows, make_columns
 
 DATA = Path(__file__).parent / "data"
@@ -76,7 +76,7 @@ def test_a_core_without_a_plan_raises_the_bound(unit: int) -> None:
 
 @pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in "CG"), "K"])
 def test_large_method_reaches_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if compiled_kernel() is None:
+    if find_compiled_kernel() is None:
         pytest.skip("needs the extra `fast`: minutes otherwise")
     monkeypatch.setattr(importlib.import_module("toolchain.memory.place.placement"), "SEARCH_ALLOCATIONS", 100)
     buffers = read_csv(DATA / f"{name}.1048576.csv")
@@ -106,13 +106,13 @@ def test_windows_lower_what_stands_out() -> None:
     items = make_allocations({b.name: b for b in read_csv(DATA / "C.1048576.csv")}, True)
     columns = make_columns(items)
     size = columns.size
-    given = Fitter(items).fit(large_orders(items)[0])
-    target = int((given + size).max()) - 4096
-    bases, nodes = improve_by_windows(items, columns, given, target, 50_000)
+    initial_bases = Fitter(items).fit(large_orders(items)[0])
+    target = int((initial_bases + size).max()) - 4096
+    bases, nodes = improve_by_windows(items, columns, initial_bases, target, 50_000)
     assert (bases + size).max() <= target
     assert 0 < nodes <= 50_000
     for n, item in enumerate(items):
         for m in range(n):
             other = items[m]
-            apart = item.end <= other.start or other.end <= item.start
-            assert apart or bases[n] + size[n] <= bases[m] or bases[m] + size[m] <= bases[n], (n, m)
+            is_disjoint = item.end <= other.start or other.end <= item.start
+            assert is_disjoint or bases[n] + size[n] <= bases[m] or bases[m] + size[m] <= bases[n], (n, m)

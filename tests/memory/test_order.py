@@ -31,10 +31,10 @@ def random_graph(rng: random.Random, n: int) -> tuple[list[Operator], dict[str, 
     operators = []
     for k in range(n):
         used = tuple(rng.sample(tensors, min(len(tensors), rng.randint(1, 3))))
-        made = tuple(f"t{k}_{j}" for j in range(rng.choice([1, 1, 1, 2])))
-        pairs = tuple((made[0], t) for t in used if rng.random() < 0.3)
-        operators.append(Operator(f"op{k}", used, made, pairs, rng.choice([0, 0, 0, 3])))
-        tensors += made
+        outputs = tuple(f"t{k}_{j}" for j in range(rng.choice([1, 1, 1, 2])))
+        pairs = tuple((outputs[0], t) for t in used if rng.random() < 0.3)
+        operators.append(Operator(f"op{k}", used, outputs, pairs, rng.choice([0, 0, 0, 3])))
+        tensors += outputs
     sizes = {t: rng.randint(0, 9) for t in tensors}
     return operators, sizes, inputs, rng.sample(tensors, rng.randint(0, 2))
 
@@ -44,9 +44,9 @@ def orders_against_brute_force(count: int, most: int, seed: int) -> None:
     for _ in range(count):
         operators, sizes, inputs, outputs = random_graph(rng, rng.randint(3, most))
         best = smallest_peak_of_orders(operators, sizes, inputs, outputs)
-        found = order_operators(operators, sizes, inputs, outputs)
-        assert (found.peak_bytes, found.bound_bytes, found.proved) == (best, best, True), (operators, sizes, outputs)
-        assert peak_of_order(operators, found.order, sizes, inputs, outputs) == best
+        result = order_operators(operators, sizes, inputs, outputs)
+        assert (result.peak_bytes, result.bound_bytes, result.proved) == (best, best, True), (operators, sizes, outputs)
+        assert peak_of_order(operators, result.order, sizes, inputs, outputs) == best
         stopped = order_operators(operators, sizes, inputs, outputs, effort_states=1)
         assert stopped.bound_bytes <= best <= stopped.peak_bytes
 
@@ -63,9 +63,9 @@ def smallest_peak_by_sets(operators: list[Operator], sizes: dict[str, int], inpu
     for _ in names:
         after: dict[frozenset[str], tuple[int, tuple[str, ...]]] = {}
         for done, (_, order) in best.items():
-            made = {t for name in done for t in by_name[name].outputs} | set(inputs)
+            computed = {t for name in done for t in by_name[name].outputs} | set(inputs)
             for name in names:
-                if name in done or not made.issuperset(by_name[name].inputs):
+                if name in done or not computed.issuperset(by_name[name].inputs):
                     continue
                 longer = (*order, name)
                 peak = peak_of_order(operators, longer, sizes, inputs, outputs)
@@ -81,9 +81,9 @@ def test_brute_force_2000() -> None:
     rng = random.Random(2)
     for _ in range(2000):
         operators, sizes, inputs, outputs = random_graph(rng, rng.randint(3, 11))
-        found = order_operators(operators, sizes, inputs, outputs)
+        result = order_operators(operators, sizes, inputs, outputs)
         best = smallest_peak_by_sets(operators, sizes, inputs, outputs)
-        assert (found.peak_bytes, found.proved) == (best, True), (operators, sizes, outputs)
+        assert (result.peak_bytes, result.proved) == (best, True), (operators, sizes, outputs)
 
 
 def swiftnet() -> tuple[list[Operator], dict[str, int], list[str], list[str], list[str]]:
@@ -100,15 +100,15 @@ def test_swiftnet() -> None:
     plain = order_operators(operators, sizes, inputs, outputs)
     assert (plain.peak_bytes, plain.proved) == (301_056, True)
     dropped = drop_no_ops(operators, sizes, outputs, ["0"])
-    found = order_operators(dropped.operators, dropped.tensor_sizes, inputs, dropped.graph_outputs)
-    assert (found.peak_bytes, found.proved) == (275_968, True)
+    result = order_operators(dropped.operators, dropped.tensor_sizes, inputs, dropped.graph_outputs)
+    assert (result.peak_bytes, result.proved) == (275_968, True)
     views = concat_by_view(dropped.operators, sizes, dropped.graph_outputs, concats, scattered=True)
-    found = order_operators(views.operators, views.tensor_sizes, inputs, views.graph_outputs)
-    assert (found.peak_bytes, found.proved) == (200_704, True)
-    assert found.states < 1000
+    result = order_operators(views.operators, views.tensor_sizes, inputs, views.graph_outputs)
+    assert (result.peak_bytes, result.proved) == (200_704, True)
+    assert result.states < 1000
     side_by_side = concat_by_view(dropped.operators, sizes, dropped.graph_outputs, concats)
-    found = order_operators(side_by_side.operators, side_by_side.tensor_sizes, inputs, side_by_side.graph_outputs)
-    assert (found.peak_bytes, found.proved) == (250_880, True)
+    result = order_operators(side_by_side.operators, side_by_side.tensor_sizes, inputs, side_by_side.graph_outputs)
+    assert (result.peak_bytes, result.proved) == (250_880, True)
 
 
 def test_searched_networks() -> None:
@@ -125,19 +125,19 @@ def test_searched_networks() -> None:
         (nas.randwire(1), 352, 3822),
     ]
     for (operators, sizes, inputs, outputs), count, kibibytes in networks:
-        found = order_operators(operators, sizes, inputs, outputs)
+        result = order_operators(operators, sizes, inputs, outputs)
         assert len(operators) == count
-        assert (found.peak_bytes, found.proved) == (kibibytes * 1024, True)
-        assert peak_of_order(operators, found.order, sizes, inputs, outputs) == found.peak_bytes
+        assert (result.peak_bytes, result.proved) == (kibibytes * 1024, True)
+        assert peak_of_order(operators, result.order, sizes, inputs, outputs) == result.peak_bytes
 
 
 def test_an_order_places() -> None:
     operators, sizes, inputs, outputs, _ = swiftnet()
-    found = order_operators(operators, sizes, inputs, outputs)
-    buffers = live_ranges(operators, found.order, sizes, inputs, outputs)
+    result = order_operators(operators, sizes, inputs, outputs)
+    buffers = live_ranges(operators, result.order, sizes, inputs, outputs)
     plan = place(buffers)
     assert not validate(buffers, plan)
-    assert (plan.peak_bytes, plan.proved) == (found.peak_bytes, True)
+    assert (plan.peak_bytes, plan.proved) == (result.peak_bytes, True)
 
 
 def test_live_ranges_agree_with_the_order() -> None:
@@ -145,9 +145,9 @@ def test_live_ranges_agree_with_the_order() -> None:
     for _ in range(60):
         operators, sizes, inputs, outputs = random_graph(rng, rng.randint(2, 7))
         operators = [Operator(op.name, op.inputs, op.outputs, (), op.workspace_bytes) for op in operators]
-        found = order_operators(operators, sizes, inputs, outputs)
-        buffers = live_ranges(operators, found.order, sizes, inputs, outputs)
-        assert place(buffers).bound_bytes == found.peak_bytes
+        result = order_operators(operators, sizes, inputs, outputs)
+        buffers = live_ranges(operators, result.order, sizes, inputs, outputs)
+        assert place(buffers).bound_bytes == result.peak_bytes
 
 
 def test_split_by_view() -> None:

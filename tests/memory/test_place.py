@@ -9,7 +9,7 @@ from exhaustive import smallest_peak_by_address, smallest_peak_by_stacking
 
 from toolchain.memory import Buffer, DoesNotFit, InvalidBuffers, Placement, place, read_csv, validate
 from toolchain.memory.place.allocations import make_allocations
-from toolchain.memory.place.search import ALL_STRATEGIES, Decider, compiled_kernel, draw_strategy
+from toolchain.memory.place.search import ALL_STRATEGIES, Decider, draw_strategy, find_compiled_kernel
 
 DATA = Path(__file__).parent / "data"
 CAPACITY = 1_048_576
@@ -23,7 +23,7 @@ def random_buffers(rng: random.Random, n: int, steps: int, largest: int) -> list
     return out
 
 
-def constrained_buffers(rng: random.Random, n: int) -> list[Buffer]:
+def make_constrained_buffers(rng: random.Random, n: int) -> list[Buffer]:
     out = []
     for b in random_buffers(rng, n, 4, 3):
         kind = rng.randrange(7)
@@ -73,7 +73,7 @@ def test_constraints_against_every_address() -> None:
     rng = random.Random(4)
     tight = 0
     for _ in range(150):
-        buffers = constrained_buffers(rng, rng.randint(2, 4))
+        buffers = make_constrained_buffers(rng, rng.randint(2, 4))
         best = smallest_peak_by_address(buffers, limit=14)
         try:
             plan = place(buffers)
@@ -113,7 +113,7 @@ def test_drawn_strategies_differ_and_cover_all() -> None:
 
 @pytest.mark.slow
 def test_minimizing_goes_far_below_the_first_plans() -> None:
-    if compiled_kernel() is None:
+    if find_compiled_kernel() is None:
         pytest.skip("needs the extra `fast`: minutes otherwise")
     buffers = read_csv(DATA / "J.1048576.csv")
     plan = place(buffers, effort_nodes=320_000)
@@ -122,7 +122,7 @@ def test_minimizing_goes_far_below_the_first_plans() -> None:
 
 
 def test_minimalloc_at_capacity() -> None:
-    if compiled_kernel() is None:
+    if find_compiled_kernel() is None:
         pytest.skip("needs the extra `fast`: minutes otherwise")
     for name in "ABCDEFGHIJK":
         buffers = read_csv(DATA / f"{name}.1048576.csv")
@@ -132,7 +132,7 @@ def test_minimalloc_at_capacity() -> None:
 
 @pytest.mark.parametrize("name", "BCGK")
 def test_same_plan_compiled_or_not(name: str) -> None:
-    if compiled_kernel() is None:
+    if find_compiled_kernel() is None:
         pytest.skip("needs the extra `fast`")
     items = make_allocations({b.name: b for b in read_csv(DATA / f"{name}.1048576.csv")}, True)
     fast = Decider(items, compiled=True).attempts(CAPACITY, 600)

@@ -28,9 +28,9 @@ def residents_against_brute_force(count: int, seed: int) -> None:
             tensors.append(ResidentTensor(f"t{k}", start, end, rng.randint(0, 12), rng.randint(0, 20)))
         reserved = [rng.randint(0, 8) for _ in range(rng.randint(0, steps))]
         best = most_saved(tensors, reserved, capacity)
-        found = choose_residents(tensors, reserved, capacity)
-        assert (found.saved_bytes, found.bound_saved_bytes, found.proved) == (best, best, True), (tensors, reserved)
-        assert sum(t.saving_bytes for t in tensors if t.name in found.resident) == best
+        choice = choose_residents(tensors, reserved, capacity)
+        assert (choice.saved_bytes, choice.bound_saved_bytes, choice.proved) == (best, best, True), (tensors, reserved)
+        assert sum(t.saving_bytes for t in tensors if t.name in choice.resident) == best
         hurried = choose_residents(tensors, reserved, capacity, effort_nodes=1)
         assert hurried.saved_bytes <= best <= hurried.bound_saved_bytes
 
@@ -47,8 +47,8 @@ def spills_against_brute_force(count: int, seed: int) -> None:
         capacity = max(r + sum(t.size_bytes for t in tensors if s in t.uses) for s, r in enumerate(reserved))
         capacity += rng.randint(0, 8)
         best = fewest_spilled(tensors, reserved, capacity)
-        found = choose_spills(tensors, reserved, capacity)
-        assert (found.ddr_bytes, found.bound_ddr_bytes, found.proved) == (best, best, True), (tensors, reserved)
+        choice = choose_spills(tensors, reserved, capacity)
+        assert (choice.ddr_bytes, choice.bound_ddr_bytes, choice.proved) == (best, best, True), (tensors, reserved)
         hurried = choose_spills(tensors, reserved, capacity, effort_nodes=1)
         assert hurried.bound_ddr_bytes <= best <= hurried.ddr_bytes
         done += 1

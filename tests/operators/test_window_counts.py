@@ -1,4 +1,4 @@
-"""How many elements of a window lie inside the input, against counting them."""
+"""Check how many elements of a window lie inside the input, against counting them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Triangle(FloatOp):
 
     keeps_scale = True
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return None
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:

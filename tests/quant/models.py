@@ -30,8 +30,8 @@ def model(
 
 def node(op_type: str, inputs: str, outputs: str, **attributes) -> onnx.NodeProto:
     """Space-separated names; the node is named like its first output."""
-    made = outputs.split()
-    return helper.make_node(op_type, inputs.split(), made, name=f"{made[0]}_node", **attributes)
+    output_names = outputs.split()
+    return helper.make_node(op_type, inputs.split(), output_names, name=f"{output_names[0]}_node", **attributes)
 
 
 def convolution_net() -> onnx.ModelProto:

@@ -13,9 +13,9 @@ from edge_numerics import EDGE
 from models import convolution_net, model, node
 from onnx import TensorProto
 
-from quant.calibrate import calibrate, calibrated_tensors, default_observer, tensor_sources
+from quant.calibrate import calibrate, default_observer, list_calibrated_tensors, tensor_sources
 from quant.calibration_data import random_data
-from quant.fake_quant import fake_quantized, stored_tensors
+from quant.fake_quant import fake_quantized, list_stored_tensors
 from quant.fidelity import sqnr_db
 from quant.fixed_point import Numerics, ScaleForm
 from quant.observe import Range
@@ -37,45 +37,47 @@ def plain_ranges(proto: onnx.ModelProto, samples) -> dict[str, Range]:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(extended)
-    seen: dict[str, list[np.ndarray]] = {n: [] for n in TENSORS}
+    values_by_tensor: dict[str, list[np.ndarray]] = {n: [] for n in TENSORS}
     for sample in samples:
-        seen["x"].append(sample["x"])
+        values_by_tensor["x"].append(sample["x"])
         for name, value in zip(TENSORS[1:], evaluator.run(None, sample), strict=True):
-            seen[name].append(np.asarray(value))
-    return {n: Range(float(min(v.min() for v in vs)), float(max(v.max() for v in vs))) for n, vs in seen.items()}
+            values_by_tensor[name].append(np.asarray(value))
+    return {n: Range(float(min(v.min() for v in vs)), float(max(v.max() for v in vs))) for n, vs in values_by_tensor.items()}
 
 
 def test_minmax_is_what_a_plain_run_gives() -> None:
     proto, data = convolution_net(), random_data(INPUTS, 5)
     before = proto.SerializeToString()
     calls: list[tuple[int, int | None]] = []
-    found = calibrate(proto, data, TENSORS, progress=lambda *call: calls.append(call))
-    assert list(found) == TENSORS and calls == [(i, 5) for i in range(1, 6)]
+    ranges = calibrate(proto, data, TENSORS, progress=lambda *call: calls.append(call))
+    assert list(ranges) == TENSORS and calls == [(i, 5) for i in range(1, 6)]
     assert proto.SerializeToString() == before
     for name, expected in plain_ranges(proto, data).items():
-        assert [found[name].low, found[name].high] == pytest.approx([expected.low, expected.high], rel=1e-4, abs=1e-6)
+        assert [ranges[name].low, ranges[name].high] == pytest.approx([expected.low, expected.high], rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("observer", ["minmax", "percentile", "mse"])
 def test_groups_change_nothing(observer) -> None:
     proto, data = convolution_net(), random_data(INPUTS, 3)
-    whole = calibrate(proto, data, TENSORS, observer=observer, numerics=EDGE)
+    unsplit = calibrate(proto, data, TENSORS, observer=observer, numerics=EDGE)
     single = calibrate(proto, data, TENSORS, observer=observer, numerics=EDGE, held_bytes=1)
     for name in TENSORS:  # fused and unfused kernels differ in the last bits
-        assert [whole[name].low, whole[name].high] == pytest.approx([single[name].low, single[name].high], rel=1e-3, abs=1e-5)
+        assert [unsplit[name].low, unsplit[name].high] == pytest.approx([single[name].low, single[name].high], rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize(("held_bytes", "outputs"), [(1, [1, 1, 1, 1]), (5135, [1, 1, 2]), (5136, [4])])
 def test_pieces_hold_what_they_may(held_bytes: int, outputs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """c and r are 2048 bytes each, d 1024, y 16: what is more than may be held is made in pieces of a quarter of that."""
+    """Check that tensors beyond the memory limit are computed in pieces of a quarter of the limit.
+    Tensors c and r are 2048 bytes each, d 1024, y 16.
+    """
     opened: list[int] = []
     session = ort.InferenceSession
 
     def counting(model: bytes, options: ort.SessionOptions, **more):
-        made = session(model, options, **more)
+        opened_session = session(model, options, **more)
         if options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_ALL:  # each is opened unoptimized first
-            opened.append(len(made.get_outputs()))
-        return made
+            opened.append(len(opened_session.get_outputs()))
+        return opened_session
 
     monkeypatch.setattr(ort, "InferenceSession", counting)
     calibrate(convolution_net(), random_data(INPUTS, 1), TENSORS, held_bytes=held_bytes)
@@ -98,8 +100,8 @@ def test_a_generator_is_read_once() -> None:
 def test_tensor_lists() -> None:
     proto = convolution_net()
     types = {n: TensorType((1,), "float32") for n in [*TENSORS, "w1", "b1", "w2"]}
-    assert calibrated_tensors(proto, types) == TENSORS
-    assert calibrated_tensors(proto, {**types, "c": TensorType((1,), "int64")}) == ["x", "r", "d", "y"]
+    assert list_calibrated_tensors(proto, types) == TENSORS
+    assert list_calibrated_tensors(proto, {**types, "c": TensorType((1,), "int64")}) == ["x", "r", "d", "y"]
     assert tensor_sources(proto) == {
         "x": "input",
         "c": "c_node (Conv)",
@@ -107,7 +109,7 @@ def test_tensor_lists() -> None:
         "d": "d_node (Conv)",
         "y": "y_node (GlobalAveragePool)",
     }
-    assert stored_tensors(proto) == ["x", "r", "d", "y"]
+    assert list_stored_tensors(proto) == ["x", "r", "d", "y"]
     assert default_observer(EDGE) == "minmax" and default_observer(POW2) == "mse"
 
 
@@ -115,7 +117,7 @@ def test_tensor_lists() -> None:
 def test_parameters_keep_a_small_network(numerics: Numerics, least_db: float) -> None:
     """Measured 31.1 and 28.5 dB; activation scales twice as large give 26.8 and 25.7."""
     proto, data = convolution_net(), random_data(INPUTS, 16)
-    ranges = calibrate(proto, data, stored_tensors(proto), observer=default_observer(numerics), numerics=numerics)
+    ranges = calibrate(proto, data, list_stored_tensors(proto), observer=default_observer(numerics), numerics=numerics)
     rounded = fake_quantized(proto, {n: activation_quant(r, numerics) for n, r in ranges.items()}, numerics)
     samples = list(data)
     runs = [[_run(m, sample) for sample in samples] for m in (proto, rounded)]

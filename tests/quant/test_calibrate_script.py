@@ -36,9 +36,9 @@ def test_it_writes_what_the_build_reads(machine: str, tmp_path: Path) -> None:
     done = run(tmp_path / "net.onnx", "--data", tmp_path / "c.npz", "--hw", hw, "--samples", 4, "-o", tmp_path / "p.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{tmp_path}/p.yaml: 5 tensors from 4 samples, observer minmax, ")
-    found = read_parameters(tmp_path / "p.yaml")
-    assert found.tensors["x"] == Range(float(x[:4].min()), float(x[:4].max()))
-    assert (found.samples, found.model, found.hardware) == (4, "net.onnx", machine)
+    parameters = read_parameters(tmp_path / "p.yaml")
+    assert parameters.tensors["x"] == Range(float(x[:4].min()), float(x[:4].max()))
+    assert (parameters.samples, parameters.model, parameters.hardware) == (4, "net.onnx", machine)
 
 
 def test_it_calibrates_on_what_the_build_calibrates_on(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ def collect(samples) -> list[dict[str, np.ndarray]]:
 
 
 def check_array_samples(samples, count: int = 4) -> None:
-    found = collect(samples)
-    assert len(found) == count
-    for i, sample in enumerate(found):
+    collected = collect(samples)
+    assert len(collected) == count
+    for i, sample in enumerate(collected):
         assert sample["x"].dtype == np.float32 and sample["x"].flags.c_contiguous
         np.testing.assert_array_equal(sample["x"], ARRAY[i])
 
@@ -50,9 +50,9 @@ def test_npz(tmp_path: Path, shape, save, order) -> None:
 def test_npz_of_two_inputs_ignores_labels(tmp_path: Path) -> None:
     ids = np.arange(16, dtype=np.int32).reshape(4, 4)
     np.savez(tmp_path / "c.npz", x=ARRAY, ids=ids, labels=np.zeros(99))
-    found = collect(open_data(tmp_path / "c.npz", TWO, limit=3))
-    assert len(found) == 3 and found[2]["ids"].dtype == np.int64
-    np.testing.assert_array_equal(found[2]["ids"], ids[2:3])
+    collected = collect(open_data(tmp_path / "c.npz", TWO, limit=3))
+    assert len(collected) == 3 and collected[2]["ids"].dtype == np.int64
+    np.testing.assert_array_equal(collected[2]["ids"], ids[2:3])
 
 
 def test_npy_file_and_directories(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_images_fill_the_last_batch_and_fit(tmp_path: Path) -> None:
     for i in range(3):
         Image.new("L", (8, 8), 10 * (i + 1)).save(tmp_path / f"{i}.png")
     batched = {"image": TensorType((2, 1, 4, 8), "float32")}
-    found = collect(open_data(tmp_path, batched, preprocess=Preprocess(fit="pad", pad=255)))
-    assert [s["image"][:, 0, 0, 4].tolist() for s in found] == [[10, 20], [30, 10]]
-    assert found[0]["image"][0, 0, 0].tolist() == [255, 255, 10, 10, 10, 10, 255, 255]
+    collected = collect(open_data(tmp_path, batched, preprocess=Preprocess(fit="pad", pad=255)))
+    assert [s["image"][:, 0, 0, 4].tolist() for s in collected] == [[10, 20], [30, 10]]
+    assert collected[0]["image"][0, 0, 0].tolist() == [255, 255, 10, 10, 10, 10, 255, 255]
     cropped = collect(open_data(tmp_path, batched, preprocess=Preprocess(fit="crop")))
     assert (cropped[0]["image"][0] == 10).all()
 

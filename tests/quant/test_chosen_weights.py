@@ -17,7 +17,7 @@ def test_codes_that_fit_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "changes", "said"),
+    ("chosen", "changes", "message"),
     [
         (WeightQuant(CODES[:3], np.ones(4), 0), {}, "their shape is [3, 3, 3, 2], the weights' [4, 3, 3, 2]"),
         (WeightQuant(CODES + 1, np.ones(4), 0), {"weight": "int4"}, "they reach from 0 to 8, the machine's int4 from -8 to 7"),
@@ -25,11 +25,11 @@ def test_codes_that_fit_are_taken() -> None:
         (WeightQuant(CODES, np.full(4, 0.3), 0), {"scale": {"kind": "pow2"}}, "their scales are no powers of two"),
     ],
 )
-def test_others_are_refused(chosen: WeightQuant, changes: dict, said: str) -> None:
+def test_others_are_refused(chosen: WeightQuant, changes: dict, message: str) -> None:
     with pytest.raises(CompileError) as fault:
         check_chosen_weight(chosen, WEIGHTS, machine(**changes), name="conv")
     assert str(fault.value).startswith("conv: the codes chosen for it do not fit: ")
-    assert said in str(fault.value)
+    assert message in str(fault.value)
 
 
 def test_all_faults_are_said_at_once() -> None:

@@ -24,34 +24,34 @@ def built(clamp: str, machine: Machine, folder: Path) -> tuple[Build, np.ndarray
     onnx.save(parser.parse_model(text), folder / "m.onnx")
     x = np.random.default_rng(0).uniform(-1, 1, (8, 1, 4, 16, 16)).astype(np.float32)
     np.savez(folder / "c.npz", x=x)
-    made = build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "c.npz")))
-    session, exact = Session(made.data, backend="reference"), open_session(str(folder / "m.onnx"))
-    quant = made.container.graph.types["r"].quant
+    build_result = build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "c.npz")))
+    session, exact = Session(build_result.data, backend="reference"), open_session(str(folder / "m.onnx"))
+    quant = build_result.container.graph.types["r"].quant
     assert quant is not None
-    return made, np.stack([(session.run(["r"], {"x": v})[0] - exact.run(["r"], {"x": v})[0]) / quant.scale for v in x])
+    return build_result, np.stack([(session.run(["r"], {"x": v})[0] - exact.run(["r"], {"x": v})[0]) / quant.scale for v in x])
 
 
 @pytest.mark.parametrize("clamp", CLAMPS)
 def test_a_clamp_is_exact_beside_its_kink(clamp: str, tmp_path: Path) -> None:
-    made, off = built(clamp, int16_machine(), tmp_path)
-    kinds = [type(n.op).__name__ for n in made.container.graph.nodes]
+    build_result, off = built(clamp, int16_machine(), tmp_path)
+    kinds = [type(n.op).__name__ for n in build_result.container.graph.nodes]
     assert "Rescale" in kinds
     # an input's half code is at most one of the output's; a bound beside a code is up to a half off wherever it acts
     assert np.abs(off).max() < 2 and np.mean(np.abs(off) > 1.5) < 0.05 and abs(off.mean()) < 0.15
 
 
 def test_a_table_with_an_entry_for_each_code_stays(tmp_path: Path) -> None:
-    made, _ = built("Relu", int8_machine(), tmp_path)
-    assert "Rescale" not in [type(n.op).__name__ for n in made.container.graph.nodes]
+    build_result, _ = built("Relu", int8_machine(), tmp_path)
+    assert "Rescale" not in [type(n.op).__name__ for n in build_result.container.graph.nodes]
 
 
 def test_a_bound_beyond_its_inputs_codes_is_kept(tmp_path: Path) -> None:
-    """What it makes is no code of its input."""
+    """Check a bound that is no code of the clamp's input."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,16,16] x) => (float[1,4,16,16] r, float[1,4,16,16] s)
       <float low = {3.0}> { a = MaxPool<kernel_shape=[1,1]>(x) r = Max(a, low) s = Neg(a) }"""
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 4, 16, 16)).astype(np.float32)
     np.savez(tmp_path / "c.npz", x=x)
-    made = build(tmp_path / "m.onnx", BuildOptions(int8_machine(), calibration=str(tmp_path / "c.npz")))
-    (r,) = Session(made.data, backend="reference").run(["r"], {"x": x[0]})
+    build_result = build(tmp_path / "m.onnx", BuildOptions(int8_machine(), calibration=str(tmp_path / "c.npz")))
+    (r,) = Session(build_result.data, backend="reference").run(["r"], {"x": x[0]})
     assert np.abs(r - 3.0).max() < 0.02

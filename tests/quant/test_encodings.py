@@ -28,23 +28,23 @@ MACHINES["uint8"] = replace(MACHINES["edge16"], activation=CodeType.UINT8)
 @pytest.mark.parametrize("hw", MACHINES)
 def test_what_is_written_reads_back_as_the_same_codes(hw: str, tmp_path: Path) -> None:
     numerics = MACHINES[hw]
-    given = {"x": Range(-1.5, 3.0), "y": Range(0.0, 6.0), "z": activation_quant(Range(-0.1, 0.7), numerics)}
-    (tmp_path / "m.encodings").write_text(render_encodings(given, numerics))
-    found = read_parameters(tmp_path / "m.encodings", tensors=list(given), numerics=numerics)
-    for name, entry in given.items():
-        wanted = entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
-        got = found.quant(name, numerics)
-        assert got.zero_point == wanted.zero_point and got.scale == pytest.approx(wanted.scale, rel=1e-12)
+    entries = {"x": Range(-1.5, 3.0), "y": Range(0.0, 6.0), "z": activation_quant(Range(-0.1, 0.7), numerics)}
+    (tmp_path / "m.encodings").write_text(render_encodings(entries, numerics))
+    parameters = read_parameters(tmp_path / "m.encodings", tensors=list(entries), numerics=numerics)
+    for name, entry in entries.items():
+        expected = entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
+        got = parameters.quant(name, numerics)
+        assert got.zero_point == expected.zero_point and got.scale == pytest.approx(expected.scale, rel=1e-12)
 
 
 def test_wide_codes_are_written_and_read_as_such(tmp_path: Path) -> None:
     numerics, types = load_chip("transformer64").numerics, {"y": CodeType.INT16}
-    given = {"x": Range(-1.5, 3.0), "y": Range(-2.0, 6.0)}
-    (tmp_path / "m.encodings").write_text(render_encodings(given, numerics, types))
-    found = read_parameters(tmp_path / "m.encodings", tensors=list(given), numerics=numerics)
-    assert found.types == types
+    entries = {"x": Range(-1.5, 3.0), "y": Range(-2.0, 6.0)}
+    (tmp_path / "m.encodings").write_text(render_encodings(entries, numerics, types))
+    parameters = read_parameters(tmp_path / "m.encodings", tensors=list(entries), numerics=numerics)
+    assert parameters.types == types
     for name, codes in {"x": CodeType.INT8, **types}.items():
-        assert found.quant(name, numerics) == activation_quant(given[name], numerics.of(codes))
+        assert parameters.quant(name, numerics) == activation_quant(entries[name], numerics.of(codes))
 
 
 @pytest.mark.parametrize("hw", ["edge16", "uint8"])
@@ -66,10 +66,10 @@ def written(path: Path, *entries: object, version: str = "1.0.0") -> Path:
 
 
 def test_version_one_is_read(tmp_path: Path) -> None:
-    found, types = read_encodings(
+    entries, types = read_encodings(
         written(tmp_path / "m.json", ENTRY, {**ENTRY, "name": "y", "bw": 16, "offset": [-300]}), load_chip("edge16").numerics
     )
-    assert found == {"x": Quant(0.05, -108), "y": Range(0.05 * -300, 0.05 * (65535 - 300))}
+    assert entries == {"x": Quant(0.05, -108), "y": Range(0.05 * -300, 0.05 * (65535 - 300))}
     assert types == {}
     assert read_encodings(tmp_path / "m.json", MACHINES["uint8"])[0]["x"] == Quant(0.05, 20)
     assert read_encodings(tmp_path / "m.json", load_chip("transformer64").numerics) == (
@@ -80,10 +80,10 @@ def test_version_one_is_read(tmp_path: Path) -> None:
 
 def test_a_machine_without_that_scale_takes_the_range(tmp_path: Path) -> None:
     numerics = load_chip("ws8_pow2").numerics
-    (found,) = read_encodings(written(tmp_path / "m.json", ENTRY), numerics)[0].values()
-    assert isinstance(found, Range) and (found.low, found.high) == (-1.0, pytest.approx(11.75))
-    held = quant_range(activation_quant(found, numerics), numerics)
-    assert held.high >= 0.96 * found.high
+    (code_entry,) = read_encodings(written(tmp_path / "m.json", ENTRY), numerics)[0].values()
+    assert isinstance(code_entry, Range) and (code_entry.low, code_entry.high) == (-1.0, pytest.approx(11.75))
+    code_range = quant_range(activation_quant(code_entry, numerics), numerics)
+    assert code_range.high >= 0.96 * code_entry.high
 
 
 BAD = {
@@ -104,13 +104,13 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_files_are_refused(case: str, tmp_path: Path) -> None:
-    text, said = BAD[case]
+    text, message = BAD[case]
     if '"bw"' in text:
         text = f'{{"version": "1.0.0", "activation_encodings": [{text}]}}'
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_encodings(tmp_path / "m.json", load_chip("edge16").numerics)
-    assert f"{tmp_path}/m.json: {said}" in str(caught.value)
+    assert f"{tmp_path}/m.json: {message}" in str(caught.value)
 
 
 def model(folder: Path) -> Path:

@@ -33,9 +33,9 @@ def test_a_cosine_is_that_of_the_angle(degrees: float, lengths: tuple[float, flo
     for _ in range(times):
         parts.update(x, y)
     assert parts.cosine == pytest.approx(math.cos(angle), abs=1e-9)
-    whole = fidelity("y", np.tile(x, ErrorSums.CHUNK), np.tile(y, ErrorSums.CHUNK))  # of two chunks
-    assert whole.cosine == pytest.approx(math.cos(angle), abs=1e-9)
-    assert whole.sqnr_db == pytest.approx(parts.sqnr_db)
+    total = fidelity("y", np.tile(x, ErrorSums.CHUNK), np.tile(y, ErrorSums.CHUNK))  # of two chunks
+    assert total.cosine == pytest.approx(math.cos(angle), abs=1e-9)
+    assert total.sqnr_db == pytest.approx(parts.sqnr_db)
 
 
 def test_a_bad_part_does_not_hide_in_a_good_whole() -> None:

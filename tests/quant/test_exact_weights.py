@@ -32,7 +32,7 @@ SIZE = 48
 
 
 def model(body: str) -> tuple[onnx.ModelProto, Array]:
-    """With weights at the ends of their codes, and an input of which each code is near the largest."""
+    """Return a model whose weights are at the ends of their codes, and an input whose codes are all near the largest."""
     rng = np.random.default_rng(1)
     weights = rng.choice([-128, 127, 90], (SIZE, SIZE)).astype(np.int8)
     constants: dict[str, Array] = {"w": weights, "wz": np.array(3, np.int8), "z": np.array(2, np.uint8)}
@@ -62,10 +62,10 @@ def test_weights_are_raised_and_mean_the_same(case: str) -> None:
     session = onnxruntime.InferenceSession(raised.SerializeToString())
     got = np.asarray(session.run(None, {"x": x})[0], np.float64)
     unit = {"real": 0.01 * 0.02, "QLinearMatMul": 0.01 * 0.02, "dynamic": scale}.get(case, 1.0)
-    wanted = sums * unit
+    expected = sums * unit
     if case == "QLinearMatMul":
-        wanted = 0.8 * (np.clip(np.rint(wanted / 0.8) + 2, 0, 255) - 2)
-    assert np.abs(got - wanted).max() <= 1e-4 * np.abs(wanted).max()
+        expected = 0.8 * (np.clip(np.rint(expected / 0.8) + 2, 0, 255) - 2)
+    assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_others_stay_as_they_are(body: str) -> None:
 def test_weights_that_lie_outside_are_raised_too(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_weights, "saturates", lambda: True)
     proto, x = model(PRODUCTS["MatMulInteger"])
-    wanted = np.asarray(onnxruntime.InferenceSession(with_exact_weights(proto).SerializeToString()).run(None, {"x": x})[0])
+    expected = np.asarray(onnxruntime.InferenceSession(with_exact_weights(proto).SerializeToString()).run(None, {"x": x})[0])
     codes = next(t for t in proto.graph.initializer if t.name == "w")
     values = {"w": numpy_helper.to_array(codes)}
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=64)
     outside = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert [t.name for t in outside.graph.initializer if t.data_location == TensorProto.EXTERNAL] == ["w"]
-    given: dict[str, Any] = {"folder": str(tmp_path)} if where == "external data" else {"weights": values}
-    raised = with_exact_weights(outside, **given)
+    places: dict[str, Any] = {"folder": str(tmp_path)} if where == "external data" else {"weights": values}
+    raised = with_exact_weights(outside, **places)
     assert "w/uint8" in {i for n in raised.graph.node for i in n.input}
-    assert np.array_equal(open_session(outside.SerializeToString(), **given).run(None, {"x": x})[0], wanted)
-    assert np.array_equal(open_session(tmp_path / "m.onnx").run(None, {"x": x})[0], wanted)
+    assert np.array_equal(open_session(outside.SerializeToString(), **places).run(None, {"x": x})[0], expected)
+    assert np.array_equal(open_session(tmp_path / "m.onnx").run(None, {"x": x})[0], expected)
 
 
 def test_more_than_a_model_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_weights, "_MOST_BYTES", SIZE * SIZE - 1)
-    said = "^weight w: int8 weights beside uint8 codes are 2,303 bytes and more, .* use one with VNNI$"
-    with pytest.raises(CompileError, match=said):
+    message = "^weight w: int8 weights beside uint8 codes are 2,303 bytes and more, .* use one with VNNI$"
+    with pytest.raises(CompileError, match=message):
         with_exact_weights(model(PRODUCTS["MatMulInteger"])[0])

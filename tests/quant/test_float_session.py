@@ -35,7 +35,7 @@ def test_padding_before_a_pool(pads: str, pool: str, expected: list[list[float]]
 
 
 def test_a_convolution_in_front_of_a_sum_that_is_asked_for() -> None:
-    """Its weights are rounded, as a quantized model's are, and the sum's other operand is made behind it."""
+    """Check a convolution with rounded weights, as in a quantized model, where the sum's other operand is computed later."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[1,8,4,4] x)
       => (float[1,8,4,4] y, float[1,8,4,4] b)
       <float s = {0.1}, int8 z = {0}> {
@@ -49,9 +49,9 @@ def test_a_convolution_in_front_of_a_sum_that_is_asked_for() -> None:
     for name, shape in {"w": (8, 8, 1, 1), "u": (8,)}.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
     x = rng.standard_normal((1, 8, 4, 4)).astype(np.float32)
-    found = dict(zip("yb", open_session(model.SerializeToString()).run(["y", "b"], {"x": x})))
-    wanted = dict(zip("yb", open_session(model.SerializeToString(), few_runs=True).run(["y", "b"], {"x": x})))
-    assert all(np.allclose(found[n], wanted[n], atol=1e-5) for n in "yb")
+    outputs = dict(zip("yb", open_session(model.SerializeToString()).run(["y", "b"], {"x": x})))
+    expected = dict(zip("yb", open_session(model.SerializeToString(), few_runs=True).run(["y", "b"], {"x": x})))
+    assert all(np.allclose(outputs[n], expected[n], atol=1e-5) for n in "yb")
 
 
 RMS = """<ir_version: 8, opset_import: ["": 17]> g (float[1,6,1] x) => (float[1,6,3] y)
@@ -63,15 +63,15 @@ BY_CHANNEL = """<ir_version: 8, opset_import: ["": 17]> g (float[1,2,4,4] x) => 
     c = Conv(d, v) k = QuantizeLinear(c, one, zero) y = DequantizeLinear(k, one, zero) }"""
 
 
-def serialized(text: str) -> bytes:
+def serialize_text(text: str) -> bytes:
     return onnx.parser.parse_model(text).SerializeToString()
 
 
 @pytest.mark.parametrize(("text", "shape"), [(RMS, (1, 6, 1)), (BY_CHANNEL, (1, 2, 4, 4))])
 def test_a_model_that_fails_when_it_is_optimized(text: str, shape: tuple[int, ...]) -> None:
-    rng, plain = np.random.default_rng(0), open_session(serialized(text), few_runs=True)
+    rng, plain = np.random.default_rng(0), open_session(serialize_text(text), few_runs=True)
     with inference_notes() as notes:
-        session = open_session(serialized(text))
+        session = open_session(serialize_text(text))
         for _ in range(2):
             x = rng.standard_normal(shape).astype(np.float32)
             assert np.array_equal(session.run(None, {"x": x})[0], plain.run(None, {"x": x})[0])
@@ -82,7 +82,7 @@ def test_a_model_that_fails_when_it_is_optimized(text: str, shape: tuple[int, ..
 def test_a_model_that_the_optimizer_changes(factor: float, used: float, note: str | None) -> None:
     def opened(optimized: bool) -> InferenceSession:
         text = f"g (float[2] x) => (float[2] y) <float f = {{{factor if optimized else 1.0}}}> {{ y = Mul(x, f) }}"
-        model = serialized(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+        model = serialize_text(f'<ir_version: 8, opset_import: ["": 17]> {text}')
         return open_model(model, session_options(optimized=optimized))
 
     session, x = CheckedSession(opened), np.array([1, 2], np.float32)
@@ -102,7 +102,7 @@ def test_a_model_that_nothing_runs() -> None:
 
 def test_a_bad_sample_does_not_decide() -> None:
     """The next one is run, optimized where both agree."""
-    session = open_session(serialized(RMS.replace("float[3] scale = {0.5, -1.5, 2}", "float scale = {2}")))
+    session = open_session(serialize_text(RMS.replace("float[3] scale = {0.5, -1.5, 2}", "float scale = {2}")))
     with pytest.raises(InferenceError, match="cannot run"):
         session.run(None, {"x": np.zeros((1, 6, 2), np.float32)})
     assert session.run(None, {"x": np.zeros((1, 6, 1), np.float32)})[0].shape == (1, 6, 1)
@@ -111,7 +111,7 @@ def test_a_bad_sample_does_not_decide() -> None:
 def test_random_numbers_are_no_difference() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[64] x) => (float[64] y) { r = RandomNormalLike(x) y = Add(x, r) }'
     with inference_notes() as notes:
-        open_session(serialized(text)).run(None, {"x": np.zeros(64, np.float32)})
+        open_session(serialize_text(text)).run(None, {"x": np.zeros(64, np.float32)})
     assert not notes
 
 
@@ -144,7 +144,7 @@ def test_distances(expected: Any, value: Any, distance: float) -> None:
 def test_memory_that_onnxruntime_lacks_is_no_fault_of_the_model() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (int64[1] n) => (float[a] y) { y = ConstantOfShape(n) }'
     with pytest.raises(MemoryError):
-        open_session(serialized(text)).run(None, {"n": np.array([1 << 50], np.int64)})
+        open_session(serialize_text(text)).run(None, {"n": np.array([1 << 50], np.int64)})
 
 
 def test_onnxruntime_is_opened_in_one_place() -> None:
@@ -165,7 +165,7 @@ class _Opened:
         self.optimized.append(optimized)
         factor = self.factor if optimized else 1.0
         text = f"g (float[2] x) => (float[2] y) <float f = {{{factor}}}> {{ y = Mul(x, f) }}"
-        return open_model(serialized(f'<ir_version: 8, opset_import: ["": 17]> {text}'), session_options(optimized=optimized))
+        return open_model(serialize_text(f'<ir_version: 8, opset_import: ["": 17]> {text}'), session_options(optimized=optimized))
 
 
 def test_a_graph_of_a_file_that_agrees_is_not_compared() -> None:
@@ -184,17 +184,17 @@ def test_a_graph_of_a_file_that_agrees_is_not_compared() -> None:
 
 
 def test_a_graph_that_only_fails_when_it_is_optimized_is_run_without() -> None:
-    x, plain = np.ones((1, 6, 1), np.float32), open_session(serialized(RMS), few_runs=True)
+    x, plain = np.ones((1, 6, 1), np.float32), open_session(serialize_text(RMS), few_runs=True)
     with inference_notes() as notes:
         trust_optimizer(True)
-        session = open_session(serialized(RMS))
+        session = open_session(serialize_text(RMS))
         assert np.array_equal(session.run(None, {"x": x})[0], plain.run(None, {"x": x})[0])
     assert [note.partition(" (")[0] for note in notes] == ["onnxruntime's optimizer fails on it"]
 
 
 def test_a_build_compares_the_file_and_nothing_that_is_derived_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
-    (tmp_path / "m.onnx").write_bytes(serialized(text))
+    (tmp_path / "m.onnx").write_bytes(serialize_text(text))
     np.savez(tmp_path / "d.npz", allow_pickle=False, x=np.random.default_rng(0).standard_normal((17, 2)).astype(np.float32))
     compared = list[float]()
     monkeypatch.setattr(

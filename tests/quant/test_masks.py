@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from quant.calibrate import calibrate
 from quant.fidelity import sqnr_db
 from quant.float_session import open_session
-from quant.masks import LOWEST, masked_tensors
+from quant.masks import LOWEST, find_masked_tensors
 from quant.observe import Masking, Range
 from quant.structural_ranges import adjust_ranges
 from toolchain.api import BuildOptions, build
@@ -61,7 +61,7 @@ FORMS = {
 }
 
 
-def masked(form: str, low: float) -> onnx.ModelProto:
+def make_masked_model(form: str, low: float) -> onnx.ModelProto:
     mask = np.where(UPPER, np.float32(low), np.float32(0))
     larger = np.where(np.triu(np.ones((40, 40), bool), 1), np.float32(low), np.float32(0))
     constants = {
@@ -97,7 +97,7 @@ def masked(form: str, low: float) -> onnx.ModelProto:
 def quality(form: str, low: float, hw: str, folder: Path) -> float:
     """dB of the chip's integers against onnxruntime on the file."""
     path, data = folder / "m.onnx", folder / "c.npz"
-    onnx.save(masked(form, low), path)
+    onnx.save(make_masked_model(form, low), path)
     values = {"x": np.random.default_rng(5).normal(0, 1.5, (6, 1, 2, SIZE, SIZE)).astype(np.float32)}
     exact = open_session(str(path))
     if len(exact.get_inputs()) > 1:
@@ -123,8 +123,8 @@ def test_every_number_that_masks_masks_alike(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hw, least", [("ws8_pow2", 24.0), ("wide32_w4a16", 22.0)])
 def test_masks_on_machines_of_other_kinds(hw: str, least: float, tmp_path: Path) -> None:
-    found = [quality("add", low, hw, tmp_path) for low in (-100.0, -1e4, -np.inf)]
-    assert min(found) > least and max(found) - min(found) < 0.5, found
+    levels = [quality("add", low, hw, tmp_path) for low in (-100.0, -1e4, -np.inf)]
+    assert min(levels) > least and max(levels) - min(levels) < 0.5, levels
 
 
 @pytest.mark.parametrize("observer", ["percentile", "mse"])
@@ -136,9 +136,9 @@ def test_ends_of_masks_are_seen_by_every_observer(observer: str) -> None:
     mask = np.zeros((1, 64), np.float32)
     mask[0, 60:] = -np.inf
     sample = {"s": np.linspace(-2, 3, 64, dtype=np.float32)[None], "m": mask}
-    found = calibrate(proto, [sample], ["s", "a"], observer=observer, numerics=EDGE)  # type: ignore[arg-type]
-    assert found["a"].low == LOWEST
-    bounded = adjust_ranges(proto, found | {"m": Range(LOWEST, 0)}).ranges
+    ranges = calibrate(proto, [sample], ["s", "a"], observer=observer, numerics=EDGE)  # type: ignore[arg-type]
+    assert ranges["a"].low == LOWEST
+    bounded = adjust_ranges(proto, ranges | {"m": Range(LOWEST, 0)}).ranges
     largest = float(sample["s"][0, 59])
     assert bounded["a"].low == pytest.approx(largest - 16) and bounded["m"].low == pytest.approx(largest - 16 - 3)
 
@@ -147,7 +147,7 @@ def test_minus_infinity_elsewhere_is_refused() -> None:
     """A sum that no Softmax reads; NaN in one that a Softmax does."""
     nodes = [node("Add", "s m", "a"), node("Relu", "a", "b"), node("Softmax", "s", "y")]
     proto = model(nodes, {"s": [4], "m": [4]}, ["b", "y"])
-    assert not masked_tensors(proto)
+    assert not find_masked_tensors(proto)
     sample = {"s": np.zeros(4, np.float32), "m": np.array([0, 0, 0, -np.inf], np.float32)}
     with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds infinity; no range covers it"):
         calibrate(proto, [sample], ["a"])
@@ -165,7 +165,7 @@ SHOWN = {
 }
 
 
-def _held(name: str, value: object) -> onnx.TensorProto:
+def _make_tensor(name: str, value: object) -> onnx.TensorProto:
     return numpy_helper.from_array(np.asarray(value), name)
 
 
@@ -173,7 +173,7 @@ def _held(name: str, value: object) -> onnx.TensorProto:
 def test_a_masked_sum_that_others_see_keeps_its_range(form: str) -> None:
     nodes, outputs = SHOWN[form]
     proto = model(nodes, {"s": [1, 4], "m": [1, 4]}, outputs)
-    proto.graph.initializer.extend([_held("c", np.array([[0, 0, 0, 1]], bool)), _held("n", np.float32(-np.inf))])
+    proto.graph.initializer.extend([_make_tensor("c", np.array([[0, 0, 0, 1]], bool)), _make_tensor("n", np.float32(-np.inf))])
     ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "a": Range(-10002, 3)}
     assert adjust_ranges(proto, ranges).ranges["a"] == ranges["a"]
     sample = {"s": np.zeros((1, 4), np.float32), "m": np.array([[0, 0, 0, -np.inf]], np.float32)}
@@ -181,18 +181,20 @@ def test_a_masked_sum_that_others_see_keeps_its_range(form: str) -> None:
         calibrate(proto, [sample], ["a"])
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_choice_masks_scores_and_keeps_them(turned: bool) -> None:
-    """Also where what is chosen from is a masked sum itself, and through a shape."""
-    nodes = [node("Add", "s m", "b"), node("Where", "c b n" if turned else "c n b", "a"), node("Flatten", "a", "f")]
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_choice_masks_scores_and_keeps_them(swapped: bool) -> None:
+    """Check a choice from a masked sum, and a choice that passes through a shape operator."""
+    nodes = [node("Add", "s m", "b"), node("Where", "c b n" if swapped else "c n b", "a"), node("Flatten", "a", "f")]
     proto = model([*nodes, node("Softmax", "f", "y")], {"s": [1, 4], "m": [1, 4]}, ["y"])
-    proto.graph.initializer.extend([_held("c", np.array([[0, 0, 0, 1]], bool)), _held("n", np.full((1, 4), -1e9, np.float32))])
-    assert masked_tensors(proto) == {"f", "a", "b", "s", "m"}
+    proto.graph.initializer.extend(
+        [_make_tensor("c", np.array([[0, 0, 0, 1]], bool)), _make_tensor("n", np.full((1, 4), -1e9, np.float32))]
+    )
+    assert find_masked_tensors(proto) == {"f", "a", "b", "s", "m"}
     ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "b": Range(-10002, 3), "a": Range(-1e9, 3)}
     ranges["f"] = Range(-1e9, 3, masking=Masking(Range(-1e9, 3), -18.0))
-    found = adjust_ranges(proto, ranges)
-    assert [found.ranges[n] for n in "baf"] == [Range(-18, 3)] * 3 and found.ranges["m"] == Range(-21, 0)
-    assert "f: a mask down to -1e+09; to y_node -18 masks as well" in found.notes
+    adjusted = adjust_ranges(proto, ranges)
+    assert [adjusted.ranges[n] for n in "baf"] == [Range(-18, 3)] * 3 and adjusted.ranges["m"] == Range(-21, 0)
+    assert "f: a mask down to -1e+09; to y_node -18 masks as well" in adjusted.notes
     ranges["f"] = Range(-1e9, 3, masking=Masking(Range(-1e9, 3), None))
     assert adjust_ranges(proto, ranges).ranges == ranges
 
@@ -205,7 +207,7 @@ def test_a_sum_that_is_masked_throughout_is_refused() -> None:
 
 
 def test_infinity_among_weights_is_refused(tmp_path: Path) -> None:
-    proto = masked("add", -1.0)
+    proto = make_masked_model("add", -1.0)
     weights = next(i for i in proto.graph.initializer if i.name == "w")
     broken = numpy_helper.to_array(weights).copy()
     broken[1, 2:4] = -np.inf
@@ -218,11 +220,11 @@ def test_infinity_among_weights_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", ["Log", "Sqrt", "Acos"])
 def test_functions_that_random_inputs_leave_ask_for_data(function: str, tmp_path: Path) -> None:
     onnx.save(model([node(function, "x", "y")], {"x": [64]}, ["y"]), tmp_path / "m.onnx")
-    said = (
+    message = (
         f"calibration: sample 0: tensor 'y', the output of y_node ({function}), holds NaN; "
         "random inputs need not lie where the model is defined: give --calib DATA of the kind it was trained on"
     )
-    with pytest.raises(CompileError, match="^" + re.escape(said) + "$"):
+    with pytest.raises(CompileError, match="^" + re.escape(message) + "$"):
         build(tmp_path / "m.onnx", BuildOptions("edge16"))
     np.savez(tmp_path / "c.npz", x=np.random.default_rng(0).uniform(0.1, 0.9, (4, 64)).astype(np.float32))
     build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))

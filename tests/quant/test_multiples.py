@@ -36,10 +36,10 @@ INT16 = machine(activation="int16", symmetric_activations=True)
 
 
 def step_of(*samples: Array) -> float | None:
-    found = CommonStep()
+    common_step = CommonStep()
     for sample in samples:
-        found.update(np.asarray(sample, np.float32))
-    return found.step
+        common_step.update(np.asarray(sample, np.float32))
+    return common_step.step
 
 
 COUNTS = st.lists(st.integers(-30_000, 30_000), min_size=1, max_size=40)
@@ -73,11 +73,12 @@ def test_other_numbers_have_none(x: Array) -> None:
 
 
 def test_few_numbers_may_lie_between_a_multiple_and_none() -> None:
-    """By chance: of samples of two numbers one in seventy goes through all rounds."""
+    """Check that few numbers may have a common step by chance: of samples of two numbers one in seventy goes through all
+    rounds."""
     for seed in range(400):
         rng = np.random.default_rng(seed)
-        found = step_of(*rng.uniform(-2, 3, (8, 2)))
-        assert found is None or found >= 3 / 2**16
+        step = step_of(*rng.uniform(-2, 3, (8, 2)))
+        assert step is None or step >= 3 / 2**16
     x = np.array([1, 2, 3 + 3 * 2.0**-21 * 3])  # three roundings off: what a finer step of any size would not tell
     assert step_of(x) is None
 
@@ -125,10 +126,10 @@ def audio(seed: int, step: float = AUDIO) -> Array:
 def test_every_observer_tells_of_inputs_alone(observer: Any, tmp_path: Path) -> None:
     proto = onnx.load(model(tmp_path, "y = Relu(x)"))
     samples = [{"x": x} for x in audio(0)]
-    found = calibrate(proto, samples, ["x", "y"], observer=observer, numerics=INT16)
-    assert found["x"].step == AUDIO and found["y"].step is None
-    seen = observe_all(proto, samples, ["x", "y"]).ranges(observer, INT16)
-    assert seen["x"].step == AUDIO and seen["y"].step is None
+    ranges = calibrate(proto, samples, ["x", "y"], observer=observer, numerics=INT16)
+    assert ranges["x"].step == AUDIO and ranges["y"].step is None
+    observed = observe_all(proto, samples, ["x", "y"]).ranges(observer, INT16)
+    assert observed["x"].step == AUDIO and observed["y"].step is None
 
 
 @pytest.mark.parametrize("step", [AUDIO, AUDIO / 3])
@@ -140,8 +141,8 @@ def test_audio_reaches_the_chip_as_it_is(step: float, tmp_path: Path) -> None:
     parts = step / region.inputs[0].scale
     assert parts == pytest.approx(round(parts), rel=1e-6) and round(parts) > 0
     samples = [{"x": x} for x in audio(0, step=step)]
-    found = calibrate(onnx.load(path), samples, ["x", "y"])
-    write_parameters(tmp_path / "p.yaml", Parameters(found, types=dict.fromkeys("xy", CodeType.INT16)))
+    ranges = calibrate(onnx.load(path), samples, ["x", "y"])
+    write_parameters(tmp_path / "p.yaml", Parameters(ranges, types=dict.fromkeys("xy", CodeType.INT16)))
     (again,) = build(path, BuildOptions("transformer64", parameters=str(tmp_path / "p.yaml"))).container.segments
     assert isinstance(again, Region) and (again.program, again.constants) == (region.program, region.constants)
 

@@ -29,13 +29,13 @@ def test_minmax_is_exact_and_blind_to_the_cutting(values: list[float], parts: in
 @given(FLOATS, st.integers(2, 5), st.randoms(use_true_random=False))
 def test_histogram_is_blind_to_cutting_and_order(values: list[float], parts: int, random) -> None:
     x = np.array(values, np.float32)
-    whole, cut = Histogram(), Histogram()
-    whole.update(x)
+    single, cut = Histogram(), Histogram()
+    single.update(x)
     pieces = np.array_split(x, parts)
     random.shuffle(pieces)
     for piece in pieces:
         cut.update(piece)
-    for a, b in zip(whole.bins(), cut.bins(), strict=True):
+    for a, b in zip(single.bins(), cut.bins(), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -60,9 +60,9 @@ def test_an_outlier_costs_no_resolution() -> None:
     observer = Percentile(99.0)
     observer.update(x)
     observer.update(np.array([1e5], np.float32))
-    found = observer.range()
+    tensor_range = observer.range()
     low, high = np.percentile(x, [1, 99])
-    assert found.low == pytest.approx(low, rel=2e-3) and found.high == pytest.approx(high, rel=2e-3)
+    assert tensor_range.low == pytest.approx(low, rel=2e-3) and tensor_range.high == pytest.approx(high, rel=2e-3)
 
 
 @pytest.mark.parametrize("percent", [90.0, 99.0, 99.9, 99.99])
@@ -72,8 +72,8 @@ def test_percentile_agrees_with_numpy(percent: float) -> None:
         observer = Percentile(percent)
         for piece in np.array_split(x.astype(np.float32), 9):
             observer.update(piece)
-        found, expected = observer.range(), np.percentile(x, [100 - percent, percent])
-        assert [found.low, found.high] == pytest.approx(list(expected), rel=6e-3, abs=1e-3)
+        tensor_range, expected = observer.range(), np.percentile(x, [100 - percent, percent])
+        assert [tensor_range.low, tensor_range.high] == pytest.approx(list(expected), rel=6e-3, abs=1e-3)
 
 
 @given(FLOATS, st.floats(51, 100))
@@ -81,10 +81,10 @@ def test_percentile_lies_within_the_extremes(values: list[float], percent: float
     x = np.array(values, np.float32)
     observer = Percentile(percent)
     observer.update(x)
-    found = observer.range()
-    assert float(x.min()) <= found.low <= found.high <= float(x.max())
+    tensor_range = observer.range()
+    assert float(x.min()) <= tensor_range.low <= tensor_range.high <= float(x.max())
     if percent == 100:
-        assert found == Range(float(x.min()), float(x.max()))
+        assert tensor_range == Range(float(x.min()), float(x.max()))
 
 
 def test_percentile_keeps_a_touched_zero() -> None:

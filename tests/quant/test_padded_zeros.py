@@ -20,6 +20,6 @@ def test_a_pad_of_zeros_gives_its_number(machine: str, tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     x = np.random.default_rng(0).uniform(-30000, 30000, (16, 1, 4, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "c.npz", x=x)
-    made = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(tmp_path / "c.npz"), repair="none"))
-    (y,) = Session(made.data, backend="reference").run(["y"], {"x": x[0]})
+    build_result = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(tmp_path / "c.npz"), repair="none"))
+    (y,) = Session(build_result.data, backend="reference").run(["y"], {"x": x[0]})
     assert y[0, 0, 0, 0] == pytest.approx(0.5, rel=0.01) and (y[0, :, 1:-1, 1:-1] == 0).all()

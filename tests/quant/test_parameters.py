@@ -43,7 +43,7 @@ ENDS = st.floats(-1e4, 1e4).map(lambda v: 0.0 if abs(v) < 1e-6 else v)
 RANGES = st.tuples(ENDS, ENDS).map(lambda v: Range(min(v), max(v)))
 
 
-def rounded(x: np.ndarray, quant: Quant, numerics: Numerics) -> np.ndarray:
+def round_values(x: np.ndarray, quant: Quant, numerics: Numerics) -> np.ndarray:
     first, last = numerics.activation.limits
     return quant.scale * (np.clip(np.rint(x / quant.scale) + quant.zero_point, first, last) - quant.zero_point)
 
@@ -84,7 +84,7 @@ def test_a_range_made_of_codes_gives_its_quant_back(r: Range, numerics: Numerics
 def test_no_range_degenerates(r: Range, numerics: Numerics) -> None:
     quant = activation_quant(r, numerics)
     assert quant.scale == SMALLEST_SCALE
-    assert rounded(np.zeros(1), quant, numerics) == 0
+    assert round_values(np.zeros(1), quant, numerics) == 0
 
 
 def test_known_scales() -> None:
@@ -106,7 +106,7 @@ def test_chosen_power_of_two_is_no_worse_than_its_neighbours(seed: int, size: fl
     histogram.update(x.astype(np.float32))
 
     def error(quant: Quant) -> float:
-        return float(((x - rounded(x, quant, numerics)) ** 2).mean())
+        return float(((x - round_values(x, quant, numerics)) ** 2).mean())
 
     chosen = activation_quant(least_error_range(histogram, numerics), numerics)
     low, high = float(x.min()), float(x.max())
@@ -129,7 +129,7 @@ def test_least_error_is_no_worse_than_minmax(seed: int, symmetric: bool, shape: 
     histogram.update(x)
 
     def error(r: Range) -> float:
-        return float(((x - rounded(x, activation_quant(r, numerics), numerics)) ** 2).mean())
+        return float(((x - round_values(x, activation_quant(r, numerics), numerics)) ** 2).mean())
 
     assert error(least_error_range(histogram, numerics)) <= error(Range(float(x.min()), float(x.max()))) * 1.005
 
@@ -153,7 +153,7 @@ def test_weight_quant(case, numerics: Numerics, method) -> None:
     if numerics.scale.kind == "pow2":
         assert (np.frexp(weight.scales)[0] == 0.5).all()
     elif method == "minmax" or (method is None and numerics.weight == "int8"):
-        steps = np.abs(weight.dequantized() - w) / np.moveaxis(weight.scales * np.ones(shape[axis]), 0, 0).reshape(
+        steps = np.abs(weight.dequantize() - w) / np.moveaxis(weight.scales * np.ones(shape[axis]), 0, 0).reshape(
             [-1 if a == axis % len(shape) else 1 for a in range(len(shape))]
         )
         assert steps.max() <= 0.5 + 1e-6
@@ -171,7 +171,7 @@ def test_each_channel_has_its_own_scale() -> None:
 def test_weights_in_small_whole_ratios_are_held_exactly(ratio: list[int]) -> None:
     w = np.array([[v / 24 for v in ratio]], np.float32)  # 24: no power of two
     weight = weight_quant(w, 0, machine())
-    np.testing.assert_allclose(weight.dequantized()[0], w[0], rtol=1e-6)
+    np.testing.assert_allclose(weight.dequantize()[0], w[0], rtol=1e-6)
     assert 64 <= np.abs(weight.codes[0]).max() <= 127
 
 
@@ -180,7 +180,7 @@ def test_every_peak_that_a_code_can_be_is_held_exactly(kind: str, last: int) -> 
     """Smaller ones are doubled until they cannot be: the largest code is above half of the last."""
     w = np.array([[1 / 24, peak / 24] for peak in range(1, last + 1)], np.float32)
     weight = weight_quant(w, 0, machine(weight=kind))
-    np.testing.assert_allclose(weight.dequantized(), w, rtol=1e-6)
+    np.testing.assert_allclose(weight.dequantize(), w, rtol=1e-6)
     largest = np.abs(weight.codes.astype(int)).max(1)
     assert (last // 2 < largest).all() and (largest <= last).all()
 
@@ -198,7 +198,7 @@ def test_a_late_weight_out_of_ratio_is_seen() -> None:
 def test_int4_clips_where_that_is_better() -> None:
     w = np.random.default_rng(0).standard_normal((8, 500))
     numerics = machine(weight="int4")
-    errors = {m: ((weight_quant(w, 0, numerics, method=m).dequantized() - w) ** 2).mean() for m in ("minmax", "mse")}
+    errors = {m: ((weight_quant(w, 0, numerics, method=m).dequantize() - w) ** 2).mean() for m in ("minmax", "mse")}
     assert errors["mse"] < 0.8 * errors["minmax"]
 
 
@@ -209,7 +209,7 @@ def test_power_of_two_weights_are_searched_not_rounded() -> None:
     chosen = weight_quant(w, 0, numerics)
     for scales in (2.0 ** np.floor(np.log2(covering)), 2.0 ** np.ceil(np.log2(covering))):
         other = np.clip(np.rint(w / scales[:, None]), -127, 127) * scales[:, None]
-        assert (((chosen.dequantized() - w) ** 2).sum(1) <= ((other - w) ** 2).sum(1) * (1 + 1e-12)).all()
+        assert (((chosen.dequantize() - w) ** 2).sum(1) <= ((other - w) ** 2).sum(1) * (1 + 1e-12)).all()
 
 
 def test_a_power_of_two_that_clips_a_little_beats_one_that_loses_a_bit() -> None:
@@ -263,18 +263,20 @@ def test_no_input_overflows(seed: int, numerics: Numerics, bias_size: float, bit
     x = Quant(2.0**-5, 0 if numerics.symmetric_activations else zero_point)
     weight = weight_quant(w, 0, numerics)
     try:
-        found = bias_quant(bias, w, weight, x, replace(numerics, accumulator_bits=bits))
+        bias_codes = bias_quant(bias, w, weight, x, replace(numerics, accumulator_bits=bits))
     except CompileError:
         assert bits == 24 and numerics.activation == "int16"
         return
-    assert found.codes.dtype == np.int32
-    worst = reachable(found.weight, found.codes, x, numerics)
-    assert (worst == found.peak).all() and (worst < 2 ** (bits - 1)).all()
-    assert {e.channel for e in found.enlarged} == set(np.flatnonzero(found.weight.scales / weight.scales * np.ones(5) > 1))
-    step = x.scale * found.weight.scales
-    assert (np.abs(found.codes * step - bias) <= step * 0.5 + 1e-9 * np.abs(bias)).all()
+    assert bias_codes.codes.dtype == np.int32
+    worst = reachable(bias_codes.weight, bias_codes.codes, x, numerics)
+    assert (worst == bias_codes.peak).all() and (worst < 2 ** (bits - 1)).all()
+    assert {e.channel for e in bias_codes.enlarged} == set(
+        np.flatnonzero(bias_codes.weight.scales / weight.scales * np.ones(5) > 1)
+    )
+    step = x.scale * bias_codes.weight.scales
+    assert (np.abs(bias_codes.codes * step - bias) <= step * 0.5 + 1e-9 * np.abs(bias)).all()
     if numerics.scale.kind == "pow2":
-        assert (np.frexp(found.weight.scales)[0] == 0.5).all()
+        assert (np.frexp(bias_codes.weight.scales)[0] == 0.5).all()
 
 
 def test_codes_so_small_that_they_round_alike_are_enlarged_until_they_fit() -> None:
@@ -284,20 +286,20 @@ def test_codes_so_small_that_they_round_alike_are_enlarged_until_they_fit() -> N
         rng = np.random.default_rng(seed)
         w, bias = rng.standard_normal((5, 40)), rng.standard_normal(5)
         weight = weight_quant(w, 0, numerics)
-        found = bias_quant(bias, w, weight, Quant(2.0**-5, 0), numerics)
-        assert (found.peak < 2**23).all()
+        bias_codes = bias_quant(bias, w, weight, Quant(2.0**-5, 0), numerics)
+        assert (bias_codes.peak < 2**23).all()
         least = np.abs(weight.codes.astype(np.int64)).sum(1) * 2**15 / 2**23
-        most = max(most, float((found.weight.scales / weight.scales / least).max()))
+        most = max(most, float((bias_codes.weight.scales / weight.scales / least).max()))
     assert most < 1.05  # what was lacking, and little more
 
 
 def test_a_large_bias_enlarges_its_channel_only() -> None:
     w = np.array([[1e-6, -1e-6], [1.0, 0.5]])
     weight = weight_quant(w, 0, machine())
-    found = bias_quant(np.array([100.0, 0.1]), w, weight, Quant(0.01, 0), machine())
-    assert [(e.channel, e.cause) for e in found.enlarged] == [(0, "bias")]
-    assert found.weight.scales[1] == weight.scales[1] and found.weight.scales[0] > weight.scales[0]
-    assert found.codes[0] * 0.01 * found.weight.scales[0] == pytest.approx(100, rel=1e-9)
+    bias_codes = bias_quant(np.array([100.0, 0.1]), w, weight, Quant(0.01, 0), machine())
+    assert [(e.channel, e.cause) for e in bias_codes.enlarged] == [(0, "bias")]
+    assert bias_codes.weight.scales[1] == weight.scales[1] and bias_codes.weight.scales[0] > weight.scales[0]
+    assert bias_codes.codes[0] * 0.01 * bias_codes.weight.scales[0] == pytest.approx(100, rel=1e-9)
 
 
 @pytest.mark.parametrize("numerics", MACHINES[:4])
@@ -315,8 +317,8 @@ def test_matrices_with_their_outputs_last(numerics: Numerics) -> None:
 
 def test_without_bias() -> None:
     w = np.ones((2, 3))
-    found = bias_quant(None, w, weight_quant(w, 0, machine()), Quant(0.1, -128), machine())
-    assert found.codes.tolist() == [0, 0] and found.peak.tolist() == [127 * 255 * 3] * 2 and found.enlarged == ()
+    bias_codes = bias_quant(None, w, weight_quant(w, 0, machine()), Quant(0.1, -128), machine())
+    assert bias_codes.codes.tolist() == [0, 0] and bias_codes.peak.tolist() == [127 * 255 * 3] * 2 and bias_codes.enlarged == ()
 
 
 def test_products_that_outgrow_the_accumulators_are_refused() -> None:
@@ -355,11 +357,11 @@ def requantize(acc: np.ndarray, shift: int, rounding: str) -> np.ndarray:
 def test_compensated_rounding_is_half_up_exactly(rounding: str, shift: int, zero_point: int, low: int, seed: int) -> None:
     clamp_low = min(-128 + low, 127)
     numerics = machine(scale=POW2, rounding=rounding)
-    found = bias_compensation(np.array([2.0**-shift]), Quant(1.0, zero_point), numerics, clamp_low=clamp_low)
-    assert found.exact.all() and found.complete
+    compensation = bias_compensation(np.array([2.0**-shift]), Quant(1.0, zero_point), numerics, clamp_low=clamp_low)
+    assert compensation.exact.all() and compensation.complete
     acc = np.random.default_rng(seed).integers(-(300 << shift), 300 << shift, 2000)
     expected = np.clip(requantize(acc, shift, "half_up") + zero_point, clamp_low, 127)
-    got = np.clip(requantize(acc + found.offsets[0], shift, rounding) + found.output_zero_point, clamp_low, 127)
+    got = np.clip(requantize(acc + compensation.offsets[0], shift, rounding) + compensation.output_zero_point, clamp_low, 127)
     np.testing.assert_array_equal(got, expected)
 
 
@@ -367,11 +369,11 @@ def test_compensation_with_multipliers_removes_the_bias() -> None:
     scale = np.array([0.00123, 0.0478])
     acc = np.random.default_rng(0).integers(-90_000, 90_000, (20_000, 2))
     for rounding, convert in (("floor", np.floor), ("truncate", np.trunc)):
-        found = bias_compensation(scale, Quant(1.0, 3), machine(rounding=rounding))
-        assert not found.exact.any()
+        compensation = bias_compensation(scale, Quant(1.0, 3), machine(rounding=rounding))
+        assert not compensation.exact.any()
         real = acc * scale + 3
         inside = (real > -127) & (real < 126)
-        got = convert((acc + found.offsets) * scale) + found.output_zero_point
+        got = convert((acc + compensation.offsets) * scale) + compensation.output_zero_point
         assert abs((got - real)[inside].mean()) < 0.03
         assert np.abs(got - real)[inside].max() <= 0.5 + scale.max()
         plain = convert(acc * scale) + 3
@@ -395,10 +397,10 @@ def test_other_roundings_need_nothing_and_per_op_decides() -> None:
 
 
 def test_an_offset_goes_as_far_as_the_accumulators() -> None:
-    found = bias_compensation(
+    compensation = bias_compensation(
         np.array([2.0**-10]), Quant(1.0, 0), machine(24, scale=POW2, rounding="floor"), peak=np.array([2**23 - 100])
     )  # fmt: skip
-    assert (found.offsets.tolist(), found.exact.tolist()) == ([99], [False])
+    assert (compensation.offsets.tolist(), compensation.exact.tolist()) == ([99], [False])
 
 
 def test_an_offset_that_moves_the_zero_point_and_overflows_is_refused() -> None:

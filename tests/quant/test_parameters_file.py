@@ -42,10 +42,10 @@ PARAMETERS = st.builds(
 def test_round_trip(tmp_path_factory, parameters: Parameters) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
     write_parameters(path, parameters)
-    found = read_parameters(path)
-    assert dict(found.tensors) == dict(parameters.tensors) and list(found.tensors) == list(parameters.tensors)
-    assert (found.observer, found.samples, found.data) == (parameters.observer, parameters.samples, parameters.data)
-    assert (found.model, found.hardware) == (parameters.model, parameters.hardware)
+    parsed = read_parameters(path)
+    assert dict(parsed.tensors) == dict(parameters.tensors) and list(parsed.tensors) == list(parameters.tensors)
+    assert (parsed.observer, parsed.samples, parsed.data) == (parameters.observer, parameters.samples, parameters.data)
+    assert (parsed.model, parsed.hardware) == (parameters.model, parameters.hardware)
 
 
 def test_text() -> None:
@@ -68,10 +68,10 @@ def test_text() -> None:
 def test_edits_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("version: 1\ntensors:\n  a: {low: -1, high: 1e1}\n  7:\n    scale: 1e-3\n    zero_point: 0\n")
-    found = read_parameters(path, tensors=["a", "7"], numerics=EDGE)
-    assert dict(found.tensors) == {"a": Range(-1.0, 10.0), "7": Quant(0.001, 0)}
-    assert found.quant("7", EDGE) == Quant(0.001, 0)
-    assert found.quant("a", EDGE) == activation_quant(Range(-1, 10), EDGE)
+    parsed = read_parameters(path, tensors=["a", "7"], numerics=EDGE)
+    assert dict(parsed.tensors) == {"a": Range(-1.0, 10.0), "7": Quant(0.001, 0)}
+    assert parsed.quant("7", EDGE) == Quant(0.001, 0)
+    assert parsed.quant("a", EDGE) == activation_quant(Range(-1, 10), EDGE)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,12 +213,12 @@ def test_faults(tmp_path: Path, text: str, faults: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "known", "absent", "ends"), [("int8", -128, 200, "-128 to 127"), ("uint8", 200, -128, "0 to 255")]
+    ("codes", "existing", "absent", "ends"), [("int8", -128, 200, "-128 to 127"), ("uint8", 200, -128, "0 to 255")]
 )
-def test_a_code_that_does_not_exist(codes: str, known: int, absent: int, ends: str, tmp_path: Path) -> None:
+def test_a_code_that_does_not_exist(codes: str, existing: int, absent: int, ends: str, tmp_path: Path) -> None:
     path, numerics = tmp_path / "p.yaml", machine(activation=codes)
-    path.write_text(f"version: 1\ntensors:\n  x: {{scale: 0.3, zero_point: {known}}}\n")
-    assert read_parameters(path, numerics=numerics).tensors == {"x": Quant(0.3, known)}
+    path.write_text(f"version: 1\ntensors:\n  x: {{scale: 0.3, zero_point: {existing}}}\n")
+    assert read_parameters(path, numerics=numerics).tensors == {"x": Quant(0.3, existing)}
     path.write_text(f"version: 1\ntensors:\n  x: {{scale: 0.3, zero_point: {absent}}}\n")
     with pytest.raises(ConfigError, match=rf"x\.zero_point: {absent} is no {codes} code; use {ends}$"):
         read_parameters(path, numerics=numerics)

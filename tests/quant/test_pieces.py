@@ -11,8 +11,10 @@ from quant.float_session import FloatSession, PlainModel
 from quant.piecewise_model import PiecewiseModel, tensor_bytes
 
 
-def branched() -> onnx.ModelProto:
-    """y = a if the sum of x is positive, else b, where a and b are made long before and read by the bodies alone."""
+def make_branched_model() -> onnx.ModelProto:
+    """Return a model of y = a if the sum of x is positive, else b.
+    Tensors a and b are computed long before, and only the branch bodies read them.
+    """
     yes, no = (
         onnx.helper.make_graph(
             [node("Neg", read, f"{read}_neg")], read, [], [onnx.helper.make_empty_tensor_value_info(f"{read}_neg")]
@@ -34,16 +36,16 @@ def test_pieces_compute_what_the_whole_does(held_bytes: int) -> None:
     proto = convolution_net()
     sample = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
     names = ["y", "x", "c", "d"]
-    whole = FloatSession(PlainModel(proto), names).run(sample)
+    expected_outputs = FloatSession(PlainModel(proto), names).run(sample)
     pieces = FloatSession(PiecewiseModel(proto, held_bytes), names, lean=True).run(sample)
-    for expected, found in zip(whole, pieces, strict=True):
-        assert np.allclose(expected, found, rtol=1e-5, atol=1e-6)
+    for expected, actual in zip(expected_outputs, pieces, strict=True):
+        assert np.allclose(expected, actual, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_what_a_body_reads_reaches_it(sign: int) -> None:
     x = sign * np.arange(4, dtype=np.float32)
-    (y,) = FloatSession(PiecewiseModel(branched(), 1), ["y"]).run({"x": x})
+    (y,) = FloatSession(PiecewiseModel(make_branched_model(), 1), ["y"]).run({"x": x})
     assert np.allclose(y, -np.maximum(x, 0) if sign > 0 else -np.exp(x))
 
 

@@ -47,8 +47,8 @@ def built(path: Path, hw: str = "edge16", **options: object) -> Build:
     return build(path, BuildOptions(hw, calibration=data, level=0, **options))  # type: ignore[arg-type]
 
 
-def quant_of(found: Build, tensor: str) -> Quant:
-    quant = next(t.quant for n, t in found.container.graph.types.items() if n.partition("@")[0] == tensor)
+def quant_of(compiled: Build, tensor: str) -> Quant:
+    quant = next(t.quant for n, t in compiled.container.graph.types.items() if n.partition("@")[0] == tensor)
     assert quant is not None
     return quant
 
@@ -57,11 +57,11 @@ def ends(quant: Quant) -> tuple[float, float]:
     return quant.scale * (-128 - quant.zero_point), quant.scale * (127 - quant.zero_point)
 
 
-def levels(path: Path, found: Build) -> float:
+def levels(path: Path, compiled: Build) -> float:
     """dB of the outputs on samples that were not calibrated on."""
     with np.load(path.with_name("c.npz")) as data:
         samples = [{"x": x} for x in data["x"][16:]]
-    real, chip = open_session(path), Session(found.container, backend="reference")
+    real, chip = open_session(path), Session(compiled.container, backend="reference")
     return sqnr_db(*(np.stack([s.run(None, x)[0] for x in samples]) for s in (real, chip)))
 
 
@@ -82,13 +82,15 @@ def test_codes_end_where_the_function_does(function: str, low: float, high: floa
 
 
 def test_what_is_cut_costs_no_code_of_the_output(tmp_path: Path) -> None:
-    """What lies far beyond is what the end's code is."""
+    """Check that values far beyond the range get the code of its end."""
     path = model(tmp_path, "y = Sigmoid(a)")
-    found = built(path)
-    y = quant_of(found, "y")
+    compiled = built(path)
+    y = quant_of(compiled, "y")
     with np.load(path.with_name("c.npz")) as data:
         sample = {"x": data["x"][0]}
-    real, got = (np.asarray(s.run(None, sample)[0]) for s in (open_session(path), Session(found.container, backend="reference")))
+    real, got = (
+        np.asarray(s.run(None, sample)[0]) for s in (open_session(path), Session(compiled.container, backend="reference"))
+    )
     tail = np.minimum(real, 1 - real) < 0.01 * y.scale
     assert tail.mean() > 0.2
     assert np.abs(real - got)[tail].max() <= 0.51 * y.scale
@@ -104,69 +106,76 @@ def test_what_is_cut_costs_no_code_of_the_output(tmp_path: Path) -> None:
 )
 def test_what_others_read_keeps_its_range(body: str, tmp_path: Path) -> None:
     channels = 16 if "Concat" in body else 8
-    found = built(model(tmp_path, body, outputs=f"float[1,{channels},16,16] y"))
-    assert ends(quant_of(found, "a"))[0] < -30
+    compiled = built(model(tmp_path, body, outputs=f"float[1,{channels},16,16] y"))
+    assert ends(quant_of(compiled, "a"))[0] < -30
 
 
 def test_an_output_keeps_its_range(tmp_path: Path) -> None:
-    found = built(model(tmp_path, "y = HardSwish(a)", outputs="float[1,8,16,16] y, float[1,8,16,16] a"))
-    assert ends(quant_of(found, "a"))[0] < -30
+    compiled = built(model(tmp_path, "y = HardSwish(a)", outputs="float[1,8,16,16] y, float[1,8,16,16] a"))
+    assert ends(quant_of(compiled, "a"))[0] < -30
 
 
 def test_a_given_scale_is_kept_and_a_given_range_is_not(tmp_path: Path) -> None:
     path = model(tmp_path, "y = Sigmoid(a)")
     lines = ["version: 1", "tensors:", "  x: {low: -3.0, high: 3.0}", "  y: {low: 0.0, high: 1.0}"]
-    for said, wide in (("{scale: 0.5, zero_point: 0}", True), ("{low: -64.0, high: 63.5}", False)):
-        (tmp_path / "p.yaml").write_text("\n".join([*lines, f"  a: {said}", ""]))
+    for entry, wide in (("{scale: 0.5, zero_point: 0}", True), ("{low: -64.0, high: 63.5}", False)):
+        (tmp_path / "p.yaml").write_text("\n".join([*lines, f"  a: {entry}", ""]))
         quant = quant_of(built(path, parameters=str(tmp_path / "p.yaml")), "a")
         assert (quant == Quant(0.5, 0)) == wide and (quant.scale < 0.06) != wide
 
 
 def test_no_report_takes_it_for_a_loss(tmp_path: Path) -> None:
     """Most of the values lie beyond the codes, and their reader has what it had."""
-    found = built(model(tmp_path, f"{SWISH} y = Conv(h, u)"), error_report=True)
-    assert found.errors is not None
-    row = next(r for r in found.errors.rows if r.tensor == "a")
+    compiled = built(model(tmp_path, f"{SWISH} y = Conv(h, u)"), error_report=True)
+    assert compiled.errors is not None
+    row = next(r for r in compiled.errors.rows if r.tensor == "a")
     assert row.own_db > 35 and row.clipped_share == 0
-    assert not any("outside the codes" in w for w in found.warnings)
+    assert not any("outside the codes" in w for w in compiled.warnings)
 
 
 def test_codes_are_finer_for_it(tmp_path: Path) -> None:
     """Half of the range tells a HardSwish nothing: the other half has twice the codes."""
     path = model(tmp_path, f"{SWISH} y = Conv(h, u)")
-    found = built(path)
-    (tmp_path / "p.yaml").write_text(plain_ranges(path, found))
-    assert levels(path, found) > levels(path, built(path, parameters=str(tmp_path / "p.yaml"))) + 1
+    compiled = built(path)
+    (tmp_path / "p.yaml").write_text(plain_ranges(path, compiled))
+    assert levels(path, compiled) > levels(path, built(path, parameters=str(tmp_path / "p.yaml"))) + 1
 
 
-def plain_ranges(path: Path, found: Build) -> str:
+def plain_ranges(path: Path, compiled: Build) -> str:
     """A parameters file with the scale of all that was seen."""
     with np.load(path.with_name("c.npz")) as data:
-        seen = np.concatenate([np.tensordot(weights(path), x[0], 1).ravel() for x in data["x"][:16]])
-    scale = float(seen.max() - seen.min()) / 255
-    said = {n: quant_of(found, n) for n in ("x", "h", "y")} | {"a": Quant(scale, round(-128 - seen.min() / scale))}
-    lines = [f"  {n}: {{scale: {q.scale!r}, zero_point: {q.zero_point}}}" for n, q in said.items()]
+        values = np.concatenate([np.tensordot(weights(path), x[0], 1).ravel() for x in data["x"][:16]])
+    scale = float(values.max() - values.min()) / 255
+    quant_by_tensor = {n: quant_of(compiled, n) for n in ("x", "h", "y")} | {
+        "a": Quant(scale, round(-128 - values.min() / scale))
+    }
+    lines = [f"  {n}: {{scale: {q.scale!r}, zero_point: {q.zero_point}}}" for n, q in quant_by_tensor.items()]
     return "\n".join(["version: 1", "tensors:", *lines, ""])
 
 
 def weights(path: Path) -> np.ndarray:
-    held = next(i for i in onnx.load(path).graph.initializer if i.name == "w")
-    return numpy_helper.to_array(held)[:, :, 0, 0]
+    initializer = next(i for i in onnx.load(path).graph.initializer if i.name == "w")
+    return numpy_helper.to_array(initializer)[:, :, 0, 0]
 
 
 def test_what_lies_further_than_was_seen_still_counts() -> None:
     """Silent from -6 to -4 and from 5 on: -8 is two beyond the end, 9 is none."""
-    silence = SaturationRange(low=-4.0, high=5.0, least=-6.0, most=np.inf)
+    saturation = SaturationRange(low=-4.0, high=5.0, least=-6.0, most=np.inf)
     x = np.array([-8, -6, -5, -4, 0, 5, 9], np.float32)
-    assert silence.clip_to_effective(x).tolist() == [-6, -4, -4, -4, 0, 5, 5] and silence.clip_to_effective(x).dtype == np.float32
+    assert (
+        saturation.clip_to_effective(x).tolist() == [-6, -4, -4, -4, 0, 5, 5]
+        and saturation.clip_to_effective(x).dtype == np.float32
+    )
 
 
 def test_a_range_that_is_too_short_is_named_as_ever(tmp_path: Path) -> None:
-    """Its reader is told by what the codes do not hold, whatever it is told by what they do."""
+    """Check that the report names a range that is too short by the values which the codes do not hold.
+    This is so whatever saturation the consumer has.
+    """
     path = model(tmp_path, f"{SWISH} y = Conv(h, u)")
-    found = built(path)
-    said = {n: q for n in ("x", "h", "y") if (q := quant_of(found, n))}
-    lines = [f"  {n}: {{scale: {q.scale!r}, zero_point: {q.zero_point}}}" for n, q in said.items()]
+    compiled = built(path)
+    quant_by_tensor = {n: q for n in ("x", "h", "y") if (q := quant_of(compiled, n))}
+    lines = [f"  {n}: {{scale: {q.scale!r}, zero_point: {q.zero_point}}}" for n, q in quant_by_tensor.items()]
     (tmp_path / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, "  a: {low: -20.0, high: 8.0}", ""]))
     spoiled = built(path, parameters=str(tmp_path / "p.yaml"), error_report=True)
     assert spoiled.errors is not None

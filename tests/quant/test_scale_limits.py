@@ -54,8 +54,8 @@ def test_scales_are_widened_until_the_machine_has_them(
     built = build(tmp_path / "m.onnx", BuildOptions(narrow, calibration=str(tmp_path / "c.npz")))
     one = {n: v[0] for n, v in feeds.items()}
     expected = open_session(str(tmp_path / "m.onnx")).run(None, one)
-    for real, found in zip(expected, Session(built.data).run(None, one), strict=True):
-        assert sqnr_db(real, found) > least_db
+    for real, actual in zip(expected, Session(built.data).run(None, one), strict=True):
+        assert sqnr_db(real, actual) > least_db
 
 
 CONVOLUTION = """
@@ -68,7 +68,9 @@ g (float[1,8,6,6] x) => (float[1,8,6,6] y) { y = Conv(x, w) }
 def test_scales_near_the_largest_shift_are_met_by_those_of_the_weights(
     shift_max: int, weight: float, least_db: float, tmp_path: Path
 ) -> None:
-    """At 9 the requantizations of edge16 that remain are 1, 2, 3 ... / 512, and those that this needs are about 1 of them."""
+    """Check scales where shift_max 9 leaves requantizations of edge16 of 1, 2, 3 ... / 512, and this network needs about one step
+    of them.
+    """
     machine = load_machine("edge16")
     data = json.loads(machine.chip.model_dump_json())
     data["numerics"]["scale"] |= {"multiplier_bits": 8, "shift_max": shift_max}

@@ -14,7 +14,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.runtime import Session
 
 MACHINES = {"wide32_w4a16": (), "transformer64": ("*=int16",)}
-APART = 1 / 64  # of every number drawn from the next quarter, where a step may be: some twenty codes
+MARGIN = 1 / 64  # of every number drawn from the next quarter, where a step may be: some twenty codes
 
 BODIES = {
     "Round": "y = Round(x)",
@@ -51,8 +51,8 @@ def level(machine: str, body: str, x: np.ndarray, folder: Path, opset: int = 18)
 @pytest.mark.parametrize("body", BODIES)
 def test_no_number_beside_a_step_is_another(machine: str, body: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
-    x = draw.integers(-36, 36, (5, 1, 512)) / 4 + draw.uniform(APART, 0.25 - APART, (5, 1, 512))
-    x = np.where(np.abs(x % 0.5 - 0.25) < APART, x + 2 * APART, x)
+    x = draw.integers(-36, 36, (5, 1, 512)) / 4 + draw.uniform(MARGIN, 0.25 - MARGIN, (5, 1, 512))
+    x = np.where(np.abs(x % 0.5 - 0.25) < MARGIN, x + 2 * MARGIN, x)
     assert level(machine, BODIES[body], x.astype(np.float32), tmp_path) >= 66  # a curve's table leaves this; no step, one
 
 

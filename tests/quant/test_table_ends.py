@@ -40,7 +40,7 @@ def wide(symmetric: bool) -> Machine:
 
 
 def built(machine: Machine, function: str, low: float, high: float, folder: Path) -> tuple[Build, np.ndarray]:
-    """Of y = function(x); x from low to high."""
+    """Build y = function(x) with x from low to high, and return the build with x."""
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1,8,16,16] x) => (float[1,8,16,16] y) {{ y = {function}(x) }}'
     onnx.save(parser.parse_model(text), folder / "m.onnx")
     x = np.linspace(low, high, 2048, dtype=np.float32).reshape(1, 8, 16, 16)
@@ -48,8 +48,8 @@ def built(machine: Machine, function: str, low: float, high: float, folder: Path
     return build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "c.npz"))), x
 
 
-def scales(found: Build) -> tuple[float, float]:
-    quants = {name.partition("@")[0]: t.quant for name, t in found.container.graph.types.items()}
+def scales(compiled: Build) -> tuple[float, float]:
+    quants = {name.partition("@")[0]: t.quant for name, t in compiled.container.graph.types.items()}
     x, y = quants["x"], quants["y"]
     assert x is not None and y is not None
     return x.scale, y.scale
@@ -68,9 +68,9 @@ def scales(found: Build) -> tuple[float, float]:
 def test_codes_at_the_ends_of_the_range_are_interpolated_as_others(
     symmetric: bool, function: str, low: float, high: float, tmp_path: Path
 ) -> None:
-    found, x = built(wide(symmetric), function, low, high, tmp_path)
-    x_scale, y_scale = scales(found)
-    (y,) = Session(found.container, backend="reference").run(["y"], {"x": x})
+    compiled, x = built(wide(symmetric), function, low, high, tmp_path)
+    x_scale, y_scale = scales(compiled)
+    (y,) = Session(compiled.container, backend="reference").run(["y"], {"x": x})
     f, slope, curvature = EXACT[function]
     real, segment = x.astype(np.float64), 128 * x_scale
     nearest = real - segment  # a line's error is that of the steepest curve that it spans
@@ -87,9 +87,9 @@ def test_codes_at_the_ends_of_the_range_are_interpolated_as_others(
 )
 def test_an_end_whose_neighbour_is_none_or_far_off_or_held_costs_no_codes(function: str, low: float, tmp_path: Path) -> None:
     """Below the least number lie a logarithm of zero, a square root of a negative number, one over half a code."""
-    found, _ = built(wide(True), function, low, 1.0, tmp_path)
+    compiled, _ = built(wide(True), function, low, 1.0, tmp_path)
     largest = max(abs(float(EXACT[function][0](v))) for v in (low, 1.0))
-    assert scales(found)[1] == pytest.approx(largest / 32767, rel=1e-3)
+    assert scales(compiled)[1] == pytest.approx(largest / 32767, rel=1e-3)
 
 
 def test_a_code_that_is_an_entry_needs_no_other() -> None:

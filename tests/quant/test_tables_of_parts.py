@@ -1,5 +1,9 @@
-"""An interpolated table is read at the numbers that occur: a part of a tensor has the scale of the whole, of which it may fill
-less than a step of the table, and a saturating function tells of few."""
+"""Check that an interpolated table is read at the numbers that occur.
+
+A part of a tensor has the scale of the whole, of which it may fill less than a step of the table. A saturating function
+depends on few
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ def level(machine: str, text: str, x: np.ndarray, folder: Path) -> tuple[float, 
     onnx.save(parser.parse_model(text), folder / "m.onnx")
     np.savez(folder / "c.npz", x=x[:-1])
     options = BuildOptions(machine, calibration=str(folder / "c.npz"), types=MACHINES[machine], repair="none")
-    made = build(folder / "m.onnx", options)
-    (y,) = Session(made.data, backend="reference").run(["y"], {"x": x[-1]})
+    build_result = build(folder / "m.onnx", options)
+    (y,) = Session(build_result.data, backend="reference").run(["y"], {"x": x[-1]})
     (real,) = open_session(str(folder / "m.onnx")).run(["y"], {"x": x[-1]})
     noise = np.sum((np.asarray(y, np.float64) - real) ** 2)
     return float(10 * np.log10(np.sum(np.asarray(real, np.float64) ** 2) / noise)), [
-        type(n.op).__name__ for n in made.container.graph.nodes
+        type(n.op).__name__ for n in build_result.container.graph.nodes
     ]
 
 
@@ -48,8 +52,8 @@ def test_a_function_of_a_part_is_as_fine_as_the_part(machine: str, body: str, le
     draw = np.random.default_rng(0)
     x = np.concatenate([draw.uniform(0, 640, (33, 1, 50, 4)), draw.beta(0.5, 3, (33, 1, 50, 1))], 3).astype(np.float32)
     x[:, :, 0] = 640, 640, 640, 640, 1  # each sample reaches the ends, so that none gets room
-    found, operators = level(machine, text, x, tmp_path)
-    assert found >= least
+    level_db, operators = level(machine, text, x, tmp_path)
+    assert level_db >= least
     if "Mul" in body:
         assert "Lookup" not in operators  # it is a change of scale
 
@@ -67,8 +71,8 @@ def test_a_function_that_ends_is_as_fine_as_its_input(machine: str, function: st
 def test_a_table_of_what_has_few_steps_too_many_stays_as_it_is(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,256] x) => (float[1,256] y) { y = Tanh(x) }"""
     x = np.random.default_rng(0).uniform(-8, 8, (17, 1, 256)).astype(np.float32)
-    found, operators = level("wide32_w4a16", text, x, tmp_path)
-    assert found >= 70 and operators == ["Lookup"]
+    level_db, operators = level("wide32_w4a16", text, x, tmp_path)
+    assert level_db >= 70 and operators == ["Lookup"]
 
 
 @pytest.mark.parametrize("function", ["Sqrt", "Asin"])

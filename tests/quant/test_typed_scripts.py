@@ -25,7 +25,7 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return run_script(SCRIPTS / script, *arguments)
 
 
-def typed(*types: str) -> list[str]:
+def make_type_options(*types: str) -> list[str]:
     return [part for one in types for part in ("--type", one)]
 
 
@@ -39,23 +39,26 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("more", [[], ["--observer", "mse"], ["--repair", "fast"]])
 def test_a_calibrated_file_says_the_types_that_were_asked_for(more: list[str], folder: Path) -> None:
-    asked = ("c_node=int16", "w2=int4")
+    overrides = ("c_node=int16", "w2=int4")
     net, data, parameters = folder / "net.onnx", folder / "c.npz", folder / "p.yaml"
-    done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, *more, *typed(*asked), "-o", parameters)
+    done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, *more, *make_type_options(*overrides), "-o", parameters)
     assert (done.returncode, done.stderr) == (0, "")
-    found = read_parameters(parameters)
-    assert found.types["r"] == CodeType.INT16 and set(found.types) <= {"c", "r"}  # the clamp is fused: r is what is made
-    assert found.weight_types == {"d_node": CodeType.INT4}
+    parameters_read = read_parameters(parameters)
+    assert parameters_read.types["r"] == CodeType.INT16 and set(parameters_read.types) <= {
+        "c",
+        "r",
+    }  # the clamp is fused: r is what is made
+    assert parameters_read.weight_types == {"d_node": CodeType.INT4}
     names = {"--observer": "observer", "--repair": "repair"}
-    options = BuildOptions(MACHINE, calibration=str(data), types=asked, **{names[more[0]]: more[1]} if more else {})  # type: ignore[arg-type]
+    options = BuildOptions(MACHINE, calibration=str(data), types=overrides, **{names[more[0]]: more[1]} if more else {})  # type: ignore[arg-type]
     assert build(net, BuildOptions(MACHINE, parameters=str(parameters))).data == build(net, options).data
 
 
 def test_steps_have_the_bounds_of_their_types(tmp_path: Path) -> None:
-    made = [node("LayerNormalization", "x g b", "y", axis=-1)]
+    nodes = [node("LayerNormalization", "x g b", "y", axis=-1)]
     constants = {"g": np.linspace(0.5, 2, 16, dtype=np.float32), "b": np.linspace(-1, 1, 16, dtype=np.float32)}
     net, data = tmp_path / "net.onnx", tmp_path / "c.npz"
-    onnx.save(model(made, {"x": [1, 4, 16]}, ["y"], constants), net)
+    onnx.save(model(nodes, {"x": [1, 4, 16]}, ["y"], constants), net)
     np.savez(data, x=np.random.default_rng(0).standard_normal((8, 4, 16)).astype(np.float32))
     line = (net, "--data", data, "--hw", MACHINE, "--type", "LayerNormalization=int16", "-o", tmp_path / "p.yaml")
     done = run("calibrate.py", *line)
@@ -89,11 +92,11 @@ def test_evaluation_is_of_the_types_that_were_asked_for(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", x=x)
     np.savez(tmp_path / "labelled.npz", x=x, y=np.zeros(8, np.int64))
     line = (tmp_path / "net.onnx", "--hw", MACHINE, "--npz", tmp_path / "labelled.npz", "--calib", tmp_path / "c.npz")
-    plain, fine = (run("evaluate.py", *line, *typed(*types)) for types in ((), ("x=int16", "y=int16")))
+    plain, fine = (run("evaluate.py", *line, *make_type_options(*types)) for types in ((), ("x=int16", "y=int16")))
     assert (plain.returncode, fine.returncode, fine.stderr) == (0, 0, "")
     decibels = [float(done.stdout.split("logits ")[1].split(" dB")[0]) for done in (plain, fine)]
     assert decibels[1] > decibels[0] + 30
-    refused = run("evaluate.py", *line, *typed("z=int16"))
+    refused = run("evaluate.py", *line, *make_type_options("z=int16"))
     assert refused.returncode == 2 and refused.stderr.startswith("--type z=int16: the chip holds no such tensor")
 
 
@@ -107,8 +110,8 @@ def test_encodings_hold_types_of_activations(folder: Path) -> None:
     assert built[0].data == built[1].data
     assert "int16" in {t.dtype for t in built[1].container.graph.types.values() if t.quant is not None}
     done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, "--type", "w2=int4", "-o", folder / "w.encodings")
-    said = f"-o {folder}/w.encodings: encodings cannot say types of weights, or wide ones; give -o params.yaml\n"
-    assert (done.returncode, done.stderr) == (2, said)
+    message = f"-o {folder}/w.encodings: encodings cannot say types of weights, or wide ones; give -o params.yaml\n"
+    assert (done.returncode, done.stderr) == (2, message)
 
 
 @pytest.fixture
@@ -123,22 +126,29 @@ def encoded(tmp_path: Path) -> Path:
 
 
 def test_encodings_have_the_width_of_each_tensors_own_codes(encoded: Path) -> None:
-    """Also of those that nobody asked for: what a recurrent layer keeps has 16 bits, and room for other sequences."""
-    found = json.loads((encoded / "p.encodings").read_text())["activation_encodings"]
-    assert {found[name][0]["bitwidth"] for name in ("Y: cell", "Y")} == {16}
-    own = BuildOptions(MACHINE, calibration=str(encoded / "c.npz"), repair="none")
-    options = (own, BuildOptions(MACHINE, parameters=str(encoded / "p.encodings")))
+    """Check that tensors without an override have their own width too: the state of a recurrent layer has 16 bits and room for
+    other sequences.
+    """
+    entries = json.loads((encoded / "p.encodings").read_text())["activation_encodings"]
+    assert {entries[name][0]["bitwidth"] for name in ("Y: cell", "Y")} == {16}
+    calibrated = BuildOptions(MACHINE, calibration=str(encoded / "c.npz"), repair="none")
+    options = (calibrated, BuildOptions(MACHINE, parameters=str(encoded / "p.encodings")))
     first, second = (build(encoded / "net.onnx", o).container.graph.types for o in options)
-    shown = [{n: (t.dtype, float(np.float32(t.quant.scale))) for n, t in found.items() if t.quant} for found in (first, second)]
+    shown = [
+        {n: (t.dtype, float(np.float32(t.quant.scale))) for n, t in entries.items() if t.quant} for entries in (first, second)
+    ]
     assert shown[0] == shown[1]
 
 
 def test_a_scale_of_other_codes_than_the_builds_is_taken_as_its_range(encoded: Path) -> None:
-    found = json.loads((encoded / "p.encodings").read_text())
-    for (entry,) in found["activation_encodings"].values():
+    encodings = json.loads((encoded / "p.encodings").read_text())
+    for (entry,) in encodings["activation_encodings"].values():
         scale = (entry["max"] - entry["min"]) / 255
         entry |= {"bitwidth": 8, "scale": scale, "offset": round(entry["min"] / scale)}
-    (encoded / "p.encodings").write_text(json.dumps(found))
-    made = build(encoded / "net.onnx", BuildOptions(MACHINE, str(encoded / "c.npz"), str(encoded / "p.encodings")))
-    (cell,) = {t.quant.scale for n, t in made.container.graph.types.items() if n.startswith("Y: cell, step") and t.quant}
-    assert cell < found["activation_encodings"]["Y: cell"][0]["scale"] / 100 and made.figures["outputs"][0]["sqnr_db"] > 35
+    (encoded / "p.encodings").write_text(json.dumps(encodings))
+    build_result = build(encoded / "net.onnx", BuildOptions(MACHINE, str(encoded / "c.npz"), str(encoded / "p.encodings")))
+    (cell,) = {t.quant.scale for n, t in build_result.container.graph.types.items() if n.startswith("Y: cell, step") and t.quant}
+    assert (
+        cell < encodings["activation_encodings"]["Y: cell"][0]["scale"] / 100
+        and build_result.figures["outputs"][0]["sqnr_db"] > 35
+    )

@@ -31,7 +31,7 @@ Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("codes", "u1", BLOCK // 2)])  # of
 Q8_0 = np.dtype([("d", "<f2"), ("codes", "i1", BLOCK)])
 
 
-def grouped(weight: str = "int4", bits: int = 8, minimum: int = 16, **changes: Any) -> Numerics:
+def make_grouped_numerics(weight: str = "int4", bits: int = 8, minimum: int = 16, **changes: Any) -> Numerics:
     form = GroupForm((BLOCK,), bits, minimum)
     return Numerics(
         **{"activation": CodeType.INT16, "weight": CodeType(weight), "accumulator_bits": 64, "groups": form} | changes
@@ -42,15 +42,15 @@ def q4_1_blocks(w: np.ndarray) -> np.ndarray:
     """float[o, k] -> Q4_1[o, k / 32], as ggml's quantize_row_q4_1 makes them."""
     blocks = w.reshape(len(w), -1, BLOCK).astype(np.float32)
     low, high = blocks.min(2), blocks.max(2)
-    found = np.zeros(blocks.shape[:2], Q4_1)
-    found["d"], found["m"] = (high - low) / 15, low
+    blocks_q4_1 = np.zeros(blocks.shape[:2], Q4_1)
+    blocks_q4_1["d"], blocks_q4_1["m"] = (high - low) / 15, low
     step = np.where(high > low, (high - low) / 15, 1)[..., None]
     codes = np.minimum(15, ((blocks - low[..., None]) / step + 0.5).astype(np.uint8))
-    found["codes"] = codes[..., : BLOCK // 2] | (codes[..., BLOCK // 2 :] << 4)
-    return found
+    blocks_q4_1["codes"] = codes[..., : BLOCK // 2] | (codes[..., BLOCK // 2 :] << 4)
+    return blocks_q4_1
 
 
-def held_q4_1(blocks: np.ndarray) -> tuple[FileWeightGroups, np.ndarray]:
+def unpack_q4_1(blocks: np.ndarray) -> tuple[FileWeightGroups, np.ndarray]:
     """Codes, scales and minima; and the real weights."""
     low, high = blocks["codes"] & 15, blocks["codes"] >> 4
     codes = np.concatenate([low, high], 2).astype(np.int64)
@@ -59,8 +59,8 @@ def held_q4_1(blocks: np.ndarray) -> tuple[FileWeightGroups, np.ndarray]:
     return FileWeightGroups(codes.reshape(len(codes), -1), d, m, BLOCK), real.reshape(len(codes), -1)
 
 
-def db(wanted: np.ndarray, found: np.ndarray) -> float:
-    return float(10 * np.log10(np.sum(wanted**2) / np.sum((found - wanted) ** 2)))
+def db(expected: np.ndarray, actual: np.ndarray) -> float:
+    return float(10 * np.log10(np.sum(expected**2) / np.sum((actual - expected) ** 2)))
 
 
 def weights(o: int, k: int, seed: int = 0) -> np.ndarray:
@@ -71,75 +71,79 @@ def weights(o: int, k: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(("bits", "floor"), [(8, 45), (16, 70)])
 def test_a_product_of_q4_1_is_that_of_the_real_weights(bits: int, floor: float) -> None:
-    given, real = held_q4_1(q4_1_blocks(weights(1536, 576)))
-    numerics = grouped(bits=bits)
-    held = quantize_file_groups(given, real.shape, numerics)
-    assert held is not None
+    file_groups, real = unpack_q4_1(q4_1_blocks(weights(1536, 576)))
+    numerics = make_grouped_numerics(bits=bits)
+    weight = quantize_file_groups(file_groups, real.shape, numerics)
+    assert weight is not None
     x = np.random.default_rng(5).normal(0, 1, (24, 576))
     s_x, y = np.abs(x).max() / 32767, x @ real.T
     codes, s_y = np.rint(x / s_x).astype(np.int16), np.abs(y).max() / 32767
-    found = bias_quant(None, real, held, Quant(s_x, 0), numerics)
-    sums = matmul(codes, np.ascontiguousarray(found.weight.whole.T), accumulator_bits=64)
-    requant = make_requant(s_x * found.weight.scales / s_y, ScaleForm(), numerics.rounding, low=-32768, high=32767)
+    bias_codes = bias_quant(None, real, weight, Quant(s_x, 0), numerics)
+    sums = matmul(codes, np.ascontiguousarray(bias_codes.weight.integers.T), accumulator_bits=64)
+    requant = make_requant(s_x * bias_codes.weight.scales / s_y, ScaleForm(), numerics.rounding, low=-32768, high=32767)
     out = requantize(sums, requant, np.dtype(np.int16)) * s_y
-    exact = x @ found.weight.dequantized().T
-    assert not found.enlarged
+    exact = x @ bias_codes.weight.dequantize().T
+    assert not bias_codes.enlarged
     assert db(exact, out) > 70  # of what is held, int16's rounding alone
     assert db(y, out) > floor  # of the file's weights, by as many bits as its scales are held in
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16])
 def test_scales_and_minima_are_as_near_as_their_bits(bits: int) -> None:
-    given, real = held_q4_1(q4_1_blocks(weights(64, 192)))
-    held = quantize_file_groups(given, real.shape, grouped(bits=bits))
-    assert held is not None and held.groups is not None and held.scaling == WeightScaling(0, BLOCK)
-    assert np.array_equal(held.codes, given.codes - 8)
-    assert int(held.groups.scales.max()) < 1 << bits
-    lost = np.abs(held.dequantized() - real)  # half a step of the scale at each code, and half of one for the minimum
-    assert (lost <= held.scales[:, None] * (0.5 * np.abs(held.codes) + 0.5) * (1 + 1e-9)).all()
+    file_groups, real = unpack_q4_1(q4_1_blocks(weights(64, 192)))
+    weight = quantize_file_groups(file_groups, real.shape, make_grouped_numerics(bits=bits))
+    assert weight is not None and weight.groups is not None and weight.scaling == WeightScaling(0, BLOCK)
+    assert np.array_equal(weight.codes, file_groups.codes - 8)
+    assert int(weight.groups.scales.max()) < 1 << bits
+    lost = np.abs(weight.dequantize() - real)  # half a step of the scale at each code, and half of one for the minimum
+    assert (lost <= weight.scales[:, None] * (0.5 * np.abs(weight.codes) + 0.5) * (1 + 1e-9)).all()
 
 
 def test_q8_0_is_held_by_its_codes() -> None:
     w = weights(16, 96)
     blocks = w.reshape(16, 3, BLOCK)
-    found = np.zeros((16, 3), Q8_0)
-    found["d"] = np.abs(blocks).max(2) / 127
-    found["codes"] = np.rint(blocks / found["d"].astype(np.float64)[..., None])
-    given = FileWeightGroups(found["codes"].reshape(16, 96).astype(np.int64), found["d"].astype(np.float64), None, BLOCK)
-    held = quantize_file_groups(given, w.shape, grouped("int8", 16, 0))
-    assert held is not None and held.groups is not None and held.groups.minima is None
-    assert np.array_equal(held.codes, given.codes)
-    real = given.codes * np.repeat(given.scales, BLOCK, 1)
-    assert db(real, held.dequantized()) > 85
+    blocks_q8_0 = np.zeros((16, 3), Q8_0)
+    blocks_q8_0["d"] = np.abs(blocks).max(2) / 127
+    blocks_q8_0["codes"] = np.rint(blocks / blocks_q8_0["d"].astype(np.float64)[..., None])
+    file_groups = FileWeightGroups(
+        blocks_q8_0["codes"].reshape(16, 96).astype(np.int64), blocks_q8_0["d"].astype(np.float64), None, BLOCK
+    )
+    weight = quantize_file_groups(file_groups, w.shape, make_grouped_numerics("int8", 16, 0))
+    assert weight is not None and weight.groups is not None and weight.groups.minima is None
+    assert np.array_equal(weight.codes, file_groups.codes)
+    real = file_groups.codes * np.repeat(file_groups.scales, BLOCK, 1)
+    assert db(real, weight.dequantize()) > 85
 
 
 def test_zero_points_with_fractions_are_minima() -> None:
     rng = np.random.default_rng(3)
     codes, d, z = rng.integers(0, 16, (8, 64)), rng.uniform(0.5, 1, (8, 2)), rng.uniform(0, 15, (8, 2))
-    held = quantize_file_groups(FileWeightGroups(codes, d, -d * z, BLOCK), codes.shape, grouped(bits=16))
-    assert held is not None
-    assert db((codes - np.repeat(z, BLOCK, 1)) * np.repeat(d, BLOCK, 1), held.dequantized()) > 75
+    weight = quantize_file_groups(FileWeightGroups(codes, d, -d * z, BLOCK), codes.shape, make_grouped_numerics(bits=16))
+    assert weight is not None
+    assert db((codes - np.repeat(z, BLOCK, 1)) * np.repeat(d, BLOCK, 1), weight.dequantize()) > 75
 
 
 def test_what_a_machine_cannot_hold_is_not_taken() -> None:
     d, ones = np.ones((1, 1)), np.ones((1, 1))
     wide = FileWeightGroups(np.arange(32)[None], d, None, BLOCK)
-    assert quantize_file_groups(wide, (1, 32), grouped()) is None  # 5 bits of codes
+    assert quantize_file_groups(wide, (1, 32), make_grouped_numerics()) is None  # 5 bits of codes
     shifted = FileWeightGroups(np.arange(32)[None] % 16, d, None, BLOCK)
-    assert quantize_file_groups(shifted, (1, 32), grouped()) is not None
-    assert quantize_file_groups(shifted, (1, 32), grouped(minimum=0)) is None  # 0 to 15 is -8 to 7 and a minimum
+    assert quantize_file_groups(shifted, (1, 32), make_grouped_numerics()) is not None
+    assert quantize_file_groups(shifted, (1, 32), make_grouped_numerics(minimum=0)) is None  # 0 to 15 is -8 to 7 and a minimum
     signed = FileWeightGroups(np.arange(32)[None] % 16 - 8, d, None, BLOCK)
-    assert quantize_file_groups(signed, (1, 32), grouped(minimum=0)) is not None
-    assert quantize_file_groups(replace(signed, minima=ones), (1, 32), grouped(minimum=0)) is None
-    assert quantize_file_groups(replace(signed, size=64), (1, 32), grouped()) is None
-    assert quantize_file_groups(signed, (1, 32), grouped(groups=None)) is None
+    assert quantize_file_groups(signed, (1, 32), make_grouped_numerics(minimum=0)) is not None
+    assert quantize_file_groups(replace(signed, minima=ones), (1, 32), make_grouped_numerics(minimum=0)) is None
+    assert quantize_file_groups(replace(signed, size=64), (1, 32), make_grouped_numerics()) is None
+    assert quantize_file_groups(signed, (1, 32), make_grouped_numerics(groups=None)) is None
 
 
 def test_a_scale_below_zero_turns_the_codes() -> None:
     codes = np.arange(-7, 8).repeat(3)[None, :32]
-    held = quantize_file_groups(FileWeightGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, grouped(minimum=0))
-    assert held is not None
-    np.testing.assert_allclose(held.dequantized(), codes * -0.5)
+    weight = quantize_file_groups(
+        FileWeightGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, make_grouped_numerics(minimum=0)
+    )
+    assert weight is not None
+    np.testing.assert_allclose(weight.dequantize(), codes * -0.5)
 
 
 CASES = st.tuples(
@@ -160,63 +164,63 @@ def test_groups_from_float(case: tuple[Any, ...]) -> None:
     rng = np.random.default_rng(seed)
     w = rng.normal(0, 1, (5, k)) * np.exp(rng.normal(0, 1, (5, 1))) + rng.normal(0, 0.3)
     w[0] = 0
-    numerics = grouped(weight, bits, minimum, scale=ScaleForm(kind), weights_per_channel=each)
-    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS, method="minmax")
+    numerics = make_grouped_numerics(weight, bits, minimum, scale=ScaleForm(kind), weights_per_channel=each)
+    group_weight = weight_quant(w, 0, numerics, scaling=IN_GROUPS, method="minmax")
     first, last = weight_code_range(numerics.weight)
-    assert held.groups is not None and held.groups.scales.shape == (5, -(-k // BLOCK))
-    assert held.scales.shape == (5 if each else 1,)
-    assert first <= held.codes.min() and held.codes.max() <= last
-    assert held.groups.scales.max() <= (1 << bits) - 1
-    assert (held.groups.minima is None) == (minimum == 0)
+    assert group_weight.groups is not None and group_weight.groups.scales.shape == (5, -(-k // BLOCK))
+    assert group_weight.scales.shape == (5 if each else 1,)
+    assert first <= group_weight.codes.min() and group_weight.codes.max() <= last
+    assert group_weight.groups.scales.max() <= (1 << bits) - 1
+    assert (group_weight.groups.minima is None) == (minimum == 0)
     if kind == "pow2":
-        assert (np.frexp(held.scales)[0] == 0.5).all()
-    steps = np.repeat(held.groups.scales, BLOCK, 1)[:, :k] * held.scales[:, None]
-    step = held.scales[:, None]
+        assert (np.frexp(group_weight.scales)[0] == 0.5).all()
+    steps = np.repeat(group_weight.groups.scales, BLOCK, 1)[:, :k] * group_weight.scales[:, None]
+    step = group_weight.scales[:, None]
     # half a step of the group; a scale that was rounded down moves the outermost code by half a step of the channel each
-    assert (np.abs(held.dequantized() - w) <= 0.5 * steps + 0.5 * step * (last - first + 1) + 1e-12).all()
-    assert not held.dequantized()[0].any()
+    assert (np.abs(group_weight.dequantize() - w) <= 0.5 * steps + 0.5 * step * (last - first + 1) + 1e-12).all()
+    assert not group_weight.dequantize()[0].any()
 
 
 def test_groups_lose_less_than_channels() -> None:
     w = weights(64, 576)
     lost = {}
     for name, numerics, scaling in (
-        ("channel", grouped(), None),
-        ("symmetric", grouped(minimum=0), IN_GROUPS),
-        ("minima", grouped(), IN_GROUPS),
+        ("channel", make_grouped_numerics(), None),
+        ("symmetric", make_grouped_numerics(minimum=0), IN_GROUPS),
+        ("minima", make_grouped_numerics(), IN_GROUPS),
     ):
-        lost[name] = db(w, weight_quant(w, 0, numerics, scaling=scaling).dequantized())
+        lost[name] = db(w, weight_quant(w, 0, numerics, scaling=scaling).dequantize())
     assert lost["channel"] + 3 < lost["symmetric"] < lost["minima"]
 
 
 def test_other_scales_keep_what_groups_mean() -> None:
-    w, numerics = weights(8, 96), grouped(bits=16)
-    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
-    grown = requantize_weight(w, held, held.scales * 3, numerics)
-    assert grown.groups is not None and held.groups is not None
-    assert np.abs(grown.groups.scales - held.groups.scales / 3).max() <= 0.5
-    assert db(held.dequantized(), grown.dequantized()) > 60
-    assert expressible_weight(w, held, 1.0, numerics) is held
+    w, numerics = weights(8, 96), make_grouped_numerics(bits=16)
+    weight = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
+    grown = requantize_weight(w, weight, weight.scales * 3, numerics)
+    assert grown.groups is not None and weight.groups is not None
+    assert np.abs(grown.groups.scales - weight.groups.scales / 3).max() <= 0.5
+    assert db(weight.dequantize(), grown.dequantize()) > 60
+    assert expressible_weight(w, weight, 1.0, numerics) is weight
 
 
 def test_narrow_accumulators_take_bits_of_the_scales() -> None:
     w = np.full((2, 64), 0.5)
-    numerics = grouped("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=28)
-    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
-    found = bias_quant(None, w, held, Quant(0.1, 0), numerics)
-    assert found.enlarged and found.peak.max() <= numerics.largest_sum
-    np.testing.assert_allclose(found.weight.dequantized(), w, rtol=0.01)
-    narrow = grouped("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=20)
+    numerics = make_grouped_numerics("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=28)
+    weight = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
+    bias_codes = bias_quant(None, w, weight, Quant(0.1, 0), numerics)
+    assert bias_codes.enlarged and bias_codes.peak.max() <= numerics.largest_sum
+    np.testing.assert_allclose(bias_codes.weight.dequantize(), w, rtol=0.01)
+    narrow = make_grouped_numerics("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=20)
     with pytest.raises(CompileError, match=r"shrinking the scales of its groups to fit would cost 9\.0 of their 8 bits"):
-        bias_quant(None, w, held, Quant(0.1, 0), narrow, name="fc")
+        bias_quant(None, w, weight, Quant(0.1, 0), narrow, name="fc")
 
 
 def test_a_bias_beside_groups_may_be_wider() -> None:
-    w, numerics = weights(4, 64), grouped(bits=16, accumulator_bits=48)
-    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
-    found = bias_quant(np.full(4, 3.0), w, held, Quant(1e-4, 0), numerics)
-    assert not found.enlarged and found.codes.min() > 2**31
-    np.testing.assert_allclose(found.codes * 1e-4 * held.scales, 3.0)
+    w, numerics = weights(4, 64), make_grouped_numerics(bits=16, accumulator_bits=48)
+    weight = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
+    bias_codes = bias_quant(np.full(4, 3.0), w, weight, Quant(1e-4, 0), numerics)
+    assert not bias_codes.enlarged and bias_codes.codes.min() > 2**31
+    np.testing.assert_allclose(bias_codes.codes * 1e-4 * weight.scales, 3.0)
 
 
 @pytest.mark.parametrize("minimum_bits", [0, 12])
@@ -226,9 +230,9 @@ def test_rows_of_two_quantizations(minimum_bits: int) -> None:
     w = rng.standard_normal((5, 1, 1, 40))
     one, other = (weight_quant(x, 0, numerics, scaling=WeightScaling(0, 16)) for x in (w, 3 * w + 0.5))
     first = np.array([True, False, False, True, False])
-    found = chosen_rows(first, one, other).dequantized()
-    assert np.array_equal(found, np.where(first[:, None, None, None], one.dequantized(), other.dequantized()))
-    assert (one.dequantized() != other.dequantized()).any((1, 2, 3)).all()
+    rows = chosen_rows(first, one, other).dequantize()
+    assert np.array_equal(rows, np.where(first[:, None, None, None], one.dequantize(), other.dequantize()))
+    assert (one.dequantize() != other.dequantize()).any((1, 2, 3)).all()
 
 
 @pytest.mark.parametrize("minimum_bits", [0, 12])

@@ -30,14 +30,14 @@ def test_round_trip(tmp_path: Path) -> None:
     text = render_parameters(parameters)
     assert '  "d": {scales: 64}\n' in text and '  "a": {scales: tensor}\n' in text
     (tmp_path / "p.yaml").write_text(text)
-    found = read_parameters(tmp_path / "p.yaml", layers=lambda: list(SCALINGS), numerics=GROUPED)
-    assert dict(found.weights) == SCALINGS
-    assert {n: p.scaling for n, p in found.quantization.layers.items()} == SCALINGS
+    parsed = read_parameters(tmp_path / "p.yaml", layers=lambda: list(SCALINGS), numerics=GROUPED)
+    assert dict(parsed.weights) == SCALINGS
+    assert {n: p.scaling for n, p in parsed.quantization.layers.items()} == SCALINGS
     assert "weights:" not in render_parameters(Parameters({"x": Range(-1.0, 1.0)}))
 
 
 @pytest.mark.parametrize(
-    ("line", "numerics", "said"),
+    ("line", "numerics", "message"),
     [
         (
             "  fc: {scales: 64}\n",
@@ -56,11 +56,11 @@ def test_round_trip(tmp_path: Path) -> None:
         ("  fc: {group: 32}\n", GROUPED, "weights.fc.group"),
     ],
 )
-def test_faults_have_their_line(tmp_path: Path, line: str, numerics: Numerics, said: str) -> None:
+def test_faults_have_their_line(tmp_path: Path, line: str, numerics: Numerics, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_parameters(written(tmp_path / "p.yaml", line), layers=lambda: ["fc", "first"], numerics=numerics)
     assert all(f.startswith(f"{tmp_path}/p.yaml:3: ") for f in caught.value.faults)
-    assert said in "\n".join(caught.value.faults), caught.value.faults
+    assert message in "\n".join(caught.value.faults), caught.value.faults
 
 
 def test_codes_that_repair_chose_have_their_scales(tmp_path: Path) -> None:

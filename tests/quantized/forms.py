@@ -59,5 +59,5 @@ def float32_machine() -> Machine:
 def on_kernels(model: onnx.ModelProto, feeds: dict[str, np.ndarray], *, fused: bool = True) -> Sequence[Any]:
     """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is. fused: else
     node by node."""
-    found: Sequence[Any] = comparing().on_kernels(model, feeds, fused=fused)
-    return found
+    outputs: Sequence[Any] = comparing().on_kernels(model, feeds, fused=fused)
+    return outputs

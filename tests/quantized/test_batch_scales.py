@@ -33,31 +33,33 @@ CASES: dict[str, tuple[Shape, Shape, int, bool]] = {  # x, the constant, the dim
 }
 
 
-def file_of(x: Shape, w: Shape, axis: int, left: bool, folder: Path) -> onnx.ModelProto:
+def file_of(x: Shape, w: Shape, axis: int, constant_is_first: bool, folder: Path) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
-    y = np.matmul(np.zeros(w if left else x), np.zeros(x if left else w)).shape
+    y = np.matmul(np.zeros(w if constant_is_first else x), np.zeros(x if constant_is_first else w)).shape
     shapes = {k: ",".join(map(str, v)) for k, v in {"x": x, "y": y}.items()}
-    proto = onnx.parser.parse_model(TEXT.format(**shapes, step=STEP, axis=axis, operands="e, d" if left else "d, e"))
-    held = {
+    proto = onnx.parser.parse_model(TEXT.format(**shapes, step=STEP, axis=axis, operands="e, d" if constant_is_first else "d, e"))
+    constants = {
         "w": rng.integers(-63, 64, w).astype(np.int8),
         "t": np.geomspace(0.002, 0.05, w[axis]).astype(np.float32),
     }
-    proto.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in held.items())
+    proto.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in constants.items())
     onnx.save(proto, folder / "m.onnx")
     return proto
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_files_codes_are_kept(case: str, tmp_path: Path) -> None:
-    """Where the machine rounded them anew to one scale, a third of the outputs were up to five steps off."""
+    """Check that the file's codes are kept.
+    When the machine requantized them to one scale, a third of the outputs were up to five steps off.
+    """
     proto = file_of(*CASES[case], tmp_path)
     x = np.random.default_rng(1).normal(size=CASES[case][0]).astype(np.float32)
     np.save(tmp_path / "x.npy", x[None])
     built = build(tmp_path / "m.onnx", BuildOptions(float32_machine(), calibration=str(tmp_path / "x.npy")))
     assert built.figures["host"]["macs"] == 0
     assert not [n for n in built.notes if "rounded anew" in n]
-    (wanted,), (got,) = on_kernels(proto, {"x": x}, fused=False), Session(built.data, backend="reference").run(None, {"x": x})
-    off = np.abs(np.rint((np.asarray(wanted, np.float64) - got) / STEP))
+    (expected,), (got,) = on_kernels(proto, {"x": x}, fused=False), Session(built.data, backend="reference").run(None, {"x": x})
+    off = np.abs(np.rint((np.asarray(expected, np.float64) - got) / STEP))
     assert off.max() <= 1 and np.mean(off > 0) <= 0.02, (off.max(), np.mean(off > 0))
 
 

@@ -12,7 +12,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Quant
 from toolchain.ops.elementwise.integer import IntegerBinary
 
-GIVEN = Quant(0.0625, -3)
+FILE_QUANT = Quant(0.0625, -3)
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,4,6,6] x) => (float[n,m,a,b] y)
@@ -45,5 +45,5 @@ def test_what_is_moved_has_the_scale_given_behind_the_move(move: str, tmp_path: 
     built = build(tmp_path / "m.onnx", BuildOptions("edge16"))
     graph = built.container.graph
     add = next(n for n in graph.nodes if isinstance(n.op, IntegerBinary))
-    assert graph.types[add.outputs[0]].quant == GIVEN
+    assert graph.types[add.outputs[0]].quant == FILE_QUANT
     assert sum(isinstance(n.op, IntegerBinary) for n in graph.nodes) == 1  # nothing is rounded again

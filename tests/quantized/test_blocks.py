@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.test_weights_in_groups import Make, make, saved
+from tests.test_weights_in_groups import Make, make, save_model
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -23,7 +23,12 @@ FLAT = "sizes: [32], scale_bits: 16"
 
 
 class Blocks(NamedTuple):
-    """codes: uint8[n, k] of 4 bits; scales: float32[n, g]; points: float32[n, g]; real = scale (code - point)."""
+    """A set of weights in blocks, real = scale (code - point).
+
+    `codes`: uint8[n, k] of 4 bits.
+    `scales`: float32[n, g].
+    `points`: float32[n, g].
+    """
 
     codes: np.ndarray
     scales: np.ndarray
@@ -47,7 +52,7 @@ def blocks(kind: str, n: int = N, k: int = K) -> Blocks:
     return Blocks(codes, scales.astype(np.float32), points.astype(np.float32))
 
 
-def packed(codes: np.ndarray) -> np.ndarray:
+def pack_codes(codes: np.ndarray) -> np.ndarray:
     """uint8[n, k] of 4 bits -> two a byte, low bits first."""
     padded = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
     return (padded[:, 0::2] | (padded[:, 1::2] << 4)).astype(np.uint8)
@@ -56,17 +61,17 @@ def packed(codes: np.ndarray) -> np.ndarray:
 def n_bits(b: Blocks, path: Path, rows: int = ROWS) -> Path:
     """com.microsoft.MatMulNBits; zero points of 4 bits where they are whole, else float."""
     (n, k), count = b.codes.shape, b.scales.shape[1]
-    whole = np.pad(b.codes, ((0, 0), (0, count * BLOCK - k)))
+    padded = np.pad(b.codes, ((0, 0), (0, count * BLOCK - k)))
     points = b.points.reshape(-1)
     if (b.points == np.rint(b.points)).all():
-        points = packed(b.points.astype(np.uint8)).reshape(-1)
-    constants = {"w": packed(whole).reshape(n, count, BLOCK // 2), "s": b.scales.reshape(-1), "z": points}
+        points = pack_codes(b.points.astype(np.uint8)).reshape(-1)
+    constants = {"w": pack_codes(padded).reshape(n, count, BLOCK // 2), "s": b.scales.reshape(-1), "z": points}
     attributes: dict[str, Any] = {"K": k, "N": n, "bits": 4, "block_size": BLOCK}
     node = helper.make_node("MatMulNBits", ["x", "w", "s", "z"], ["y"], name="y", domain="com.microsoft", **attributes)
-    return saved([node], constants, [rows, k], path)
+    return save_model([node], constants, [rows, k], path)
 
 
-def dequantized(b: Blocks, path: Path, form: str) -> Path:
+def save_dequantized(b: Blocks, path: Path, form: str) -> Path:
     """DequantizeLinear with blocks in front of a product; form: how the weights lie, and what reads them."""
     codes, scales, points = b.codes, b.scales, b.points.astype(np.uint8)
     axis, shape = 1, [ROWS, K]
@@ -83,7 +88,7 @@ def dequantized(b: Blocks, path: Path, form: str) -> Path:
         op = {"matmul": "MatMul", "gemm": "Gemm", "conv": "Conv"}[form]
         attributes: dict[str, Any] = {"transB": 1} if form == "gemm" else {}
         nodes += [helper.make_node(op, ["x", "w"], ["y"], name="y", **attributes)]
-    return saved(nodes, constants, shape, path)
+    return save_model(nodes, constants, shape, path)
 
 
 def run(path: Path, machine: Machine, *types: str) -> tuple[IntegerConvolution, np.ndarray, float]:
@@ -94,14 +99,14 @@ def run(path: Path, machine: Machine, *types: str) -> tuple[IntegerConvolution, 
     session = onnxruntime.InferenceSession(str(path), options)
     x = np.random.default_rng(3).normal(0, 1, session.get_inputs()[0].shape).astype(np.float32)
     np.savez(path.with_name("calib.npz"), x=x[None])
-    made = build(path, BuildOptions(machine, calibration=str(path.with_name("calib.npz")), types=types))
-    wanted = np.asarray(session.run(None, {"x": x})[0], np.float64)
-    (found,) = Session(made.data).run(None, {"x": x})
-    graph = made.container.graph
+    build_result = build(path, BuildOptions(machine, calibration=str(path.with_name("calib.npz")), types=types))
+    expected = np.asarray(session.run(None, {"x": x})[0], np.float64)
+    (actual,) = Session(build_result.data).run(None, {"x": x})
+    graph = build_result.container.graph
     (node,) = [n for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
     assert isinstance(node.op, IntegerConvolution)
     codes = graph.constants[node.inputs[1]].reshape(-1, graph.constants[node.inputs[1]].shape[-1])
-    return node.op, codes, float(10 * np.log10((wanted**2).sum() / ((found - wanted) ** 2).sum()))
+    return node.op, codes, float(10 * np.log10((expected**2).sum() / ((actual - expected) ** 2).sum()))
 
 
 @pytest.mark.parametrize("form", ["matmul", "gemm", "conv", "transpose"])
@@ -109,10 +114,10 @@ def run(path: Path, machine: Machine, *types: str) -> tuple[IntegerConvolution, 
 def test_blocks_of_dequantize_linear_stay(make: Make, tmp_path: Path, kind: str, form: str) -> None:
     """Negative scales as onnxruntime's quantizer of four bits writes them."""
     b = blocks(kind)
-    op, codes, db = run(dequantized(b, tmp_path / "net.onnx", form), make("wide32_w4a16", WIDE, default=0))
+    op, codes, db = run(save_dequantized(b, tmp_path / "net.onnx", form), make("wide32_w4a16", WIDE, default=0))
     assert op.weight_groups is not None and op.weight_groups.size == BLOCK
-    whole = np.sign(b.scales).repeat(BLOCK, 1) > 0
-    assert np.array_equal(codes[whole], (b.codes.astype(np.int64) - 8)[whole])
+    positive = np.sign(b.scales).repeat(BLOCK, 1) > 0
+    assert np.array_equal(codes[positive], (b.codes.astype(np.int64) - 8)[positive])
     assert (op.weight_groups.minima is None) == (kind == "eight")
     assert db > 75
 
@@ -154,7 +159,7 @@ def test_q4_1_on_a_machine_of_several_types(tmp_path: Path) -> None:
 
 
 def test_eight_bit_weights_hold_whole_zero_points_without_minima(make: Make, tmp_path: Path) -> None:
-    """On int8 a code less its zero point is one."""
+    """Check that on int8 a code less its zero point is a code."""
     b = blocks("whole")
     op, codes, _ = run(n_bits(b, tmp_path / "net.onnx"), make("edge16", FLAT, default=0))
     assert op.weight_groups is not None and op.weight_groups.minima is None
@@ -180,7 +185,7 @@ def test_other_convolutions_round_anew(make: Make, tmp_path: Path, group: int, k
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], name="dq", axis=1, block_size=BLOCK),
         helper.make_node("Conv", ["x", "w"], ["y"], name="y", group=group),
     ]
-    path = saved(nodes, constants, [1, inputs, 5, 6], tmp_path / "net.onnx")
+    path = save_model(nodes, constants, [1, inputs, 5, 6], tmp_path / "net.onnx")
     op, _, db = run(path, make("wide32_w4a16", WIDE))
     assert op.weight_groups is None
     assert db > 10

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.semantics.machines import int16_machine
-from tests.unsigned_machines import HALF, unsigned
+from tests.unsigned_machines import HALF, make_unsigned
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
@@ -60,11 +60,11 @@ def built_form(
     form: str, folder: Path, machine: Machine | str, static_ranges: bool = False, types: tuple[str, ...] = ()
 ) -> tuple[Build, onnx.ModelProto, Samples]:
     model, samples = small_network()
-    quantized = script().quantized(model, samples, form)
+    quantized = script().quantize_form(model, samples, form)
     onnx.save(quantized, folder / f"{form}.onnx")
     np.savez(folder / "calib.npz", x=np.concatenate([s["x"] for s in samples]))
-    wanted = BuildOptions(machine, calibration=str(folder / "calib.npz"), static_ranges=static_ranges, types=types)
-    return build(folder / f"{form}.onnx", wanted), quantized, samples
+    options = BuildOptions(machine, calibration=str(folder / "calib.npz"), static_ranges=static_ranges, types=types)
+    return build(folder / f"{form}.onnx", options), quantized, samples
 
 
 def outputs(built: Build, samples: Samples) -> np.ndarray:
@@ -76,20 +76,20 @@ def by_onnxruntime(model: onnx.ModelProto, samples: Samples) -> np.ndarray:
     return np.stack([on_kernels(model, s)[0] for s in samples])
 
 
-def db(wanted: np.ndarray, got: np.ndarray) -> float:
-    noise = float(np.square(wanted - got, dtype=np.float64).sum())
-    return 99.0 if noise == 0 else float(10 * np.log10(np.square(wanted, dtype=np.float64).sum() / noise))
+def db(expected: np.ndarray, got: np.ndarray) -> float:
+    noise = float(np.square(expected - got, dtype=np.float64).sum())
+    return 99.0 if noise == 0 else float(10 * np.log10(np.square(expected, dtype=np.float64).sum() / noise))
 
 
 @pytest.mark.parametrize("codes", ["int8", "uint8"])
 @pytest.mark.parametrize("form", [*EXACT, "ms_qdq_s8", "tensorflow", "integer"])
 def test_the_bits_of_onnxruntime(form: str, codes: str, tmp_path: Path) -> None:
-    machine = float32_machine() if codes == "int8" else unsigned(float32_machine())
+    machine = float32_machine() if codes == "int8" else make_unsigned(float32_machine())
     built, quantized, samples = built_form(form, tmp_path, machine)
     assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
-    wanted = by_onnxruntime(quantized, samples)
-    np.testing.assert_array_equal(outputs(built, samples), wanted)
-    assert len(np.unique(wanted)) > 20  # codes that tell
+    expected = by_onnxruntime(quantized, samples)
+    np.testing.assert_array_equal(outputs(built, samples), expected)
+    assert len(np.unique(expected)) > 20  # codes that tell
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,18 @@ def test_every_machine_takes_eight_bits(machine: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", ["ws8_pow2", "nvdla_small"])
 def test_products_of_codes_are_those_of_what_they_stand_for(machine: str, tmp_path: Path) -> None:
-    """Where the machine rounds the weights anew too: what their channels are multiplied by is a part of them."""
+    """Check that products of integer codes equal those of real values, also where the machine requantizes the weights.
+    The factors of their channels belong to them.
+    """
     integer, *_, samples = built_form("integer", tmp_path, machine)
     plain, *_ = built_form("qdq_u8_channel", tmp_path, machine)
     np.testing.assert_array_equal(outputs(integer, samples), outputs(plain, samples))
 
 
 def test_what_is_clamped_has_no_coarser_codes(tmp_path: Path) -> None:
-    """On a machine that cannot keep the file's scale: codes of 2^-8 hold nearly all averages, and the
-    file's range alone would ask for 2^-7."""
+    """Check a clamp on a machine that cannot keep the file's scale.
+    Codes of 2^-8 hold nearly all averages, and the file's range alone would require 2^-7.
+    """
     rng = np.random.default_rng(4)
     x = (rng.laplace(0, 0.04, (16, 1, 64, 1, 1)) * np.ones((2, 2))).astype(np.float32)
     x[0, 0, 0] = 0.52
@@ -148,7 +151,7 @@ def test_what_is_clamped_has_no_coarser_codes(tmp_path: Path) -> None:
 def test_the_weights_and_scales_are_the_files(tmp_path: Path) -> None:
     """Codes that reach half as far as they could: the machine's own rounding would take finer scales."""
     model, samples = small_network()
-    quantized = script().quantized(model, samples, "qdq_s8_channel")
+    quantized = script().quantize_form(model, samples, "qdq_s8_channel")
     codes = next(i for i in quantized.graph.initializer if i.name == "w0_quantized")
     codes.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(codes) // 2, codes.name))
     onnx.save(quantized, tmp_path / "half.onnx")
@@ -165,14 +168,14 @@ def test_the_weights_and_scales_are_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("form", "higher"), [("qdq_u8_channel", 0), ("qop_u8_tensor", 0), ("qdq_s8_channel", HALF)])
 def test_unsigned_codes_are_the_files_on_a_machine_that_has_them(form: str, higher: int, tmp_path: Path) -> None:
-    built, quantized, _ = built_form(form, tmp_path, unsigned(load_machine("edge16")))
+    built, quantized, _ = built_form(form, tmp_path, make_unsigned(load_machine("edge16")))
     values = {i.name: numpy_helper.to_array(i) for i in quantized.graph.initializer}
     named = {name.partition("@")[0]: kind for name, kind in built.container.graph.types.items()}
     tensors = [name for name in named if f"{name}_zero_point" in values]
     assert {"x", "y"} <= set(tensors) and (form.startswith("qop") or "a" in tensors)
     for name in tensors:
-        given = Quant(float(values[f"{name}_scale"]), int(values[f"{name}_zero_point"]) + higher)
-        assert (named[name].dtype, named[name].quant) == ("uint8", given), name
+        file_quant = Quant(float(values[f"{name}_scale"]), int(values[f"{name}_zero_point"]) + higher)
+        assert (named[name].dtype, named[name].quant) == ("uint8", file_quant), name
 
 
 @pytest.mark.parametrize("form", ["ms_qdq_s16", "qdq_s16_w4"])
@@ -189,25 +192,25 @@ def test_sixteen_bits_need_a_machine_that_has_them(form: str, tmp_path: Path) ->
 
 
 # dB from onnxruntime's kernels that weights rounded anew must reach; measured 43.9, nvdla_small 40.6, ws8_pow2 30.8, int4 26.2.
-ANEW = {"edge16": 40, "ethos_u55_256": 40, "ethos_u65_512": 40, "transformer64": 40, "nvdla_small": 37}
-ANEW |= {"wide32_w4a16": 22, "ws8_pow2": 27}
+REQUANTIZED_DB = {"edge16": 40, "ethos_u55_256": 40, "ethos_u65_512": 40, "transformer64": 40, "nvdla_small": 37}
+REQUANTIZED_DB |= {"wide32_w4a16": 22, "ws8_pow2": 27}
 
 
 @pytest.mark.parametrize("form", ["qdq_u8_u8", "qop_u8_u8"])
-@pytest.mark.parametrize("machine", ANEW)
+@pytest.mark.parametrize("machine", REQUANTIZED_DB)
 def test_weights_that_do_not_fit_less_their_zero_points_are_rounded_anew(machine: str, form: str, tmp_path: Path) -> None:
     built, quantized, samples = built_form(form, tmp_path, machine)
     (note,) = [n for n in built.notes if "rounded anew" in n]
     assert note.startswith(f"weights of 4 layers are rounded anew, {machine} has ")
     assert built.figures["host"]["macs"] == 0
-    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= ANEW[machine]
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= REQUANTIZED_DB[machine]
 
 
 @pytest.mark.parametrize("form", ["qdq_u8_u8", "qop_u8_u8"])
 def test_weights_that_do_not_fit_are_taken_in_two_planes_on_request(form: str, tmp_path: Path) -> None:
     built, _, _ = built_form(form, tmp_path, "transformer64")
-    planes = "int8 weights (numerics.weight); --type WEIGHTS=int16, by their name in the file, takes them in two planes"
-    assert f"weights of 4 layers are rounded anew, transformer64 has {planes}" in built.notes
+    note = "int8 weights (numerics.weight); --type WEIGHTS=int16, by their name in the file, takes them in two planes"
+    assert f"weights of 4 layers are rounded anew, transformer64 has {note}" in built.notes
     built, quantized, samples = built_form(form, tmp_path, "transformer64", types=("w*_quantized=int16",))
     assert not [n for n in built.notes if "rounded anew" in n]
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 45
@@ -235,10 +238,10 @@ def test_other_floats_are_float32_on_the_chip(dtype: type, tmp_path: Path) -> No
     assert built.figures["host"]["macs"] == 0
     assert f"the model computes in {np.dtype(dtype).name}, which is taken as float32" in built.notes
     assert [r["op"] for r in built.figures["nodes"] if r["engine"] == "host"] == []
-    (given,) = Session(built.data, backend="reference").run(["y"], {"x": samples[0]["x"].astype(dtype)})
-    assert given.dtype == dtype
-    wanted = by_onnxruntime(small_network()[0], samples[:1])[0]
-    assert db(wanted, np.asarray(given, np.float32)) >= 25
+    (actual,) = Session(built.data, backend="reference").run(["y"], {"x": samples[0]["x"].astype(dtype)})
+    assert actual.dtype == dtype
+    expected = by_onnxruntime(small_network()[0], samples[:1])[0]
+    assert db(expected, np.asarray(actual, np.float32)) >= 25
 
 
 def test_bfloat16_between_casts_is_float32_on_the_chip(tmp_path: Path) -> None:
@@ -259,13 +262,13 @@ def test_bfloat16_between_casts_is_float32_on_the_chip(tmp_path: Path) -> None:
     np.savez(tmp_path / "calib.npz", x=np.concatenate([s["x"] for s in samples]))
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "calib.npz")))
     assert built.figures["host"]["nodes"] == 0 and "the model computes in bfloat16, which is taken as float32" in built.notes
-    given = Session(built.data, backend="reference").run(["y"], samples[0])[0]
-    assert db(by_onnxruntime(small_network()[0], samples[:1])[0], given) >= 25
+    actual = Session(built.data, backend="reference").run(["y"], samples[0])[0]
+    assert db(by_onnxruntime(small_network()[0], samples[:1])[0], actual) >= 25
 
 
 @pytest.mark.parametrize("form, names", [("blocked", ["w0_float", "w0_codes"]), ("tensorrt", TENSORRT)])
 def test_weights_go_by_all_their_names(form: str, names: list[str], tmp_path: Path) -> None:
     model, samples = small_network()
     path = tmp_path / "m.onnx"
-    onnx.save(script().quantized(model, samples, form), path)
+    onnx.save(script().quantize_form(model, samples, form), path)
     assert load_model(path).weights["c0"] == (*names,)

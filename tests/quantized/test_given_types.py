@@ -1,4 +1,4 @@
-"""On a machine of several types each tensor of a quantized model has codes as wide as the file's, at the file's scale."""
+"""Check that on a machine of several types each tensor of a quantized model keeps the file's width and scale."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onnx import numpy_helper
 
 from tests.quantized.forms import script
 from tests.quantized.test_forms import built_form, by_onnxruntime, db, outputs, small_network
-from tests.semantics.machines import mixed_machine
+from tests.semantics.machines import make_mixed_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.runtime import Session
 
-MACHINES = {"edge16_mixed": mixed_machine, "transformer64": lambda: load_machine("transformer64")}
+MACHINES = {"edge16_mixed": make_mixed_machine, "transformer64": lambda: load_machine("transformer64")}
 
 
 def codes_of(built: Build) -> dict[str, tuple[str, float, int]]:
@@ -45,7 +45,7 @@ def test_wide_files_have_wide_codes(form: str, machine: str, tmp_path: Path) -> 
 def both(folder: Path) -> tuple[Path, list[dict[str, np.ndarray]]]:
     """The small network with its first half in 16 bits, its second in 8, and the shortcut's tensor read in both."""
     model, samples = small_network()
-    wide, narrow = (script().quantized(model, samples, form) for form in ("qdq_s16", "qdq_s8_channel"))
+    wide, narrow = (script().quantize_form(model, samples, form) for form in ("qdq_s16", "qdq_s8_channel"))
     fine = {i.name: i for i in wide.graph.initializer if i.name.startswith(("x_", "r0_", "r1_")) and "quantized" not in i.name}
     for constant in narrow.graph.initializer:
         if constant.name in fine:
@@ -80,16 +80,16 @@ def test_both_widths_in_one_file(machine: str, tmp_path: Path) -> None:
 def test_other_codes_are_had_for_the_asking(tmp_path: Path) -> None:
     """Then the file's scale says the range."""
     path, _ = both(tmp_path)
-    asked = BuildOptions(mixed_machine(), calibration=str(tmp_path / "data.npz"), types=("r1=int8", "a=int16"))
-    plain, found = codes_of(build(path, BuildOptions(mixed_machine()))), codes_of(build(path, asked))
-    assert found["r1"][0] == "int8" and found["a"][0] == "int16" and found["x"] == plain["x"]
-    assert found["r1"][1] == pytest.approx(257 * plain["r1"][1], rel=0.01)
-    assert 257 * found["a"][1] == pytest.approx(plain["a"][1], rel=0.01)
+    options = BuildOptions(make_mixed_machine(), calibration=str(tmp_path / "data.npz"), types=("r1=int8", "a=int16"))
+    plain, overridden = codes_of(build(path, BuildOptions(make_mixed_machine()))), codes_of(build(path, options))
+    assert overridden["r1"][0] == "int8" and overridden["a"][0] == "int16" and overridden["x"] == plain["x"]
+    assert overridden["r1"][1] == pytest.approx(257 * plain["r1"][1], rel=0.01)
+    assert 257 * overridden["a"][1] == pytest.approx(plain["a"][1], rel=0.01)
 
 
 def test_a_machine_of_powers_of_two_keeps_powers_of_two(tmp_path: Path) -> None:
     model, samples = small_network()
-    quantized = script().quantized(model, samples, "tensorrt")
+    quantized = script().quantize_form(model, samples, "tensorrt")
     for constant in quantized.graph.initializer:
         value = numpy_helper.to_array(constant)
         if constant.name.endswith("_scale") and value.size == 1:
@@ -106,7 +106,7 @@ def test_a_machine_of_powers_of_two_keeps_powers_of_two(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["tensorrt", "pytorch", "dynamic", "blocked"])
 def test_what_the_file_leaves_in_float_has_the_finest_codes(form: str, tmp_path: Path) -> None:
-    built, quantized, samples = built_form(form, tmp_path, mixed_machine(), static_ranges=form == "dynamic")
+    built, quantized, samples = built_form(form, tmp_path, make_mixed_machine(), static_ranges=form == "dynamic")
     assert any(n.startswith("int16 codes for ") for n in built.notes)
     assert built.figures["host"]["nodes"] == 0
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 45
@@ -119,7 +119,7 @@ def test_what_the_file_leaves_in_float_has_the_finest_codes(form: str, tmp_path:
     narrow = build(
         tmp_path / f"{form}.onnx",
         BuildOptions(
-            mixed_machine(),
+            make_mixed_machine(),
             calibration=str(tmp_path / "calib.npz"),
             types=("*=int8",),
             static_ranges=form == "dynamic",
@@ -129,9 +129,9 @@ def test_what_the_file_leaves_in_float_has_the_finest_codes(form: str, tmp_path:
 
 
 def test_what_is_left_in_float_does_not_end_where_calibration_does(tmp_path: Path) -> None:
-    _, quantized, samples = built_form("tensorrt", tmp_path, mixed_machine())
+    _, quantized, samples = built_form("tensorrt", tmp_path, make_mixed_machine())
     loud = [{"x": 3 * s["x"]} for s in samples]
-    built = build(tmp_path / "tensorrt.onnx", BuildOptions(mixed_machine(), calibration=str(tmp_path / "calib.npz")))
+    built = build(tmp_path / "tensorrt.onnx", BuildOptions(make_mixed_machine(), calibration=str(tmp_path / "calib.npz")))
     assert db(by_onnxruntime(quantized, loud), outputs(built, loud)) >= 40
 
 

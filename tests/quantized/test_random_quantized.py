@@ -1,7 +1,12 @@
-"""Random networks that onnxruntime's quantize_static has quantized: on a machine of its arithmetic within one step of its
-kernels, all products on the chip; on two of the shipped machines within what the quantizer left of the float network.
+"""Check random networks that onnxruntime's quantize_static has quantized.
 
-QUANT_CASES=500 QUANT_SEED=7 pytest tests/quantized/test_random_quantized.py -rP     # so many, drawn by another seed
+On a machine of its arithmetic they are within one step of its kernels, all products on the chip. On two of the shipped
+machines they
+are within what the quantizer left of the float network.
+
+    `QUANT_CASES=500 QUANT_SEED=7 pytest tests/quantized/test_random_quantized.py -rP`
+
+The variables set how many networks are drawn, and by which seed.
 """
 
 from __future__ import annotations
@@ -22,11 +27,11 @@ from hypothesis import strategies as st
 
 from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.random_cases import DrawnModel, networks
-from tests.semantics.judge import in_float, judged, save, sqnr_db
+from tests.semantics.judge import in_float, judge_build, save, sqnr_db
 from tests.semantics.rounding_oracle import Rounded
 from tests.test_dimensions_of_one import MACHINES
 from tests.test_random_shipped import DRAWS, behind_steps
-from tests.unsigned_machines import unsigned
+from tests.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import load_machine
@@ -81,14 +86,14 @@ def right_everywhere(folder: Path, counts: Counter[str], model: DrawnModel, form
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
     samples = [{n: np.asarray(rng.normal(size=s), np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
     try:
-        quantized = script().quantized(model.proto, samples, form)
+        quantized = script().quantize_form(model.proto, samples, form)
         # The kernel to which a Softmax is fused is a step off what the file says, which later layers make more of.
         expected = on_kernels(quantized, samples[0], fused=not any(n.op_type == "Softmax" for n in quantized.graph.node))
     except Exception as fault:  # of the quantizer or of onnxruntime, whose errors share no base class
         event(f"onnxruntime: {type(fault).__name__}")
         assume(False)
         raise AssertionError from fault
-    if any(n.op_type == "AveragePool" and averaged_otherwise(n) for n in quantized.graph.node):
+    if any(n.op_type == "AveragePool" and is_averaged_differently(n) for n in quantized.graph.node):
         event("onnxruntime's fused kernel and its AveragePool do not agree")
         return
     counts["files"] += 1
@@ -111,7 +116,7 @@ def within_one_step(
     folder: Path,
 ) -> None:
     path, calibration = save(quantized, samples, folder)  # for what the file leaves in float
-    machine = float32_machine() if codes == "int8" else unsigned(float32_machine())
+    machine = float32_machine() if codes == "int8" else make_unsigned(float32_machine())
     try:
         built = build(path, BuildOptions(machine, calibration=str(calibration)))
     except CompileError as fault:
@@ -122,9 +127,9 @@ def within_one_step(
     names = [o.name for o in quantized.graph.output]
     got = Session(built.data, backend="reference").run(names, samples[0])
     steps, (most, computed) = output_steps(quantized), inexact(quantized)
-    for name, wanted, found in zip(names, expected, got, strict=True):
-        error = np.abs(np.asarray(wanted, np.float64) - found)
-        if name in steps and rounded_throughout(quantized) and name not in computed:
+    for name, wanted_output, actual in zip(names, expected, got, strict=True):
+        error = np.abs(np.asarray(wanted_output, np.float64) - actual)
+        if name in steps and is_rounded_throughout(quantized) and name not in computed:
             event("rounded throughout")
             off = error.max(initial=0) / steps[name]
             assert off <= 1.01 * most.get(name, 1), f"{form} {name}: {off:.2f} steps"
@@ -132,7 +137,7 @@ def within_one_step(
             event("decided by numbers that are in float in part")
         else:
             event("in float in part")
-            noise, signal = float(np.square(error).sum()), float(np.square(wanted, dtype=np.float64).sum())
+            noise, signal = float(np.square(error).sum()), float(np.square(wanted_output, dtype=np.float64).sum())
             if noise > 10 ** (-LEAST_DB / 10) * signal and read_beyond_its_codes(quantized, samples[0]):
                 event("in float beyond the codes that others read")
                 assert any("left in float for others" in w for w in built.warnings), f"{form} {name}: {built.warnings}"
@@ -143,8 +148,11 @@ def within_one_step(
 def on_shipped(
     proto: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence[dict[str, np.ndarray]], name: str, folder: Path
 ) -> str:
-    """What was held. proto: the network before it was quantized."""
-    verdict = judged(quantized, load_machine(name), samples, folder, draws=DRAWS)
+    """Check the network on a shipped machine and return what was judged.
+
+    `proto`: the network before it was quantized.
+    """
+    verdict = judge_build(quantized, load_machine(name), samples, folder, draws=DRAWS)
     names, bits = [o.name for o in proto.graph.output], load_machine(name).chip.numerics.weight
     real, rounded = in_float(proto, samples), in_float(quantized, samples)
     narrow = Rounded(proto, {}, 16, weight_bits=4 if bits == "int4" else None)
@@ -165,8 +173,8 @@ def on_shipped(
     return "float"
 
 
-def averaged_otherwise(node: onnx.NodeProto) -> bool:
-    """What QLinearAveragePool, to which it is fused, computes otherwise than AveragePool."""
+def is_averaged_differently(node: onnx.NodeProto) -> bool:
+    """Return whether QLinearAveragePool, into which this node is fused, computes something else than AveragePool."""
     values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     return bool(values.get("ceil_mode") and values.get("count_include_pad"))
 
@@ -192,40 +200,44 @@ def inexact(proto: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
 def output_steps(proto: onnx.ModelProto) -> dict[str, float]:
     """The scale of each tensor that a DequantizeLinear makes."""
     values = values_of(proto)
-    made = [n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[1] in values]
-    return {n.output[0]: float(values[n.input[1]].reshape(-1)[0]) for n in made}
+    dequantizers = [n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[1] in values]
+    return {n.output[0]: float(values[n.input[1]].reshape(-1)[0]) for n in dequantizers}
 
 
 def read_beyond_its_codes(proto: onnx.ModelProto, sample: dict[str, np.ndarray]) -> bool:
-    """Whether a tensor that is rounded to codes for some is read as it is by others and lies beyond these codes: quantize_static
-    takes a Clip away whose input others read."""
+    """Return whether a tensor that is rounded for some consumers is read unrounded by others and exceeds its codes.
+    The function quantize_static removes a Clip whose input has other consumers.
+    """
     values, shown = values_of(proto), onnx.ModelProto()
     shown.CopyFrom(proto)
     rounded = [n for n in proto.graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in sample]
-    known = {o.name for o in proto.graph.output}
-    names = sorted({n.input[0] for n in rounded} - known)
+    output_names = {o.name for o in proto.graph.output}
+    names = sorted({n.input[0] for n in rounded} - output_names)
     shown.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
-    found = dict(zip([o.name for o in shown.graph.output], on_kernels(shown, sample, fused=False), strict=True))
+    value_by_name = dict(zip([o.name for o in shown.graph.output], on_kernels(shown, sample, fused=False), strict=True))
     for node in rounded:
         scale, zero = (values[n] for n in node.input[1:])
         low, high = ((end - float(zero)) * float(scale) for end in (np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max))
         readers = [n for n in proto.graph.node if node.input[0] in n.input]
-        x = found[node.input[0]]
-        if (len(readers) > 1 or node.input[0] in known) and (x.min() < low - scale or x.max() > high + scale):
+        x = value_by_name[node.input[0]]
+        if (len(readers) > 1 or node.input[0] in output_names) and (x.min() < low - scale or x.max() > high + scale):
             return True
     return False
 
 
-def rounded_throughout(proto: onnx.ModelProto) -> bool:
-    """Whether every float tensor is read rounded, but the model's inputs and outputs. A slope that the file leaves in float is
-    not: the chip rounds it."""
-    said = {n.output[0] for n in proto.graph.node if n.op_type == "DequantizeLinear"} | {i.name for i in proto.graph.initializer}
-    said -= {n.input[1] for n in proto.graph.node if n.op_type in FLOAT_OPERANDS and n.input[1] in values_of(proto)}
+def is_rounded_throughout(proto: onnx.ModelProto) -> bool:
+    """Return whether every float tensor but the model's inputs and outputs is read rounded.
+    A slope that the file leaves in float is not: the chip rounds it.
+    """
+    rounded_names = {n.output[0] for n in proto.graph.node if n.op_type == "DequantizeLinear"} | {
+        i.name for i in proto.graph.initializer
+    }
+    rounded_names -= {n.input[1] for n in proto.graph.node if n.op_type in FLOAT_OPERANDS and n.input[1] in values_of(proto)}
     for node in proto.graph.node:
-        if node.op_type.startswith("Q") or (node.input and node.input[0] in said and node.op_type in MOVES):
-            said.update(node.output)
+        if node.op_type.startswith("Q") or (node.input and node.input[0] in rounded_names and node.op_type in MOVES):
+            rounded_names.update(node.output)
     computing = [n for n in proto.graph.node if n.op_type not in CONVERSIONS]
-    return all(name in said or not name for n in computing for name in n.input)
+    return all(name in rounded_names or not name for n in computing for name in n.input)
 
 
 def test_what_is_drawn_is_rounded_throughout_at_times(tmp_path: Path) -> None:
@@ -233,7 +245,7 @@ def test_what_is_drawn_is_rounded_throughout_at_times(tmp_path: Path) -> None:
     from tests.quantized.test_forms import small_network
 
     model, samples = small_network()
-    assert rounded_throughout(script().quantized(model, samples, "qop_u8_channel"))
+    assert is_rounded_throughout(script().quantize_form(model, samples, "qop_u8_channel"))
 
 
 if __name__ == "__main__":

@@ -45,14 +45,17 @@ def model(zero_points: bool = True, computed: bool = False, read_again: bool = F
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-def made(proto: onnx.ModelProto, folder: Path, machine: str = "edge16", **options: object) -> Build:
+def build_file(proto: onnx.ModelProto, folder: Path, machine: str = "edge16", **options: object) -> Build:
     onnx.save(proto, folder / "m.onnx")
     np.savez(folder / "c.npz", **{name: np.stack(v) for name, v in data(proto, SAMPLES, 1.0).items()})  # type: ignore[arg-type]
     return build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "c.npz"), **options))  # type: ignore[arg-type]
 
 
 def data(proto: onnx.ModelProto, count: int, magnitude: float) -> dict[str, list[np.ndarray]]:
-    """magnitude: of x."""
+    """Return random data for the inputs of a model.
+
+    `magnitude`: magnitude of x.
+    """
     rng = np.random.default_rng(7)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input}
     return {
@@ -62,15 +65,15 @@ def data(proto: onnx.ModelProto, count: int, magnitude: float) -> dict[str, list
 
 
 def sqnr_db(built: Build, proto: onnx.ModelProto, magnitude: float) -> float:
-    """Of the first output against onnxruntime's of the file."""
+    """Return the SQNR of the first output against onnxruntime on the file."""
     session, truth = Session(built.data), open_session(proto.SerializeToString())
     samples = data(proto, 4, magnitude)
     signal = noise = 0.0
     for at in range(4):
         feeds = {name: values[at] for name, values in samples.items()}
-        wanted, got = (np.asarray(s.run(["y"], feeds)[0]) for s in (truth, session))
-        signal += float(np.square(wanted, dtype=np.float64).sum())
-        noise += float(np.square(wanted - got, dtype=np.float64).sum())
+        expected, got = (np.asarray(s.run(["y"], feeds)[0]) for s in (truth, session))
+        signal += float(np.square(expected, dtype=np.float64).sum())
+        noise += float(np.square(expected - got, dtype=np.float64).sum())
     return 10 * np.log10(signal / noise)
 
 
@@ -78,7 +81,7 @@ def sqnr_db(built: Build, proto: onnx.ModelProto, magnitude: float) -> float:
 @pytest.mark.parametrize("machine", ["edge16", "transformer64"])
 def test_products_run_on_the_chip(machine: str, computed: bool, tmp_path: Path) -> None:
     proto = model(computed=computed)
-    built = made(proto, tmp_path, machine)
+    built = build_file(proto, tmp_path, machine)
     assert built.figures["host"]["macs"] == 0
     assert not any("DynamicQuantizeLinear" in w for w in built.warnings)
     assert sqnr_db(built, proto, 1.0) >= 30
@@ -87,14 +90,14 @@ def test_products_run_on_the_chip(machine: str, computed: bool, tmp_path: Path) 
 def test_runs_of_other_magnitudes_lose_nothing(tmp_path: Path) -> None:
     """A hundredth of what was calibrated on: ranges of calibration would leave one or two bits."""
     proto = model()
-    of_runs = made(proto, tmp_path, host_nodes=SCALED)
+    of_runs = build_file(proto, tmp_path, host_nodes=SCALED)
     assert abs(sqnr_db(of_runs, proto, 0.01) - sqnr_db(of_runs, proto, 1.0)) < 2
     assert sqnr_db(of_runs, proto, 0.01) >= 35
-    assert sqnr_db(made(proto, tmp_path, static_ranges=True), proto, 0.01) < 15
+    assert sqnr_db(build_file(proto, tmp_path, static_ranges=True), proto, 0.01) < 15
 
 
 @pytest.mark.parametrize("otherwise", [{"zero_points": False}, {"read_again": True}])
 def test_codes_that_something_else_reads_stay_on_the_host(otherwise: dict[str, bool], tmp_path: Path) -> None:
-    built = made(model(**otherwise), tmp_path)
+    built = build_file(model(**otherwise), tmp_path)
     assert built.figures["host"]["mac_share"] == 1
     assert any(w.endswith("--static-ranges calibrates them") for w in built.warnings)

@@ -16,16 +16,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant.fixed_point.core.codes import CodeType
 from tests.quantized.forms import float32_machine, on_kernels
-from tests.unsigned_machines import unsigned
+from tests.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.isa import Machine
 from toolchain.runtime import Session, verify
 
 SEEDS = range(6)
-MACHINES = {"int8": float32_machine, "uint8": lambda: unsigned(float32_machine())}
+MACHINES = {"int8": float32_machine, "uint8": lambda: make_unsigned(float32_machine())}
 Array = np.ndarray
-Given = tuple[float, int]  # scale and zero point
+QuantPair = tuple[float, int]  # scale and zero point
 
 
 class Drawn:
@@ -35,7 +35,7 @@ class Drawn:
         self.kind, self.rng = kind, np.random.default_rng(seed)
 
     def codes(self, shape: tuple[int, ...]) -> Array:
-        """Of every size, and in a third of the draws of the two ends alone."""
+        """Return codes of every size, and in a third of the draws only the two ends."""
         if self.rng.integers(3) == 0:
             return self.rng.choice(np.array(self.kind.limits, self.kind.dtype), shape)
         return self.rng.integers(self.kind.low, self.kind.high + 1, shape).astype(self.kind.dtype)
@@ -43,15 +43,15 @@ class Drawn:
     def weights(self, shape: tuple[int, ...]) -> Array:
         return self.rng.integers(-63, 64, shape).astype(np.int8)
 
-    def quant(self) -> Given:
+    def quant(self) -> QuantPair:
         return float(np.float32(self.rng.uniform(0.01, 0.09))), int(self.rng.integers(self.kind.low, self.kind.high + 1))
 
-    def out(self, real: float, parameters: Given) -> Given:
+    def out(self, real: float, parameters: QuantPair) -> QuantPair:
         """A scale of which `real` is 50 to 83 steps, and that zero point."""
         return float(np.float32(real * self.rng.uniform(0.012, 0.02))), parameters[1]
 
-    def around(self, real: Array) -> Given:
-        """Of which a few of these numbers saturate."""
+    def around(self, real: Array) -> QuantPair:
+        """Return the qparams with which a few of these numbers saturate."""
         first, last = np.quantile(real, [0.05, 0.95])
         first, last = min(first, 0.0), max(last, 0.0)
         scale = float(np.float32((last - first) / 255))
@@ -61,10 +61,10 @@ class Drawn:
 def _model(
     kind: CodeType,
     op: str,
-    inputs: Mapping[str, tuple[Array, Given]],
+    inputs: Mapping[str, tuple[Array, QuantPair]],
     constants: Mapping[str, Any],
     order: str,
-    y: Given,
+    y: QuantPair,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """float inputs, quantized; the operator; its output dequantized. And what is fed, whose codes are those given."""
@@ -88,7 +88,7 @@ def _model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
 
 
-def _both(model: onnx.ModelProto, feeds: dict[str, Array], machine: Machine, y: Given, folder: Path) -> tuple[Array, Array]:
+def _both(model: onnx.ModelProto, feeds: dict[str, Array], machine: Machine, y: QuantPair, folder: Path) -> tuple[Array, Array]:
     """Codes less their zero point: of the reference, which the program equals, and of onnxruntime."""
     onnx.save(model, folder / "one.onnx")
     built = build(folder / "one.onnx", BuildOptions(machine))
@@ -98,8 +98,8 @@ def _both(model: onnx.ModelProto, feeds: dict[str, Array], machine: Machine, y: 
     (region,) = (s for s in built.container.segments if isinstance(s, Region))
     (port,) = region.outputs
     assert (port.dtype, port.scale, port.zero_point) == (machine.chip.numerics.activation, float(np.float32(y[0])), y[1])
-    got, wanted = run.outputs["y_real"] / np.float32(y[0]), on_kernels(model, feeds)[0] / np.float32(y[0])
-    return np.rint(got).astype(int), np.rint(wanted).astype(int)
+    got, expected = run.outputs["y_real"] / np.float32(y[0]), on_kernels(model, feeds)[0] / np.float32(y[0])
+    return np.rint(got).astype(int), np.rint(expected).astype(int)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -115,16 +115,16 @@ def test_qlinear_conv(kind: str, seed: int, tmp_path: Path) -> None:
     constants = {"w": w, "ws": w_scale, "wz": np.zeros(8, np.int8), "b": d.rng.integers(-3000, 3000, 8).astype(np.int32)}
     attributes = {"group": groups, "pads": [1, 0, 1, 1], "strides": [1, 1 + seed % 2]}
     model, feeds = _model(d.kind, "QLinearConv", {"x": (x, (scale, zero))}, constants, "x xs xz w ws wz ys yz b", y, **attributes)
-    got, wanted = _both(model, feeds, MACHINES[kind](), y, tmp_path)
-    np.testing.assert_array_equal(got, wanted)
-    assert len(np.unique(wanted)) > 20
+    got, expected = _both(model, feeds, MACHINES[kind](), y, tmp_path)
+    np.testing.assert_array_equal(got, expected)
+    assert len(np.unique(expected)) > 20
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", MACHINES)
 @pytest.mark.parametrize("computed", [False, True])
 def test_qlinear_matmul(computed: bool, kind: str, seed: int, tmp_path: Path) -> None:
-    """By weights, or by activations of 7 bits."""
+    """Check products with weights, and with activations of 7 bits."""
     d = Drawn(CodeType(kind), 50 + seed)
     a, a_quant = d.codes((5, 33)), d.quant()
     b = (d.weights((33, 17)).astype(int) + (64 if computed and d.kind.low == 0 else 0)).astype(
@@ -135,9 +135,9 @@ def test_qlinear_matmul(computed: bool, kind: str, seed: int, tmp_path: Path) ->
     inputs = {"a": (a, a_quant)} | ({"b": (b, b_quant)} if computed else {})
     constants = {} if computed else {"b": b, "bs": np.float32(b_quant[0]), "bz": np.int8(0)}
     model, feeds = _model(d.kind, "QLinearMatMul", inputs, constants, "a as az b bs bz ys yz", y)
-    got, wanted = _both(model, feeds, MACHINES[kind](), y, tmp_path)
-    np.testing.assert_array_equal(got, wanted)
-    assert len(np.unique(wanted)) > 20
+    got, expected = _both(model, feeds, MACHINES[kind](), y, tmp_path)
+    np.testing.assert_array_equal(got, expected)
+    assert len(np.unique(expected)) > 20
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -150,9 +150,9 @@ def test_qlinear_matmul_of_a_constant_on_the_left(kind: str, seed: int, tmp_path
     y = d.around(a_quant[0] * b_quant[0] * ((a.astype(float) - a_quant[1]) @ (b.astype(float) - b_quant[1])))
     constants = {"a": a, "as": np.float32(a_quant[0]), "az": d.kind.dtype.type(a_quant[1])}
     model, feeds = _model(d.kind, "QLinearMatMul", {"b": (b, b_quant)}, constants, "a as az b bs bz ys yz", y)
-    got, wanted = _both(model, feeds, MACHINES[kind](), y, tmp_path)
-    np.testing.assert_array_equal(got, wanted)
-    assert len(np.unique(wanted)) > 20
+    got, expected = _both(model, feeds, MACHINES[kind](), y, tmp_path)
+    np.testing.assert_array_equal(got, expected)
+    assert len(np.unique(expected)) > 20
 
 
 # Of which many sums and products of codes lie halfway between two codes.
@@ -169,7 +169,7 @@ SHAPES = [
 ]
 
 
-def _drawn_pair(d: Drawn, op: str, scales: tuple[float, ...], codes: tuple[Array, Array]) -> tuple[dict, Given]:
+def _drawn_pair(d: Drawn, op: str, scales: tuple[float, ...], codes: tuple[Array, Array]) -> tuple[dict, QuantPair]:
     """Operands of these codes, and an output of which few saturate."""
     quants = [(float(np.float32(d.rng.choice(scales))), d.quant()[1]) if scales else d.quant() for _ in range(2)]
     real = sum(q[0] for q in quants) if op == "QLinearAdd" else quants[0][0] * quants[1][0] * 80
@@ -178,7 +178,7 @@ def _drawn_pair(d: Drawn, op: str, scales: tuple[float, ...], codes: tuple[Array
     return dict(zip("ab", zip(codes, quants))), y
 
 
-def _exact(op: str, inputs: dict, y: Given, kind: CodeType) -> Array:
+def _exact(op: str, inputs: dict, y: QuantPair, kind: CodeType) -> Array:
     """Codes less their zero point, of the real numbers that the codes stand for, rounded once."""
     a, b = ((codes.astype(np.float64) - zero) * scale for codes, (scale, zero) in inputs.values())
     return np.clip(np.rint((a + b if op == "QLinearAdd" else a * b) / y[0]), kind.low - y[1], kind.high - y[1])
@@ -188,13 +188,13 @@ def _exact(op: str, inputs: dict, y: Given, kind: CodeType) -> Array:
 @pytest.mark.parametrize("kind", MACHINES)
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
 def test_qlinear_add_and_mul(op: str, kind: str, shapes: tuple, tmp_path: Path) -> None:
-    """Of any shapes: by them onnxruntime goes in which operand's product it adds last, which shows in ties."""
+    """Check sums and products of any shapes, which decide the operand whose product onnxruntime adds last; ties show it."""
     d = Drawn(CodeType(kind), 90 + SHAPES.index(shapes))
     for scales in ((), ROUND_SCALES, ROUND_SCALES, ROUND_SCALES):
         inputs, y = _drawn_pair(d, op, scales, (d.codes(shapes[0]), d.codes(shapes[1])))
         model, feeds = _model(d.kind, op, inputs, {}, "a as az b bs bz ys yz", y)
-        got, wanted = _both(model, feeds, MACHINES[kind](), y, tmp_path)
-        np.testing.assert_array_equal(got, wanted)
+        got, expected = _both(model, feeds, MACHINES[kind](), y, tmp_path)
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("round_scales", [False, True])
@@ -208,8 +208,8 @@ def test_qlinear_add_and_mul_of_every_pair_of_codes(op: str, kind: str, round_sc
     for _ in range(4):
         inputs, y = _drawn_pair(d, op, ROUND_SCALES if round_scales else (), (grid[0], grid[1]))
         model, feeds = _model(d.kind, op, inputs, {}, "a as az b bs bz ys yz", y)
-        got, wanted = _both(model, feeds, MACHINES[kind](), y, tmp_path)
-        np.testing.assert_array_equal(got, wanted)
+        got, expected = _both(model, feeds, MACHINES[kind](), y, tmp_path)
+        np.testing.assert_array_equal(got, expected)
         exact = _exact(op, inputs, y, d.kind)
         assert np.abs(got - exact).max() <= 1
         elsewhere += int((got != exact).sum())
@@ -219,7 +219,7 @@ def test_qlinear_add_and_mul_of_every_pair_of_codes(op: str, kind: str, round_sc
 @pytest.mark.parametrize("kind", MACHINES)
 @pytest.mark.parametrize("first", [True, False])
 def test_qlinear_add_behind_a_convolution(first: bool, kind: str, tmp_path: Path) -> None:
-    """It leaves the array with its sum where it is the sum's first operand, whose product is added last."""
+    """Check that a convolution is fused with the sum where it is the sum's first operand, whose product is added last."""
     d = Drawn(CodeType(kind), 190)
     x, (scale, zero) = d.codes((1, 8, 20, 20)), (0.1, d.quant()[1])
     constants = {"w": d.weights((8, 8, 1, 1)), "ws": np.float32(0.01), "wz": np.int8(0)}
@@ -227,9 +227,9 @@ def test_qlinear_add_behind_a_convolution(first: bool, kind: str, tmp_path: Path
     model, feeds = _model(d.kind, "QLinearAdd", {"x": (x, (scale, zero))}, constants, _sum_of("c", "x", first), (0.3, 3))
     conv = helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "cs", "cz"], ["c"], "conv")
     model.graph.node.insert(1, conv)
-    got, wanted = _both(model, feeds, MACHINES[kind](), (0.3, 3), tmp_path)
-    np.testing.assert_array_equal(got, wanted)
-    assert len(np.unique(wanted)) > 20
+    got, expected = _both(model, feeds, MACHINES[kind](), (0.3, 3), tmp_path)
+    np.testing.assert_array_equal(got, expected)
+    assert len(np.unique(expected)) > 20
     layers = build(tmp_path / "one.onnx", BuildOptions(MACHINES[kind]())).container.graph.nodes
     assert len(layers) == (1 if first else 2)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quant.array_files import stored_arrays
+from quant.array_files import read_array_headers
 from quant.calibration_data import open_data
 from toolchain.cli.npz_files import read_feeds
 from toolchain.codegen import IoType
@@ -44,13 +44,13 @@ def zeros_of(size_bytes: int, path: Path) -> Path:
 
 
 def refusals(path: Path) -> set[str]:
-    """What calibration and simulation say of it."""
-    said = set()
+    """Return the messages of calibration and simulation on it."""
+    messages = set()
     for read in (lambda: list(open_data(path, INPUTS)), lambda: read_feeds(path, PORTS)):
         with pytest.raises(CompileError) as refused:
             read()
-        said.add(str(refused.value))
-    return said
+        messages.add(str(refused.value))
+    return messages
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_damaged_stream(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[40] ^= 0xFF
     path.write_bytes(data)
-    assert all(said.startswith(f"{path}: damaged, or no array file of numpy: ") for said in refusals(path))
+    assert all(message.startswith(f"{path}: damaged, or no array file of numpy: ") for message in refusals(path))
 
 
 def test_an_encrypted_archive(tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_arrays_are_read_as_numpy_wrote_them(tmp_path: Path) -> None:
         for array in (x, np.asfortranarray(x), x.astype(">i2"), x[:0], np.float64(3.0)):
             with open(tmp_path / "a.npy", "wb") as file:
                 np.lib.format.write_array(file, np.asanyarray(array), version)
-            read = stored_arrays(tmp_path / "a.npy")["a"].read()
+            read = read_array_headers(tmp_path / "a.npy")["a"].read()
             assert read.shape == np.shape(array)
             np.testing.assert_array_equal(read, array)
     np.savez_compressed(tmp_path / "b.npz", x=x, y=x.T)
     with np.load(io.BytesIO((tmp_path / "b.npz").read_bytes())) as expected:
-        for name, stored in stored_arrays(tmp_path / "b.npz").items():
+        for name, stored in read_array_headers(tmp_path / "b.npz").items():
             np.testing.assert_array_equal(stored.read(), expected[name])

@@ -57,8 +57,8 @@ def test_buffers_of_thousands_of_digits(tmp_path: Path) -> None:
 def test_twenty_thousand_faults_of_buffers(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     path.write_text("id,lower,upper,size\n" + "".join(f"b{i},1,0,x\n" for i in range(20_000)))
-    said = refusal(path).splitlines()
-    assert (len(said), said[-1]) == (101, f"{path}: and 19,900 more faults")
+    lines = refusal(path).splitlines()
+    assert (len(lines), lines[-1]) == (101, f"{path}: and 19,900 more faults")
 
 
 def test_a_buffer_file_that_never_ends() -> None:

@@ -19,7 +19,7 @@ from toolchain.frontend.read_onnx import model_files
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]> g (float[4] x) => (float[4] y) '
 
 
-def saved(model: onnx.ModelProto, folder: Path) -> Path:
+def save_model(model: onnx.ModelProto, folder: Path) -> Path:
     path = folder / "m.onnx"
     path.write_bytes(model.SerializeToString())
     return path
@@ -45,27 +45,27 @@ def functions(count: int, calls: int, last: str) -> str:
 
 def test_functions_of_functions(tmp_path: Path) -> None:
     model = parser.parse_model(HEAD + "{ y = local.f0(x) }\n" + functions(7, 10, "Relu"))
-    path = saved(model, tmp_path)
+    path = save_model(model, tmp_path)
     assert refusal(path) == f"{path}: has 10,000,000 nodes with its functions written out, 100,000 are the most"
 
 
 def test_functions_within_bounds_are_written_out(tmp_path: Path) -> None:
     model = parser.parse_model(HEAD + "{ y = local.f0(x) }\n" + functions(2, 3, "Neg"))
-    assert len(load_model(saved(model, tmp_path)).nodes) == 9
+    assert len(load_model(save_model(model, tmp_path)).nodes) == 9
 
 
 def test_a_function_of_itself(tmp_path: Path) -> None:
-    path = saved(parser.parse_model(HEAD + "{ y = local.f0(x) }\n" + functions(2, 2, "local.f0")), tmp_path)
+    path = save_model(parser.parse_model(HEAD + "{ y = local.f0(x) }\n" + functions(2, 2, "local.f0")), tmp_path)
     assert refusal(path) == f'{path}: its function "f0" contains itself'
 
 
 def test_an_input_of_gigabytes(tmp_path: Path) -> None:
-    path = saved(parser.parse_model(HEAD.replace("float[4]", "float[3,20000,20000]") + "{ y = Relu(x) }"), tmp_path)
+    path = save_model(parser.parse_model(HEAD.replace("float[4]", "float[3,20000,20000]") + "{ y = Relu(x) }"), tmp_path)
     assert refusal(path) == 'input "x": has the shape [3, 20000, 20000]; 268,435,456 elements are the most'
 
 
 def test_an_input_that_is_large_by_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(parser.parse_model(HEAD.replace("float[4]", "float[1,3,8,1000000]") + "{ y = Relu(x) }"), tmp_path)
+    path = save_model(parser.parse_model(HEAD.replace("float[4]", "float[1,3,8,1000000]") + "{ y = Relu(x) }"), tmp_path)
     began = time.process_time()
     with pytest.raises(CompileError) as refused:
         build(path, BuildOptions("edge16"))
@@ -75,7 +75,7 @@ def test_an_input_that_is_large_by_the_model_alone(tmp_path: Path, monkeypatch: 
     )
     assert time.process_time() - began < 5
     monkeypatch.setattr(evaluation_data, "CLAIMED_ELEMENTS", 3)
-    small = saved(parser.parse_model(HEAD + "{ y = Relu(x) }"), tmp_path)
+    small = save_model(parser.parse_model(HEAD + "{ y = Relu(x) }"), tmp_path)
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     with pytest.raises(CompileError, match="has 4 elements by the model alone"):
         build(small, BuildOptions("edge16"))
@@ -84,11 +84,11 @@ def test_an_input_that_is_large_by_the_model_alone(tmp_path: Path, monkeypatch: 
 
 
 def test_constants_that_are_computed(tmp_path: Path) -> None:
-    """Each is within the bound of one tensor."""
-    made = " ".join(f"c{i} = ConstantOfShape(n) r{i} = ReduceMax(c{i})" for i in range(9))
-    text = "{ n = Constant<value = int64[1] {20000000}>() " + made + " y = Add(x, r8) }"
-    said = refusal(saved(parser.parse_model(HEAD + text), tmp_path))
-    assert said == (
+    """Check constants that are each within the bound of one tensor."""
+    nodes = " ".join(f"c{i} = ConstantOfShape(n) r{i} = ReduceMax(c{i})" for i in range(9))
+    text = "{ n = Constant<value = int64[1] {20000000}>() " + nodes + " y = Add(x, r8) }"
+    message = refusal(save_model(parser.parse_model(HEAD + text), tmp_path))
+    assert message == (
         "node ConstantOfShape_13 (ConstantOfShape): makes 80,000,000 bytes of constants; 536,870,912 more than the file holds are"
         " the most\n  help: make it an input of the model"
     )
@@ -102,9 +102,9 @@ def test_weights_in_other_peoples_files(location: str, read, tmp_path: Path) -> 
     weight.external_data.add(key="location", value=location)
     (tmp_path / "in").mkdir()
     (tmp_path / "secret.bin").write_bytes(bytes(16))
-    told = location.replace("\0", "\\x00")
-    said = refusal(saved(model, tmp_path / "in"), read)
-    assert said == f'weight w: its external data "{told}" is outside the folder of the model'
+    shown = location.replace("\0", "\\x00")
+    message = refusal(save_model(model, tmp_path / "in"), read)
+    assert message == f'weight w: its external data "{shown}" is outside the folder of the model'
 
 
 def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 
 def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolchain.atomic_files.STREAM_BYTES", 1 << 20)
-    said = refusal(Path("/dev/zero"))
-    assert said == "/dev/zero: holds more than 1,048,576 bytes, which are the most for such a file"
+    message = refusal(Path("/dev/zero"))
+    assert message == "/dev/zero: holds more than 1,048,576 bytes, which are the most for such a file"
 
 
 @pytest.mark.parametrize(
@@ -153,18 +153,18 @@ def model_of(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
 
 def test_nodes_in_the_worst_order_and_of_one_name(tmp_path: Path) -> None:
     """Sorting and naming take time in proportion to the nodes."""
-    from toolchain.frontend.import_graph import sorted_nodes
+    from toolchain.frontend.import_graph import sort_nodes
 
     graph = model_of(chain(20_000, "same")[::-1]).graph
     began = time.process_time()
-    ordered = sorted_nodes(graph, {"t0"}, {})
+    ordered = sort_nodes(graph, {"t0"}, {})
     assert time.process_time() - began < 5
     assert [n.outputs[0] for n in ordered] == [f"t{i + 1}" for i in range(20_000)]
     assert len({n.name for n in ordered}) == 20_000
 
 
 def test_the_order_is_the_earliest_of_the_files(tmp_path: Path) -> None:
-    from toolchain.frontend.import_graph import sorted_nodes
+    from toolchain.frontend.import_graph import sort_nodes
 
     nodes = [
         helper.make_node("Add", ["b", "c"], ["d"], name="late"),
@@ -173,12 +173,12 @@ def test_the_order_is_the_earliest_of_the_files(tmp_path: Path) -> None:
         helper.make_node("Relu", ["b"], ["c"], name="second"),
     ]
     graph = helper.make_graph(nodes, "g", [], [])
-    assert [n.name for n in sorted_nodes(graph, {"x"}, {})] == ["first", "second", "late", "last"]
+    assert [n.name for n in sort_nodes(graph, {"x"}, {})] == ["first", "second", "late", "last"]
 
 
 def test_a_long_cycle_is_told_in_a_line(tmp_path: Path) -> None:
     nodes = chain(20_000)
     nodes[0].input[0] = "t20000"
-    said = refusal(saved(model_of(nodes), tmp_path))
-    assert said.startswith("the graph: has a cycle: ")
-    assert len(said) < 1100
+    message = refusal(save_model(model_of(nodes), tmp_path))
+    assert message.startswith("the graph: has a cycle: ")
+    assert len(message) < 1100

@@ -115,7 +115,7 @@ def test_every_mode_of_a_picture_gives_its_pixels(mode: str, channels: int, tmp_
 
 
 def test_sixteen_bits_in_thirty_two_are_read() -> None:
-    """What older Pillow makes of a PNG of 16 bits."""
+    """Check what older Pillow makes of a PNG of 16 bits."""
     image = Image.fromarray(GREY.astype(np.int32) * 257)
     assert image.mode == "I" and (np.asarray(_in_mode(image, "L", Path("a.png"))) == GREY).all()
 

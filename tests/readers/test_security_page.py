@@ -12,9 +12,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
 
 def test_the_page_has_every_bound_with_its_figure() -> None:
-    told = {name: figure for figure, name in re.findall(r"\| ([\d,]+) \| `(\w+)` \|$", PAGE, re.M)}
-    held = {n: v for module in (input_limits, csv_format) for n, v in vars(module).items() if n.isupper() and isinstance(v, int)}
-    assert told == {name: f"{value:,}" for name, value in held.items()}
+    figures_on_page = {name: figure for figure, name in re.findall(r"\| ([\d,]+) \| `(\w+)` \|$", PAGE, re.M)}
+    limits = {
+        n: v for module in (input_limits, csv_format) for n, v in vars(module).items() if n.isupper() and isinstance(v, int)
+    }
+    assert figures_on_page == {name: f"{value:,}" for name, value in limits.items()}
 
 
 def test_the_page_names_the_formats_of_images() -> None:

@@ -117,8 +117,8 @@ def test_a_thread_of_its_own_that_fails_is_told_of_in_a_line(tmp_path: Path, cap
     text = "import threading\ndef f():\n    t = threading.Thread(target=lambda: 1 / 0)\n    t.start(); t.join()\n"
     with report_errors():
         assert len(list(open_data(feed(tmp_path, text + GOOD), INPUTS))) == 1
-    said = "WARNING: a thread of the Python file ended with ZeroDivisionError: division by zero; mend it\n"
-    assert capsys.readouterr().err == said
+    warning = "WARNING: a thread of the Python file ended with ZeroDivisionError: division by zero; mend it\n"
+    assert capsys.readouterr().err == warning
 
 
 @pytest.mark.parametrize(

@@ -79,14 +79,14 @@ def test_values_that_their_tag_does_not_fit(value: str, reason: str, tmp_path: P
 def test_twenty_thousand_faults_are_told_in_a_hundred_lines(tmp_path: Path) -> None:
     text = files("hw_configs").joinpath("edge16.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text + "".join(f"strange{i}: 1\n" for i in range(2000)))
-    said = message(lambda path: load_chip(str(path)), tmp_path / "mine.yaml").splitlines()
-    assert len(said) == 101
-    assert said[-1] == "and 1,900 more faults"
+    lines = message(lambda path: load_chip(str(path)), tmp_path / "mine.yaml").splitlines()
+    assert len(lines) == 101
+    assert lines[-1] == "and 1,900 more faults"
 
 
 def test_a_message_has_lines_of_a_bounded_length() -> None:
-    said = str(CompileError(f"node {'x' * 5000}: no"))
-    assert said == f"node {'x' * 745} [4,009 characters left out] {'x' * 246}: no"
+    message = str(CompileError(f"node {'x' * 5000}: no"))
+    assert message == f"node {'x' * 745} [4,009 characters left out] {'x' * 246}: no"
     assert str(CompileError("\n".join("abc" for _ in range(101)))).splitlines()[-1] == "and 1 more line"
     assert len(str(CompileError("\n".join("abc" for _ in range(100)))).splitlines()) == 100
 
@@ -116,7 +116,7 @@ def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     assert "there is no file 'table.yaml' beside this one or among the shipped" in message(lambda p: load_machine(str(p)), path)
 
 
-ALIKE = {
+EQUIVALENT_TEXTS = {
     "tabs": ["a:\n\tb: 1\n", "a: b\tc\n", "\ta: 1\n", "a: 1\t# b\n"],
     "question marks": ["a: {b? : 1}\n", "? a\n: 1\n", "a: {b: 1?, c: 2}\n"],
     "block scalars": ["a: |\n  x\n  y\n", "a: >-\n  x\n", "># no\na: 1\n"],
@@ -134,7 +134,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("text", [pytest.param(text, id=kind) for kind, texts in ALIKE.items() for text in texts])
+@pytest.mark.parametrize("text", [pytest.param(text, id=kind) for kind, texts in EQUIVALENT_TEXTS.items() for text in texts])
 def test_a_file_reads_alike_with_libyaml_and_without(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> object:
         try:

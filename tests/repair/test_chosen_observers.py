@@ -1,4 +1,4 @@
-"""Which observer a tensor takes is decided by what comes of it at the outputs."""
+"""Check that the outputs decide which observer a tensor takes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from toolchain.repair.network import Network
 from toolchain.repair.observers import choose_observers
 
 
-def spiked(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+def draw_spiked(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
     """One number in each sample is 300 times as large as the others; nothing of it reaches the output."""
-    found = samples((1, 4, 64, 64), count, seed)
-    for sample in found:
+    spiked_samples = samples((1, 4, 64, 64), count, seed)
+    for sample in spiked_samples:
         sample["x"][0, 0, 0, 0] = 300.0
-    return found
+    return spiked_samples
 
 
-def cropped(folder: Path) -> Network:
+def make_cropped_network(folder: Path) -> Network:
     """y is a convolution of x without its outer border, where the outlier is."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((4, 4, 1, 1)), "v": rng.standard_normal((4, 4, 1, 1))}
@@ -37,8 +37,8 @@ def cropped(folder: Path) -> Network:
 
 
 def test_an_outlier_that_no_output_sees_is_clipped(tmp_path: Path) -> None:
-    net = cropped(tmp_path)
-    data, judge = spiked(16), OutputEvaluator(spiked(8, seed=1))
+    net = make_cropped_network(tmp_path)
+    data, judge = draw_spiked(16), OutputEvaluator(draw_spiked(8, seed=1))
     before = plain(net, data)
     assert before.ranges["x"].high == 300.0  # pyright: ignore[reportAttributeAccessIssue]
     after = choose_observers(net, before, data, nothing).quantization
@@ -47,10 +47,10 @@ def test_an_outlier_that_no_output_sees_is_clipped(tmp_path: Path) -> None:
 
 
 def test_ranges_are_of_all_that_is_measured(tmp_path: Path) -> None:
-    net, seen = cropped(tmp_path), spiked(8)
-    larger = [{"x": np.where(s["x"] == 300.0, s["x"], 2 * s["x"])} for s in spiked(8, seed=1)]
-    both = [*seen, *larger]
-    few, all_of_them = (choose_observers(net, plain(net, both), seen, nothing, measured=m) for m in (None, both))
+    net, few_samples = make_cropped_network(tmp_path), draw_spiked(8)
+    larger = [{"x": np.where(s["x"] == 300.0, s["x"], 2 * s["x"])} for s in draw_spiked(8, seed=1)]
+    both = [*few_samples, *larger]
+    few, all_of_them = (choose_observers(net, plain(net, both), few_samples, nothing, measured=m) for m in (None, both))
     for tensor in ("s", "y"):
         of_few, of_all = (o.quantization.ranges[tensor].high for o in (few, all_of_them))  # pyright: ignore[reportAttributeAccessIssue]
         assert of_all > 1.5 * of_few
@@ -64,6 +64,6 @@ def test_an_outlier_that_the_output_is_about_is_kept(tmp_path: Path) -> None:
         y = Conv(m, v)
     }"""
     net = network(text, weights, tmp_path)
-    data = spiked(16)
+    data = draw_spiked(16)
     after = choose_observers(net, plain(net, data), data, nothing)
     assert after.quantization.ranges["x"].high == pytest.approx(300, rel=0.01)  # pyright: ignore[reportAttributeAccessIssue]

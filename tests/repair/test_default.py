@@ -1,4 +1,4 @@
-"""What is repaired where nobody asks: networks with data enough, and nothing else."""
+"""Check what is repaired by default: networks with enough data, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ pytestmark = pytest.mark.usefixtures("repaired_by_default")
 
 
 def built(folder: Path, count: int | None, **options: Any) -> Build:
-    """count: calibration samples, None: random inputs."""
+    """Build the unequal convolutions.
+
+    `count`: calibration samples, None: random inputs.
+    """
     convolutions(folder, "ws8_pow2")
     data = None
     if count is not None:
@@ -32,12 +35,12 @@ def test_fast_is_the_default() -> None:
 
 
 def test_sixteen_samples_are_enough(tmp_path: Path) -> None:
-    found, asked = built(tmp_path, 16), built(tmp_path, 16, repair="fast")
-    assert found.data == asked.data != built(tmp_path, 16, repair="none").data
-    repair = found.figures["repair"]
-    assert repair["effort"] == "fast" and found.figures["calibration_samples"] == 16
+    default_build, requested = built(tmp_path, 16), built(tmp_path, 16, repair="fast")
+    assert default_build.data == requested.data != built(tmp_path, 16, repair="none").data
+    repair = default_build.figures["repair"]
+    assert repair["effort"] == "fast" and default_build.figures["calibration_samples"] == 16
     assert any(s["kept"] for s in repair["steps"]) and not all(s["kept"] for s in repair["steps"])
-    assert [w for w in asked.warnings if "left out" in w] and not [w for w in found.warnings if "left out" in w]
+    assert [w for w in requested.warnings if "left out" in w] and not [w for w in default_build.warnings if "left out" in w]
 
 
 @pytest.mark.parametrize("count", [15, None])
@@ -50,5 +53,5 @@ def test_what_is_quantized_already_is_left_alone(tmp_path: Path) -> None:
     assert plain.qdq is not None
     (tmp_path / "q.onnx").write_bytes(plain.qdq)
     assert onnx.load(tmp_path / "q.onnx").graph.node
-    found = build(tmp_path / "q.onnx", BuildOptions("ws8_pow2", str(tmp_path / "c.npz"), level=0))
-    assert found.figures["repair"] is None
+    build_result = build(tmp_path / "q.onnx", BuildOptions("ws8_pow2", str(tmp_path / "c.npz"), level=0))
+    assert build_result.figures["repair"] is None

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import UNEQUAL, convolutions, network, normed, nothing, plain, residual, samples
+from unequal_networks import UNEQUAL, convolutions, make_norm_network, network, nothing, plain, residual, samples
 
 from quant.float_session import FloatSession
 from quant.repair.choices import Quantization
 from toolchain.errors import CompileError
 from toolchain.repair.channel_groups import find_groups
-from toolchain.repair.channel_scaling import scaled_model
+from toolchain.repair.channel_scaling import scale_model
 from toolchain.repair.equalize import equalize, free_ends
 from toolchain.repair.evaluate_outputs import OutputEvaluator
 from toolchain.repair.network import Network
@@ -28,16 +28,16 @@ def largest_difference(before: Network, after: Network, data: list[dict[str, np.
 
 def drawn(net: Network, seed: int = 0) -> dict[str, np.ndarray]:
     """Factors for every group, whatever they are good for."""
-    rng, found = np.random.default_rng(seed), dict[str, np.ndarray]()
+    rng, factors = np.random.default_rng(seed), dict[str, np.ndarray]()
     for group in find_groups(net):
         if group.makers and not group.bounds:
             shape = net.model.types[group.tensors[0]].shape
             channels = shape[1] if len(shape) == 4 else shape[-1]
-            found |= dict.fromkeys(group.tensors, rng.uniform(0.1, 8, channels))
-    return found
+            factors |= dict.fromkeys(group.tensors, rng.uniform(0.1, 8, channels))
+    return factors
 
 
-@pytest.mark.parametrize("make", [convolutions, residual, normed])
+@pytest.mark.parametrize("make", [convolutions, residual, make_norm_network])
 def test_factors_change_no_float_output(make, tmp_path: Path) -> None:
     net = make(tmp_path)
     factors = drawn(net)
@@ -56,17 +56,17 @@ def test_the_groups_of_a_residual_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("machine", "per_tensor", "gain_db"), [("edge16", True, 6.0), ("ws8_pow2", False, 4.0)])
 def test_unequal_channels_get_their_codes_back(machine: str, per_tensor: bool, gain_db: float, tmp_path: Path) -> None:
     net = convolutions(tmp_path, machine, per_tensor=per_tensor)
-    data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
+    data, held_out = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
     before = plain(net, data)
     after = equalize(net, before, data, nothing).quantization
-    through, judge = net.through(after), OutputEvaluator(held)
-    assert largest_difference(net, through, held) < LARGEST
+    through, judge = net.through(after), OutputEvaluator(held_out)
+    assert largest_difference(net, through, held_out) < LARGEST
     gained = judge.verdict(through, after).decibels - judge.verdict(net, before).decibels
     assert gained > gain_db, gained
 
 
-@pytest.mark.parametrize("behind", ["Identity", "Relu"])
-def test_parts_of_a_concat_of_unlike_ranges_get_their_codes_back(behind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("operator", ["Identity", "Relu"])
+def test_parts_of_a_concat_of_unlike_ranges_get_their_codes_back(operator: str, tmp_path: Path) -> None:
     """One operand is a fiftieth of the other; what reads both makes up for it."""
     rng = np.random.default_rng(0)
     weights = {n: rng.standard_normal(s) for n, s in {"a": (8, 8, 1, 1), "b": (8, 8, 1, 1), "c": (8, 16, 1, 1)}.items()}
@@ -74,16 +74,16 @@ def test_parts_of_a_concat_of_unlike_ranges_get_their_codes_back(behind: str, tm
     weights["c"][:, :8] *= 50
     net = network(
         f"""g (float[1,8,8,8] x) => (float[1,8,8,8] y) {{
-            d = Conv(x, a) e = Conv(x, b) p = {behind}(d) q = {behind}(e) z = Concat <axis=1> (p, q) y = Conv(z, c)
+            d = Conv(x, a) e = Conv(x, b) p = {operator}(d) q = {operator}(e) z = Concat <axis=1> (p, q) y = Conv(z, c)
         }}""",
         weights,
         tmp_path,
     )
-    data, held = samples((1, 8, 8, 8), 16), samples((1, 8, 8, 8), 8, seed=1)
-    given = plain(net, data)
-    after = equalize(net, given, data, nothing).quantization
-    judge = OutputEvaluator(held)
-    gained = judge.verdict(net.through(after), after).decibels - judge.verdict(net, given).decibels
+    data, held_out = samples((1, 8, 8, 8), 16), samples((1, 8, 8, 8), 8, seed=1)
+    before = plain(net, data)
+    after = equalize(net, before, data, nothing).quantization
+    judge = OutputEvaluator(held_out)
+    gained = judge.verdict(net.through(after), after).decibels - judge.verdict(net, before).decibels
     assert gained > 18, gained
 
 
@@ -105,23 +105,23 @@ def test_a_clamp_moves_only_where_no_data_reaches_it(tmp_path: Path) -> None:
 
 
 def test_what_only_the_host_reads_is_not_squeezed(tmp_path: Path) -> None:
-    net = normed(tmp_path)
-    data, held = samples((1, 16, 8), 16), samples((1, 16, 8), 8, seed=1)
+    net = make_norm_network(tmp_path)
+    data, held_out = samples((1, 16, 8), 16), samples((1, 16, 8), 8, seed=1)
     before = plain(net, data)
     outcome = free_ends(net, before, data, nothing)
     after = outcome.quantization
     assert len(after.hosted) == 1 and outcome.notes[-1].startswith("on the host, since only the host reads them: ")
     end = next(f for f in after.factors.values())
     assert end[0] / end[-1] == pytest.approx(UNEQUAL[-1], rel=0.9)  # the small channels are made large
-    through, judge = net.through(after), OutputEvaluator(held)
-    assert largest_difference(net, through, held) < LARGEST
+    through, judge = net.through(after), OutputEvaluator(held_out)
+    assert largest_difference(net, through, held_out) < LARGEST
     assert judge.verdict(through, after).decibels > judge.verdict(net, before).decibels + 3
 
 
 def test_factors_that_do_not_fit(tmp_path: Path) -> None:
     net = convolutions(tmp_path)
     with pytest.raises(CompileError) as caught:
-        scaled_model(net.model, {"cc": np.ones(8), "c": np.ones(7), "r": np.zeros(8)})
+        scale_model(net.model, {"cc": np.ones(8), "c": np.ones(7), "r": np.zeros(8)})
     assert str(caught.value).split("\n") == [
         "factors: the model has no tensor 'cc'; repair it again",
         "factors of 'c': are 7 numbers; its 8 channels need one above 0 each",

@@ -98,7 +98,7 @@ def test_choices_stay_and_ranges_are_of_all_samples(tmp_path: Path) -> None:
     seen = [s for s in dealt.seen if not np.array_equal(s["x"], drawn[5]["x"])]
     found = calibrate_network(net, seen, None, "fast", nothing, [*seen, drawn[5], *held])
     judged = found.judged
-    assert isinstance(judged, CalibratedNetwork) and found.tried == judged.tried and any(t.kept for t in found.tried)
+    assert isinstance(judged, CalibratedNetwork) and found.tried == judged.tried and any(t.is_kept for t in found.tried)
     assert (found.samples, judged.samples) == (24, 19)
     ends = [q.quantization.ranges["x"] for q in (found, judged)]
     assert all(isinstance(r, Range) for r in ends) and ends[0].high > 1.5 * ends[1].high  # type: ignore[union-attr]

@@ -1,5 +1,7 @@
-"""Factors go through what is homogeneous, to its power, and stop at all else: front ends that make spectra, in the forms that
-they are written in."""
+"""Check that factors pass through homogeneous operators to their power and stop at all others.
+
+The networks are front ends that make spectra, in their various forms.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from unequal_networks import Network, network, nothing, plain, samples
 from quant.repair.choices import Quantization
 from toolchain.errors import InternalError
 from toolchain.repair.channel_groups import Group, find_groups
-from toolchain.repair.channel_scaling import scaled_model
+from toolchain.repair.channel_scaling import scale_model
 from toolchain.repair.equalize import equalize
 from toolchain.repair.evaluate_outputs import OutputEvaluator
 
@@ -57,14 +59,16 @@ def front_end(form: str, folder: Path, machine: str = "edge16", rank: int = 4, l
     weights |= {"raised": rng.uniform(0, 1, (BINS, *space, 1)), "across": rng.standard_normal((BINS, FRAMES, *space, 3))}
     numbers = {"zero": [0], "one": [1], "n0": [0], "n1": [BINS], "n2": [2 * BINS], "n3": [2], "parts": [BINS, BINS]}
     numbers |= {"pairs": [1, 2, BINS, FRAMES], "row": [1, BINS * FRAMES], "bins": [1, BINS, *space, FRAMES]}
-    said = " ".join(f"{n} = Constant<value_ints = {v}>()" for n, v in numbers.items())
+    constants = " ".join(f"{n} = Constant<value_ints = {v}>()" for n, v in numbers.items())
     pads = [0, 1, 0, 1] if rank == 4 else [1, 1]
     strides = [1, 4] if rank == 4 else [4]
     first = f"s = Conv<strides = {strides}>(x, kernel)"
     if form == "two convolutions":
         first = f"a = Conv<strides = {strides}>(x, wa) b = Conv<strides = {strides}>(x, wb)"
     shape = ",".join(map(str, (1, 1, *space, LENGTH)))
-    text = f"g (float[{shape}] x) => (float[{','.join(map(str, (1, OUT, *space, FRAMES)))}] y) {{ {said} {first} {FORMS[form]} "
+    text = (
+        f"g (float[{shape}] x) => (float[{','.join(map(str, (1, OUT, *space, FRAMES)))}] y) {{ {constants} {first} {FORMS[form]} "
+    )
     return network(f"{text} y = Conv<pads = {pads}>(m, last) }}", weights, folder, machine)
 
 
@@ -88,11 +92,11 @@ def test_a_bin_has_one_factor_on_its_whole_way(form: str, rank: int, machine: st
 def test_quiet_bins_get_their_codes_back(form: str, tmp_path: Path) -> None:
     net = front_end(form, tmp_path)
     shape = net.model.types["x"].shape
-    data, held = samples(shape, 16), samples(shape, 8, seed=1)
+    data, held_out = samples(shape, 16), samples(shape, 8, seed=1)
     before = plain(net, data)
     after = equalize(net, before, data, nothing).quantization
-    through, judge = net.through(after), OutputEvaluator(held)
-    assert largest_difference(net, through, held) < LARGEST
+    through, judge = net.through(after), OutputEvaluator(held_out)
+    assert largest_difference(net, through, held_out) < LARGEST
     gained = judge.verdict(through, after).decibels - judge.verdict(net, before).decibels
     assert gained > 6, gained
 
@@ -129,4 +133,4 @@ def test_factors_that_are_not_what_a_bin_has_before_are_refused(tmp_path: Path) 
     factors = group.by_tensor(np.linspace(1, 2, BINS))
     factors["t"] = np.sqrt(factors["t"])
     with pytest.raises(InternalError, match="its operands and its output have different factors"):
-        scaled_model(net.model, factors)
+        scale_model(net.model, factors)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import convolutions, network, normed, nothing, plain, residual, samples
+from unequal_networks import convolutions, make_norm_network, network, nothing, plain, residual, samples
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
@@ -37,7 +37,7 @@ Sample = dict[str, np.ndarray]
 CONV_SHAPE = (1, 3, 8, 8)
 
 
-def grouped(folder: Path, machine: str = "wide32_w4a16") -> Network:
+def make_grouped_network(folder: Path, machine: str = "wide32_w4a16") -> Network:
     """Dense with stride and padding, grouped, transposed and depthwise convolutions, a sum, and a product of rows."""
     rng = np.random.default_rng(5)
     shapes = {
@@ -72,75 +72,77 @@ def with_rounding(net: Network, rounding: str) -> Network:
     return Network(net.model, net.selection, with_numerics(net.machine, rounding=rounding, per_op={}))
 
 
-def noise(net: Network, given: Quantization, data: list[Sample]) -> float:
+def noise(net: Network, quantization: Quantization, data: list[Sample]) -> float:
     """Mean squared error of the first output over the mean square of float's."""
-    name, session = net.model.graph.outputs[0], net.session(given)
+    name, session = net.model.graph.outputs[0], net.session(quantization)
     real = np.concatenate([FloatSession(net.model, [name]).run(s)[0] for s in data])
-    made = np.concatenate([session.run([name], s)[0] for s in data])
-    return float(np.square(made - real).mean() / np.square(real).mean())
+    actual = np.concatenate([session.run([name], s)[0] for s in data])
+    return float(np.square(actual - real).mean() / np.square(real).mean())
 
 
 @pytest.mark.parametrize(("machine", "most"), [("wide32_w4a16", 0.05), ("ws8_pow2", 0.5), ("edge16", 0.97)])
 @pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str, most: float) -> None:
-    """With int8 weights and a scale for each channel it would be chance: what weights lose is less than what activations do."""
-    net, seen = grouped(tmp_path, machine), samples(CONV_SHAPE, 48)
+    """Check rounding by its gain on unseen samples.
+    With int8 weights and a scale for each channel the gain would be chance, since weights lose less than activations do.
+    """
+    net, data = make_grouped_network(tmp_path, machine), samples(CONV_SHAPE, 48)
     net = Network(net.model, net.selection, with_numerics(net.machine, weights_per_channel=machine == "wide32_w4a16"))
-    given = plain(net, seen)
-    outcome = step(net, given, seen, nothing)
+    before_step = plain(net, data)
+    outcome = step(net, before_step, data, nothing)
     assert {g.layer for g in outcome.gains} == {n.name for n in net.graph.nodes if isinstance(n.op, Convolution)}
     assert sum(g.after for g in outcome.gains) < sum(g.before for g in outcome.gains)
-    before, after = (noise(net, q, samples(CONV_SHAPE, 32, 1)) for q in (given, outcome.quantization))
+    before, after = (noise(net, q, samples(CONV_SHAPE, 32, 1)) for q in (before_step, outcome.quantization))
     assert after < most * before
 
 
-@pytest.mark.parametrize("make", [residual, normed], ids=["residual", "host"])
+@pytest.mark.parametrize("make", [residual, make_norm_network], ids=["residual", "host"])
 def test_what_else_a_network_may_hold(tmp_path: Path, make) -> None:
     net = make(tmp_path)
     shape = (1, 3, 4, 4) if make is residual else (1, 16, 8)
-    given = plain(net, samples(shape))
-    outcome = round_layer_weights(net, given, samples(shape), nothing)
-    before, after = (noise(net, q, samples(shape, 16, 1)) for q in (given, outcome.quantization))
+    before_step = plain(net, samples(shape))
+    outcome = round_layer_weights(net, before_step, samples(shape), nothing)
+    before, after = (noise(net, q, samples(shape, 16, 1)) for q in (before_step, outcome.quantization))
     assert after < 1.05 * before and outcome.gains
 
 
 @pytest.mark.parametrize("rounding", ["floor", "truncate", "double_round"])
 def test_means_are_float_s_on_the_integer_reference(tmp_path: Path, rounding: str) -> None:
-    """Of every channel that a convolution makes, over all that was seen, in steps of the tensor."""
-    net, seen = with_rounding(convolutions(tmp_path), rounding), samples(CONV_SHAPE, 32)
-    given = plain(net, seen)
+    """Check the mean of every channel that a convolution makes, over all samples, in steps of the tensor."""
+    net, data = with_rounding(convolutions(tmp_path), rounding), samples(CONV_SHAPE, 32)
+    before_step = plain(net, data)
 
     def errors(quantization: Quantization) -> float:
         graph, session, names = net.integer(quantization), net.session(quantization), ["r", "e", "y"]
-        runs = [session.run_detailed(s).codes for s in seen]
+        runs = [session.run_detailed(s).codes for s in data]
         real = FloatSession(net.model, names)
-        sums = [real.run(s) for s in seen]
-        found = []
+        sums = [real.run(s) for s in data]
+        largest_errors = []
         for i, name in enumerate(names):
             q = graph.types[name].quant
             assert q is not None
             codes = np.concatenate([r[name] for r in runs]).mean((0, 1, 2)) - q.zero_point
-            found.append(np.abs(codes - np.concatenate([s[i] for s in sums]).mean((0, 2, 3)) / q.scale).max())
-        return max(found)
+            largest_errors.append(np.abs(codes - np.concatenate([s[i] for s in sums]).mean((0, 2, 3)) / q.scale).max())
+        return max(largest_errors)
 
-    assert errors(correct_biases(net, given, seen, nothing).quantization) < min(0.1, 0.25 * errors(given))
+    assert errors(correct_biases(net, before_step, data, nothing).quantization) < min(0.1, 0.25 * errors(before_step))
 
 
 def test_the_build_makes_what_the_walk_saw(tmp_path: Path) -> None:
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    given = plain(net, seen)
-    outcome = round_layer_weights(net, given, seen, nothing)
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 16)
+    before_step = plain(net, data)
+    outcome = round_layer_weights(net, before_step, data, nothing)
     read: dict[str, list[Array]] = {}
 
     def look(node, live) -> LayerParameters:
         read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
-    run_layerwise(net, given, ResidentSamples(spread_over(seen, 16)), look)
+    run_layerwise(net, before_step, ResidentSamples(spread_over(data, 16)), look)
     session = net.session(outcome.quantization)
-    for i, sample in enumerate(seen):
+    for i, sample in enumerate(data):
         codes = session.run_detailed(sample).codes
-        assert all(np.array_equal(codes[name], held[i]) for name, held in read.items())
+        assert all(np.array_equal(codes[name], codes_read[i]) for name, codes_read in read.items())
 
 
 @pytest.mark.parametrize("between", ["Softmax <axis=1>", "Relu"], ids=["behind the host", "in a region"])
@@ -160,18 +162,22 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
         },
         tmp_path,
     )
-    seen = samples((1, 3, 16, 16), 24)
-    given = plain(net, seen)
+    data = samples((1, 3, 16, 16), 24)
+    before_step = plain(net, data)
     monkeypatch.setattr("toolchain.repair.layerwise_reference.SAMPLES", 12)
     monkeypatch.setattr("toolchain.repair.layerwise_reference.HELD_BYTES", 50_000)
-    held = pick_resident_samples(net, given, seen)
-    assert 0 < held.first.size < 12 == held.every.size and net.weighted[0].name not in held.behind and held.together < 5
-    assert {id(s["x"]) for s in held.every} == {id(s["x"]) for s in spread_over(seen, 12)}
-    begun = list[int]()
+    resident = pick_resident_samples(net, before_step, data)
+    assert (
+        0 < resident.first.size < 12 == resident.every.size
+        and net.weighted[0].name not in resident.joining_nodes
+        and resident.together < 5
+    )
+    assert {id(s["x"]) for s in resident.every} == {id(s["x"]) for s in spread_over(data, 12)}
+    batch_sizes = list[int]()
     extend = walked._Values.extend
-    monkeypatch.setattr(walked._Values, "extend", lambda self, other: (begun.append(len(other.real)), extend(self, other)))
-    outcome = round_layer_weights(net, given, seen, nothing)
-    assert max(begun) == held.together and sum(begun) == held.later.size
+    monkeypatch.setattr(walked._Values, "extend", lambda self, other: (batch_sizes.append(len(other.real)), extend(self, other)))
+    outcome = round_layer_weights(net, before_step, data, nothing)
+    assert max(batch_sizes) == resident.together and sum(batch_sizes) == resident.later.size
     assert "12 samples" in outcome.notes[0] and len(outcome.gains) == 4
     read: dict[str, list[Array]] = {}
 
@@ -179,16 +185,16 @@ def test_samples_that_come_in_later_are_seen_as_those_before(
         read[node.inputs[0]] = list(live[node.inputs[0]])
         return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
 
-    assert run_layerwise(net, given, held, look) == outcome.quantization.layers
+    assert run_layerwise(net, before_step, resident, look) == outcome.quantization.layers
     session = net.session(outcome.quantization)
-    codes = [session.run_detailed(sample).codes for sample in held.every]
-    assert {len(found) for found in read.values()} == {held.first.size, 12}
-    assert all(np.array_equal(codes[i][name], x) for name, found in read.items() for i, x in enumerate(found))
+    codes = [session.run_detailed(sample).codes for sample in resident.every]
+    assert {len(codes_read) for codes_read in read.values()} == {resident.first.size, 12}
+    assert all(np.array_equal(codes[i][name], x) for name, codes_read in read.items() for i, x in enumerate(codes_read))
 
 
 def test_the_same_twice(tmp_path: Path) -> None:
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    first, second = (round_layer_weights(net, plain(net, seen), seen, nothing).quantization for _ in range(2))
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 16)
+    first, second = (round_layer_weights(net, plain(net, data), data, nothing).quantization for _ in range(2))
     assert first.layers.keys() == second.layers.keys()
     for name, layer in first.layers.items():
         other = second.layers[name]
@@ -198,23 +204,23 @@ def test_the_same_twice(tmp_path: Path) -> None:
 
 
 def test_a_second_pass_goes_on_from_what_the_first_left(tmp_path: Path) -> None:
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 24)
-    first = compensate_input_error(net, plain(net, seen), seen, nothing, sweeps=SWEEPS)
-    second = compensate_input_error(net, first.quantization, seen, nothing, sweeps=SWEEPS)
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 24)
+    first = compensate_input_error(net, plain(net, data), data, nothing, sweeps=SWEEPS)
+    second = compensate_input_error(net, first.quantization, data, nothing, sweeps=SWEEPS)
     assert second.gains[0].before == pytest.approx(first.gains[0].after) and first.gains[0].after < 0.95 * first.gains[0].before
     assert sum(g.after for g in second.gains) < 1.05 * sum(g.after for g in first.gains)
 
 
 def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Path) -> None:
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    rounded = round_layer_weights(net, plain(net, seen), seen, nothing).quantization
-    assert correct_biases(net, rounded, seen, nothing).quantization is rounded
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 16)
+    rounded = round_layer_weights(net, plain(net, data), data, nothing).quantization
+    assert correct_biases(net, rounded, data, nothing).quantization is rounded
 
 
 @pytest.mark.parametrize("minima", [0, 16])
 @pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_weights_in_groups_are_chosen_at_their_scales(tmp_path: Path, step: Step, minima: int) -> None:
-    """Of a product of 40 inputs in groups of 32, scales of groups keep their relations; a group of zeros stays so."""
+    """Check a product of 40 inputs in groups of 32: scales of groups keep their relations, and a group of zeros stays so."""
     rng = np.random.default_rng(3)
     w, mixed = rng.standard_normal((40, 24)), rng.standard_normal((3, 40))
     w[:32, 5] = 0
@@ -228,14 +234,14 @@ def test_weights_in_groups_are_chosen_at_their_scales(tmp_path: Path, step: Step
     chip = chip.replace("\nnumerics:\n", "\nnumerics:\n  weight_group: 32\n")
     (tmp_path / "mine.yaml").write_text(chip)
     net = network(text, {"m": mixed, "w": w}, tmp_path, str(tmp_path / "mine.yaml"))
-    seen, others = samples((1, 6, 3), 32), samples((1, 6, 3), 32, 1)
-    given = plain(net, seen)
-    found = step(net, given, seen, nothing).quantization
-    held = [p.weight for p in found.layers.values() if p.weight is not None and p.weight.codes.shape[0] == 24]
-    assert len(held) == 1 and held[0].groups is not None and held[0].groups.scales.shape == (24, 2)
-    assert (held[0].groups.minima is not None) == bool(minima)
-    assert not held[0].dequantized().reshape(24, 40)[5, :32].any()
-    assert noise(net, found, others) < 0.6 * noise(net, given, others)
+    data, others = samples((1, 6, 3), 32), samples((1, 6, 3), 32, 1)
+    before_step = plain(net, data)
+    after_step = step(net, before_step, data, nothing).quantization
+    group_weights = [p.weight for p in after_step.layers.values() if p.weight is not None and p.weight.codes.shape[0] == 24]
+    assert len(group_weights) == 1 and group_weights[0].groups is not None and group_weights[0].groups.scales.shape == (24, 2)
+    assert (group_weights[0].groups.minima is not None) == bool(minima)
+    assert not group_weights[0].dequantize().reshape(24, 40)[5, :32].any()
+    assert noise(net, after_step, others) < 0.6 * noise(net, before_step, others)
 
 
 def outlying(folder: Path, machine: str) -> Network:
@@ -258,14 +264,14 @@ def outlying(folder: Path, machine: str) -> Network:
 
 @pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_scales_of_few_inputs_are_chosen_by_the_output(tmp_path: Path, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, seen, others = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16), samples(CONV_SHAPE, 16, 1)
-    given = plain(net, seen)
+    net, data, others = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16), samples(CONV_SHAPE, 16, 1)
+    before_step = plain(net, data)
 
     def scale_and_noise() -> tuple[float, float]:
-        found = step(net, given, seen, nothing).quantization
-        weight = found.layers[next(n.name for n in net.weighted if n.outputs[0] == "d")].weight
+        after_step = step(net, before_step, data, nothing).quantization
+        weight = after_step.layers[next(n.name for n in net.weighted if n.outputs[0] == "d")].weight
         assert weight is not None
-        return float(weight.scales.item()), noise(net, found, others)
+        return float(weight.scales.item()), noise(net, after_step, others)
 
     scale, lost = scale_and_noise()
     monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 0)
@@ -274,21 +280,21 @@ def test_scales_of_few_inputs_are_chosen_by_the_output(tmp_path: Path, step: Ste
 
 
 def test_scales_that_a_machine_has_not_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, seen = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16)
-    given = plain(net, seen)
+    net, data = outlying(tmp_path, "ws8_pow2"), samples(CONV_SHAPE, 16)
+    before_step = plain(net, data)
     monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 0)
-    before = round_layer_weights(net, given, seen, nothing).quantization.layers
+    before = round_layer_weights(net, before_step, data, nothing).quantization.layers
     monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 64)
     monkeypatch.setattr(
         "toolchain.repair.weight_scale_search.expressible_weight", lambda w, q, *_: replace(q, scales=2 * q.scales)
     )
-    after = round_layer_weights(net, given, seen, nothing).quantization.layers
+    after = round_layer_weights(net, before_step, data, nothing).quantization.layers
     for name, layer in before.items():
         other = after[name].weight
         assert layer.weight is not None and other is not None and np.array_equal(layer.weight.scales, other.scales)
 
 
-def added_to(folder: Path, machine: str) -> Network:
+def make_sum_network(folder: Path, machine: str) -> Network:
     """`t` is the sum of a layer's output and of a sum before it."""
     rng = np.random.default_rng(2)
     weights = {"w1": (8, 3, 1, 1), "w2": (8, 8, 1, 1), "w3": (8, 8, 1, 1), "w4": (4, 8, 1, 1)}
@@ -303,40 +309,44 @@ def added_to(folder: Path, machine: str) -> Network:
     return network(text, {n: rng.standard_normal(s) for n, s in weights.items()}, folder, machine)
 
 
-def errors_of(tensor: str, net: Network, given: Quantization, data: list[Sample]) -> Array:
+def errors_of(tensor: str, net: Network, quantization: Quantization, data: list[Sample]) -> Array:
     """[n, h, w, c]: of a tensor of the chip and the model."""
-    session, real, kind = net.session(given), FloatSession(net.model, [tensor]), net.integer(given).types[tensor].quant
+    session, real, kind = (
+        net.session(quantization),
+        FloatSession(net.model, [tensor]),
+        net.integer(quantization).types[tensor].quant,
+    )
     assert kind is not None
-    made = [(session.run_detailed(s).codes[tensor] - kind.zero_point) * kind.scale for s in data]
-    return np.concatenate(made) - np.concatenate([real.run(s)[0].transpose(NHWC) for s in data])
+    actual = [(session.run_detailed(s).codes[tensor] - kind.zero_point) * kind.scale for s in data]
+    return np.concatenate(actual) - np.concatenate([real.run(s)[0].transpose(NHWC) for s in data])
 
 
 def test_weights_answer_for_the_other_operand_of_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes of 4 bits leave errors in `s` that are nearly a linear function of it."""
-    net, seen, others = added_to(tmp_path, "wide32_w4a16"), samples(CONV_SHAPE, 24), samples(CONV_SHAPE, 16, 1)
-    given = plain(net, seen)
+    net, data, others = make_sum_network(tmp_path, "wide32_w4a16"), samples(CONV_SHAPE, 24), samples(CONV_SHAPE, 16, 1)
+    before_step = plain(net, data)
 
     def error() -> float:
         return float(
-            np.square(errors_of("t", net, compensate_input_error(net, given, seen, nothing).quantization, others)).mean()
+            np.square(errors_of("t", net, compensate_input_error(net, before_step, data, nothing).quantization, others)).mean()
         )
 
-    found = error()
+    with_addend = error()
     monkeypatch.setattr(sampled_rows, "_sums", lambda graph: {})
-    assert found < 0.8 * error()
+    assert with_addend < 0.8 * error()
 
 
 def test_a_bias_makes_up_for_the_other_operand_of_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of a machine that rounds down lose half a step: `t` its own, and without this that of `s` as well."""
-    net, seen = with_rounding(added_to(tmp_path, "edge16"), "floor"), samples(CONV_SHAPE, 24)
-    given = plain(net, seen)
+    net, data = with_rounding(make_sum_network(tmp_path, "edge16"), "floor"), samples(CONV_SHAPE, 24)
+    before_step = plain(net, data)
 
     def lost() -> float:
-        return float(errors_of("t", net, correct_biases(net, given, seen, nothing).quantization, seen).mean())
+        return float(errors_of("t", net, correct_biases(net, before_step, data, nothing).quantization, data).mean())
 
-    found = lost()
+    with_addend = lost()
     monkeypatch.setattr(sampled_rows, "_sums", lambda graph: {})
-    assert 0.85 * lost() < found < 0
+    assert 0.85 * lost() < with_addend < 0
 
 
 def test_a_step_of_nothing_has_code_0() -> None:
@@ -345,7 +355,7 @@ def test_a_step_of_nothing_has_code_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "message"),
     [
         (WeightGroups(64, np.ones((2, 1), np.int32)), "they are in groups of 64, the machine has those of (32,)"),
         (WeightGroups(32, np.full((2, 2), 300, np.int32)), "scales of groups reach 300, the machine's 255"),
@@ -355,22 +365,22 @@ def test_a_step_of_nothing_has_code_0() -> None:
         ),
     ],
 )
-def test_groups_of_another_machine_are_refused(groups: WeightGroups, said: str) -> None:
+def test_groups_of_another_machine_are_refused(groups: WeightGroups, message: str) -> None:
     numerics = Numerics(CodeType.INT16, CodeType.INT4, groups=GroupForm((32,)))
     chosen = WeightQuant(np.ones((2, 1, 1, 40), np.int8), np.ones(2), 0, groups)
     with pytest.raises(CompileError) as caught:
         check_chosen_weight(chosen, np.ones((2, 1, 1, 40)), numerics, name="fc")
-    assert str(caught.value) == f"fc: the codes chosen for it do not fit: {said}; repair it for this machine"
+    assert str(caught.value) == f"fc: the codes chosen for it do not fit: {message}; repair it for this machine"
 
 
 @pytest.mark.parametrize("step", [round_layer_weights, compensate_input_error])
 def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the same codes at the same scales."""
+    """Check sweeps that start from the same codes at the same scales."""
     monkeypatch.setattr("toolchain.repair.weight_rounding.FEW", 0)
     monkeypatch.setattr("toolchain.repair.weight_scale_search.WAYS", 1)
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    given = plain(net, seen)
-    once, swept = (step(net, given, seen, nothing, sweeps=n) for n in (0, 16))
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 16)
+    before_step = plain(net, data)
+    once, swept = (step(net, before_step, data, nothing, sweeps=n) for n in (0, 16))
     first = once.gains[0].layer  # which reads the same in both
     assert swept.gains[0].after < once.gains[0].after
     a, b = (o.quantization.layers[first].weight for o in (once, swept))
@@ -379,26 +389,26 @@ def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step, monkeypatch: pyt
 
 def test_dampings_are_judged_by_other_samples_than_the_hessian_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every third sample judges: here they are nothing but zeros."""
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
-    dark = [{"x": np.zeros_like(s["x"])} if i % 3 == 2 else s for i, s in enumerate(seen)]
-    given, parts = plain(net, seen), list[tuple[Moments, Moments]]()
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 16)
+    dark = [{"x": np.zeros_like(s["x"])} if i % 3 == 2 else s for i, s in enumerate(data)]
+    before_step, parts = plain(net, data), list[tuple[Moments, Moments]]()
 
     def noted(w: Array, scales: Array, part: Moments, other: Moments, *limits: int) -> float:
         parts.append((part, other))
         return best_damping(w, scales, part, other, *limits)
 
     monkeypatch.setattr("toolchain.repair.weight_rounding.best_damping", noted)
-    round_layer_weights(net, given, dark, nothing)
+    round_layer_weights(net, before_step, dark, nothing)
     part, other = parts[0]  # of the layer that reads the input
     assert other.count == 5 * 16 and not other.hessian.any() and not other.mean.any()
     assert (np.diag(part.hessian[0]) > 0).all()
 
 
 def test_two_samples_have_none_to_judge_dampings_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 2)
+    net, data = make_grouped_network(tmp_path), samples(CONV_SHAPE, 2)
     monkeypatch.setattr("toolchain.repair.weight_rounding.best_damping", None)
-    found = compensate_input_error(net, plain(net, seen), seen, nothing)
-    assert all(layer.weight is not None for layer in found.quantization.layers.values())
+    outcome = compensate_input_error(net, plain(net, data), data, nothing)
+    assert all(layer.weight is not None for layer in outcome.quantization.layers.values())
 
 
 def test_sums_are_exact_whatever_the_sign_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,10 +417,10 @@ def test_sums_are_exact_whatever_the_sign_of_what_is_read(tmp_path: Path, monkey
     sums = weight_rounding._Layer._sums
 
     def checked(layer: weight_rounding._Layer, codes: Array) -> Array:
-        found, rows = sums(layer, codes), layer._rows[0].astype(np.int64)
-        assert np.array_equal(found, rows @ codes.reshape(len(codes), -1).astype(np.int64).T)
-        largest.append(int(np.abs(found).max()))
-        return found
+        sums_found, rows = sums(layer, codes), layer._rows[0].astype(np.int64)
+        assert np.array_equal(sums_found, rows @ codes.reshape(len(codes), -1).astype(np.int64).T)
+        largest.append(int(np.abs(sums_found).max()))
+        return sums_found
 
     monkeypatch.setattr(weight_rounding._Layer, "_sums", checked)
     weights = 1 + np.random.default_rng(0).random((512, 8))

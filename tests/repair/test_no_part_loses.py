@@ -1,4 +1,4 @@
-"""No output, and no part of one, pays for what others gain; what the chip keeps from run to run is judged as it is run."""
+"""Check that no output, and no part of one, loses for the gain of others; states are judged as they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEADY = (0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.0, 0.0)
 
 
 def verdict(**levels: float | tuple[float, ...]) -> OutputQuality:
-    """By part: dB of each sample, or of all, give or take a little."""
+    """Return a quality by part: dB of each sample, or of all with a small spread."""
     each = {n: v if isinstance(v, tuple) else tuple(v + s for s in STEADY) for n, v in levels.items()}
     return OutputQuality(tuple(FidelityPart(n, float(np.mean(v)), 1.0, 0.0, 0.0, f"tensor {n}") for n, v in each.items()), each)
 
@@ -51,8 +51,8 @@ def test_a_part_may_neither_end_below_plain_nor_lose_much(
 
 def test_a_part_that_a_few_samples_decide_is_not_trusted() -> None:
     wild = tuple(20.5 + d for d in (9.0, -7.0, 5.0, -6.0, 0.0, 3.0, -8.0, 4.0))
-    said = "b may fall: +0.50 dB a sample, with a standard error of 2.21"
-    assert verdict(a=25.0, b=wild).losses(PLAIN, PLAIN) == {"tensor b": said}
+    reason = "b may fall: +0.50 dB a sample, with a standard error of 2.21"
+    assert verdict(a=25.0, b=wild).losses(PLAIN, PLAIN) == {"tensor b": reason}
 
 
 def two_heads(folder: Path) -> Network:
@@ -75,34 +75,34 @@ def two_heads(folder: Path) -> Network:
 
 def test_layers_behind_a_part(tmp_path: Path) -> None:
     net = two_heads(tmp_path)
-    made = {node.outputs[0]: node.name for node in net.weighted}
+    layer_by_tensor = {node.outputs[0]: node.name for node in net.weighted}
     trunk = find_upstream_layers(net, ["r"])
-    assert len(trunk) == 1 and len(made) == 4
+    assert len(trunk) == 1 and len(layer_by_tensor) == 4
     assert len(find_upstream_layers(net, ["p"])) == 2 and len(find_upstream_layers(net, ["q"])) == 3
     assert find_upstream_layers(net, ["p"]) & find_upstream_layers(net, ["q"]) == trunk and not find_upstream_layers(net, ["x"])
 
 
 def test_a_step_that_costs_one_part_is_kept_for_the_layers_of_others(tmp_path: Path) -> None:
     """The step sets right the biases of what makes q, and spoils that of what makes p."""
-    net, data, held = two_heads(tmp_path), samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
+    net, data, held_out = two_heads(tmp_path), samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
     p, q = find_upstream_layers(net, ["p"]), find_upstream_layers(net, ["q"])
     (spoiled,) = p - q
 
     def step(
-        net: Network, before: Quantization, seen: list[Sample], progress: object, leave: frozenset[str] = frozenset()
+        net: Network, before: Quantization, fit_samples: list[Sample], progress: object, leave: frozenset[str] = frozenset()
     ) -> StepOutcome:
-        found = round_layer_weights(net, before, seen, nothing, leave=leave).quantization
+        rounded_quantization = round_layer_weights(net, before, fit_samples, nothing, leave=leave).quantization
         if spoiled in leave:
-            return StepOutcome(found)
-        wrong = LayerParameters(found.layers[spoiled].weight, np.full(4, 0.1))
-        return StepOutcome(replace(found, layers={**found.layers, spoiled: wrong}))
+            return StepOutcome(rounded_quantization)
+        wrong = LayerParameters(rounded_quantization.layers[spoiled].weight, np.full(4, 0.1))
+        return StepOutcome(replace(rounded_quantization, layers={**rounded_quantization.layers, spoiled: wrong}))
 
     before = replace(plain(net, data), layers={name: LayerParameters(None, np.full(4, 0.2)) for name in q - p})
-    found = run_repair(net, before, data, held, [RepairStep("step", step, by_layer=True)], nothing)
-    (tried,) = found.tried
-    assert tried.kept and tried.why.endswith(" dB, with 2 layers left as before, which parts hang on that would lose")
-    assert found.quantization.layers.keys() == q - p
-    assert not run_repair(net, before, data, held, [RepairStep("step", step)], nothing).tried[0].kept
+    result = run_repair(net, before, data, held_out, [RepairStep("step", step, by_layer=True)], nothing)
+    (tried,) = result.tried
+    assert tried.is_kept and tried.why.endswith(" dB, with 2 layers left as before, which parts hang on that would lose")
+    assert result.quantization.layers.keys() == q - p
+    assert not run_repair(net, before, data, held_out, [RepairStep("step", step)], nothing).tried[0].is_kept
 
 
 def test_ranges_are_of_all_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_ranges_are_of_all_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     drawn[15] = {"x": 3 * drawn[15]["x"]}  # held out
     data = Samples("", 16, lambda: iter(drawn))
     none, fast = (calibrate_network(net, data, None, effort, nothing) for effort in ("none", "fast"))
-    assert fast.tried[0].kept and fast.samples == none.samples == 16
+    assert fast.tried[0].is_kept and fast.samples == none.samples == 16
     assert dict(fast.quantization.ranges) == dict(none.quantization.ranges)
 
 
@@ -119,7 +119,7 @@ def cell(folder: Path) -> Network:
     """A state that takes in a little of each input, and what is made of it."""
     rng = np.random.default_rng(2)
     weights = {"w": rng.standard_normal((8, 8)) / 4, "u": np.eye(8) * 0.98, "v": rng.standard_normal((8, 4))}
-    found = network(
+    cell_network = network(
         """g (float[1,8] x, float[1,8] h) => (float[1,4] y, float[1,8] hn) {
             a = MatMul(x, w)
             b = MatMul(h, u)
@@ -129,7 +129,7 @@ def cell(folder: Path) -> Network:
         weights,
         folder,
     )
-    return replace(found, model=pair_states(found.model, ("h=hn",)))
+    return replace(cell_network, model=pair_states(cell_network.model, ("h=hn",)))
 
 
 def test_states_are_judged_over_their_own_steps(tmp_path: Path) -> None:
@@ -144,27 +144,27 @@ def test_states_are_judged_over_their_own_steps(tmp_path: Path) -> None:
 
 def test_a_sequence_is_held_out_in_stretches() -> None:
     data = Samples("", 64, lambda: ({"x": np.array([float(i)])} for i in range(64)))
-    held = [int(s["x"][0]) for s in folds(data, stretch=STRETCH).held]
-    assert held == [*range(8, 16), *range(40, 48)]
+    held_out = [int(s["x"][0]) for s in folds(data, stretch=STRETCH).held]
+    assert held_out == [*range(8, 16), *range(40, 48)]
 
 
 def test_a_state_that_a_later_layer_reads_is_walked_over(tmp_path: Path) -> None:
     """An output that the chip reads as well."""
-    found = network(
+    net = network(
         "g (float[1,8] x) => (float[1,8] y, float[1,4] z) { y = MatMul(x, w) z = MatMul(y, v) }",
         {"w": np.eye(8), "v": np.ones((8, 4))},
         tmp_path,
     )
     data = samples((1, 8))
-    layers = round_layer_weights(found, plain(found, data), data, nothing).quantization.layers
+    layers = round_layer_weights(net, plain(net, data), data, nothing).quantization.layers
     assert len(layers) == 2 and all(p is not AS_IN_THE_MODEL for p in layers.values())
 
 
 def test_an_operator_with_a_constant_first_is_walked_over(tmp_path: Path) -> None:
-    found = network(
+    net = network(
         "g (float[1,8,8] x) => (float[1,8,8] y) { a = Sub(c, x) y = MatMul(a, v) }",
         {"c": np.ones((1, 8, 8)), "v": np.eye(8) - 0.1},
         tmp_path,
     )
     data = samples((1, 8, 8))
-    assert len(round_layer_weights(found, plain(found, data), data, nothing).quantization.layers) == 1
+    assert len(round_layer_weights(net, plain(net, data), data, nothing).quantization.layers) == 1

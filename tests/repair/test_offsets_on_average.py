@@ -30,10 +30,10 @@ def sums(folder: Path, rounding: str, kind: str = "Add") -> Network:
     return Network(net.model, net.selection, with_numerics(net.machine, rounding=rounding, per_op={}))
 
 
-def errors(net: Network, given: Quantization) -> np.ndarray:
-    """Of y from the sum of what a's and b's codes stand for, in steps of y, where no clamp cuts it."""
-    types, session = net.integer(given).types, net.session(given)
-    found = []
+def errors(net: Network, quantization: Quantization) -> np.ndarray:
+    """Return the errors of y against the sum of the real values of a and b, in steps of y, where no clamp cuts it."""
+    types, session = net.integer(quantization).types, net.session(quantization)
+    output_errors = []
     for sample in samples((1, 3, 8, 8), 8):
         codes = session.run_detailed(sample).codes
 
@@ -44,17 +44,17 @@ def errors(net: Network, given: Quantization) -> np.ndarray:
 
         inner = (codes["y"] > -128) & (codes["y"] < 127)
         sign = -1 if net.model.graph.nodes[-1].op.op_type == "Sub" else 1
-        found.append((steps("y") - steps("a") - sign * steps("b"))[inner])
-    return np.concatenate(found)
+        output_errors.append((steps("y") - steps("a") - sign * steps("b"))[inner])
+    return np.concatenate(output_errors)
 
 
 @pytest.mark.parametrize("rounding", ["floor", "truncate"])
 @pytest.mark.parametrize("kind", ["Add", "Sub"])
 def test_right_on_average_and_nearest(tmp_path: Path, kind: str, rounding: str) -> None:
     net = sums(tmp_path, rounding, kind)
-    given = plain(net, samples((1, 3, 8, 8), 8))
-    outcome = offset_zero_points(net, given, (), nothing)
-    before, after = errors(net, given), errors(net, outcome.quantization)
+    before_step = plain(net, samples((1, 3, 8, 8), 8))
+    outcome = offset_zero_points(net, before_step, (), nothing)
+    before, after = errors(net, before_step), errors(net, outcome.quantization)
     assert np.abs(before).max() > 0.9 and np.abs(after).max() < 0.6
     assert abs(after.mean()) < 0.03 and np.square(after).mean() < 0.35 * np.square(before).mean()
 
@@ -70,7 +70,7 @@ def averages(folder: Path, rounding: str, pool: str, size: int) -> Network:
 
 
 @pytest.mark.parametrize(
-    ("pool", "size", "kernel", "rounding", "left"),
+    ("pool", "size", "kernel", "rounding", "tolerance"),
     [
         ("AveragePool <kernel_shape=[2,2], strides=[2,2]>", 6, 2, "floor", 0.03),
         ("AveragePool <kernel_shape=[2,2], strides=[2,2]>", 6, 2, "truncate", 0.2),  # one shift alone is possible
@@ -78,14 +78,19 @@ def averages(folder: Path, rounding: str, pool: str, size: int) -> Network:
     ],
     ids=["vector engine, floor", "vector engine, truncate", "array, floor"],
 )
-def test_averages_are_right_on_average(tmp_path: Path, pool: str, size: int, kernel: int, rounding: str, left: float) -> None:
-    """Of y from the mean of what a's codes stand for, in steps of y, where no clamp cuts it; left: of a step."""
+def test_averages_are_right_on_average(
+    tmp_path: Path, pool: str, size: int, kernel: int, rounding: str, tolerance: float
+) -> None:
+    """Check y against the mean of the real values of a, in steps of y, where no clamp cuts it.
+
+    `tolerance`: share of a step.
+    """
     net, data = averages(tmp_path, rounding, pool, size), samples((1, 3, 12, 12), 24)
-    given = plain(net, data)
-    outcome = offset_zero_points(net, given, (), nothing)
+    before_step = plain(net, data)
+    outcome = offset_zero_points(net, before_step, (), nothing)
 
     def errors(quantization: Quantization) -> np.ndarray:
-        types, session, found = net.integer(quantization).types, net.session(quantization), []
+        types, session, output_errors = net.integer(quantization).types, net.session(quantization), []
         a, y = types["a"].quant, types["y"].quant
         assert a is not None and y is not None
         for sample in data:
@@ -93,14 +98,14 @@ def test_averages_are_right_on_average(tmp_path: Path, pool: str, size: int, ker
             view = np.lib.stride_tricks.sliding_window_view(
                 codes["a"].astype(np.float64) - a.zero_point, (kernel, kernel), (1, 2)
             )
-            wanted = view.mean((4, 5))[:, ::kernel, ::kernel] * a.scale / y.scale
+            expected = view.mean((4, 5))[:, ::kernel, ::kernel] * a.scale / y.scale
             inner = (codes["y"] > -128) & (codes["y"] < 127)
-            found.append((codes["y"].astype(np.float64) - y.zero_point - wanted)[inner])
-        return np.concatenate(found)
+            output_errors.append((codes["y"].astype(np.float64) - y.zero_point - expected)[inner])
+        return np.concatenate(output_errors)
 
-    before, after = errors(given), errors(outcome.quantization)
-    assert np.abs(before).max() > 0.9 and np.abs(after).max() < 0.55 + left
-    assert abs(after.mean()) < left and np.square(after).mean() < 0.4 * np.square(before).mean()
+    before, after = errors(before_step), errors(outcome.quantization)
+    assert np.abs(before).max() > 0.9 and np.abs(after).max() < 0.55 + tolerance
+    assert abs(after.mean()) < tolerance and np.square(after).mean() < 0.4 * np.square(before).mean()
 
 
 def test_an_average_whose_padding_counts_is_left_alone(tmp_path: Path) -> None:
@@ -109,27 +114,27 @@ def test_an_average_whose_padding_counts_is_left_alone(tmp_path: Path) -> None:
     data = samples((1, 3, 12, 12), 8)
     for counts in (0, 1):
         net = averages(tmp_path, "floor", pool.format(counts), 12)
-        given = plain(net, data)
-        assert (offset_zero_points(net, given, (), nothing).quantization is given) == bool(counts)
+        before_step = plain(net, data)
+        assert (offset_zero_points(net, before_step, (), nothing).quantization is before_step) == bool(counts)
 
 
 def test_a_machine_that_rounds_to_nearest_is_left_alone(tmp_path: Path) -> None:
     net = sums(tmp_path, "single_half_up")
-    given = plain(net, samples((1, 3, 8, 8), 8))
-    assert offset_zero_points(net, given, (), nothing).quantization is given
+    before_step = plain(net, samples((1, 3, 8, 8), 8))
+    assert offset_zero_points(net, before_step, (), nothing).quantization is before_step
 
 
 @pytest.mark.parametrize("offset", [Offset((0, 0), 0), Offset((300,), 0), Offset((0,), 300)])
 def test_offsets_of_an_average_that_are_no_codes_are_refused(tmp_path: Path, offset: Offset) -> None:
     net = averages(tmp_path, "floor", "AveragePool <kernel_shape=[2,2], strides=[2,2]>", 6)
-    given = plain(net, samples((1, 3, 12, 12), 8))
+    before_step = plain(net, samples((1, 3, 12, 12), 8))
     with pytest.raises(CompileError, match=r"1 operand and an output, each moved within -128\.\.127; mend or remove the entry"):
-        net.integer(replace(given, offsets={net.graph.nodes[-1].name: offset}))
+        net.integer(replace(before_step, offsets={net.graph.nodes[-1].name: offset}))
 
 
 @pytest.mark.parametrize("offset", [Offset((1,), 0), Offset((0, 300), 0), Offset((0, 0), -300)])
 def test_offsets_that_are_no_codes_are_refused(tmp_path: Path, offset: Offset) -> None:
     net = sums(tmp_path, "floor")
-    given = plain(net, samples((1, 3, 8, 8), 8))
+    before_step = plain(net, samples((1, 3, 8, 8), 8))
     with pytest.raises(CompileError, match="mend or remove the entry"):
-        net.integer(replace(given, offsets={net.graph.nodes[-1].name: offset}))
+        net.integer(replace(before_step, offsets={net.graph.nodes[-1].name: offset}))

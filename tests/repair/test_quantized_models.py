@@ -23,28 +23,28 @@ SAMPLES = 32
 STEPS = ["rounding", "answering", "bias"]
 
 
-def given(form: str, folder: Path) -> onnx.ModelProto:
+def save_quantized(form: str, folder: Path) -> onnx.ModelProto:
     model, _ = small_network()
     data = np.random.default_rng(1).normal(size=(SAMPLES, 1, 3, 8, 8)).astype(np.float32)
-    made = script().quantized(model, [{"x": x} for x in data], form)
-    onnx.save(made, folder / "m.onnx")
+    quantized_model = script().quantize_form(model, [{"x": x} for x in data], form)
+    onnx.save(quantized_model, folder / "m.onnx")
     np.save(folder / "x.npy", data)
-    return made
+    return quantized_model
 
 
 def built(folder: Path, machine: str, repair: Effort | None) -> Build:
     return build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "x.npy"), repair=repair))
 
 
-def level(made: onnx.ModelProto, built: Build) -> float:
+def level(quantized_model: onnx.ModelProto, built: Build) -> float:
     """dB from onnxruntime on samples that nothing else saw."""
     others = [{"x": x} for x in np.random.default_rng(2).normal(size=(16, 1, 3, 8, 8)).astype(np.float32)]
     session = Session(built.data, backend="reference")
-    wanted, got = (
+    expected, got = (
         np.concatenate([np.ravel(run(s)[0]) for s in others])
-        for run in (lambda s: on_kernels(made, s), lambda s: session.run(None, s))
+        for run in (lambda s: on_kernels(quantized_model, s), lambda s: session.run(None, s))
     )
-    return sqnr_db(wanted, got)
+    return sqnr_db(expected, got)
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,24 @@ def level(made: onnx.ModelProto, built: Build) -> float:
     [("qdq_s8_channel", "wide32_w4a16", 3), ("tensorrt", "ws8_pow2", 1), ("matmul_nbits", "transformer64", 1)],
 )
 def test_what_the_machine_rounds_anew_is_repaired(form: str, machine: str, gain: float, tmp_path: Path) -> None:
-    """By default, as models of floats are: weights of 4 bits, of scales that are powers of two, and those in float."""
-    made = given(form, tmp_path)
+    """Check the default repair of quantized models with weights of 4 bits, with power-of-two scales, and with weights in
+    float."""
+    quantized_model = save_quantized(form, tmp_path)
     plain, repaired = built(tmp_path, machine, "none"), built(tmp_path, machine, None)
     assert [s["step"] for s in repaired.figures["repair"]["steps"]] == STEPS
-    assert level(made, repaired) >= level(made, plain) + gain
+    assert level(quantized_model, repaired) >= level(quantized_model, plain) + gain
 
 
 def test_scales_that_the_file_gives_stay(tmp_path: Path) -> None:
     """nvdla_small has one scale for all channels of a layer, and keeps those of activations."""
-    given("qdq_s8_channel", tmp_path)
+    save_quantized("qdq_s8_channel", tmp_path)
     plain, repaired = built(tmp_path, "nvdla_small", "none"), built(tmp_path, "nvdla_small", "fast")
     before, after = (b.container.graph for b in (plain, repaired))
     assert {n: t.quant for n, t in after.types.items() if n in before.types} == {n: t.quant for n, t in before.types.items()}
 
 
 def test_where_all_codes_are_the_files_nothing_is(tmp_path: Path) -> None:
-    given("qdq_s8_channel", tmp_path)
+    save_quantized("qdq_s8_channel", tmp_path)
     assert built(tmp_path, "edge16", None).figures["repair"] is None
     with pytest.raises(CompileError, match="quantized already, and its codes are taken as they are; leave it out"):
         built(tmp_path, "edge16", "fast")
@@ -76,10 +77,12 @@ def test_where_all_codes_are_the_files_nothing_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("form", "machine"), [("qdq_s8_channel", "nvdla_small"), ("matmul_nbits", "transformer64")])
 def test_a_parameters_file_holds_the_repair(form: str, machine: str, tmp_path: Path) -> None:
-    given(form, tmp_path)
+    save_quantized(form, tmp_path)
     script, data, file = ROOT / "scripts" / "calibrate.py", tmp_path / "x.npy", tmp_path / "p.yaml"
-    made = run_script(script, tmp_path / "m.onnx", "--hw", machine, "--data", data, "--repair", "fast", "-o", file)
-    assert made.returncode == 0, made.stderr
+    completed = run_script(script, tmp_path / "m.onnx", "--hw", machine, "--data", data, "--repair", "fast", "-o", file)
+    assert completed.returncode == 0, completed.stderr
     again = build(tmp_path / "m.onnx", BuildOptions(machine, parameters=str(file), level=0))
-    whole = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), repair="fast", level=0))  # of as many samples
-    assert again.data == whole.data
+    expected_build = build(
+        tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), repair="fast", level=0)
+    )  # of as many samples
+    assert again.data == expected_build.data

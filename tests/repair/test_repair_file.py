@@ -1,4 +1,4 @@
-"""What was repaired stands in the parameters file, reads back to the last bit, and builds the same program without data."""
+"""Check that a repair in the parameters file reads back to the last bit and builds the same program without data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import convolutions, normed, samples
+from unequal_networks import convolutions, make_norm_network, samples
 
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point.sums.grouped_sums import WeightGroups
@@ -41,7 +41,7 @@ def everything() -> Quantization:
 
 
 def test_everything_reads_back(tmp_path: Path) -> None:
-    path, given = tmp_path / "p.yaml", everything()
+    path, quantization = tmp_path / "p.yaml", everything()
     step = {
         "step": "rounding",
         "kept": True,
@@ -51,14 +51,14 @@ def test_everything_reads_back(tmp_path: Path) -> None:
         "notes": [],
         "layers": [],
     }
-    write_parameters(path, Parameters(given.ranges, repair=Repair(given, "fast", 4, [step])))
-    found = read_parameters(path)
-    assert found.repair is not None and (found.repair.effort, found.repair.held_out) == ("fast", 4)
-    assert list(found.repair.steps) == [step]
-    back = found.quantization
-    assert back.ranges == given.ranges and back.offsets == given.offsets and back.hosted == given.hosted
-    assert np.array_equal(back.factors["t"], given.factors["t"])
-    for name, layer in given.layers.items():
+    write_parameters(path, Parameters(quantization.ranges, repair=Repair(quantization, "fast", 4, [step])))
+    parsed = read_parameters(path)
+    assert parsed.repair is not None and (parsed.repair.effort, parsed.repair.held_out) == ("fast", 4)
+    assert list(parsed.repair.steps) == [step]
+    back = parsed.quantization
+    assert back.ranges == quantization.ranges and back.offsets == quantization.offsets and back.hosted == quantization.hosted
+    assert np.array_equal(back.factors["t"], quantization.factors["t"])
+    for name, layer in quantization.layers.items():
         other = back.layers[name]
         for a, b in ((layer.bias, other.bias), (layer.weight, other.weight)):
             assert (a is None) == (b is None)
@@ -68,31 +68,35 @@ def test_everything_reads_back(tmp_path: Path) -> None:
             assert np.array_equal(layer.weight.codes, other.weight.codes) and other.weight.codes.dtype == np.int8
             assert np.array_equal(layer.weight.scales, other.weight.scales)
             assert other.weight.scaling.group == layer.weight.scaling.group
-            assert np.array_equal(layer.weight.whole, other.weight.whole)
+            assert np.array_equal(layer.weight.integers, other.weight.integers)
     before = path.read_bytes(), array_file(path).read_bytes()
-    write_parameters(path, Parameters(given.ranges, repair=Repair(given, "fast", 4, [step])))
+    write_parameters(path, Parameters(quantization.ranges, repair=Repair(quantization, "fast", 4, [step])))
     assert (path.read_bytes(), array_file(path).read_bytes()) == before
 
 
 def test_the_array_file_belongs_to_it(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     write_parameters(path, Parameters({"t": Range(0, 1)}, repair=Repair(everything(), "fast")))
-    beside = array_file(path)
-    data = beside.read_bytes()
-    beside.write_bytes(data[:-1] + b"x")
+    codes_path = array_file(path)
+    data = codes_path.read_bytes()
+    codes_path.write_bytes(data[:-1] + b"x")
     with pytest.raises(CompileError) as caught:
-        read_parameters(path, known=["t"])
-    said = f"{beside}: is not the file that {path} was written with (repair.arrays.sha256); repair again"
-    assert str(caught.value) == said
-    beside.unlink()
+        read_parameters(path, allowed=["t"])
+    message = f"{codes_path}: is not the file that {path} was written with (repair.arrays.sha256); repair again"
+    assert str(caught.value) == message
+    codes_path.unlink()
     with pytest.raises(CompileError) as caught:
-        read_parameters(path, known=["t"])
-    assert str(caught.value) == f"{beside}: is not there; {path} takes the codes of its weights from it, keep the two together"
-    beside.write_bytes(data)
+        read_parameters(path, allowed=["t"])
+    assert (
+        str(caught.value) == f"{codes_path}: is not there; {path} takes the codes of its weights from it, keep the two together"
+    )
+    codes_path.write_bytes(data)
     path.write_text(path.read_text().replace("weights: [4, 3, 3, 2]", "weights: [5, 3, 3, 2]"))
     with pytest.raises(CompileError) as caught:
-        read_parameters(path, known=["t"])
-    assert str(caught.value) == f"{path}: repair.layers: ask for 251 codes, {beside} holds 233; leave them as they were written"
+        read_parameters(path, allowed=["t"])
+    assert (
+        str(caught.value) == f"{path}: repair.layers: ask for 251 codes, {codes_path} holds 233; leave them as they were written"
+    )
 
 
 def test_factors_of_people_are_checked(tmp_path: Path) -> None:
@@ -104,9 +108,9 @@ def test_factors_of_people_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [convolutions, normed])
+@pytest.mark.parametrize("make", [convolutions, make_norm_network])
 def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net: Network = make(tmp_path) if make is normed else make(tmp_path, "ws8_pow2")
+    net: Network = make(tmp_path) if make is make_norm_network else make(tmp_path, "ws8_pow2")
     shape, name = net.model.types["x"].shape, net.machine.chip.name
     np.savez(tmp_path / "c.npz", x=np.concatenate([s["x"] for s in samples(shape, 24)]))
     monkeypatch.chdir(tmp_path)
@@ -114,15 +118,15 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
     assert done.returncode == 0, done.stderr
     assert "equalization: kept" in done.stdout or "region ends: kept" in done.stdout
     again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), str(tmp_path / "p.yaml")))
-    held = folds(_stream(tmp_path)).held
+    held_out = folds(_stream(tmp_path)).held
     plain = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz")))
     assert again.figures["outputs"][0]["sqnr_db"] > plain.figures["outputs"][0]["sqnr_db"] + 2
-    found = calibrate_network(net, _stream(tmp_path), None, "fast", lambda *_: None)
-    session = found.network.session(found.quantization)
+    calibrated = calibrate_network(net, _stream(tmp_path), None, "fast", lambda *_: None)
+    session = calibrated.network.session(calibrated.quantization)
     from toolchain.runtime import Session
 
     other = Session(again.container, backend="reference")
-    for sample in held:
+    for sample in held_out:
         assert np.array_equal(session.run(None, sample)[0], other.run(None, sample)[0])
 
 
@@ -147,16 +151,16 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), REFUSED)
-def test_refusals(options: dict, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_refusals(options: dict, message: str, tmp_path: Path) -> None:
     convolutions(tmp_path)
     np.savez(tmp_path / "c.npz", x=np.concatenate([s["x"] for s in samples((1, 3, 8, 8), 8)]))
     with pytest.raises(CompileError) as caught:
         build(tmp_path / "net.onnx", BuildOptions("edge16", **{"calibration": str(tmp_path / "c.npz"), **options}))
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_nothing_repaired_says_nothing(tmp_path: Path) -> None:
     net = convolutions(tmp_path)
-    found = calibrate_network(net, samples((1, 3, 8, 8), 16), None, "none", lambda *_: None)
-    assert found.repair is None and found.figures() is None and found.network is net
+    calibrated = calibrate_network(net, samples((1, 3, 8, 8), 16), None, "none", lambda *_: None)
+    assert calibrated.repair is None and calibrated.figures() is None and calibrated.network is net

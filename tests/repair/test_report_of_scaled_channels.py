@@ -1,4 +1,4 @@
-"""Where equalization scales channels, layers are judged in the file's numbers."""
+"""Check that layers are judged in the file's numbers where equalization scales channels."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def test_figures_are_those_of_the_numbers_of_the_file(tmp_path: Path) -> None:
     net, data = convolutions(tmp_path, "edge16", per_tensor=True), samples(SHAPE, 16)
     factors = {"c": np.geomspace(1 / 8, 8, 8)}
     through = net.through(Quantization({}, factors=factors))
-    given = replace(plain(through, data), factors=factors)
+    quantization = replace(plain(through, data), factors=factors)
     scaled = broadcast_factors(through.model.graph, factors)
     parts = concat_parts(through.selection.graph, through.origins)
-    graphs = through.integer(given), through.graph, through.origins, parts, given.ranges
+    graphs = through.integer(quantization), through.graph, through.origins, parts, quantization.ranges
     network, as_held = (network_of(through.model, *graphs, factors=f) for f in (scaled, {}))
-    session = through.session(given)
+    session = through.session(quantization)
     runs = [(s, session.run_detailed(s).codes) for s in data[:1]]
     report, other = (error_report(n, runs, AdviceContext(net.chip, "minmax")) for n in (network, as_held))
-    (row,), (held,) = ([r for r in found.rows if r.tensor == "c"] for found in (report, other))
+    (row,), (unscaled_row,) = ([r for r in measurements.rows if r.tensor == "c"] for measurements in (report, other))
     (block,) = (b for b in network.blocks if network.shown[b.tensor].model == "c")
-    found = measure_layers(network, runs)
+    measurements = measure_layers(network, runs)
     (real,) = FloatSession(net.model, ["c"]).run(data[0])
-    made = alone_values(found, block, found.kept[0]) / scaled["c"]
-    assert row.alone_db == pytest.approx(sqnr_db(real, made), abs=0.01)
+    alone = alone_values(measurements, block, measurements.records[0]) / scaled["c"]
+    assert row.alone_db == pytest.approx(sqnr_db(real, alone), abs=0.01)
     quant, (values,) = network.quant(block.tensor), FloatSession(through.model, ["c"]).run(data[0])
     codes = np.clip(np.rint(values / quant.scale) + quant.zero_point, -128, 127)
     assert row.own_db == pytest.approx(sqnr_db(real, (codes - quant.zero_point) * quant.scale / scaled["c"]), abs=0.01)
     assert row.accumulated_db is not None and row.accumulated_db == pytest.approx(row.alone_db, abs=3)
-    assert abs(held.alone_db - row.alone_db) > 1 and abs(held.own_db - row.own_db) > 1
-    assert weight_noise(found, block) != pytest.approx(weight_noise(measure_layers(as_held, runs), block), rel=0.05)
+    assert abs(unscaled_row.alone_db - row.alone_db) > 1 and abs(unscaled_row.own_db - row.own_db) > 1
+    assert weight_noise(measurements, block) != pytest.approx(weight_noise(measure_layers(as_held, runs), block), rel=0.05)

@@ -32,23 +32,23 @@ def sought(numerics: Numerics, ratio: float = 1e-3) -> ScaleSearch:
     return ScaleSearch(w, hessian, weight_code_range(numerics.weight), 2, numerics, ratio)
 
 
-def plain(given: ScaleSearch) -> WeightQuant:
-    scaling = WeightScaling(0, 32) if given.numerics.groups is not None else None
-    return weight_quant(given.wanted.reshape(ROWS, 1, 1, K), 0, given.numerics, scaling=scaling)
+def plain(search: ScaleSearch) -> WeightQuant:
+    scaling = WeightScaling(0, 32) if search.numerics.groups is not None else None
+    return weight_quant(search.target.reshape(ROWS, 1, 1, K), 0, search.numerics, scaling=scaling)
 
 
-def errors(given: ScaleSearch, weight: WeightQuant) -> np.ndarray:
-    return output_error(given.wanted - weight.dequantized().reshape(given.wanted.shape), given.hessian)[0]
+def errors(search: ScaleSearch, weight: WeightQuant) -> np.ndarray:
+    return output_error(search.target - weight.dequantize().reshape(search.target.shape), search.hessian)[0]
 
 
 @pytest.mark.parametrize("numerics", [FREE, GROUPED, WITH_MINIMA], ids=["a channel", "groups", "groups with minima"])
 def test_no_row_is_worse_and_most_are_better(numerics: Numerics) -> None:
-    given = sought(numerics)
-    before = given.rounded(plain(given))
-    after = given.fitted(before)
-    old, new = errors(given, before), errors(given, after)
+    search = sought(numerics)
+    before = search.round_codes(plain(search))
+    after = search.fit_scales(before)
+    old, new = errors(search, before), errors(search, after)
     assert (new <= old).all() and np.mean(new < old) > 0.6 and np.mean(new[old > 0] / old[old > 0]) < 0.99
-    w = given.wanted.reshape(ROWS, 1, 1, K)
+    w = search.target.reshape(ROWS, 1, 1, K)
     assert check_chosen_weight(after, w, numerics, name="w") is after
     assert not after.codes[4].any() and after.scales[4] == before.scales[4]
 
@@ -59,40 +59,40 @@ def test_no_row_is_worse_and_most_are_better(numerics: Numerics) -> None:
     ids=["powers of two", "one for all channels", "many codes"],
 )
 def test_scales_that_are_not_free_stay(numerics: Numerics) -> None:
-    given = sought(numerics)
-    before = given.rounded(plain(given))
-    assert given.fitted(before) is before
+    search = sought(numerics)
+    before = search.round_codes(plain(search))
+    assert search.fit_scales(before) is before
 
 
 def test_groups_move_where_scales_of_channels_are_powers_of_two() -> None:
-    given = sought(replace(GROUPED, scale=ScaleForm("pow2")))
-    before = given.rounded(plain(given))
-    after = given.fitted(before)
-    assert errors(given, after).sum() < errors(given, before).sum() and (np.frexp(after.scales)[0] == 0.5).all()
+    search = sought(replace(GROUPED, scale=ScaleForm("pow2")))
+    before = search.round_codes(plain(search))
+    after = search.fit_scales(before)
+    assert errors(search, after).sum() < errors(search, before).sum() and (np.frexp(after.scales)[0] == 0.5).all()
 
 
 def test_scales_that_the_machine_has_only_coarsely_stay() -> None:
     """A multiplier of 8 bits is whole multiples of 2^-9 there."""
     free, coarse = (sought(replace(FREE, scale=ScaleForm(multiplier_bits=8, shift_max=most)), 1.0) for most in (40, 9))
-    before = free.rounded(plain(free))
-    assert np.mean(free.fitted(before).scales != before.scales) > 0.6
-    assert np.array_equal(coarse.fitted(before).scales, before.scales)
+    before = free.round_codes(plain(free))
+    assert np.mean(free.fit_scales(before).scales != before.scales) > 0.6
+    assert np.array_equal(coarse.fit_scales(before).scales, before.scales)
 
 
 @pytest.mark.parametrize(("weight", "long"), [(CodeType.INT4, True), (CodeType.INT8, False)])
 def test_a_long_search_is_for_few_codes(weight: CodeType, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = sought(replace(FREE, weight=weight))
-    asked: list[tuple[str, int]] = []
+    search = sought(replace(FREE, weight=weight))
+    search_calls: list[tuple[str, int]] = []
 
     def noted_sizes(*_: object, sizes: np.ndarray, **_more: object) -> np.ndarray:
-        asked.append(("sizes", len(sizes)))
+        search_calls.append(("sizes", len(sizes)))
         return sizes[0]
 
     def noted_codes(w: np.ndarray, *_: object, ways: int, **_more: object) -> np.ndarray:
-        asked.append(("ways", ways))
+        search_calls.append(("ways", ways))
         return np.zeros_like(w)
 
     monkeypatch.setattr("toolchain.repair.weight_scale_search.best_sizes", noted_sizes)
     monkeypatch.setattr("toolchain.repair.weight_scale_search.round_weights", noted_codes)
-    given.rounded(given.sized(plain(given)))
-    assert asked == [("sizes", 13 if long else 5), ("ways", 16 if long else 1)]
+    search.round_codes(search.resize_scales(plain(search)))
+    assert search_calls == [("sizes", 13 if long else 5), ("ways", 16 if long else 1)]

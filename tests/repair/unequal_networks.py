@@ -33,15 +33,19 @@ def samples(shape: tuple[int, ...], count: int = 16, seed: int = 0) -> list[Samp
 def network(
     text: str, weights: dict[str, np.ndarray], folder: Path, machine: str = "edge16", *, per_tensor: bool = False
 ) -> Network:
-    """text: an ONNX graph; weights: its initializers."""
+    """Return the network of an ONNX graph in text.
+
+    `text`: an ONNX graph.
+    `weights`: initializers of the graph.
+    """
     proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]>\n{text}')
     proto.graph.initializer.extend(numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items())
     proto = onnx.shape_inference.infer_shapes(proto)
     onnx.save(proto, folder / "net.onnx")
-    model, found = load_model(folder / "net.onnx"), load_machine(machine)
+    model, target = load_model(folder / "net.onnx"), load_machine(machine)
     if per_tensor:
-        found = with_numerics(found, weights_per_channel=False)
-    return Network(model, select_model(model, found), found)
+        target = with_numerics(target, weights_per_channel=False)
+    return Network(model, select_model(model, target), target)
 
 
 def plain(net: Network, data: list[Sample]) -> Quantization:
@@ -53,8 +57,9 @@ def plain(net: Network, data: list[Sample]) -> Quantization:
 
 
 def convolutions(folder: Path, machine: str = "edge16", *, per_tensor: bool = False, clamp: float | None = None) -> Network:
-    """x -> Conv c -> Relu r (or Clip to `clamp`) -> depthwise d -> Relu e -> Conv y: c is UNEQUAL in its channels; y's
-    weights make up for it, so that each counts alike."""
+    """Return the network x -> Conv c -> Relu r (or Clip to `clamp`) -> depthwise d -> Relu e -> Conv y.
+    The channels of c are UNEQUAL; y's weights compensate, so that all channels count equally.
+    """
     rng = np.random.default_rng(0)
     sizes = UNEQUAL.reshape(8, 1, 1, 1)
     weights = {
@@ -108,7 +113,7 @@ def residual(folder: Path) -> Network:
     )
 
 
-def normed(folder: Path) -> Network:
+def make_norm_network(folder: Path) -> Network:
     """A sum that only a norm on the host reads, before it a product whose channels are UNEQUAL, behind it another product."""
     rng = np.random.default_rng(0)
     weights = {

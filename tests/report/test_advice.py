@@ -1,4 +1,4 @@
-"""What the report advises can be followed: options take the names that it gives."""
+"""Check that the report's advice can be followed: options accept the names that it gives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
 
 
-def quantized(form: str, folder: Path) -> tuple[Path, str]:
+def save_quantized(form: str, folder: Path) -> tuple[Path, str]:
     model, samples = small_network()
-    onnx.save(model if form == "float" else script().quantized(model, samples, form), folder / "m.onnx")
+    onnx.save(model if form == "float" else script().quantize_form(model, samples, form), folder / "m.onnx")
     np.savez(folder / "d.npz", x=np.concatenate([s["x"] for s in samples]))
     return folder / "m.onnx", str(folder / "d.npz")
 
@@ -31,15 +31,15 @@ def sequence(folder: Path) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("form", ["float", "qdq_s8_channel", "qop_u8_channel", "integer", "dynamic", "LSTM"])
 def test_advice_can_be_followed(form: str, tmp_path: Path) -> None:
-    """Each --host-node and --observer that is advised, and --type of every tensor that is named."""
-    model, data = sequence(tmp_path) if form == "LSTM" else quantized(form, tmp_path)
+    """Follow each --host-node and --observer of the advice, and --type for every tensor that it names."""
+    model, data = sequence(tmp_path) if form == "LSTM" else save_quantized(form, tmp_path)
     built = build(model, BuildOptions("transformer64", data, error_report=True))
     assert built.errors is not None
-    said = " ".join(row.remedy for row in (*built.errors.findings, *built.errors.rows))
-    assert set(re.findall(r"--type (\S+)=int16", said)) <= {row.name for row in built.errors.rows}
+    advice = " ".join(row.remedy for row in (*built.errors.findings, *built.errors.rows))
+    assert set(re.findall(r"--type (\S+)=int16", advice)) <= {row.name for row in built.errors.rows}
     assert codes(model, data, types=tuple(dict.fromkeys(f"{row.name}=int16" for row in built.errors.rows)))
-    assert codes(model, data, host_nodes=tuple(sorted(set(re.findall(r"--host-node ([^\s,]+)", said)))))
-    for observer in set(re.findall(r"--observer (\w+)", said)):
+    assert codes(model, data, host_nodes=tuple(sorted(set(re.findall(r"--host-node ([^\s,]+)", advice)))))
+    for observer in set(re.findall(r"--observer (\w+)", advice)):
         assert codes(model, data, observer=observer)
 
 
@@ -47,7 +47,7 @@ def codes(model: Path, data: str, **options: object) -> Build:
     return build(model, BuildOptions("transformer64", data, samples=2, level=0, **options))  # type: ignore[arg-type]
 
 
-def parsed(graph: str, x: np.ndarray, folder: Path, **constants: np.ndarray) -> BuildOptions:
+def make_options(graph: str, x: np.ndarray, folder: Path, **constants: np.ndarray) -> BuildOptions:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {graph}')
     for name, value in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
@@ -59,11 +59,11 @@ def parsed(graph: str, x: np.ndarray, folder: Path, **constants: np.ndarray) -> 
 
 
 def test_a_part_that_its_whole_has_lost_is_kept_by_what_is_advised(tmp_path: Path) -> None:
-    """What reads the whole reads it at one scale, wherever it is joined."""
+    """Check the advice for a Concat, whose consumers read the result at one scale wherever it is joined."""
     draw = np.random.default_rng(0)
     graph = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { p = Mul(x, a) c = Concat<axis=1>(p, x) y = Conv(c, w) }"
     weights = draw.standard_normal((4, 8, 1, 1)) * np.repeat([0.002, 1.0], 4).reshape(1, 8, 1, 1)
-    options = parsed(graph, draw.standard_normal((24, 4, 8, 8)), tmp_path, a=np.array(500.0), w=weights)
+    options = make_options(graph, draw.standard_normal((24, 4, 8, 8)), tmp_path, a=np.array(500.0), w=weights)
     built = build(tmp_path / "m.onnx", options)
     assert built.errors is not None
     first = built.errors.findings[0]
@@ -77,7 +77,7 @@ def test_a_part_that_its_whole_has_lost_is_kept_by_what_is_advised(tmp_path: Pat
 
 def test_a_steep_function_is_to_blame_where_little_of_its_loss_is_that_of_clipped_values(tmp_path: Path) -> None:
     x = 1.5 * np.random.default_rng(0).standard_normal((24, 4, 8, 8))
-    options = parsed("(float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Tan(x) }", x, tmp_path)
+    options = make_options("(float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Tan(x) }", x, tmp_path)
     (tmp_path / "p.yaml").write_text("version: 1\ntensors:\n  x: {low: -4, high: 4}\n  y: {low: -5000, high: 5000}\n")
     errors = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml"))).errors
     assert errors is not None and (errors.findings[0].layer, errors.findings[0].cause) == ("Tan_0", "steep function")

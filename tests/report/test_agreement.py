@@ -21,7 +21,7 @@ SHAPES = {"x": (1, 3, 8, 8)}
 FACTOR = np.array([0.5, 2, 1, 3], np.float32).reshape(1, 4, 1, 1)
 
 
-def scaled_convolution(body: str = "") -> onnx.ModelProto:
+def make_scaled_convolution(body: str = "") -> onnx.ModelProto:
     """A Conv with a bias, then a Mul and an Add that the frontend folds into it."""
     text = body or "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) t = Add(s, n) y = Relu(t)"
     proto = onnx.parser.parse_model(
@@ -72,10 +72,14 @@ def with_a_function(proto: onnx.ModelProto, path: Path) -> None:
     function = helper.make_function("local", "Affine", ["p", "q", "r"], ["o"], nodes, [helper.make_opsetid("", 17)])
     proto.functions.append(function)
     proto.opset_import.append(helper.make_opsetid("local", 1))
-    kept = [proto.graph.node[0], helper.make_node("Affine", ["a", "m", "n"], ["t"], domain="local"), proto.graph.node[3]]
-    kept = [onnx.NodeProto.FromString(n.SerializeToString()) for n in kept]
+    remaining_nodes = [
+        proto.graph.node[0],
+        helper.make_node("Affine", ["a", "m", "n"], ["t"], domain="local"),
+        proto.graph.node[3],
+    ]
+    remaining_nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in remaining_nodes]
     del proto.graph.node[:]
-    proto.graph.node.extend(kept)
+    proto.graph.node.extend(remaining_nodes)
     onnx.save(proto, path)
 
 
@@ -88,15 +92,15 @@ def bias_left_unscaled(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = linear_rules.fold_into_weights
 
     def faulty(n, weighted, row, scope):
-        found = sound(n, weighted, row, scope)
-        return (*found[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(found) == 3 else found
+        folded = sound(n, weighted, row, scope)
+        return (*folded[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(folded) == 3 else folded
 
     monkeypatch.setattr(linear_rules, "fold_into_weights", faulty)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_faulty_fold_ends_the_build(form: Callable, tmp_path: Path, bias_left_unscaled: None) -> None:
-    form(scaled_convolution(), tmp_path / "m.onnx")
+    form(make_scaled_convolution(), tmp_path / "m.onnx")
     with pytest.raises(InternalError) as caught:
         build(tmp_path / "m.onnx", BuildOptions("edge16"))
     text = str(caught.value)
@@ -107,7 +111,7 @@ def test_a_faulty_fold_ends_the_build(form: Callable, tmp_path: Path, bias_left_
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_sound_model_is_run_from_its_file(form: Callable, tmp_path: Path) -> None:
-    form(scaled_convolution(), tmp_path / "m.onnx")
+    form(make_scaled_convolution(), tmp_path / "m.onnx")
     built = build(tmp_path / "m.onnx", BuildOptions("edge16"))
     assert [w for w in built.warnings if "onnxruntime" in w] == []
     assert built.figures["outputs"][0]["sqnr_db"] > 30
@@ -115,15 +119,16 @@ def test_a_sound_model_is_run_from_its_file(form: Callable, tmp_path: Path) -> N
 
 def test_the_first_faulty_tensor_is_named(tmp_path: Path, bias_left_unscaled: None) -> None:
     body = "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) t = Sigmoid(s) u = Mul(t, m) y = Relu(u)"
-    onnx.save(scaled_convolution(body), tmp_path / "m.onnx")
+    onnx.save(make_scaled_convolution(body), tmp_path / "m.onnx")
     with pytest.raises(InternalError, match=r"the first tensor that differs is 's', by .*: node .* \(Conv\), made of "):
         build(tmp_path / "m.onnx", BuildOptions("edge16"))
 
 
 def test_a_file_that_onnxruntime_does_not_load_is_said(tmp_path: Path) -> None:
-    """It has no Max of int16, which is without effect on one tensor."""
+    """Check the warning for a model that onnxruntime does not load: it has no Max of int16, which does nothing with one
+    tensor."""
     body = "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Cast<to=5>(a) t = Max(s) u = Cast<to=1>(t) y = Relu(u)"
-    onnx.save(scaled_convolution(body), tmp_path / "m.onnx")
+    onnx.save(make_scaled_convolution(body), tmp_path / "m.onnx")
     built = build(tmp_path / "m.onnx", BuildOptions("edge16"))
     assert built.warnings[0].startswith("onnxruntime does not run the file as it is (")
     assert built.warnings[0].endswith("so that a fault in reading the file would not show")
@@ -156,8 +161,8 @@ def test_what_is_no_number_in_the_file_alone_is_said(tmp_path: Path) -> None:
     sample = {"x": np.random.default_rng(0).uniform(0.1, 1, (1, 1, 64)).astype(np.float32)}
     lost = int(np.isnan(FloatSession(_file(model), ["y"]).run(sample)[0]).sum())
     assert 0 < lost < 128
-    found, (said,) = check_frontend(model, [sample])
-    assert found == model and said.startswith(f"output 'y' of the file is no number (NaN) in {lost} of the places")
+    checked_model, (note,) = check_frontend(model, [sample])
+    assert checked_model == model and note.startswith(f"output 'y' of the file is no number (NaN) in {lost} of the places")
     with pytest.raises(CompileError, match=r"tensor 'n'.* holds NaN; "):
         build(tmp_path / "m.onnx", BuildOptions("transformer64"))
     warned = build(tmp_path / "m.onnx", BuildOptions("edge16")).warnings  # the norm is the host's there
@@ -166,7 +171,7 @@ def test_what_is_no_number_in_the_file_alone_is_said(tmp_path: Path) -> None:
 
 def norm_of(body: str, path: Path) -> NormalModel:
     text = f"c = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(c, m) t = Add(s, n) y = {body}"
-    proto = scaled_convolution(text)
+    proto = make_scaled_convolution(text)
     if body.startswith("MeanVariance"):  # of x alone: a bias hides small numbers
         proto = onnx.parser.parse_model(
             f'<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,3,8,8] y) {{ y = {body} }}'
@@ -218,14 +223,15 @@ def test_a_wrong_norm_is_found_in_every_scale(scale: float, tmp_path: Path, monk
     ],
 )
 def test_distance(reference: list[float], got: list[float], expected: float) -> None:
-    found = distance(np.array(reference, np.float32), np.array(got, np.float32))
-    assert found == pytest.approx(expected, rel=1e-3) and TOLERANCE < 1e-3
+    relative_error = distance(np.array(reference, np.float32), np.array(got, np.float32))
+    assert relative_error == pytest.approx(expected, rel=1e-3) and TOLERANCE < 1e-3
     assert distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
 
 
 def with_norm_of_rows(opset: int = 17) -> onnx.ModelProto:
-    """The scaled convolution, and beside it a norm over rows of one number each, which no change of the inputs moves: in the
-    file it is what rounding leaves of 0."""
+    """Return the scaled convolution with a norm over rows of one number each next to it.
+    No change of the inputs moves the norm; in the file it is what rounding leaves of 0.
+    """
     mean = "ReduceMean<axes=[-1]>(#)" if opset < 18 else "ReduceMean(#, last)"
     text = f"""f = Conv<pads=[1,1,1,1]>(x, w, b) u = Mul(f, m) t = Add(u, n) y = Relu(t)
       c = Greater(p, zero) i = Cast<to=1>(c) j = Mul(i, k) a = Expand(j, s) h = {mean.replace("#", "a")} d = Sub(a, h)
@@ -235,7 +241,7 @@ def with_norm_of_rows(opset: int = 17) -> onnx.ModelProto:
         f'<ir_version: 8, opset_import: ["": {opset}]> g (float[1,3,8,8] x, float[2,1] p) => (float[1,4,8,8] y, float[2,3] z) '
         f"<{constants}{', int64[1] last = {-1}' if opset >= 18 else ''}> {{ {text} }}"
     )
-    proto.graph.initializer.extend(t for t in scaled_convolution().graph.initializer)
+    proto.graph.initializer.extend(t for t in make_scaled_convolution().graph.initializer)
     return proto
 
 
@@ -294,10 +300,10 @@ def test_a_fault_beside_what_rounding_decides_is_found(tmp_path: Path, bias_left
     ],
 )
 def test_a_sound_network_is_hardly_moved(inputs: str, text: str, tmp_path: Path) -> None:
-    """What is held against it stays the tolerance."""
+    """Check that a sound network moves so little that its limit stays the tolerance."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => (float y) {{ {text} }}')
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    proto.graph.initializer.extend(scaled_convolution().graph.initializer)
+    proto.graph.initializer.extend(make_scaled_convolution().graph.initializer)
     onnx.save(proto, tmp_path / "m.onnx")
     model = load_model(tmp_path / "m.onnx")
     sample = {n: np.random.default_rng(1).standard_normal(t.shape).astype(np.float32) for n, t in model.types.items() if n == "x"}

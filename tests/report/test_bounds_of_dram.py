@@ -34,31 +34,31 @@ Thing = tuple[str, int]  # constants or tensor of a stage
 
 def _drawn(draw: random.Random) -> list[FlowStage]:
     """Up to five layers, each behind some of those before."""
-    found: list[FlowStage] = []
+    stages: list[FlowStage] = []
     for at in range(draw.randint(1, 5)):
         sources = draw.sample(range(at), min(at, draw.choice([1, 1, 2])))
         edges = tuple(Edge(s, draw.random() < 0.9, draw.random() < 0.6, draw.random() < 0.9) for s in sources)
         summed = draw.choice([0, 0, 3, 20])
-        found.append(FlowStage(draw.randint(0, 12), draw.randint(1, 12), edges, draw.random() < 0.9, summed))
-    return found
+        stages.append(FlowStage(draw.randint(0, 12), draw.randint(1, 12), edges, draw.random() < 0.9, summed))
+    return stages
 
 
 def _ways(stages: Sequence[FlowStage], first: int, target: int) -> list[frozenset[Thing]]:
-    """From constants that have been used to what a stage makes, through tensors of stages [first, target)."""
+    """Return the paths from constants that have been used to what a stage makes, through tensors of stages [first, target)."""
 
-    def behind(at: int) -> Iterator[frozenset[Thing]]:
+    def walk_back(at: int) -> Iterator[frozenset[Thing]]:
         for edge in stages[at].edges:
             if edge.even and edge.source >= first:
-                own: Thing = ("tensor", edge.source)
+                thing: Thing = ("tensor", edge.source)
                 if _is_used(stages, target, edge.source):
-                    yield frozenset({own, ("constants", edge.source)})
-                yield from (way | {own} for way in behind(edge.source))
+                    yield frozenset({thing, ("constants", edge.source)})
+                yield from (way | {thing} for way in walk_back(edge.source))
 
-    return list(behind(target))
+    return list(walk_back(target))
 
 
 def _is_used(stages: Sequence[FlowStage], target: int, source: int) -> bool:
-    """Whether one element of the target is made of all channels of a stage's tensor, somewhere."""
+    """Return whether one element of the target depends on all channels of a stage's tensor somewhere."""
 
     def mixed(at: int, all_channels: bool) -> bool:
         if at == source and all_channels:
@@ -69,7 +69,7 @@ def _is_used(stages: Sequence[FlowStage], target: int, source: int) -> bool:
 
 
 def _least_cut(stages: Sequence[FlowStage], first: int, target: int) -> int:
-    """Of all sets of constants and tensors that every way meets, the fewest bytes."""
+    """Return the fewest bytes of all sets of constants and tensors that meet every path."""
     ways = _ways(stages, first, target)
     things = sorted(frozenset().union(*ways)) if ways else []
     sizes = {t: stages[t[1]].constant_bytes if t[0] == "constants" else stages[t[1]].tensor_bytes for t in things}
@@ -77,12 +77,12 @@ def _least_cut(stages: Sequence[FlowStage], first: int, target: int) -> int:
     return min(sum(sizes[t] for t in cut) for cut in cuts)
 
 
-def _searched(stages: Sequence[FlowStage], room: ChipCapacity) -> int:
+def _search_reload(stages: Sequence[FlowStage], room: ChipCapacity) -> int:
     """The most over all choices of moments with ranges of stages apart, of the least over all cuts at each."""
 
     def again(first: int, target: int) -> int:
         stage = stages[target]
-        if not stage.whole or not stage.edges:
+        if not stage.requires_all or not stage.edges:
             return 0
         cut = float(_least_cut(stages, first, target))
         if not stage.summed:
@@ -104,9 +104,9 @@ def test_bytes_that_come_again_are_those_of_an_exhaustive_search(seed: int) -> N
     for _ in range(250):
         stages = _drawn(draw)
         room = ChipCapacity(draw.randint(0, 14), draw.choice([0, 0, 1, 4]), draw.choice([1, 2]), draw.choice([float("inf"), 4.0]))
-        found = sum(min_reload_bytes(stages, room))
-        assert found == _searched(stages, room), (stages, room)
-        some += found > 0
+        bound = sum(min_reload_bytes(stages, room))
+        assert bound == _search_reload(stages, room), (stages, room)
+        some += bound > 0
     assert some > 30
 
 
@@ -129,9 +129,9 @@ def _machine(sram_bytes: int) -> Machine:
 
 def _figures(model: onnx.ModelProto, machine: Machine, folder: Path, goal: Goal = CYCLES) -> Mapping[str, Any]:
     onnx.save(model, folder / "model.onnx")
-    found = build(folder / "model.onnx", BuildOptions(machine, goal=goal)).figures
-    require_bounds(found)
-    return found
+    figures = build(folder / "model.onnx", BuildOptions(machine, goal=goal)).figures
+    require_bounds(figures)
+    return figures
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_two_bodies_move_each_byte_once_where_the_memory_holds_what_is_used_agai
     assert figures["dram_bound_bytes"] == 72_576 + again
     assert figures["bounds"]["dram"] == {"constants": 34_944, "inputs": 18_816, "outputs": 18_816, "again": again}
     by_layer = [layer["bounds"]["dram"] for layer in figures["layers"]]
-    assert {name: sum(own[name] for own in by_layer) for name in by_layer[0]} == figures["bounds"]["dram"]
+    assert {name: sum(layer_bytes[name] for layer_bytes in by_layer) for name in by_layer[0]} == figures["bounds"]["dram"]
     if kib == 64:
         assert dram_bytes(figures) == 72_576
 
 
-def _strided(kernel: int, pads: int) -> onnx.ModelProto:
+def _make_strided(kernel: int, pads: int) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     w = rng.standard_normal((4, 3, kernel, kernel)).astype(np.float32)
     node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[kernel] * 2, strides=[2, 2], pads=[pads] * 4)
@@ -160,11 +160,11 @@ def _strided(kernel: int, pads: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("kernel", "pads", "read"), [(1, 0, 5 * 4 * 3), (3, 1, 9 * 8 * 3), (2, 0, 8 * 8 * 3)])
 def test_what_no_window_meets_need_not_come(kernel: int, pads: int, read: int, tmp_path: Path) -> None:
-    figures = _figures(_strided(kernel, pads), _machine(65536), tmp_path)
+    figures = _figures(_make_strided(kernel, pads), _machine(65536), tmp_path)
     assert figures["bounds"]["dram"]["inputs"] == read
 
 
-def _sliced(*parts: tuple[list[int], list[int], list[int], list[int]]) -> onnx.ModelProto:
+def _make_sliced(*parts: tuple[list[int], list[int], list[int], list[int]]) -> onnx.ModelProto:
     """A convolution 3 -> 8 channels of 6x6, slices of which (starts, ends, axes, steps) are clamped, each an output."""
     rng = np.random.default_rng(0)
     constants = [numpy_helper.from_array(rng.standard_normal((8, 3, 1, 1)).astype(np.float32), "w")]
@@ -198,14 +198,14 @@ def _sliced(*parts: tuple[list[int], list[int], list[int], list[int]]) -> onnx.M
 def test_slices_need_what_they_cover_together(
     parts: list[tuple[list[int], list[int], list[int], list[int]]], channels: bool, pixels: int, tmp_path: Path
 ) -> None:
-    figures = _figures(_sliced(*parts), _machine(65536), tmp_path)
+    figures = _figures(_make_sliced(*parts), _machine(65536), tmp_path)
     assert figures["bounds"]["dram"]["inputs"] == pixels * 3
     convolution = figures["layers"][0]["bounds"]["dram"]["constants"]
     assert convolution >= 24 if channels else convolution == 0
 
 
 def test_an_input_that_is_an_output_under_another_shape_need_not_come(tmp_path: Path) -> None:
-    strided = _strided(1, 0)
+    strided = _make_strided(1, 0)
     strided.graph.node.append(helper.make_node("Flatten", ["x"], ["same"]))
     strided.graph.output.append(helper.make_tensor_value_info("same", TensorProto.FLOAT, None))
     figures = _figures(strided, _machine(65536), tmp_path)
@@ -214,11 +214,11 @@ def test_an_input_that_is_an_output_under_another_shape_need_not_come(tmp_path: 
 
 
 def _rows_met(op: PutRows | TakeRows, shapes: Sequence[tuple[int, ...]], number: int) -> list[np.ndarray]:
-    """Of each tensor in front of the number, which elements are in what the operator makes."""
+    """Return for each tensor in front of the number which of its elements are in the operator's result."""
     names = np.split(np.arange(sum(map(prod, shapes))), np.cumsum([prod(shape) for shape in shapes])[:-1])
-    tensors = [own.reshape(shape) for own, shape in zip(names, shapes)]
-    made = op.reference([*tensors, np.array([number])])
-    return [np.isin(tensor, made) for tensor in tensors]
+    tensors = [elements.reshape(shape) for elements, shape in zip(names, shapes)]
+    result = op.reference([*tensors, np.array([number])])
+    return [np.isin(tensor, result) for tensor in tensors]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -232,18 +232,20 @@ def test_rows_that_are_put_and_taken_are_read_as_their_reference_reads_them(seed
         rows = (*shape[:axis], count, *shape[axis + 1 :])
         if draw.random() < 0.5:
             op, shapes = PutRows(axis, draw.random() < 0.5, draw.randint(0, shape[axis] - count)), [shape, rows]
-            made = shape
+            output_shape = shape
         else:
-            op, shapes, made = TakeRows(axis, 0, count, shape[axis] - count, rows), [shape], rows
+            op, shapes, output_shape = TakeRows(axis, 0, count, shape[axis] - count, rows), [shape], rows
         names = ["x", "z"][: len(shapes)]
-        types = {n: TensorType(s, "int8") for n, s in zip((*names, "y"), (*shapes, made))} | {"number": TensorType((1,), "int8")}
-        found = reads_of(Layer(Node("n", op, (*names, "number"), ("y",)), types, {}, chip))
+        types = {n: TensorType(s, "int8") for n, s in zip((*names, "y"), (*shapes, output_shape))} | {
+            "number": TensorType((1,), "int8")
+        }
+        reads = reads_of(Layer(Node("n", op, (*names, "number"), ("y",)), types, {}, chip))
         met = [_rows_met(op, shapes, number) for number in range(shape[axis])]
         for at, name in enumerate(names):
-            assert found[name].elements <= min(int(one[at].sum()) for one in met), (op, shapes)
-            assert not found[name].channels or all(one[at].reshape(-1, shapes[at][-1]).any(0).all() for one in met), (op, shapes)
+            assert reads[name].elements <= min(int(one[at].sum()) for one in met), (op, shapes)
+            assert not reads[name].channels or all(one[at].reshape(-1, shapes[at][-1]).any(0).all() for one in met), (op, shapes)
         if isinstance(op, PutRows) and not op.again:
-            assert found["x"].elements == prod(shape) - prod(rows) and found["z"].elements == prod(rows)
+            assert reads["x"].elements == prod(shape) - prod(rows) and reads["z"].elements == prod(rows)
 
 
 CACHED = """<ir_version: 11, opset_import: ["" : 24]>

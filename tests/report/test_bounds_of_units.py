@@ -19,7 +19,7 @@ from toolchain.isa import load_machine
 def _figures(
     weights: list[int], shape: list[int], limits: dict[str, Any], folder: Path, reduction: Any = "dense", **attributes: Any
 ) -> Mapping[str, Any]:
-    """Of a convolution."""
+    """Return the figures of a convolution."""
     base = load_machine("edge16")
     engines, every = (base.chip.model_dump(mode="json")[name] for name in ("engines", "limits"))
     engines["mac"] |= {"rows": 1, "columns": 1, "depth": 1, "issue_cycles": 0, "accumulators": {"bits": 32, "entries": 64}}
@@ -56,9 +56,9 @@ def test_parts_that_meet_padding_alone_may_be_left_out(group: int, wide: int, tm
 def test_many_rows_beside_padding_leave_what_the_others_take(kernel: int, dilation: int, tmp_path: Path) -> None:
     """A depthwise window over one dimension, as long as it was."""
     far = dilation * (kernel // 2)
-    asked = {"pads": [far, 0, far, 0], "group": 64, "dilations": [dilation, 1]}
-    padded = _array_cycles(_figures([64, 1, kernel, 1], [1, 64, 150, 1], {}, tmp_path, **asked))
-    bare = _array_cycles(_figures([64, 1, kernel, 1], [1, 64, 150, 1], {}, tmp_path, **{**asked, "pads": [0, 0, 0, 0]}))
+    attributes = {"pads": [far, 0, far, 0], "group": 64, "dilations": [dilation, 1]}
+    padded = _array_cycles(_figures([64, 1, kernel, 1], [1, 64, 150, 1], {}, tmp_path, **attributes))
+    bare = _array_cycles(_figures([64, 1, kernel, 1], [1, 64, 150, 1], {}, tmp_path, **{**attributes, "pads": [0, 0, 0, 0]}))
     assert bare <= padded <= bare * 150 / (150 - 2 * far)
 
 

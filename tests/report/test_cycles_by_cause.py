@@ -1,4 +1,4 @@
-"""Where the cycles of a built network went: in its figures, by layer, and in the text."""
+"""Check the cycles of a built network by cause: in its figures, by layer, and in the text."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return build(network(tmp_path_factory.mktemp("grouped") / "g.onnx", 8), BuildOptions(hardware="edge16"))
 
 
-def cycles(spent: dict[str, Any]) -> int:
-    return sum(sum(taken.values()) if isinstance(taken, dict) else taken for taken in spent.values())
+def cycles(stalls: dict[str, Any]) -> int:
+    return sum(sum(stall_cycles.values()) if isinstance(stall_cycles, dict) else stall_cycles for stall_cycles in stalls.values())
 
 
 def test_each_unit_has_all_cycles_of_the_network_and_of_each_layer(grouped: Build) -> None:
     figures = grouped.figures
     assert list(figures["attribution"]) == ["mac", "vector", "dma0"]
-    assert {cycles(spent) for spent in figures["attribution"].values()} == {figures["cycles"]}
+    assert {cycles(stalls) for stalls in figures["attribution"].values()} == {figures["cycles"]}
     for layer in figures["layers"]:
-        assert {cycles(spent) for spent in layer["attribution"].values()} == {layer["cycles"]}
+        assert {cycles(stalls) for stalls in layer["attribution"].values()} == {layer["cycles"]}
 
 
 def test_useful_cycles_of_the_array_are_its_utilization(grouped: Build) -> None:
-    """But for less than a cycle of each operation. Products by zeros, which groups taken together add, are no use."""
+    """Check useful cycles, up to a cycle of each operation.
+    Products by zeros, which groups that run together add, are no use.
+    """
     figures = grouped.figures
-    whole = figures["macs"] / figures["macs_per_cycle"]
+    useful_cycles = figures["macs"] / figures["macs_per_cycle"]
     operations = 64
-    assert whole <= figures["attribution"]["mac"]["useful"] <= whole + operations
+    assert useful_cycles <= figures["attribution"]["mac"]["useful"] <= useful_cycles + operations
     two = figures["layers"][-1]
     assert two["attribution"]["mac"]["partial_folds"] > 2 * two["attribution"]["mac"]["useful"]
 
@@ -77,12 +79,12 @@ def test_a_trace_has_the_causes_of_the_figures(grouped: Build) -> None:
     run = Session(grouped.data, timing=True).run_detailed(random_feeds(grouped.container.inputs))
     events = json.loads(trace_json(grouped.container, [s.simulation for s in run.segments]))["traceEvents"]
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    for unit, spent in grouped.figures["attribution"].items():
+    for unit, stalls in grouped.figures["attribution"].items():
         operations = [e["args"]["cycles"] for e in events if e["ph"] == "X" and tracks[e["tid"]] == unit and e["cat"] != "idle"]
         for cause in (StallCause.USEFUL, StallCause.PARTIAL_FOLDS, StallCause.FILL_DRAIN):
-            assert sum(o.get(cause, 0) for o in operations) == spent.get(cause, 0)
+            assert sum(o.get(cause, 0) for o in operations) == stalls.get(cause, 0)
         idle = [e for e in events if e["ph"] == "X" and tracks[e["tid"]] == unit and e["cat"] == "idle"]
-        assert sum(e["dur"] for e in idle if e["args"]["cause"] == StallCause.NOTHING) == spent.get(StallCause.NOTHING, 0)
+        assert sum(e["dur"] for e in idle if e["args"]["cause"] == StallCause.NOTHING) == stalls.get(StallCause.NOTHING, 0)
     assert {e["id"].split(".")[0] for e in events if e["ph"] == "s"} == {"0"}
 
 

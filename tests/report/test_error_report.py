@@ -22,7 +22,7 @@ from toolchain.report.error_report import Effort, ErrorReport
 SAMPLES = 24
 
 
-def saved(folder: Path, graph: str, weights: dict[str, np.ndarray], x: np.ndarray) -> Path:
+def save_network(folder: Path, graph: str, weights: dict[str, np.ndarray], x: np.ndarray) -> Path:
     """A model of one input of shape [1, 4, 8, 8] and data for it; nodes are named by their outputs."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {graph} }}')
     for name, value in weights.items():
@@ -42,22 +42,27 @@ CHAIN = "a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, 
 WEIGHTS = {"w": drawn(4, 4, 3, 3) / 6, "v": drawn(4, 4, 3, 3) / 6, "u": drawn(4, 4, 1, 1) / 2}
 
 
-def reported(folder: Path, *, hw: str = "edge16", ranges: dict[str, tuple[float, float]] | None = None, **options) -> ErrorReport:
-    """Of the model and data in the folder. ranges: of some tensors in a --quant file; the others are [-8, 8]."""
+def make_report(
+    folder: Path, *, hw: str = "edge16", ranges: dict[str, tuple[float, float]] | None = None, **options
+) -> ErrorReport:
+    """Return the report of the model and data in the folder.
+
+    `ranges`: ranges of some tensors in a --quant file; the others are [-8, 8].
+    """
     if ranges is not None:
         model = onnx.load(folder / "m.onnx")
         names = ["x", *(o for n in model.graph.node for o in n.output)]
         lines = [f"  {n}: {{low: {ranges.get(n, (-8.0, 8.0))[0]}, high: {ranges.get(n, (-8.0, 8.0))[1]}}}" for n in names]
         (folder / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
         options["parameters"] = str(folder / "p.yaml")
-    found = build(folder / "m.onnx", BuildOptions(hw, calibration=str(folder / "data.npz"), error_report=True, **options)).errors
-    assert found is not None
-    return found
+    report = build(folder / "m.onnx", BuildOptions(hw, calibration=str(folder / "data.npz"), error_report=True, **options)).errors
+    assert report is not None
+    return report
 
 
 def test_each_layer_alone_is_better_than_what_has_accumulated(tmp_path: Path) -> None:
-    saved(tmp_path, CHAIN, WEIGHTS, drawn(SAMPLES, 4, 8, 8))
-    report = reported(tmp_path)
+    save_network(tmp_path, CHAIN, WEIGHTS, drawn(SAMPLES, 4, 8, 8))
+    report = make_report(tmp_path)
     assert report.samples == 16  # of 24, none of which is held out where nothing judges
     rows = {r.tensor: r for r in report.rows}
     assert sorted(rows) == ["b", "c", "d", "x", "y"]
@@ -74,7 +79,7 @@ def test_each_layer_alone_is_better_than_what_has_accumulated(tmp_path: Path) ->
 def test_the_error_of_weights_is_that_of_the_float_model_with_rounded_weights(tmp_path: Path) -> None:
     """Against numpy on the file: a 1x1 convolution with weights that int4 loses much of."""
     x = drawn(SAMPLES, 4, 8, 8)
-    saved(tmp_path, "y = Conv(x, u)", {"u": WEIGHTS["u"]}, x)
+    save_network(tmp_path, "y = Conv(x, u)", {"u": WEIGHTS["u"]}, x)
     machine = load_machine("wide32_w4a16")
     built = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(tmp_path / "data.npz"), error_report=True))
     assert built.errors is not None
@@ -97,7 +102,7 @@ def test_the_error_of_weights_is_that_of_the_float_model_with_rounded_weights(tm
 
 @pytest.mark.parametrize(("done", "more"), [(None, "fast"), ("none", "fast"), ("fast", "full"), ("full", None)])
 def test_what_repair_is_left_to_try(tmp_path: Path, done: Any, more: str | None) -> None:
-    saved(tmp_path, "y = Conv(x, u)", {"u": WEIGHTS["u"]}, drawn(24, 4, 8, 8))
+    save_network(tmp_path, "y = Conv(x, u)", {"u": WEIGHTS["u"]}, drawn(24, 4, 8, 8))
     options = BuildOptions("wide32_w4a16", calibration=str(tmp_path / "data.npz"), error_report=True, repair=done)
     errors = build(tmp_path / "m.onnx", options).errors
     assert errors is not None
@@ -116,8 +121,8 @@ CAUSES = {  # ranges in the file of --quant -> tensor to blame, cause
 @pytest.mark.parametrize("case", CAUSES)
 def test_the_first_finding_names_layer_and_cause(case: str, tmp_path: Path) -> None:
     ranges, tensor, cause = CAUSES[case]
-    saved(tmp_path, CHAIN, WEIGHTS, drawn(SAMPLES, 4, 8, 8))
-    first = reported(tmp_path, ranges=ranges).findings[0]
+    save_network(tmp_path, CHAIN, WEIGHTS, drawn(SAMPLES, 4, 8, 8))
+    first = make_report(tmp_path, ranges=ranges).findings[0]
     assert (first.tensor, first.cause) == (tensor, cause)
     assert first.layer == (None if tensor == "x" else f"node_{tensor}")
     assert f"for {tensor} in the file of --quant" in first.remedy
@@ -126,8 +131,8 @@ def test_the_first_finding_names_layer_and_cause(case: str, tmp_path: Path) -> N
 def test_few_large_values_that_set_a_scale_are_named(tmp_path: Path) -> None:
     x = drawn(SAMPLES, 4, 8, 8)
     x[:, 0, 0, 0] = 3000.0
-    saved(tmp_path, "a = Relu(x) y = Add(a, k)", {"k": drawn(1, 4, 1, 1)}, x)
-    first = reported(tmp_path).findings[0]
+    save_network(tmp_path, "a = Relu(x) y = Add(a, k)", {"k": drawn(1, 4, 1, 1)}, x)
+    first = make_report(tmp_path).findings[0]
     assert first.cause == "range dominated by few values" and first.remedy.startswith("--observer mse")
 
 
@@ -136,8 +141,8 @@ def test_operands_that_cancel_are_named(tmp_path: Path) -> None:
     graph = "a = Mul(x, k) b = Add(a, h) c = Conv(b, e) d = Sub(c, b) y = Relu(d)"
     eye = (np.eye(4) + 0.01 * drawn(4, 4)).reshape(4, 4, 1, 1)
     weights = {"k": np.ones((1, 4, 1, 1)) * 1.01, "h": np.full((1, 4, 1, 1), 20.0), "e": eye}
-    saved(tmp_path, graph, weights, drawn(SAMPLES, 4, 8, 8))
-    first = reported(tmp_path).findings[0]
+    save_network(tmp_path, graph, weights, drawn(SAMPLES, 4, 8, 8))
+    first = make_report(tmp_path).findings[0]
     assert (first.layer, first.cause) == ("node_d", "cancelling operands")
     assert "--host-node node_d" in first.remedy and "numerics.activation: int16" in first.remedy
 
@@ -164,21 +169,23 @@ def test_accumulators_that_wrap_are_named(tmp_path: Path) -> None:
 
 
 def test_a_concat_whose_range_is_too_wide_is_named_for_what_it_joins(tmp_path: Path) -> None:
-    """Its operands have its scale; a range of their own in the file of --quant would change nothing."""
+    """Check that the Concat is named: its operands share its scale, so their own range in the file of --quant would change
+    nothing.
+    """
     graph = "a = Conv(x, u) b = Conv<pads=[1,1,1,1]>(x, w) c = Concat<axis=1>(a, b) d = Conv(c, t) y = Relu(d)"
-    saved(tmp_path, graph, {**WEIGHTS, "t": drawn(4, 8, 1, 1)}, drawn(SAMPLES, 4, 8, 8))
-    first = reported(tmp_path, ranges={"c": (-160.0, 160.0)}).findings[0]
+    save_network(tmp_path, graph, {**WEIGHTS, "t": drawn(4, 8, 1, 1)}, drawn(SAMPLES, 4, 8, 8))
+    first = make_report(tmp_path, ranges={"c": (-160.0, 160.0)}).findings[0]
     assert (first.layer, first.tensor, first.cause) == ("node_c", "c", "range wider than its values")
     assert "for c in the file of --quant" in first.remedy
 
 
 def test_scores_of_nothing_are_not_what_layers_are_tried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the worst by themselves, for the scale is that of what they are joined with; only one layer is tried."""
+    """Check scores that are worst by themselves, since their scale is that of the joined tensor; only one layer is tried."""
     monkeypatch.setattr(Effort, "of", lambda _: Effort(1, 4, 1, 1))
     graph = "s = Conv(x, u, k) t = Sigmoid(s) b = Conv(x, v1) c = Conv(b, v2) y = Concat<axis=1>(c, t)"
     weights = {"u": WEIGHTS["u"], "k": np.full(4, -12.0), "v1": drawn(4, 4, 1, 1), "v2": WEIGHTS["u"]}
-    saved(tmp_path, graph, weights, drawn(SAMPLES, 4, 8, 8))
-    report = reported(tmp_path, ranges={"b": (-1.0, 1.0), "s": (-16.0, 0.0), "t": (0.0, 1.0)})
+    save_network(tmp_path, graph, weights, drawn(SAMPLES, 4, 8, 8))
+    report = make_report(tmp_path, ranges={"b": (-1.0, 1.0), "s": (-16.0, 0.0), "t": (0.0, 1.0)})
     assert (report.findings[0].layer, report.findings[0].cause) == ("node_b", "clipped tail")
     scores = next(r for r in report.rows if r.tensor == "t")
     assert scores.effect_db is None and scores.alone_db < report.findings[0].alone_db
@@ -188,8 +195,8 @@ def test_weights_whose_rounding_is_louder_than_the_signal_are_named(tmp_path: Pa
     """Rows that sum to nothing, over an input that hardly changes: what rounding leaves of it is louder."""
     w = drawn(4, 4, 3, 3)
     x = 5 + 0.02 * np.random.default_rng(7).standard_normal((SAMPLES, 4, 8, 8))
-    saved(tmp_path, "y = Conv(x, w)", {"w": w - w.mean((1, 2, 3), keepdims=True)}, x)
-    first = reported(tmp_path, repair="none").findings[0]
+    save_network(tmp_path, "y = Conv(x, w)", {"w": w - w.mean((1, 2, 3), keepdims=True)}, x)
+    first = make_report(tmp_path, repair="none").findings[0]
     assert (first.layer, first.cause) == ("node_y", "weight rounding") and first.alone_db < 3
 
 
@@ -207,11 +214,11 @@ class _Page(HTMLParser):
 
 
 def test_the_files_hold_every_layer(tmp_path: Path) -> None:
-    path = saved(tmp_path, CHAIN.replace("x, w) b", "x, w) <b>").replace("<b>", "b"), WEIGHTS, drawn(SAMPLES, 4, 8, 8))
+    path = save_network(tmp_path, CHAIN.replace("x, w) b", "x, w) <b>").replace("<b>", "b"), WEIGHTS, drawn(SAMPLES, 4, 8, 8))
     proto = onnx.load(path)
     proto.graph.node[2].name = "<script>alert(1)</script>"
     onnx.save(proto, path)
-    report = reported(tmp_path)
+    report = make_report(tmp_path)
     files = report_files(report, "m on edge16", "of --calib, held out of calibration")
     assert sorted(files) == ["layers.html", "layers.json", "layers.txt"]
     figures = json.loads(files["layers.json"])
@@ -229,12 +236,12 @@ def test_the_files_hold_every_layer(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_quantized_already_loses_nothing(tmp_path: Path) -> None:
-    """Its layers make codes of codes: a tie that falls to the other side is no cause, and what is exact is no `inf dB`."""
+    """Check layers that make codes of codes: a tie to the other side is no cause, and exact results print no `inf dB`."""
     x = drawn(SAMPLES, 4, 8, 8).astype(np.float32)
-    path = saved(tmp_path, CHAIN, WEIGHTS, x)
+    path = save_network(tmp_path, CHAIN, WEIGHTS, x)
     samples = [{"x": one[None]} for one in x]
-    onnx.save(script().quantized(onnx.load(path), samples, "qdq_s8_channel"), path)
-    report = reported(tmp_path)
+    onnx.save(script().quantize_form(onnx.load(path), samples, "qdq_s8_channel"), path)
+    report = make_report(tmp_path)
     assert {f.tensor for f in report.findings} == {"x"}  # the float input alone is rounded
     rows = [r for r in report.rows if r.tensor[0] in "cdy"]  # b reads x
     assert (
@@ -251,9 +258,11 @@ def test_what_a_reader_makes_worse_is_put_down_to_the_range(high: float, cause: 
     near = np.repeat(6.0 + drawn(SAMPLES, 1, 8, 8) / 4, 4, 1) + drawn(SAMPLES, 4, 8, 8) / 16
     differences = np.array([[1, -1, 0, 0], [0, 1, -1, 0], [0, 0, 1, -1], [-1, 0, 0, 1]], np.float32).reshape(4, 4, 1, 1)
     eye = np.eye(4, dtype=np.float32).reshape(4, 4, 1, 1)
-    saved(tmp_path, "a = Conv(x, i) b = Relu(a) c = Conv(b, e) y = Conv(c, u)", {"i": eye, "e": differences, "u": eye}, near)
+    save_network(
+        tmp_path, "a = Conv(x, i) b = Relu(a) c = Conv(b, e) y = Conv(c, u)", {"i": eye, "e": differences, "u": eye}, near
+    )
     ranges = {"x": (0.0, 8.0), "a": (0.0, 8.0), "b": (0.0, high), "c": (-1.0, 1.0), "y": (-1.0, 1.0)}
-    report = reported(tmp_path, ranges=ranges)
+    report = make_report(tmp_path, ranges=ranges)
     rows = {r.tensor: r for r in report.rows}
     assert rows["c"].alone_db < rows["b"].alone_db - 6
     assert (report.findings[0].tensor, report.findings[0].cause) == ("b", cause)

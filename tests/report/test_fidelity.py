@@ -30,10 +30,10 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
     container = build(tmp_path / "m.onnx", BuildOptions("edge16")).container
     reference, model = Session(container, backend="reference"), load_model(tmp_path / "m.onnx")
     inputs = [{"x": rng.standard_normal((1, 3, SIDE, SIDE)).astype(np.float32)}]
-    given = [(inputs[0], reference.run_detailed(inputs[0]))] * 8
+    runs = [(inputs[0], reference.run_detailed(inputs[0]))] * 8
     tracemalloc.start()
-    found = fidelity(model, container, ((sample, run) for sample, run in given), {})
+    measured = fidelity(model, container, ((sample, run) for sample, run in runs), {})
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.outputs[0].sqnr_db > 30 and len(found.levels) == 8
+    assert measured.outputs[0].sqnr_db > 30 and len(measured.levels) == 8
     assert peak_bytes < 3 * OUTPUT_BYTES, peak_bytes / OUTPUT_BYTES

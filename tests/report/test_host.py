@@ -1,4 +1,6 @@
-"""What the host does stands beside the cycles that leave it out; nodes can be sent there; a quantized model is told so."""
+"""Check that the report names the host's work which the cycles leave out.
+Nodes can be sent to the host, and a quantized model gets a warning.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ CONVOLUTION_MACS = 4 * 3 * 9 * 8 * 8
 def island(op: str, shapes: dict[str, tuple[int, ...]], output: tuple[int, ...], **attributes: Any) -> HostSubgraph:
     node = helper.make_node(op, list(shapes), ["y"], "n", **attributes)
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-    made = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)])
-    return HostSubgraph(helper.make_model(made).SerializeToString(), tuple(shapes), ("y",), ("n",))
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)])
+    return HostSubgraph(helper.make_model(graph).SerializeToString(), tuple(shapes), ("y",), ("n",))
 
 
 S = ()
@@ -65,11 +67,11 @@ def test_every_operator_of_the_table_has_a_case() -> None:
 
 
 def test_a_shape_that_is_missing_is_said() -> None:
-    made = island("MatMul", {"a": (3, 5), "b": (5, 7)}, (3, 7))
-    proto = onnx.ModelProto.FromString(made.model)
+    subgraph = island("MatMul", {"a": (3, 5), "b": (5, 7)}, (3, 7))
+    proto = onnx.ModelProto.FromString(subgraph.model)
     proto.graph.input[1].type.tensor_type.ClearField("shape")
     proto.graph.input[1].type.tensor_type.shape.dim.add(dim_param="N")
-    broken = HostSubgraph(proto.SerializeToString(), made.inputs, made.outputs, made.nodes)
+    broken = HostSubgraph(proto.SerializeToString(), subgraph.inputs, subgraph.outputs, subgraph.nodes)
     with pytest.raises(ProgramError, match=r"^host node n \(MatMul\): the shape of 'b' is not known; build the file again$"):
         island_macs(broken)
 
@@ -103,8 +105,8 @@ def test_a_node_can_be_kept_on_the_host(tmp_path: Path) -> None:
     }
     text = totals_text(built.figures)
     assert text.splitlines()[0].endswith("; 42.9 % of the model's MACs run on the HOST")
-    said = "not in the cycles: 1 island (1 node, 6,912 MACs) on the host, and 1 copy of 256 bytes between NPU and host"
-    assert text.splitlines()[-1] == said
+    expected = "not in the cycles: 1 island (1 node, 6,912 MACs) on the host, and 1 copy of 256 bytes between NPU and host"
+    assert text.splitlines()[-1] == expected
     assert "42.9 % of the model's MACs run on the HOST, and the cycles leave them out; --explain says why" in built.warnings
 
 
@@ -132,7 +134,7 @@ def test_unknown_nodes_are_refused_all_at_once(tmp_path: Path) -> None:
 
 
 def test_ranges_of_each_run_are_told_so(tmp_path: Path) -> None:
-    """Of products that do not take the zero point off, every one on the host, until its ranges are calibrated."""
+    """Check products that do not subtract the zero point, all on the host until their ranges are calibrated."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     path = tmp_path / "q.onnx"

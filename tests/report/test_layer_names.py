@@ -48,7 +48,9 @@ CASES = {
 
 
 def built(folder: Path, shape: str, body: str) -> Build:
-    """On transformer64 with pools of 3x3; the nodes have no names of their own: the reader calls them by operator and place."""
+    """Build a model on transformer64 with pools of 3x3.
+    The nodes have no names of their own, so messages name them by operator and place.
+    """
     model = parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : 17]> g (float{shape} x) => (float y) <int64[5] apart = {{1, 2, 2, 4, 4}}, '
         f"int64[4] back = {{1, 4, 4, 4}}> {{ {body} }}"
@@ -70,8 +72,11 @@ def built(folder: Path, shape: str, body: str) -> Build:
 @pytest.mark.parametrize("case", CASES)
 def test_names_are_the_model_s(case: str, tmp_path: Path) -> None:
     shape, body, names = CASES[case]
-    made = built(tmp_path, shape, body)
-    container, run = made.container, Session(made.data, timing=True).run_detailed(random_feeds(made.container.inputs))
+    build_result = built(tmp_path, shape, body)
+    container, run = (
+        build_result.container,
+        Session(build_result.data, timing=True).run_detailed(random_feeds(build_result.container.inputs)),
+    )
     simulations = [s.simulation for s in run.segments]
     figures = collect_metrics(container, simulations)
     assert [layer["name"] for layer in figures["layers"]] == names

@@ -1,4 +1,4 @@
-"""What masks is minus infinity to float and the least code to the chip: no layer loses anything by it."""
+"""Check that a mask is minus infinity to float and the least code to the chip, so no layer loses by it."""
 
 from __future__ import annotations
 

@@ -31,4 +31,4 @@ def test_the_first_line_names_what_was_spoiled(fault: str, seed: int, planting) 
     subject = planting.Subject(CLASSIFIER / "classifier.onnx", {"x": (1, 1, 28, 28)}, samples[:16], samples[16:])
     planted = planting.FAULTS[fault](subject, load_machine("edge16"), np.random.default_rng(seed))
     first = planting.report_of(planted, subject.others).findings[0]
-    assert planting.named(planted, first), (sorted(planted.layers), first.layer, first.cause)
+    assert planting.is_named(planted, first), (sorted(planted.layers), first.layer, first.cause)

@@ -61,7 +61,7 @@ def test_each_layer_has_what_its_own_operations_do(built: Build, machine: Machin
 
 
 def test_the_network_s_bytes_are_those_of_the_run_and_of_its_program(built: Build, machine: Machine) -> None:
-    """Without repeats each instruction is read once."""
+    """Check that each instruction is read once without repeats."""
     figures, run = built.figures, Session(built.data).run_detailed(random_feeds(built.container.inputs)).segments[0].simulation
     assert run is not None
     for name, moved in figures["traffic"].items():

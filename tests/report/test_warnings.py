@@ -1,4 +1,4 @@
-"""What a build warns of: ranges that no data showed, what was asked for and left out, what of a quantized file was not kept."""
+"""Check the warnings of a build: ranges that no data showed, options without effect, and file codes that were not kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.quantized.test_forms import built_form
 from tests.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import percent
-from toolchain.report import skipped_warnings, unseen_warnings
+from toolchain.report import make_skipped_warnings, unseen_warnings
 from toolchain.report.warnings import is_saturated
 
 
@@ -30,9 +30,9 @@ def of_a_sleeping_branch(folder: Path, **options: str) -> Build:
 
 
 def test_ranges_that_no_data_showed(tmp_path: Path) -> None:
-    """Of both tensors behind the Relu; what the file gives is no guess."""
-    said = "ranges never seen: zero (to 1e-10) throughout the calibration data is b, c; give data in which they are not"
-    assert said in of_a_sleeping_branch(tmp_path).warnings
+    """Check both tensors after the Relu; ranges from the file are not reported."""
+    warning = "ranges never seen: zero (to 1e-10) throughout the calibration data is b, c; give data in which they are not"
+    assert warning in of_a_sleeping_branch(tmp_path).warnings
     lines = [f"  {n}: {{low: -8, high: 8}}" for n in "xabcy"]
     (tmp_path / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
     assert not [w for w in of_a_sleeping_branch(tmp_path, parameters=str(tmp_path / "p.yaml")).warnings if "never seen" in w]
@@ -73,16 +73,16 @@ def test_of_many_the_first_are_named() -> None:
 def test_steps_of_repair_that_were_left_out() -> None:
     steps = [("equalization", False, "it finds nothing to change"), ("bias", True, "the outputs gain 1.00 dB")]
     repair = {"effort": "fast", "steps": [{"step": s, "kept": k, "why": w} for s, k, w in steps]}
-    said = "--repair fast: 1 of 2 steps left out: equalization: it finds nothing to change"
-    assert skipped_warnings(repair, None, calibrated=True) == [said]
-    assert skipped_warnings({**repair, "steps": repair["steps"][1:]}, None, calibrated=True) == []
-    assert skipped_warnings(None, "mse", calibrated=True) == []
+    warning = "--repair fast: 1 of 2 steps left out: equalization: it finds nothing to change"
+    assert make_skipped_warnings(repair, None, calibrated=True) == [warning]
+    assert make_skipped_warnings({**repair, "steps": repair["steps"][1:]}, None, calibrated=True) == []
+    assert make_skipped_warnings(None, "mse", calibrated=True) == []
 
 
-@pytest.mark.parametrize(("form", "said"), [("qdq_s8_channel", 1), ("dynamic", 0)])
-def test_static_ranges_of_a_model_that_has_none_of_each_run(form: str, said: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "warning_count"), [("qdq_s8_channel", 1), ("dynamic", 0)])
+def test_static_ranges_of_a_model_that_has_none_of_each_run(form: str, warning_count: int, tmp_path: Path) -> None:
     built, _, _ = built_form(form, tmp_path, "edge16", static_ranges=True)
-    assert built.warnings.count("--static-ranges: left out, the model quantizes nothing by a range of each run") == said
+    assert built.warnings.count("--static-ranges: left out, the model quantizes nothing by a range of each run") == warning_count
 
 
 def test_an_observer_with_nothing_to_observe(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_an_observer_with_nothing_to_observe(tmp_path: Path) -> None:
     )
 
 
-PLANES = ", by their name in the file, takes them in two planes"
+SLICES_HINT = ", by their name in the file, takes them in two planes"
 
 
 @pytest.mark.parametrize("form", ["qdq_s8_channel", "integer"])
@@ -103,18 +103,18 @@ PLANES = ", by their name in the file, takes them in two planes"
     [
         ("ws8_pow2", "scales that are powers of two (numerics.scale)"),
         ("nvdla_small", "one scale for all channels (numerics.weights_per_channel)"),
-        ("wide32_w4a16", f"int4 weights (numerics.weight); --type WEIGHTS=int8{PLANES}"),
+        ("wide32_w4a16", f"int4 weights (numerics.weight); --type WEIGHTS=int8{SLICES_HINT}"),
         ("edge16", None),
     ],
 )
 def test_weights_that_are_rounded_anew(machine: str, why: str | None, form: str, tmp_path: Path) -> None:
     built, _, _ = built_form(form, tmp_path, machine)
-    said = [n for n in built.notes if "rounded anew" in n]
-    assert said == ([] if why is None else [f"weights of 4 layers are rounded anew, {machine} has {why}"])
+    notes = [n for n in built.notes if "rounded anew" in n]
+    assert notes == ([] if why is None else [f"weights of 4 layers are rounded anew, {machine} has {why}"])
 
 
 @pytest.mark.parametrize(
-    ("clipped", "count", "said"),
+    ("clipped", "count", "is_reported"),
     [
         (1, 64, False),
         (2, 64, False),
@@ -125,9 +125,9 @@ def test_weights_that_are_rounded_anew(machine: str, why: str | None, form: str,
         (1100, 1_000_000, True),
     ],
 )
-def test_how_many_values_beyond_the_codes_say_something(clipped: int, count: int, said: bool) -> None:
+def test_how_many_values_beyond_the_codes_say_something(clipped: int, count: int, is_reported: bool) -> None:
     """One value of 64 is above a share of 0.1 %, and says nothing of it."""
-    assert is_saturated(clipped, count) is said
+    assert is_saturated(clipped, count) is is_reported
 
 
 def test_what_a_recurrent_layer_cuts_is_not_lost(tmp_path: Path) -> None:

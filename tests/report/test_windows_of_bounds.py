@@ -1,4 +1,4 @@
-"""What bounds know of a window over one axis: by plain loops, and of axes as long as a minute of sound."""
+"""Check the windows of bounds over one axis: by plain loops, and for axes as long as a minute of sound."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_is_what_plain_loops_find() -> None:
 def test_memory_grows_with_the_axis_and_not_with_its_square() -> None:
     length = 960_000
     tracemalloc.start()
-    found = axis_of(Window(length, 3, 1, 1, 1), length)
+    window_axis = axis_of(Window(length, 3, 1, 1, 1), length)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == WindowAxis(length, 3, 2, True)
+    assert window_axis == WindowAxis(length, 3, 2, True)
     assert peak < 500 * length

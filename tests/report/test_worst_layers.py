@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.decompose_cases import decomposing, mixed
+from tests.decompose_cases import decomposing, make_mixed_machine
 from tests.numerics_variants import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Graph
@@ -50,15 +50,15 @@ def test_the_layer_where_the_error_arises_is_named(tensor: str, layer: str | Non
     (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
     data = str(tmp_path / "data.npz")
     built = build(path, BuildOptions("edge16", calibration=data, parameters=str(tmp_path / "p.yaml")))
-    found, *others = built.figures["worst_layers"]
-    assert (found["tensor"], found["layer"], found["cause"]) == (tensor, layer, "clipped tail")
-    assert found["alone_db"] < 10 < min(o["alone_db"] for o in others)
-    assert found["remedy"].startswith("low: ") and f"for {tensor} in the file of --quant" in found["remedy"]
+    worst_layer, *others = built.figures["worst_layers"]
+    assert (worst_layer["tensor"], worst_layer["layer"], worst_layer["cause"]) == (tensor, layer, "clipped tail")
+    assert worst_layer["alone_db"] < 10 < min(o["alone_db"] for o in others)
+    assert worst_layer["remedy"].startswith("low: ") and f"for {tensor} in the file of --quant" in worst_layer["remedy"]
     assert [p["poor"] for p in built.figures["outputs"]] == [True]
-    (said,) = [w for w in built.warnings if POOR in w]
-    assert said.startswith("output y: SQNR ") and f"tensor {tensor}: clipped tail" in said
-    assert said.endswith(f"{found['why']}; try {found['remedy']}")
-    assert f"{layer or tensor}: {found['why']}; try {found['remedy']}" in worst_text(built.figures)
+    (warning,) = [w for w in built.warnings if POOR in w]
+    assert warning.startswith("output y: SQNR ") and f"tensor {tensor}: clipped tail" in warning
+    assert warning.endswith(f"{worst_layer['why']}; try {worst_layer['remedy']}")
+    assert f"{layer or tensor}: {worst_layer['why']}; try {worst_layer['remedy']}" in worst_text(built.figures)
 
 
 def test_the_samples_that_come_out_worst_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +104,9 @@ def test_tensors_that_only_the_compiler_has_are_not_blamed(case: str, hw: str, t
     lines = "\n".join(f"  {name}: {text}" for name, text in ranges.items())
     (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
     options = BuildOptions(hw, calibration=str(tmp_path / "data.npz"), parameters=str(tmp_path / "p.yaml"))
-    found = build(tmp_path / "m.onnx", options).figures["worst_layers"][0]
-    assert (found["tensor"], found["layer"], found["cause"]) == (narrow, layer, "clipped tail")
-    assert found["alone_db"] < 10
+    worst_layer = build(tmp_path / "m.onnx", options).figures["worst_layers"][0]
+    assert (worst_layer["tensor"], worst_layer["layer"], worst_layer["cause"]) == (narrow, layer, "clipped tail")
+    assert worst_layer["alone_db"] < 10
 
 
 def test_what_a_tensor_does_to_the_outputs_tells_more_than_its_own_figure(tmp_path: Path) -> None:
@@ -147,18 +147,18 @@ def test_a_norm_in_8_bits_is_warned_of_with_what_mends_it(norm: str, tmp_path: P
     rng, small = np.random.default_rng(5), NORMS[norm]
     sizes = np.array([1, 0.3, small, small]).reshape(4, 1, 1, 1)
     weights = {"w": sizes * rng.standard_normal((4, 4, 3, 3)) / 6, "u": rng.standard_normal((4, 4, 1, 1)) / 2}
-    options = saved(tmp_path, text, {**weights, "g": np.ones(4), "b": np.zeros(4)}, opset=21)
-    options = replace(options, hardware=decomposing(mixed()), repair="none", level=0)
+    options = save_network(tmp_path, text, {**weights, "g": np.ones(4), "b": np.zeros(4)}, opset=21)
+    options = replace(options, hardware=decomposing(make_mixed_machine()), repair="none", level=0)
     built = build(tmp_path / "m.onnx", options)
-    (said,) = [w for w in built.warnings if POOR in w]
-    assert said.startswith("output y: SQNR ") and "; layer node_n: " in said and ", tensor n: " in said
-    assert " dB of the output: " in said, said
-    assert said.endswith("; try --observer mse, or --host-node node_n, or --type node_n=int16")
+    (warning,) = [w for w in built.warnings if POOR in w]
+    assert warning.startswith("output y: SQNR ") and "; layer node_n: " in warning and ", tensor n: " in warning
+    assert " dB of the output: " in warning, warning
+    assert warning.endswith("; try --observer mse, or --host-node node_n, or --type node_n=int16")
     if norm == "InstanceNormalization":
         first, *others = built.figures["worst_layers"]
         assert first["effect_db"] < 10 < min(w["alone_db"] for w in (first, *others))
-    mended = build(tmp_path / "m.onnx", replace(options, types=("node_n=int16",)))
-    assert mended.figures["outputs"][0]["sqnr_db"] > 14 and not any(POOR in w for w in mended.warnings)
+    improved = build(tmp_path / "m.onnx", replace(options, types=("node_n=int16",)))
+    assert improved.figures["outputs"][0]["sqnr_db"] > 14 and not any(POOR in w for w in improved.warnings)
 
 
 def test_what_many_layers_wear_down_alike_is_not_poor(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_what_many_layers_wear_down_alike_is_not_poor(tmp_path: Path) -> None:
     names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
     text = " ".join(f"{y} = Conv(x, w{i})".replace("(x", f"({x}") for i, (x, y) in enumerate(pairwise(names)))
     rng = np.random.default_rng(0)
-    turned = [np.linalg.qr(rng.standard_normal((4, 4)))[0].reshape(4, 4, 1, 1) for _ in range(count)]
-    options = saved(tmp_path, text, {f"w{i}": w for i, w in enumerate(turned)})
+    rotations = [np.linalg.qr(rng.standard_normal((4, 4)))[0].reshape(4, 4, 1, 1) for _ in range(count)]
+    options = save_network(tmp_path, text, {f"w{i}": w for i, w in enumerate(rotations)})
     lines = "\n".join(f"  {name}: {{low: -40, high: 40}}" for name in names)
     (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
     built = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml")))
@@ -176,7 +176,7 @@ def test_what_many_layers_wear_down_alike_is_not_poor(tmp_path: Path) -> None:
     assert part["sqnr_db"] < 10 and part["poor"] is False and not any(POOR in w for w in built.warnings)
 
 
-def saved(folder: Path, graph: str, constants: dict[str, np.ndarray], opset: int = 17) -> BuildOptions:
+def save_network(folder: Path, graph: str, constants: dict[str, np.ndarray], opset: int = 17) -> BuildOptions:
     """A model of input [1, 4, 8, 8] with constants, and data for it."""
     head = f'<ir_version: 10, opset_import: ["": {opset}]> g (float[1,4,8,8] x) => (float y)'
     proto = onnx.parser.parse_model(f"{head} {{ {graph} }}")
@@ -191,7 +191,7 @@ def saved(folder: Path, graph: str, constants: dict[str, np.ndarray], opset: int
 
 def test_scores_of_what_is_not_there_are_not_poor(tmp_path: Path) -> None:
     """Sigmoid of -14: the output is far from float, and 16 bits would not hold it either."""
-    options = saved(tmp_path, "a = Add(x, k) y = Sigmoid(a)", {"k": np.full((1, 4, 1, 1), -14.0)})
+    options = save_network(tmp_path, "a = Add(x, k) y = Sigmoid(a)", {"k": np.full((1, 4, 1, 1), -14.0)})
     built = build(tmp_path / "m.onnx", options)
     (part,) = built.figures["outputs"]
     assert part["sqnr_db"] is None or part["sqnr_db"] < 1
@@ -199,23 +199,25 @@ def test_scores_of_what_is_not_there_are_not_poor(tmp_path: Path) -> None:
 
 
 def test_values_beyond_the_codes_are_warned_of(tmp_path: Path) -> None:
-    options = saved(tmp_path, "a = Add(x, x) y = Mul(a, x)", {})
+    options = save_network(tmp_path, "a = Add(x, x) y = Mul(a, x)", {})
     (tmp_path / "p.yaml").write_text(
         "version: 1\ntensors:\n  x: {low: -2, high: 2}\n  a: {low: -4, high: 4}\n  y: {low: -40, high: 40}\n"
     )
     warnings = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml"))).warnings
-    (said,) = [w for w in warnings if "outside the codes" in w]
-    assert said.startswith("more than 0.1 % of the values lie outside the codes of x ") and said.endswith(" %")
+    (warning,) = [w for w in warnings if "outside the codes" in w]
+    assert warning.startswith("more than 0.1 % of the values lie outside the codes of x ") and warning.endswith(" %")
 
 
 @pytest.mark.parametrize("samples", [None, 4])
 def test_dead_channels_are_warned_of(samples: int | None, tmp_path: Path) -> None:
-    """By weights that are too small for a code; by values, where enough is seen, also those that a Relu never lets through. What
-    the file has no weights for is meant so."""
+    """Check channels whose weights are too small for a code, and channels that a Relu never lets through, where enough samples
+    were seen.
+    A channel without weights in the file is intended.
+    """
     weights = np.random.default_rng(0).standard_normal((4, 4, 1, 1))
     weights[1], weights[3] = 1e-6 * weights[1], 0
     one_scale = with_numerics(load_machine("edge16"), weights_per_channel=False)
-    options = saved(tmp_path, "a = Conv(x, w, b) y = Relu(a)", {"w": weights, "b": np.array([0, 1, -99, 1])})
+    options = save_network(tmp_path, "a = Conv(x, w, b) y = Relu(a)", {"w": weights, "b": np.array([0, 1, -99, 1])})
     judged = replace(options, hardware=one_scale, judge=options.calibration, error_report=True, samples=samples, repair="none")
     expected = "dead channels, which give one value whatever comes: node_a {} of 4"
     assert expected.format(1) in build(tmp_path / "m.onnx", replace(judged, error_report=False)).warnings
@@ -238,7 +240,7 @@ def test_an_output_that_16_bits_have_lost_is_poor(small: float, poor: bool, tmp_
 
 
 def test_scores_that_16_bits_cannot_hold_are_not_poor(tmp_path: Path) -> None:
-    options = saved(tmp_path, "a = Add(x, k) y = Sigmoid(a)", {"k": np.full((1, 4, 1, 1), -18.0)})
+    options = save_network(tmp_path, "a = Add(x, k) y = Sigmoid(a)", {"k": np.full((1, 4, 1, 1), -18.0)})
     built = build(tmp_path / "m.onnx", replace(options, hardware="wide32_w4a16"))
     (part,) = built.figures["outputs"]
     assert (part["sqnr_db"] or 0.0) < 1 and part["poor"] is False
@@ -250,8 +252,8 @@ def test_poor_steps_of_a_sequence_are_one_warning_of_the_worst() -> None:
     ]
     alone = FidelityPart("y", 5.0, 0.5, 1.0, 0.0, tensor="y")
     lost = frozenset({"h0", "h1", "h2", "y"})
-    told = poor_warnings({"output": [*steps, alone]}, Graph("g", (), (), (), {}, {}), Worst((), lost, frozenset(), (), 1), ())
-    assert list(told) == [
+    warnings = poor_warnings({"output": [*steps, alone]}, Graph("g", (), (), (), {}, {}), Worst((), lost, frozenset(), (), 1), ())
+    assert list(warnings) == [
         "output h1, and 2 more such steps: SQNR 2.0 dB, cosine 0.5000 against float",
         "output y: SQNR 5.0 dB, cosine 0.5000 against float",
     ]

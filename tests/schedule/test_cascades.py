@@ -16,9 +16,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.make_mobilenet_chain import bodies
-from tests.force_cascades import forced_turns
+from tests.force_cascades import force_cascade_plans
 from tests.machine_variants import with_keys, with_sram
-from tests.record_plans import noted_plans
+from tests.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
@@ -37,7 +37,7 @@ class Built(NamedTuple):
 def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 2, goal: Goal = CYCLES) -> Built:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(model, folder / "model.onnx")
-    with noted_plans() as plans:
+    with record_region_plans() as plans:
         figures = build(folder / "model.onnx", BuildOptions(machine, level=level, goal=goal)).figures
     return Built(figures, plans)
 
@@ -276,7 +276,7 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     graph = helper.make_graph(nodes, "g", [x], [y], held)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     counts: Counter[str] = Counter()
-    with forced_turns(counts):
+    with force_cascade_plans(counts):
         (plan,) = _built(model, with_keys(base, memories=memories, engines=engines), tmp_path).plans
     assert counts["cascades"] and counts["in turns on several units"]
     rings = [r for planned in plan.layers if planned.plan is not None for r in planned.plan.rings if r.copies > 1]
@@ -349,7 +349,7 @@ def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, kept
         helper.make_graph(nodes, "g", [x], [y], held), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )
     counts: Counter[str] = Counter()
-    with forced_turns(counts):
+    with force_cascade_plans(counts):
         built = _built(model, with_sram(name, kib), tmp_path)
     assert counts["cascades"]
     assert not built.figures["warnings"]
@@ -369,7 +369,7 @@ def test_convolutions_in_groups_take_turns(channels: int, groups: int, kib: int,
     graph = helper.make_graph(nodes, "g", [x], [y], [w])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     counts: Counter[str] = Counter()
-    with forced_turns(counts):
+    with force_cascade_plans(counts):
         _built(model, with_sram("edge16", kib), tmp_path)
     assert counts["cascades"]
 

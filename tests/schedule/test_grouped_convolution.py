@@ -49,7 +49,7 @@ def _layer(groups: int, own: int, inputs: int, chip: Chip, height: int = 12, ker
 
 def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
     """Of the first work, its operands at addresses of their own."""
-    work = next(layer.tiled.nest(layer, tiling).works())
+    work = next(layer.tiled.nest(layer, tiling).iterate_tasks())
     assert work.write is not None
     sites = [BoxLocation(1000, dense(work.reads[0].size, 1))]
     ops = work.emit(sites, [5000], BoxLocation(9000, dense(work.write.size, 1)))
@@ -58,7 +58,7 @@ def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
 
 def test_a_tile_holds_neighbouring_groups_as_one_box() -> None:
     layer = _layer(groups=64, own=1, inputs=1, chip=_machine().chip)
-    works = list(layer.tiled.nest(layer, Tiling(12, 12, 32, 16, False)).works())
+    works = list(layer.tiled.nest(layer, Tiling(12, 12, 32, 16, False)).iterate_tasks())
     assert [w.reads[0].start + w.reads[0].size for w in works] == [(0, 0, 0, 0, 1, 12, 12, 32), (0, 0, 0, 32, 1, 12, 12, 32)]
     assert [w.write and w.write.start[3:] + w.write.size[3:] for w in works] == [(0, 32), (32, 32)]
 

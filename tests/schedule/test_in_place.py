@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.machine_variants import with_sram
-from tests.record_plans import noted_plans
+from tests.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Space
 from toolchain.schedule.allocation import Allocation
@@ -65,7 +65,7 @@ def _inverted_residual(folder: Path) -> Path:
 
 def _build(model: Path, machine: str, kib: int, goal: Goal) -> tuple[Mapping[str, Any], list[RegionPlan]]:
     """The build compares its program with the integer reference, bit for bit."""
-    with noted_plans() as plans:
+    with record_region_plans() as plans:
         figures = build(model, BuildOptions(with_sram(machine, kib), goal=goal)).figures
     return figures, plans
 

@@ -135,7 +135,7 @@ def test_works_ask_what_their_own_layer_asks() -> None:
     found: list[Runs] = []
     for i, op in enumerate(ops):
         layer = Layer(Node(f"n{i}", op, ("x",), ("y",)), types, {}, CHIP)
-        work = next(layer.tiled.nest(layer, Tiling(16, 8, 16, 0)).works())
+        work = next(layer.tiled.nest(layer, Tiling(16, 8, 16, 0)).iterate_tasks())
         found.append(model.runs(layer, work))
         assert found[i] == CostModel(CHIP).runs(layer, work)
     assert found[2] is found[0] != found[1]

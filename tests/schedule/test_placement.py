@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.example_networks import filled
+from tests.example_networks import fill_network
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
@@ -236,7 +236,7 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
 
 @pytest.mark.parametrize("network", ["dscnn_kws", pytest.param("resnet8_cifar", marks=pytest.mark.exhaustive)])
 def test_a_second_array_helps_a_real_network(network: str, model: Path) -> None:
-    onnx.save(filled(network), model)
+    onnx.save(fill_network(network), model)
     engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]
     one, equal, smaller = (build(model, BuildOptions(edge16(own))).figures for own in engines)
     assert equal["cycles"] < 0.55 * one["cycles"] and equal["arrays_overlap"] >= 0.9

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.compare_exact import require_exact
 from tests.machine_variants import with_keys
 from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
-from tests.record_plans import noted_plans
+from tests.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
@@ -61,7 +61,7 @@ def _slow_dram(name: str) -> Machine:
 def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPlan]:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(_early_work_and_late_weights(), folder / "model.onnx")
-    with noted_plans() as plans:
+    with record_region_plans() as plans:
         figures = build(folder / "model.onnx", BuildOptions(machine)).figures
     return figures, plans[-1]
 
@@ -104,7 +104,7 @@ def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> 
     memories["weights"]["size"] = 48 * 1024
     machine, path = with_keys(base, memories=memories), tmp_path / "model.onnx"
     onnx.save(_many_weights_behind_much_work(), path)
-    with noted_plans() as plans:
+    with record_region_plans() as plans:
         built = build(path, BuildOptions(machine))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch.PrefetchSearch, "_cut_short", False)
@@ -173,7 +173,7 @@ def test_random_networks_with_constants_fetched_ahead(most: int, tmp_path_factor
 def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
     path = folder / "random.onnx"
     onnx.save(model.proto, path)
-    with noted_plans() as plans:
+    with record_region_plans() as plans:
         try:
             built = build(path, BuildOptions(machine.machine))
         except CompileError as fault:

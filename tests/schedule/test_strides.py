@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.limits import Pair
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.tiles import get_window_input, stepped
+from toolchain.ops.convolution.tiles import get_strided_input, get_window_input
 from toolchain.ops.kit.window import Window
 from toolchain.runtime import Session
 
@@ -94,7 +94,10 @@ def test_every_output_sees_its_element(stride: int, pad: int) -> None:
             wanted = [i if first <= i < first + held else None for i in at]
             if any(0 <= i < first for i in at):
                 continue  # what is held begins with the first that is needed
-            for found in (stepped(window, (start, count), first, held), get_window_input(window, (start, count), first, held)):
+            for found in (
+                get_strided_input(window, (start, count), first, held),
+                get_window_input(window, (start, count), first, held),
+            ):
                 places = [i * found.stride - found.pad for i in range(count)]
-                got = [first + found.skip + i * found.apart if 0 <= i < found.size else None for i in places]
+                got = [first + found.skip + i * found.element_step if 0 <= i < found.size else None for i in places]
                 assert got == wanted

@@ -101,7 +101,7 @@ def test_blocks_of_columns_make_what_they_need(
         for call in calls:
             for name, windows in parts[call.layer].reads.items():
                 for window in windows if name in kept else ():
-                    (first, count), own = window.needed(*(call.extent.columns or (0, 0))), held[name]
+                    (first, count), own = window.get_input_span(*(call.extent.columns or (0, 0))), held[name]
                     assert own[0] <= first and first + count <= sum(own) and own[1] <= found.widths[name]
         alone = tuple(s for s in block if not isinstance(s, BufferReset))
         _check(parts, kept, Stripes((alone,), found.rows))
@@ -184,7 +184,7 @@ def _check(parts: list[CascadeLayer], kept: dict[str, str], found: Stripes) -> N
         part, (first, count) = parts[step.layer], step.extent.rows
         for name, windows in part.reads.items():
             for window in windows if name in kept else ():
-                start, size = window.needed(first, count)
+                start, size = window.get_input_span(first, count)
                 assert all(held[name].get(row - tops[name]) == row for row in range(start, start + size))
         assert first == made[part.output]
         made[part.output] += count

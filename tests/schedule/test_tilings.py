@@ -117,7 +117,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
     views, model = _views(layer), CostModel(layer.chip)
     for tiling in _some_tilings(data.draw, layer):
         nest = layer.tiled.nest(layer, tiling)
-        tiles = list(nest.works())
+        tiles = list(nest.iterate_tasks())
         plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, UNBOUNDED)
         assert plan is not None
         sizes = Sizes(layer, plan.units)
@@ -176,7 +176,7 @@ def test_every_output_is_written_once(layer: Layer) -> None:
     tilings = list(layer.tiled.tilings(layer))
     for tiling in tilings[:: len(tilings) // 4 + 1]:
         covered = np.zeros(layer.output.shape, int)
-        for work in layer.tiled.nest(layer, tiling).works():
+        for work in layer.tiled.nest(layer, tiling).iterate_tasks():
             if work.write is not None:
                 cut = tuple(slice(s, s + n) for s, n in zip(work.write.start, work.write.size))
                 covered[cut] += 1
@@ -212,7 +212,7 @@ def test_what_is_remembered_of_a_work_is_what_it_takes(data: Any, layer: Layer) 
     """Of tiles of all sizes, partial sums too, of which the bytes that come and go do not say how many there are."""
     model = CostModel(layer.chip)
     for tiling in _some_tilings(data.draw, layer):
-        for work in islice(layer.tiled.nest(layer, tiling).works(), 24):
+        for work in islice(layer.tiled.nest(layer, tiling).iterate_tasks(), 24):
             assert model.runs(layer, work) == CostModel(layer.chip).runs(layer, work)
 
 
@@ -267,6 +267,6 @@ def test_tiles_of_maps_in_granules_begin_with_whole_ones(layer: Layer, data: Any
     maps = frozenset(n for n, kind in layer.types.items() if len(kind.shape) == 4 and n not in layer.constants)
     cut = replace(layer, chip=chip, feature_maps=maps)
     for tiling in set(cut.tiled.tilings(cut)):
-        for work in cut.tiled.nest(cut, replace(tiling, rows=64, columns=64)).works():
+        for work in cut.tiled.nest(cut, replace(tiling, rows=64, columns=64)).iterate_tasks():
             for box in (*work.reads, *([work.write] if work.write else [])):
                 assert box.start[-1] % granule == 0, (tiling, box)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.machine_variants import with_keys, with_sram
 from tests.schedule_round_trip import compiled, digest
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.parser import parse_schedule
@@ -25,7 +25,7 @@ def _same(network: str, machine: str | Machine, level: int, goal: Goal = CYCLES)
     return text
 
 
-@pytest.mark.parametrize("machine", shipped_names())
+@pytest.mark.parametrize("machine", list_shipped_names())
 def test_on_every_machine(machine: str) -> None:
     text = _same(SMALL, machine, 2)
     layers = text.split("\n  layer ")

@@ -19,11 +19,14 @@ RANGES = ((-0.7, 1.9), (-2.6, 0.4), (0.05, 0.8), (-0.3, 0.2))  # of the inputs i
 
 @dataclass(frozen=True)
 class Case:
-    """inputs: "x 2,3,8,8; w 4,3,3,3", names as `constant` reads them; body: nodes in ONNX text, one quote for two.
+    """A test case of the semantics.
 
-    ranges: of inputs, where the default leaves the operator's domain. least_db: of each output on int16 against the file;
-    below_db: how far an int8 output may lie below the file rounded where the chip rounds. Where either
-    is not the default, `cause` says why.
+    `inputs`: such as "x 2,3,8,8; w 4,3,3,3", names as `constant` reads them.
+    `body`: nodes in ONNX text, one quote for two.
+    `ranges`: ranges of inputs, where the default leaves the operator's domain.
+    `least_db`: SQNR of each output on int16 against the file.
+    `below_db`: how far an int8 output may lie below the file rounded where the chip rounds.
+    `cause`: reason where either is not the default.
     """
 
     name: str
@@ -46,10 +49,10 @@ class Case:
         declared = ", ".join(f"float{list(shape) or ''} {name}" for name, shape in self.shapes.items())
         outputs = ", ".join(f"float[] {name}" for name in self.outputs.split())  # of any shape
         weights = {n: constant(n, s) for n, s in self.shapes.items() if n[0] in "wvuks"}
-        made = model(f"({declared}) => ({outputs}) {{ {self.body} }}", self.opset, weights)
-        for node in made.graph.node:  # as some exporters do
+        network_proto = model(f"({declared}) => ({outputs}) {{ {self.body} }}", self.opset, weights)
+        for node in network_proto.graph.node:  # as some exporters do
             node.name = next(filter(None, node.output))
-        return made
+        return network_proto
 
     @cached_property
     def samples(self) -> list[dict[str, np.ndarray]]:
@@ -60,11 +63,13 @@ class Case:
 
 
 def constant(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Values that int8 holds exactly.
+    """Return values that int8 holds exactly.
 
-    w: weights with one step everywhere, their largest code in every row and column; v: unlike steps for the channels of a Conv
-    [o, c, h, w]; u: for those of a ConvTranspose [c, o, h, w], largest codes only, so that each phase of its stride has one;
-    k: an operand of the vector engine, all 256 codes wide around another zero point; s: such a one above zero.
+    `w`: weights with one step everywhere, their largest code in every row and column.
+    `v`: unequal steps for the channels of a Conv [o, c, h, w].
+    `u`: the same for those of a ConvTranspose [c, o, h, w], largest codes only, so that each phase of its stride has one.
+    `k`: an operand of the vector engine, all 256 codes wide around another zero point.
+    `s`: the same above zero.
     """
     rng = np.random.default_rng(zlib.crc32(name.encode()) + prod(shape))
     if name[0] in "ks":

@@ -1,5 +1,7 @@
-"""Which tensors of the file the chip holds, told by their numbers and not by their names: reshaping, transposing, padding by
-nothing, a part that is the whole, a mean of one, and what else a frontend makes of a view leave the numbers what they are."""
+"""Find which tensors of the file the chip holds, by their numbers and not by their names.
+
+Numbers survive reshaping, transposing, padding by nothing, a slice of everything, a mean of one, and other views of a frontend.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ Runs = Sequence[Mapping[str, Array]]  # the tensors of each sample
 SAME = 1e-5  # of the largest magnitude: two orders of computing one thing in float32
 
 
-def held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[float, int]]:
-    """`codes`, of tensors of the normal form; and those of each tensor of the file that is not among them but has, in every
-    sample, the numbers of one that is, in any order. They may all be larger by one factor, as a sum is than the mean that the
-    chip holds instead: so is its scale then."""
-    found = dict(codes)
+def match_held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[float, int]]:
+    """Return `codes`, of tensors of the canonical form, and codes of further tensors of the file.
+    Such a tensor has, in every sample, the numbers of a known tensor in any order. All numbers may be larger by one factor,
+    as a sum is than the mean that the chip holds instead; then its scale is too.
+    """
+    all_codes = dict(codes)
     by_size: dict[int, list[tuple[Array, str]]] = {}
     for name in codes:
         numbers = _numbers(normal, name)
@@ -27,17 +30,21 @@ def held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[float,
         if name in codes or value.dtype.kind != "f" or not value.size:
             continue
         numbers = _numbers(file, name)
-        alike = [(f, n) for held, n in by_size.get(numbers.size, ()) if (f := _factor(held, numbers)) is not None]
-        if alike:
-            factor, same = min(alike, key=lambda found: found[0] != 1)  # the first of the numbers as they are, where there is one
-            found[name] = (codes[same][0] * factor, codes[same][1])
-    return found
+        matches = [
+            (f, n) for known_numbers, n in by_size.get(numbers.size, ()) if (f := _factor(known_numbers, numbers)) is not None
+        ]
+        if matches:
+            factor, same = min(
+                matches, key=lambda all_codes: all_codes[0] != 1
+            )  # the first of the numbers as they are, where there is one
+            all_codes[name] = (codes[same][0] * factor, codes[same][1])
+    return all_codes
 
 
-def _factor(held: Array, numbers: Array) -> float | None:
-    """What `held` is to be multiplied by for `numbers`; None where no positive factor does it, or all are zero."""
-    least, most = np.abs(held).max(), np.abs(numbers).max()
-    if not least or not most or np.abs(held * (most / least) - numbers).max() > SAME * most:
+def _factor(reference: Array, numbers: Array) -> float | None:
+    """Return the factor from `reference` to `numbers`; None where no positive factor exists, or all are zero."""
+    least, most = np.abs(reference).max(), np.abs(numbers).max()
+    if not least or not most or np.abs(reference * (most / least) - numbers).max() > SAME * most:
         return None
     return 1.0 if abs(most / least - 1) <= SAME else float(most / least)
 

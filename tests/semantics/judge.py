@@ -1,4 +1,4 @@
-"""What a build means, held against the user's file in onnxruntime."""
+"""Judge a build against the user's file in onnxruntime."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import FloatSession, PlainModel
 from quant.observe import Range
 from quant.repair.choices import Quantization
-from tests.semantics.chip_tensors import Codes, held_codes
-from tests.semantics.recorder import Seen, operators
+from tests.semantics.chip_tensors import Codes, match_held_codes
+from tests.semantics.recorder import Coverage, operators
 from tests.semantics.rounding_oracle import Rounded, by_chance, nearest, session
 from toolchain import compiler
 from toolchain.api import Build, BuildOptions, build
@@ -39,11 +39,17 @@ AMPLIFIED = 10.0  # how many times what the neighbours do to an output two ways 
 
 @dataclass(frozen=True)
 class Judged:
-    """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds, its halves in the way that serves
-    it least; both against the file in float. numbers: those that are not zero, over all samples; error: the largest;
-    error_codes: the same in steps of its codes. codes_db: what the rounding of the output itself leaves, a twelfth of a squared
-    step a number (inf where the chip does not hold it). float_error: how far any number of the file's own output moves where
-    its inputs do by an ulp or two."""
+    """A judgement of one output, against the file in float.
+
+    `sqnr_db`: SQNR of the chip.
+    `rounded_db`: SQNR of the file rounded where the chip rounds, with ties in the least favourable direction.
+    `numbers`: count of the numbers that are not zero, over all samples.
+    `error`: the largest error.
+    `error_codes`: the same in steps of its codes.
+    `codes_db`: what the rounding of the output itself leaves, a twelfth of a squared step a number (inf where the chip does
+    not hold it).
+    `float_error`: how far any number of the file's own output moves where its inputs do by an ulp or two.
+    """
 
     output: str
     numbers: int
@@ -56,14 +62,18 @@ class Judged:
 
     @property
     def within_float(self) -> bool:
-        """Whether the file in float, computed in another order, might be as far off: of what is left of equal numbers taken from
-        each other, all of it; of anything else about a millionth."""
+        """Return whether the file in float, computed in another order, might be as far off.
+        A difference of equal numbers may be off by all of itself, anything else by about a millionth.
+        """
         return self.error <= AMPLIFIED * self.float_error
 
 
 def sqnr_db(expected: Array, got: Array) -> float:
-    """inf where nothing differs; -inf where the expected is zero and something differs, and where a number is none or infinite,
-    as of a file that divides by a zero of its codes."""
+    """Return the SQNR in dB, inf where nothing differs.
+    It is -inf where the expected values are zero and something differs. It is also -inf where a number is NaN or infinite, as
+    of a file
+    that divides by a zero of its codes.
+    """
     assert expected.shape == got.shape, (expected.shape, got.shape)
     a, b = expected.astype(np.float64), got.astype(np.float64)
     signal, noise = float((a**2).sum()), float(((a - b) ** 2).sum())
@@ -75,7 +85,10 @@ def sqnr_db(expected: Array, got: Array) -> float:
 
 
 def codes_db(expected: Array, codes: tuple[float, int] | None) -> float:
-    """codes: scale and zero point of the output."""
+    """Return the SQNR that rounding to these codes leaves.
+
+    `codes`: scale and zero point of the output.
+    """
     power = float((expected.astype(np.float64) ** 2).mean()) if expected.size else 0.0
     return math.inf if codes is None or not power else 10 * math.log10(12 * power / codes[0] ** 2)
 
@@ -108,15 +121,17 @@ def largest(x: Array) -> float:
     return float(np.abs(x).max(initial=0.0))
 
 
-def changed_outputs(model: Path, samples: Samples, expected: Sequence[Sequence[Array]]) -> list[tuple[str, float]]:
-    """The outputs that the normal form computes otherwise than the file, by the build's rule, but on every sample and by
-    onnxruntime as it comes; and how far they are off, in units of their largest magnitude."""
+def find_changed_outputs(model: Path, samples: Samples, expected: Sequence[Sequence[Array]]) -> list[tuple[str, float]]:
+    """Return the outputs that the canonical form computes differently from the file, with their error in units of the largest
+    magnitude.
+    The rule is the build's, but on every sample and with onnxruntime's defaults.
+    """
     normal = load_model(model)
     runner, names = session(normal.proto), normal.graph.outputs
     changed = []
     for sample, values in zip(samples, expected, strict=True):
-        found = runner.run(None, {n: sample[n] for n in normal.graph.inputs})
-        for name, value, got in zip(names, values, found, strict=True):
+        actual = runner.run(None, {n: sample[n] for n in normal.graph.inputs})
+        for name, value, got in zip(names, values, actual, strict=True):
             if not same_but_for_rounding(normal, name, sample, value, np.asarray(got)):
                 changed.append((name, distance(value, np.asarray(got))))
     return changed
@@ -128,10 +143,10 @@ class Verdict:
 
     built: Build
     outputs: tuple[Judged, ...]
-    seen: Seen
+    coverage: Coverage
 
 
-def judged(
+def judge_build(
     proto: onnx.ModelProto,
     machine: Machine,
     samples: Samples,
@@ -140,12 +155,13 @@ def judged(
     types: tuple[str, ...] = (),
     draws: int = 0,
 ) -> Verdict:
-    """Builds the file for the machine, calibrated on the samples, and holds each float output against the file.
+    """Build the file for the machine, calibrated on the samples, and compare each float output with the file.
 
-    draws: how often the file is also rounded by chance, for machines and networks of which an output has few numbers."""
+    `draws`: how often the file is also rounded by chance, for machines and networks of which an output has few numbers.
+    """
     model, data = save(proto, samples, folder)
     built, selected, integer = _built(model, BuildOptions(machine, calibration=str(data), level=level, types=types))
-    codes = held(proto, model, samples, reported_codes(integer, selected.origins))
+    codes = extend_codes(proto, model, samples, get_reported_codes(integer, selected.origins))
     numerics = machine.chip.numerics
     bits = 16 if types or numerics.activation == "int16" else 8
     weight_bits = 4 if numerics.weight == "int4" else None  # int8 holds the weights of cases and drawn networks exactly
@@ -156,49 +172,51 @@ def judged(
     chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
     got = [chip.run(names, s) for s in samples]
-    found = []
+    judged_outputs = []
     for i, name in enumerate(names):
         a, b, *c = (np.stack([run[i] for run in runs]) for runs in (expected, got, *near))
         if a.dtype.kind == "f":
             worst = min(sqnr_db(a, rounded) for rounded in c)
             error, of_float = largest(a - b), largest(a - np.reshape([run[i] for run in moved], (NEIGHBOURS, *a.shape)))
             steps = error / codes[name][0] if name in codes else math.inf
-            left = codes_db(a, codes.get(name))
-            found.append(Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, steps, left, of_float))
-    return Verdict(built, tuple(found), operators(selected, built.container.graph))
+            own_codes_db = codes_db(a, codes.get(name))
+            judged_outputs.append(
+                Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, steps, own_codes_db, of_float)
+            )
+    return Verdict(built, tuple(judged_outputs), operators(selected, built.container.graph))
 
 
 def _built(model: Path, options: BuildOptions) -> tuple[Build, Graph, Graph]:
-    """And the graph before and behind quantization."""
-    with _quantized() as seen:
-        return build(model, options), *seen[0]
+    """Return the build, and the graph before and after quantization."""
+    with _record_quantization() as graph_pairs:
+        return build(model, options), *graph_pairs[0]
 
 
-def without_room(given: Quantization) -> Quantization:
-    """Of what is judged on what it was calibrated on: nothing lies beyond any range."""
-    sure = {n: replace(r, tails=None) if isinstance(r, Range) else r for n, r in given.ranges.items()}
-    return replace(given, ranges=sure)
+def without_room(quantization: Quantization) -> Quantization:
+    """Return the quantization without tails: it is judged on its calibration data, so nothing lies beyond any range."""
+    sure = {n: replace(r, tails=None) if isinstance(r, Range) else r for n, r in quantization.ranges.items()}
+    return replace(quantization, ranges=sure)
 
 
 @contextmanager
-def _quantized() -> Iterator[list[tuple[Graph, Graph]]]:
-    """Of builds in this block: the graph before and behind quantization, without room."""
-    found: list[tuple[Graph, Graph]] = []
+def _record_quantization() -> Iterator[list[tuple[Graph, Graph]]]:
+    """Record the graph before and after quantization, without room, of builds in this block."""
+    graph_pairs: list[tuple[Graph, Graph]] = []
     real = compiler.quantize
 
-    def seen(graph: Graph, chip: Any, given: Quantization) -> Graph:
-        found.append((graph, real(graph, chip, without_room(given))))
-        return found[-1][1]
+    def record_quantize(graph: Graph, chip: Any, quantization: Quantization) -> Graph:
+        graph_pairs.append((graph, real(graph, chip, without_room(quantization))))
+        return graph_pairs[-1][1]
 
-    with patch.object(compiler, "quantize", seen):
-        yield found
+    with patch.object(compiler, "quantize", record_quantize):
+        yield graph_pairs
 
 
 class _Fused(Exception):
     """Ends a build before its program is made."""
 
 
-def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path) -> Seen:
+def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path) -> Coverage:
     """The operators that a build of the file goes through."""
     model, data = save(proto, samples, folder)
     fused: list[Graph] = []
@@ -207,28 +225,28 @@ def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, fo
         fused.append(graph)
         raise _Fused
 
-    with _quantized() as seen, patch.object(compiler, "partition_graph", end), suppress(_Fused):
+    with _record_quantization() as graph_pairs, patch.object(compiler, "partition_graph", end), suppress(_Fused):
         build(model, BuildOptions(machine, calibration=str(data)))
-    return operators(seen[0][0], fused[0])
+    return operators(graph_pairs[0][0], fused[0])
 
 
-def held(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:
+def extend_codes(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:
     """The codes, those of a tensor of the normal form also for the ones of the file that have its numbers; none of steps."""
     loaded = load_model(model)
-    codes = {name: found for name, found in codes.items() if name in loaded.types}
+    codes = {name: qparams for name, qparams in codes.items() if name in loaded.types}
     normal = FloatSession(PlainModel(loaded.proto), list(codes))
     exact = Rounded(proto, {}, 16)
-    return held_codes([exact.tensors(s) for s in samples], [dict(zip(codes, normal.run(s))) for s in samples], codes)
+    return match_held_codes([exact.tensors(s) for s in samples], [dict(zip(codes, normal.run(s))) for s in samples], codes)
 
 
-def reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, tuple[float, int]]:
+def get_reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, tuple[float, int]]:
     """Scale and zero point of the tensors of the normal form that the chip holds."""
-    found: dict[str, tuple[float, int]] = {}
+    codes_by_tensor: dict[str, tuple[float, int]] = {}
     for name, kind in integer.types.items():
         tensor, _ = origins.get(name, ("", ""))
-        if kind.quant is not None and name.partition("@")[0] == tensor and (name == tensor or tensor not in found):
-            found[tensor] = (kind.quant.scale, kind.quant.zero_point)
-    return found
+        if kind.quant is not None and name.partition("@")[0] == tensor and (name == tensor or tensor not in codes_by_tensor):
+            codes_by_tensor[tensor] = (kind.quant.scale, kind.quant.zero_point)
+    return codes_by_tensor
 
 
 def with_constants(integer: Graph) -> frozenset[str]:

@@ -65,7 +65,7 @@ def _machine(base: Machine, data: Mapping[str, object]) -> Machine:
 
 
 @cache
-def mixed_machine(*wide: str) -> Machine:
+def make_mixed_machine(*wide: str) -> Machine:
     """All of these: int8 where nothing is asked for, activations of int16 and weights of int4 where they are. What it shares
     with each of them is theirs. wide: int32, where it has this too."""
     table = {"entries": 256, "interpolation": "tosa"}
@@ -77,10 +77,10 @@ def mixed_machine(*wide: str) -> Machine:
 
 
 @cache
-def paired_machine(*arrays: tuple[tuple[str, str], ...], rescale: bool = True) -> Machine:
+def make_paired_machine(*arrays: tuple[tuple[str, str], ...], rescale: bool = True) -> Machine:
     """mixed_machine with these arrays, each of which takes these pairs of activations and weights. rescale: whether its vector
     engine can."""
-    base = mixed_machine()
+    base = make_mixed_machine()
     data = json.loads(base.chip.model_dump_json())
     mac = data["engines"].pop("mac")
     for i, pairs in enumerate(arrays):
@@ -91,7 +91,7 @@ def paired_machine(*arrays: tuple[tuple[str, str], ...], rescale: bool = True) -
 
 
 @cache
-def unsigned_machine(*more: str) -> Machine:
+def make_unsigned_machine(*more: str) -> Machine:
     """int8_machine with uint8 activations where nothing is asked for, and those of `more` where they are."""
     numerics = {"activation": "uint8", "more_activations": [*more], "rounding": "single_half_up", "add_left_shift": 14}
     types = [{"activation": a, "weight": "int8"} for a in ("uint8", *more) if a != "int32"]

@@ -1,4 +1,4 @@
-"""Which rules and operators a build went through: seen by standing beside them, never claimed by a case."""
+"""Record which rules and operators a build went through, by patching them; no case claims them itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolchain.ops.scalar_functions import ONNX_UNARY, PRIMITIVES
 from toolchain.ops.unary import Unary
 from toolchain.passes import compose, select
 
-Seen = set[tuple[str, str]]  # what it is, its name
+Coverage = set[tuple[str, str]]  # what it is, its name
 REFUSALS = {("upgrade", "GroupNormalization")}  # a rule that only refuses
 # Of machines with keys of their own: held to the file's float by tests/quantized/test_blocks.py. Of layers that
 # onnxruntime has not: held to those that it has by test_recurrence.py. Of states, which are several runs: tests/test_rings.py.
@@ -27,21 +27,23 @@ ELSEWHERE = {
 }
 
 
-def everything() -> Seen:
+def everything() -> Coverage:
     """All that the registries hold."""
-    found: Seen = {("upgrade", op) for op in upgrade.RULES}
-    found |= {("rewrite", _rule_name(op, rule)) for op, rules in canonicalize.LATE.items() for rule in rules}
-    found |= {("select", op) for op in registry.RULES}
-    found |= {("function", op) for op in ONNX_UNARY} | {("primitive", name) for name in PRIMITIVES}
-    found |= {("float operator", name) for name in float_operators()}
+    coverage: Coverage = {("upgrade", op) for op in upgrade.RULES}
+    coverage |= {("rewrite", _rule_name(op, rule)) for op, rules in canonicalize.LATE.items() for rule in rules}
+    coverage |= {("select", op) for op in registry.RULES}
+    coverage |= {("function", op) for op in ONNX_UNARY} | {("primitive", name) for name in PRIMITIVES}
+    coverage |= {("float operator", name) for name in float_operators()}
     for name, kind in registry.INTEGER_OPERATORS.items():
-        found |= {("integer operator", name)} | {("optional part", f"{name}.{p}") for p in _optional(kind)}
-    return found - REFUSALS - ELSEWHERE
+        coverage |= {("integer operator", name)} | {("optional part", f"{name}.{p}") for p in _optional(kind)}
+    return coverage - REFUSALS - ELSEWHERE
 
 
 def float_operators() -> list[str]:
-    own = [c for m in registry._MODULES for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
-    return sorted(c.__name__ for c in own if dataclasses.is_dataclass(c) and hasattr(c, "quantize"))
+    operator_classes = [
+        c for m in registry._MODULES for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__
+    ]
+    return sorted(c.__name__ for c in operator_classes if dataclasses.is_dataclass(c) and hasattr(c, "quantize"))
 
 
 def _optional(kind: type) -> list[str]:
@@ -53,76 +55,76 @@ def _rule_name(op: str, rule: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def recorded() -> Iterator[Seen]:
-    """What the frontend and the selection do in this block; add `operators` of what was built."""
-    seen: Seen = set()
+def record_coverage() -> Iterator[Coverage]:
+    """Record what the frontend and the selection do in this block; add `operators` of what was built."""
+    coverage: Coverage = set()
     with ExitStack() as stack:
         for table in ("RULES", "LATE"):
             tables = getattr(canonicalize, table).items()
-            rewrites = {op: tuple(_rewrite(op, rule, seen) for rule in rules) for op, rules in tables}
+            rewrites = {op: tuple(_rewrite(op, rule, coverage) for rule in rules) for op, rules in tables}
             stack.enter_context(patch.object(canonicalize, table, rewrites))
-        stack.enter_context(patch.object(upgrade, "RULES", {op: _upgrade(op, r, seen) for op, r in upgrade.RULES.items()}))
-        functions = {op: _noted(("function", op), make, seen) for op, make in ONNX_UNARY.items()}
+        stack.enter_context(patch.object(upgrade, "RULES", {op: _upgrade(op, r, coverage) for op, r in upgrade.RULES.items()}))
+        functions = {op: _record_calls(("function", op), make, coverage) for op, make in ONNX_UNARY.items()}
         stack.enter_context(patch.object(compose, "ONNX_UNARY", functions))
-        selections = {op: dataclasses.replace(r, select=_selection(op, r.select, seen)) for op, r in registry.RULES.items()}
+        selections = {op: dataclasses.replace(r, select=_selection(op, r.select, coverage)) for op, r in registry.RULES.items()}
         stack.enter_context(patch.object(select, "RULES", selections))
-        yield seen
+        yield coverage
 
 
-def _noted(what: tuple[str, str], make: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-    def made(*arguments: Any) -> Any:
-        seen.add(what)
+def _record_calls(what: tuple[str, str], make: Callable[..., Any], coverage: Coverage) -> Callable[..., Any]:
+    def recording_make(*arguments: Any) -> Any:
+        coverage.add(what)
         return make(*arguments)
 
-    return made
+    return recording_make
 
 
-def _rewrite(op: str, rule: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def _rewrite(op: str, rule: Callable[..., Any], coverage: Coverage) -> Callable[..., Any]:
     def applied(*arguments: Any) -> Any:
-        found = rule(*arguments)
-        if found is not None:
-            seen.add(("rewrite", _rule_name(op, rule)))
-        return found
+        rewritten = rule(*arguments)
+        if rewritten is not None:
+            coverage.add(("rewrite", _rule_name(op, rule)))
+        return rewritten
 
     return applied
 
 
-def _upgrade(op: str, rule: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def _upgrade(op: str, rule: Callable[..., Any], coverage: Coverage) -> Callable[..., Any]:
     def applied(old: Any) -> Any:
-        made = rule(old)
-        if made.nodes != [old.node]:
-            seen.add(("upgrade", op))
-        return made
+        upgraded = rule(old)
+        if upgraded.nodes != [old.node]:
+            coverage.add(("upgrade", op))
+        return upgraded
 
     return applied
 
 
-def _selection(op: str, rule: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def _selection(op: str, rule: Callable[..., Any], coverage: Coverage) -> Callable[..., Any]:
     def applied(scope: Any) -> Any:
         rule(scope)  # a refusal is an exception
-        whole = dataclasses.replace(scope.graph, types=scope.types, constants=scope.constants)
-        if all(n.op.unsupported(n, whole, scope.chip) is None for n in scope.nodes):
-            seen.add(("select", op))
+        full_graph = dataclasses.replace(scope.graph, types=scope.types, constants=scope.constants)
+        if all(n.op.find_unsupported_reason(n, full_graph, scope.chip) is None for n in scope.nodes):
+            coverage.add(("select", op))
 
     return applied
 
 
-def operators(selected: Graph, integer: Graph) -> Seen:
+def operators(selected: Graph, integer: Graph) -> Coverage:
     """The chip's operators of both forms, the optional parts that are there, the functions inside."""
-    found: Seen = set()
+    coverage: Coverage = set()
     for node in selected.nodes:
         if isinstance(node.op, OnnxOp):
             continue
-        found.add(("float operator", type(node.op).__name__))
+        coverage.add(("float operator", type(node.op).__name__))
         if isinstance(node.op, Unary):
-            found |= {("primitive", name) for name in _primitives(node.op.function)}
+            coverage |= {("primitive", name) for name in _primitives(node.op.function)}
     for node in integer.nodes:
         if isinstance(node.op, OnnxOp):
             continue
         kind = operator_of(node, NpuOp).NAME
-        found.add(("integer operator", kind))
-        found |= {("optional part", f"{kind}.{p}") for p in _optional(type(node.op)) if getattr(node.op, p) is not None}
-    return found
+        coverage.add(("integer operator", kind))
+        coverage |= {("optional part", f"{kind}.{p}") for p in _optional(type(node.op)) if getattr(node.op, p) is not None}
+    return coverage
 
 
 def _primitives(function: Any) -> Iterator[str]:
@@ -132,7 +134,7 @@ def _primitives(function: Any) -> Iterator[str]:
             yield from _primitives(argument)
 
 
-def missing(seen: Mapping[str, Seen]) -> list[str]:
-    """What no case went through, as sentences."""
-    every = set().union(*seen.values())
+def missing(coverage_by_case: Mapping[str, Coverage]) -> list[str]:
+    """Return a sentence for each rule and operator that no case went through."""
+    every = set().union(*coverage_by_case.values())
     return [f"{what} {name}" for what, name in sorted(everything() - every)]

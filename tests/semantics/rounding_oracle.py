@@ -1,8 +1,8 @@
-"""The user's file with its tensors rounded where the chip rounds them: an oracle that shares no rule with the compiler.
+"""Round the tensors of the user's file where the chip rounds them: an oracle that shares no rule with the compiler.
 
-onnxruntime computes each node of the file by itself; between two nodes a tensor is rounded to the codes that the build
-reports for it. So are the constants that a chip's operator on single elements reads as codes, and what a normalization of
-its own holds between its product and its sum. What is left between this and the chip is the rounding inside an operator.
+The file's nodes run one by one in onnxruntime; between two nodes a tensor is rounded to the codes that the build
+reports for it. Constants that a pointwise operator of the chip reads as codes are rounded too. So is the intermediate result of
+a normalization between its product and its sum. The remaining difference from the chip is the rounding inside an operator.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def nearest(rounding: Rounding) -> tuple[Nearest, ...]:
     halves to the even code where it names no other; and to the nearest with halves either way, since a ratio of scales such as
     1 / 254 is no multiplier over a power of two: the least that is left of it moves all halves of a tensor toward zero, or all
     away from it."""
-    own: dict[Rounding, Nearest] = {
+    way_by_rounding: dict[Rounding, Nearest] = {
         Rounding.SINGLE_HALF_UP: half_up,
         Rounding.DOUBLE_ROUND: half_away,
         Rounding.TRUNCATE: np.trunc,  # each rounding is half a code off on the whole, which sums of sums add up
         Rounding.FLOOR: np.floor,
     }
-    return tuple(dict.fromkeys((own.get(rounding, np.rint), half_toward_zero, half_away)))
+    return tuple(dict.fromkeys((way_by_rounding.get(rounding, np.rint), half_toward_zero, half_away)))
 
 
 def by_chance(seed: int) -> Nearest:
@@ -59,7 +59,10 @@ def by_chance(seed: int) -> Nearest:
 
 
 def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.InferenceSession:
-    """optimise: where onnxruntime's own optimizer does not break the file."""
+    """Return a session of the file.
+
+    `optimise`: use onnxruntime's own optimizer where it does not break the file.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -75,11 +78,14 @@ def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.Infere
 
 
 class Rounded:
-    """`Rounded(file, codes, bits, nearest).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
+    """A model whose tensors of `codes` are rounded to nearest and saturated, in float64: `Rounded(file, codes, bits,
+    nearest).run(feeds)`.
 
-    nearest: where halves go. A mean over many of them, finer than they are, is off by what they all are.
-    elementwise: the nodes of the file whose constant operand has codes of its own, over its range and zero.
-    weight_bits: of codes to which constant weights are rounded, symmetric per output channel; None: they stay as they are."""
+    `nearest`: where ties go. A mean over many ties, finer than they are, is off by their common error.
+    `elementwise`: the nodes of the file whose constant operand has its own codes, over its range and zero.
+    `weight_bits`: bits of the codes to which constant weights are rounded, symmetric per output channel; None: they stay as
+    they are.
+    """
 
     def __init__(
         self,
@@ -97,19 +103,19 @@ class Rounded:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of the file."""
-        made, constants = self._values(feeds)
-        return [(made | constants)[o.name] for o in self._proto.graph.output]
+        values, constants = self._values(feeds)
+        return [(values | constants)[o.name] for o in self._proto.graph.output]
 
     def tensors(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """All that depends on the inputs, by name."""
         return self._values(feeds)[0]
 
     def _values(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What depends on the inputs, and constants."""
+        """Return the values that depend on the inputs, and the constants."""
         constants = {w.name: numpy_helper.to_array(w) for w in self._proto.graph.initializer}
         values: dict[str, Array] = {**constants, **{name: self._round(name, value) for name, value in feeds.items()}}
         for index, node in enumerate(self._proto.graph.node):
-            for name, value in zip([n for n in node.output if n], self._computed(index, node, values, constants)):
+            for name, value in zip([n for n in node.output if n], self._compute_node(index, node, values, constants)):
                 values[name] = self._round(name, value)
             if node.op_type == "Constant":
                 constants[node.output[0]] = values[node.output[0]]
@@ -129,27 +135,30 @@ class Rounded:
         code = np.clip(np.rint(np.asarray(value, np.float64) / scale) + zero_point, self._low, self._high)
         return np.asarray((code - zero_point) * scale, value.dtype)
 
-    def _computed(self, index: int, node: onnx.NodeProto, values: dict[str, Array], constants: dict[str, Array]) -> list[Array]:
+    def _compute_node(
+        self, index: int, node: onnx.NodeProto, values: dict[str, Array], constants: dict[str, Array]
+    ) -> list[Array]:
         if f"{node.output[0]}/scaled" in self._codes and node.op_type == "BatchNormalization":
-            return [self._normalized(node, [values[n] for n in node.input])]
+            return [self._normalize(node, [values[n] for n in node.input])]
         if node.op_type == "QuantizeLinear" and len(node.input) == 3 and values[node.input[1]].size == 1:
             return [self._quantized(*(np.asarray(values[n]) for n in node.input))]
         if node.op_type in ("Sum", "Mean"):
-            return [self._summed(node, [values[n] for n in node.input])]
+            return [self._sum_pairwise(node, [values[n] for n in node.input])]
         read = [n for n in dict.fromkeys(node.input) if n]
-        given = {n: values[n] for n in read if n not in constants}
+        node_inputs = {n: values[n] for n in read if n not in constants}
         if index not in self._nodes:
-            held = self._round_constant if node.name in self._elementwise and node.op_type in FACTORS else np.asarray
-            values_of = {n: held(constants[n]) for n in read if n in constants} | self._weight(node, constants)
+            convert = self._round_constant if node.name in self._elementwise and node.op_type in FACTORS else np.asarray
+            values_of = {n: convert(constants[n]) for n in read if n in constants} | self._weight(node, constants)
             fixed = [numpy_helper.from_array(value, n) for n, value in values_of.items()]
             inputs = [
-                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in given.items()
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+                for n, v in node_inputs.items()
             ]
             outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
             graph = helper.make_graph([node], "node", inputs, outputs, fixed)
             alone = helper.make_model(graph, opset_imports=self._proto.opset_import, ir_version=self._proto.ir_version)
             self._nodes[index] = session(alone, optimise=False)
-        return [np.asarray(made) for made in self._nodes[index].run(None, given)]
+        return [np.asarray(output) for output in self._nodes[index].run(None, node_inputs)]
 
     def _weight(self, node: onnx.NodeProto, constants: dict[str, Array]) -> dict[str, Array]:
         """The constant weight of a product, rounded to codes of `weight_bits`; nothing where there is none."""
@@ -157,8 +166,8 @@ class Rounded:
         if self._weight_bits is None or name not in constants:
             return {}
         weight, most = constants[name], 2 ** (self._weight_bits - 1) - 1
-        turned = any(a.name == "transB" and a.i for a in node.attribute)
-        axis = {"Conv": 0, "ConvTranspose": 1}.get(node.op_type, weight.ndim - (2 if turned else 1))
+        is_transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        axis = {"Conv": 0, "ConvTranspose": 1}.get(node.op_type, weight.ndim - (2 if is_transposed else 1))
         others = tuple(a for a in range(weight.ndim) if a != axis)
         scale = np.abs(weight).max(others, keepdims=True) / most
         return {name: np.asarray(self._nearest(weight / np.where(scale == 0, 1, scale)) * scale, weight.dtype)}
@@ -171,7 +180,7 @@ class Rounded:
         whole = np.where(is_half, self._nearest(codes), np.rint(codes)) + zero_point
         return np.clip(whole, limits.min, limits.max).astype(zero_point.dtype)
 
-    def _summed(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
+    def _sum_pairwise(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
         """Two by two, with codes between them, and before they are divided by their number."""
         mean, total = node.op_type == "Mean", inputs[0]
         name = f"{node.output[0]}/sum" if mean else node.output[0]
@@ -180,7 +189,7 @@ class Rounded:
             total = self._round(name if i == len(inputs) else f"{name}/{i - 2}", total)
         return np.asarray(total / len(inputs), total.dtype) if mean else total
 
-    def _normalized(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
+    def _normalize(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
         """A product and a sum, with codes between them."""
         x, scale, bias, mean, var = inputs
         epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)

@@ -1,4 +1,4 @@
-"""What is asked of an output of a random network."""
+"""Define the SQNR that an output of a random network must reach."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOSE_DB = {QUOTIENT: 9.0, TWICE: 6.0, FEW: 9.0}
 
 
 def beyond_16(output: Judged) -> bool:
-    """Whether the file itself, rounded to 16 bits, cannot have LEAST_DB: what is left of large terms that cancel."""
+    """Return whether the file itself, rounded to 16 bits, cannot have LEAST_DB, as where large terms cancel."""
     return output.rounded_db - BELOW_DB < LEAST_DB
 
 
@@ -30,7 +30,10 @@ def right_on_16(output: Judged) -> bool:
 
 
 def right_on_8(output: Judged, loose: Sequence[str]) -> bool:
-    """loose: causes of LOOSE_DB that the network brings with it."""
+    """Return whether an output is right on 8 bits.
+
+    `loose`: causes of LOOSE_DB that the network brings with it.
+    """
     why = [*loose, *([FEW] if output.numbers < FEW_NUMBERS else [])]
     below = max((LOOSE_DB[cause] for cause in why), default=BELOW_DB)
     # Of few numbers one code of one of them is heard; where the rounded file hits them all, that is luck.

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.semantics import arithmetic, decompose_models, functions, logic_cases, movement, windows
-from tests.semantics.judge import EXACT_DB, built_through, changed_outputs, in_float, judged
+from tests.semantics.judge import EXACT_DB, built_through, find_changed_outputs, in_float, judge_build
 from tests.semantics.machines import int8_machine, int16_machine
-from tests.semantics.recorder import Seen, missing, recorded
+from tests.semantics.recorder import Coverage, missing, record_coverage
 
 CASES = {
     c.name: c
@@ -22,9 +22,9 @@ CASES = {
 def test_means_what_the_file_means(name: str) -> None:
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
-        fine = judged(case.proto, int16_machine(), case.samples, Path(folder))
-        coarse = judged(case.proto, int8_machine(), case.samples, Path(folder))
-        changed = changed_outputs(Path(folder) / "model.onnx", case.samples, in_float(case.proto, case.samples))
+        fine = judge_build(case.proto, int16_machine(), case.samples, Path(folder))
+        coarse = judge_build(case.proto, int8_machine(), case.samples, Path(folder))
+        changed = find_changed_outputs(Path(folder) / "model.onnx", case.samples, in_float(case.proto, case.samples))
     for output in fine.outputs:
         assert output.sqnr_db >= case.least_db, output
     for output in coarse.outputs:
@@ -38,10 +38,10 @@ def test_names_are_unique_and_exceptions_have_causes() -> None:
 
 
 def test_every_operator_and_every_rule_has_a_case() -> None:
-    assert not missing({name: _passed(name) for name in CASES})
+    assert not missing({name: _find_coverage(name) for name in CASES})
 
 
-def _passed(name: str) -> Seen:
+def _find_coverage(name: str) -> Coverage:
     case = CASES[name]
-    with tempfile.TemporaryDirectory() as folder, recorded() as seen:
-        return seen | built_through(case.proto, int8_machine(), case.samples, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, record_coverage() as coverage:
+        return coverage | built_through(case.proto, int8_machine(), case.samples, Path(folder))

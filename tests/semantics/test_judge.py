@@ -12,8 +12,8 @@ from onnx import parser
 
 from quant.fixed_point.core.rounding import Rounding
 from tests.semantics.case import Case
-from tests.semantics.chip_tensors import held_codes
-from tests.semantics.judge import changed_outputs, codes_db, in_float, judged, sqnr_db
+from tests.semantics.chip_tensors import match_held_codes
+from tests.semantics.judge import codes_db, find_changed_outputs, in_float, judge_build, sqnr_db
 from tests.semantics.machines import int8_machine, int16_machine
 from tests.semantics.rounding_oracle import Rounded, nearest
 from tests.semantics.sqnr_floors import LEAST_DB, right_on_8, right_on_16
@@ -57,9 +57,9 @@ HALVES = Case(
 )
 
 
-def changed(case: Case, folder: Path) -> list[tuple[str, float]]:
+def find_changes(case: Case, folder: Path) -> list[tuple[str, float]]:
     onnx.save(case.proto, folder / "model.onnx")
-    return changed_outputs(folder / "model.onnx", case.samples, in_float(case.proto, case.samples))
+    return find_changed_outputs(folder / "model.onnx", case.samples, in_float(case.proto, case.samples))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -68,13 +68,13 @@ def test_what_is_no_number_is_as_bad_as_can_be(value: float) -> None:
 
 
 def test_rounding_changes_nothing(tmp_path: Path) -> None:
-    assert not changed(NORM_OF_EQUALS, tmp_path)
+    assert not find_changes(NORM_OF_EQUALS, tmp_path)
 
 
 @pytest.mark.parametrize("case", [NORM_OF_EQUALS, LEFT_OF_EQUALS], ids=lambda c: c.name)
 def test_of_what_float_leaves_of_equal_numbers_no_decibels_are_asked(case: Case, tmp_path: Path) -> None:
-    (on_16,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
-    (on_8,) = judged(case.proto, int8_machine(), case.samples, tmp_path).outputs
+    (on_16,) = judge_build(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    (on_8,) = judge_build(case.proto, int8_machine(), case.samples, tmp_path).outputs
     assert on_16.sqnr_db < LEAST_DB and on_8.sqnr_db < LEAST_DB
     assert right_on_16(on_16) and right_on_8(on_8, ()), (on_16, on_8)
 
@@ -83,31 +83,31 @@ def test_of_what_float_leaves_of_equal_numbers_no_decibels_are_asked(case: Case,
 def test_what_is_larger_than_float_leaves_of_equal_numbers_is_a_fault(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sound,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    (sound,) = judge_build(case.proto, int16_machine(), case.samples, tmp_path).outputs
     run, wrong = Session.run, 20 * sound.float_error
     assert 0 < wrong < 1e-3
     monkeypatch.setattr(Session, "run", lambda self, names, feeds: [y + np.float32(wrong) for y in run(self, names, feeds)])
-    (faulty,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    (faulty,) = judge_build(case.proto, int16_machine(), case.samples, tmp_path).outputs
     assert not right_on_16(faulty), faulty
 
 
 def test_no_code_of_16_bits_is_within_float(tmp_path: Path) -> None:
     for case in (SCALED, NARROWED, PADDED_BY_NOTHING, SUMMED):
-        for output in judged(case.proto, int16_machine(), case.samples, tmp_path).outputs:
+        for output in judge_build(case.proto, int16_machine(), case.samples, tmp_path).outputs:
             step = output.error / output.error_codes
             assert not output.within_float and 10 * output.float_error < step, output
 
 
 def test_a_factor_that_misses_the_bias_changes_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not changed(SCALED, tmp_path)
+    assert not find_changes(SCALED, tmp_path)
     sound = linear_rules.fold_into_weights
 
     def faulty(n, weighted, row, scope):
-        found = sound(n, weighted, row, scope)
-        return (*found[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(found) == 3 else found
+        folded = sound(n, weighted, row, scope)
+        return (*folded[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(folded) == 3 else folded
 
     monkeypatch.setattr(linear_rules, "fold_into_weights", faulty)
-    ((name, error), *_) = changed(SCALED, tmp_path)
+    ((name, error), *_) = find_changes(SCALED, tmp_path)
     assert name == "y" and error > 1e-2
 
 
@@ -122,7 +122,7 @@ def test_a_code_of_one_number_is_within_the_rounding_of_few_and_a_code_of_all_is
 
 @pytest.mark.parametrize("case", [NARROWED, PADDED_BY_NOTHING, SUMMED], ids=lambda c: c.name)
 def test_the_rounded_file_rounds_what_the_chip_holds_under_another_name(case: Case, tmp_path: Path) -> None:
-    for output in judged(case.proto, int8_machine(), case.samples, tmp_path).outputs:
+    for output in judge_build(case.proto, int8_machine(), case.samples, tmp_path).outputs:
         assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.1), output
 
 
@@ -131,28 +131,31 @@ def test_a_tensor_is_held_where_its_numbers_are_and_nowhere_else() -> None:
 
     def others(run):
         x = run["held"]
-        alike = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6), "sum": x * 3}
-        return alike | {"negative": -x, "clipped": np.maximum(x, -0.99), "half": x[:2], "whole": x.astype(np.int32)}
+        same_numbers = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6), "sum": x * 3}
+        return same_numbers | {"negative": -x, "clipped": np.maximum(x, -0.99), "half": x[:2], "whole": x.astype(np.int32)}
 
     codes = {"held": (0.5, 3), "inner": (0.25, 1)}
     normal = [run | {"inner": run["held"] + 1} for run in runs]
     same = dict.fromkeys(("turned", "flat", "float"), (0.5, 3))
-    assert held_codes([others(r) for r in runs], normal, codes) == codes | same | {"sum": (pytest.approx(1.5), 3)}
-    own = [{"inner": r["held"], "zero": 0 * r["held"]} for r in runs]
-    assert held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})["inner"] == (0.25, 1)
-    assert "zero" not in held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})
+    assert match_held_codes([others(r) for r in runs], normal, codes) == codes | same | {"sum": (pytest.approx(1.5), 3)}
+    file_runs = [{"inner": r["held"], "zero": 0 * r["held"]} for r in runs]
+    assert match_held_codes(file_runs, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})["inner"] == (
+        0.25,
+        1,
+    )
+    assert "zero" not in match_held_codes(file_runs, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})
 
 
 def test_numbers_that_part_in_one_sample_are_not_the_same() -> None:
     x = np.arange(6.0)
-    assert not held_codes([{"a": x}, {"a": x + 0.1}], [{"b": x}, {"b": x}], {"b": (1.0, 0)}).keys() - {"b"}
+    assert not match_held_codes([{"a": x}, {"a": x + 0.1}], [{"b": x}, {"b": x}], {"b": (1.0, 0)}).keys() - {"b"}
 
 
 def test_halves_go_where_the_machine_says_or_either_way() -> None:
     x = np.array([-1.5, -0.5, 0.5, 1.5, 2.5, 0.49, -0.49, 1.51])
-    found = [way(x).tolist() for way in nearest(Rounding.SINGLE_HALF_UP)]
+    rounded_lists = [way(x).tolist() for way in nearest(Rounding.SINGLE_HALF_UP)]
     up, toward, away = [-1, 0, 1, 2, 3, 0, 0, 2], [-1, 0, 0, 1, 2, 0, 0, 2], [-2, -1, 1, 2, 3, 0, 0, 2]
-    assert found == [up, toward, away]
+    assert rounded_lists == [up, toward, away]
     assert [way(x).tolist() for way in nearest(Rounding.DOUBLE_ROUND)] == [away, toward]
     assert nearest(Rounding.FP32_RNE)[0](x).tolist() == [-2, 0, 0, 2, 2, 0, 0, 2]
     assert nearest(Rounding.FLOOR)[0](x).tolist() == [-2, -1, 0, 1, 2, 0, -1, 1]
@@ -171,5 +174,5 @@ def test_the_file_rounds_halves_where_the_machine_does() -> None:
 
 
 def test_halves_that_add_up_cost_the_rounded_file_what_they_cost_the_chip(tmp_path: Path) -> None:
-    (output,) = judged(HALVES.proto, int8_machine(), HALVES.samples, tmp_path).outputs
+    (output,) = judge_build(HALVES.proto, int8_machine(), HALVES.samples, tmp_path).outputs
     assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.5), output

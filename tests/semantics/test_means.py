@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.semantics.judge import judged
+from tests.semantics.judge import judge_build
 from tests.semantics.machines import int8_machine
 from tests.semantics.test_cases import CASES
 from toolchain.hw.chip import Chip
@@ -30,7 +30,7 @@ def without_average_pool() -> Machine:
 @pytest.mark.parametrize("name", MEANS)
 def test_means_are_convolutions_with_ones(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    found = judged(case.proto, without_average_pool(), case.samples, tmp_path)
-    assert found.built.figures["fallbacks"] == []
-    for output in found.outputs:
+    verdict = judge_build(case.proto, without_average_pool(), case.samples, tmp_path)
+    assert verdict.built.figures["fallbacks"] == []
+    for output in verdict.outputs:
         assert output.sqnr_db >= output.rounded_db - BELOW_DB, output

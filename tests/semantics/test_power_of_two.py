@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.semantics.judge import judged
+from tests.semantics.judge import judge_build
 from tests.semantics.test_cases import CASES
 from toolchain.isa import load_machine
 
@@ -17,12 +17,12 @@ MEANS = [name for name in CASES if name.startswith(("average pool", "global aver
 @pytest.mark.parametrize("name", MEANS)
 def test_means_of_any_count(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    for output in judged(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path).outputs:
+    for output in judge_build(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path).outputs:
         assert output.sqnr_db >= output.rounded_db - BELOW_DB, output
 
 
 def test_windows_of_unlike_counts_run_on_the_host(tmp_path: Path) -> None:
     case = CASES["average pool, padding not counted"]
-    built = judged(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path).built
+    built = judge_build(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path).built
     reasons = [f["reason"] for f in built.figures["fallbacks"]]
     assert reasons == ["windows of 6, 9 elements; numerics.scale.kind=pow2 divides by powers of two alone"]

@@ -1,5 +1,8 @@
-"""Random networks mean on the chip what the user's file means in onnxruntime: on int16 within 40 dB, on int8 within 3 dB of the
-file rounded where the chip rounds; and the normal form computes what the file computes."""
+"""Check that random networks compute on the chip what the user's file computes in onnxruntime.
+
+On int16 they are within 40 dB, on int8 within 3 dB of the file rounded where the chip rounds. The canonical form computes
+what the file computes.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.random_cases import DrawnModel, exported_networks
+from tests.random_cases import DrawnModel, draw_exported_network
 from tests.semantics.case import RANGES
-from tests.semantics.judge import changed_outputs, in_float, judged
+from tests.semantics.judge import find_changed_outputs, in_float, judge_build
 from tests.semantics.machines import int8_machine, int16_machine
-from tests.semantics.recorder import Seen, everything, recorded
+from tests.semantics.recorder import Coverage, everything, record_coverage
 from tests.semantics.sqnr_floors import QUOTIENT, TWICE, beyond_16, right_on_8, right_on_16
 from toolchain.isa import load_machine
 
@@ -35,28 +38,30 @@ def test_means_what_the_file_means(part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif("RANDOM_FLOAT_CASES" in os.environ, reason="only of the cases that are the same each time it is known")
 def test_every_operator_of_the_chip_is_drawn() -> None:
-    seen: Seen = set().union(*(drawn(part) for part in range(PARTS)))
+    coverage: Coverage = set().union(*(drawn(part) for part in range(PARTS)))
     kinds = {"float operator", "integer operator", "optional part", "select"}
-    assert not [(what, name) for what, name in sorted(everything() - seen) if what in kinds]
+    assert not [(what, name) for what, name in sorted(everything() - coverage) if what in kinds]
 
 
 class Notes:
-    """What cases went through; not shown when one fails."""
+    """A collector of what cases went through, which is not shown when one fails."""
 
-    def __init__(self, seen: Seen):
-        self.seen = seen
+    def __init__(self, coverage: Coverage):
+        self.coverage = coverage
 
     def __repr__(self) -> str:
         return "Notes"
 
 
 @cache
-def drawn(part: int) -> Seen:
-    """What its cases went through. The same cases each time, others in each part; with RANDOM_FLOAT_CASES others each time."""
+def drawn(part: int) -> Coverage:
+    """Return what the cases of this part went through.
+    The cases are the same each time and others in each part; with RANDOM_FLOAT_CASES others each time.
+    """
     check = means_the_same if "RANDOM_FLOAT_CASES" in os.environ else seed(part)(means_the_same)
-    with recorded() as seen:
-        check(Notes(seen))
-    return seen
+    with record_coverage() as coverage:
+        check(Notes(coverage))
+    return coverage
 
 
 @settings(
@@ -68,7 +73,7 @@ def drawn(part: int) -> Seen:
     phases=[Phase.generate],  # shrinking takes minutes; a case is small
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-@given(model=exported_networks(), level=st.sampled_from([2, 2, 0, 1]), shipped=st.booleans())
+@given(model=draw_exported_network(), level=st.sampled_from([2, 2, 0, 1]), shipped=st.booleans())
 def means_the_same(notes: Notes, model: DrawnModel, level: int, shipped: bool) -> None:
     samples = drawn_samples(model.proto)
     expected = in_float(model.proto, samples)
@@ -76,10 +81,10 @@ def means_the_same(notes: Notes, model: DrawnModel, level: int, shipped: bool) -
     loose = causes(model.proto)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        on_16 = judged(model.proto, int16_machine(softmax=False), samples, folder, level)
-        on_8 = judged(model.proto, coarse, samples, folder, level)
-        assert not changed_outputs(folder / "model.onnx", samples, expected)
-    notes.seen.update(on_16.seen | on_8.seen)
+        on_16 = judge_build(model.proto, int16_machine(softmax=False), samples, folder, level)
+        on_8 = judge_build(model.proto, coarse, samples, folder, level)
+        assert not find_changed_outputs(folder / "model.onnx", samples, expected)
+    notes.coverage.update(on_16.coverage | on_8.coverage)
     for output in on_16.outputs:
         event("int16 cannot have 40 dB" if beyond_16(output) else "int16 has 40 dB")
         assert right_on_16(output), output
@@ -88,8 +93,8 @@ def means_the_same(notes: Notes, model: DrawnModel, level: int, shipped: bool) -
 
 
 def causes(proto: onnx.ModelProto) -> list[str]:
-    made = {o for n in proto.graph.node if n.op_type != "Constant" for o in n.output}
-    quotient = any(n.op_type == "Div" and n.input[1] in made for n in proto.graph.node)
+    computed = {o for n in proto.graph.node if n.op_type != "Constant" for o in n.output}
+    quotient = any(n.op_type == "Div" and n.input[1] in computed for n in proto.graph.node)
     shapes = {i.name: list(i.dims) for i in proto.graph.initializer}
     matrix = any(
         n.op_type == "Gemm" and len(n.input) > 2 and min(shapes.get(n.input[2], [1])[:-1], default=1) > 1

@@ -29,13 +29,13 @@ SAMPLES = 8
 def samples_of(model: onnx.ModelProto, folder: Path) -> tuple[str, list[dict[str, Array]]]:
     rng = np.random.default_rng(5)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
-    found = [{n: rng.normal(0, 0.9, s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
-    np.savez(folder / "data.npz", allow_pickle=False, **{n: np.stack([s[n] for s in found]) for n in shapes})
+    drawn_samples = [{n: rng.normal(0, 0.9, s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
+    np.savez(folder / "data.npz", allow_pickle=False, **{n: np.stack([s[n] for s in drawn_samples]) for n in shapes})
     (folder / "data.py").write_text(
         f"import numpy as np\n\n\ndef samples():\n    found = np.load({str(folder / 'data.npz')!r})\n"
         "    yield from ({n: found[n][i] for n in found.files} for i in range(len(found['x'])))\n"
     )
-    return f"{folder / 'data.py'}:samples", found
+    return f"{folder / 'data.py'}:samples", drawn_samples
 
 
 def on_the_chip(
@@ -79,23 +79,23 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_chip_against_float(case: str, tmp_path: Path) -> None:
     model = CASES[case]()
-    built, made, samples = on_the_chip(model, tmp_path)
+    built, actual, samples = on_the_chip(model, tmp_path)
     assert not [row for row in built.figures["nodes"] if row["engine"] == "host"]
     session = onnxruntime.InferenceSession(model.SerializeToString())
     expected: list[Any] = [session.run(None, s) for s in samples]
     for index in range(len(expected[0])):
-        assert sqnr_db(np.stack([e[index] for e in expected]), np.stack([m[index] for m in made])) > 42, index
+        assert sqnr_db(np.stack([e[index] for e in expected]), np.stack([m[index] for m in actual])) > 42, index
 
 
 @pytest.mark.parametrize("op", GATES)
 def test_batches_of_sequences_are_sequences_of_batches(op: str, tmp_path: Path) -> None:
     """onnxruntime has none of them."""
-    _, made, samples = on_the_chip(recurrent(op, layout=1, initial="inputs"), tmp_path)
+    _, actual, samples = on_the_chip(recurrent(op, layout=1, initial="inputs"), tmp_path)
     session = onnxruntime.InferenceSession(recurrent(op, initial="inputs").SerializeToString())
-    for y, sample in zip(made, samples):
+    for y, sample in zip(actual, samples):
         expected: Any = session.run(None, {n: v.transpose(1, 0, 2) for n, v in sample.items()})
-        turned = [expected[0].transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in expected[1:])]
-        assert all(sqnr_db(e, m) > 40 for e, m in zip(turned, y, strict=True))
+        transposed = [expected[0].transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in expected[1:])]
+        assert all(sqnr_db(e, m) > 40 for e, m in zip(transposed, y, strict=True))
 
 
 def test_steps_share_their_scales_and_constants(tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_sequences_that_go_further_than_those_seen(op: str, initial: str, tmp_pa
     """Inputs that lean one way for the whole sequence: the states add up to up to twice what calibration saw."""
     model = recurrent(op, length=12, initial=initial, seed=4)
     built, _, samples = on_the_chip(model, tmp_path)
-    session, rng, found = onnxruntime.InferenceSession(model.SerializeToString()), np.random.default_rng(9), list[float]()
+    session, rng, levels_db = onnxruntime.InferenceSession(model.SerializeToString()), np.random.default_rng(9), list[float]()
     for _ in range(8):
         others = {n: rng.normal(0, 0.9, v.shape).astype(np.float32) for n, v in samples[0].items()}
         others["x"] = np.clip(others["x"] + 0.6 * rng.choice([-1, 1], 12), -2.5, 2.5).astype(np.float32)
         expected: list[Any] = [*session.run(None, others)]
-        found += [sqnr_db(e, y) for e, y in zip(expected[1:], Session(built.data).run(None, others)[1:], strict=True)]
-    assert min(found) > 32
+        levels_db += [sqnr_db(e, y) for e, y in zip(expected[1:], Session(built.data).run(None, others)[1:], strict=True)]
+    assert min(levels_db) > 32
 
 
 def test_a_state_of_a_scan_goes_further_than_seen(tmp_path: Path) -> None:
@@ -171,14 +171,14 @@ def test_what_stays_on_the_host(changed: dict[str, Any], reason: str, tmp_path: 
     ],
 )
 def test_what_a_node_says_against_itself(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    """It is left to onnxruntime, which refuses it."""
+    """Check that contradictory nodes are left to onnxruntime, which refuses them."""
     shapes = {name: changed.pop(name) for name in "WRB" if name in changed}
-    made = recurrent("GRU", **changed)
-    for tensor in made.graph.initializer:
+    proto = recurrent("GRU", **changed)
+    for tensor in proto.graph.initializer:
         if tensor.name in shapes:
             tensor.CopyFrom(numpy_helper.from_array(np.zeros(shapes[tensor.name], np.float32), tensor.name))
-    onnx.save(made, tmp_path / "m.onnx")
+    onnx.save(proto, tmp_path / "m.onnx")
     divided = decompose_model(load_model(tmp_path / "m.onnx"), load_chip("transformer64"))
-    assert divided.whole == {"cell": reason}
+    assert divided.reasons_undivided == {"cell": reason}
     with pytest.raises(ToolchainError):
         build(tmp_path / "m.onnx", BuildOptions("transformer64"))

@@ -25,9 +25,9 @@ from tests.decompose_cases import (
     ROOT_MEAN_SQUARE,
     SOFTMAX,
     decomposing,
-    saved,
+    save_model,
 )
-from tests.semantics.judge import reported_codes, sqnr_db, without_room
+from tests.semantics.judge import get_reported_codes, sqnr_db, without_room
 from tests.semantics.machines import int16_machine
 from toolchain.api import BuildOptions, build
 from toolchain.compiler import ignore_progress, select_model
@@ -73,7 +73,7 @@ def moments(steps: DecompositionBuilder) -> None:
 
 
 @dataclass(frozen=True)
-class Made:
+class StepNetwork:
     """A model of one operator on a machine, its steps and their codes."""
 
     network: Network
@@ -83,7 +83,7 @@ class Made:
 
     @property
     def codes(self) -> dict[str, tuple[float, int]]:
-        return reported_codes(self.integer, self.network.origins)
+        return get_reported_codes(self.integer, self.network.origins)
 
     def on_the_chip(self) -> Array:
         session = self.network.session(self.quantization)
@@ -97,15 +97,15 @@ class Made:
 
     def in_rounded_steps(self) -> Array:
         """float64."""
-        return np.stack([_rounded_steps(self.network.model, self.codes, self.network.chip.numerics, s) for s in self.samples])
+        return np.stack([_round_steps(self.network.model, self.codes, self.network.chip.numerics, s) for s in self.samples])
 
 
-def _rounded_steps(model: NormalModel, codes: Mapping[str, tuple[float, int]], numerics: Numerics, sample: Any) -> Array:
+def _round_steps(model: NormalModel, codes: Mapping[str, tuple[float, int]], numerics: Numerics, sample: Any) -> Array:
     def rounded(x: Array, quant: Quant) -> Array:
         low, high = numerics.activation.limits
         return (np.clip(np.rint(x / quant.scale) + quant.zero_point, low, high) - quant.zero_point) * quant.scale
 
-    def held(name: str, x: Array) -> Array:
+    def round_to_codes(name: str, x: Array) -> Array:
         return rounded(x, Quant(*codes[name])) if name in codes else x
 
     def operand(node: OnnxNode, index: int) -> Array:
@@ -116,22 +116,22 @@ def _rounded_steps(model: NormalModel, codes: Mapping[str, tuple[float, int]], n
         small = x.dtype.kind == "i" or x.size == 1
         return x if small else rounded(x.astype(np.float64), activation_quant(Range.of(x), numerics))
 
-    values = {name: held(name, x.astype(np.float64)) for name, x in sample.items()}
+    values = {name: round_to_codes(name, x.astype(np.float64)) for name, x in sample.items()}
     for node in model.graph.nodes:
-        made = COMPUTED[node.op.op_type](*(operand(node, i) for i in range(len(node.inputs))))
-        values[node.outputs[0]] = held(node.outputs[0], np.asarray(made, np.float64))
+        result = COMPUTED[node.op.op_type](*(operand(node, i) for i in range(len(node.inputs))))
+        values[node.outputs[0]] = round_to_codes(node.outputs[0], np.asarray(result, np.float64))
     return values["y"]
 
 
-def made(graph: str, machine: Machine, folder: Path) -> Made:
-    path, data = saved(graph, folder, opset=23 if graph == ROOT_MEAN_SQUARE else 21)
+def make_step_network(graph: str, machine: Machine, folder: Path) -> StepNetwork:
+    path, data = save_model(graph, folder, opset=23 if graph == ROOT_MEAN_SQUARE else 21)
     machine = decomposing(machine)
     model = decompose_model(load_model(path), machine.chip)
     network = Network(model, select_model(model, machine), machine)
     samples = open_data(str(data), inputs_of(model))
     quantization = without_room(calibrate_network(network, samples, "minmax", "none", ignore_progress).quantization)
     assert not network.selection.fallbacks
-    return Made(network, quantization, network.integer(quantization), tuple(samples))
+    return StepNetwork(network, quantization, network.integer(quantization), tuple(samples))
 
 
 @pytest.mark.parametrize("bits", MACHINES)
@@ -163,18 +163,18 @@ def test_the_chip_is_as_good_as_its_steps_rounded_in_float64(
 ) -> None:
     if rule is not None:
         monkeypatch.setitem(STEPS, "LayerNormalization", rule)
-    found = made(graph, MACHINES[bits](), tmp_path)
-    expected = found.in_float()
-    chip, rounded = sqnr_db(expected, found.on_the_chip()), sqnr_db(expected, found.in_rounded_steps())
+    step_network = make_step_network(graph, MACHINES[bits](), tmp_path)
+    expected = step_network.in_float()
+    chip, rounded = sqnr_db(expected, step_network.on_the_chip()), sqnr_db(expected, step_network.in_rounded_steps())
     assert abs(chip - rounded) < 1.0, (chip, rounded)
     assert chip > least_db[bits == "int16"]
 
 
 @pytest.mark.parametrize("bits", MACHINES)
 def test_tensors_between_steps_have_ranges_of_their_own(bits: str, tmp_path: Path) -> None:
-    found = made(SOFTMAX, MACHINES[bits](), tmp_path)
-    steps = 2.0**found.network.chip.numerics.activation.bits - 1
-    widths = {name: scale * steps for name, (scale, _) in found.codes.items()}
+    step_network = make_step_network(SOFTMAX, MACHINES[bits](), tmp_path)
+    steps = 2.0**step_network.network.chip.numerics.activation.bits - 1
+    widths = {name: scale * steps for name, (scale, _) in step_network.codes.items()}
     assert widths["y: exp"] == pytest.approx(1.0, rel=1e-3)
     lost = np.log(2 * steps) * (1 + 1 / (steps + 1))
     assert widths["y: x - max"] == pytest.approx(min(lost, 9.0))  # measured, and no wider than exp can tell
@@ -188,11 +188,11 @@ def test_tensors_between_steps_have_ranges_of_their_own(bits: str, tmp_path: Pat
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_what_exp_loses_counts_nothing_in_a_sum(kind: str, bits: str, tmp_path: Path) -> None:
     """One number of 500 has all of the sum, where 20 of them share that of other rows."""
-    path, data = saved(f"g (float[1,500] x) => (float[1,500] y) {{ y = {kind}(x) }}", tmp_path)
+    path, data = save_model(f"g (float[1,500] x) => (float[1,500] y) {{ y = {kind}(x) }}", tmp_path)
     rows = np.full((12, 1, 500), -5.0, np.float32)
     rows[:, 0, 7] = rows[6:, 0, 100:119] = 5.0
     np.savez(data, x=rows)
     built = build(path, BuildOptions(decomposing(MACHINES[bits]()), calibration=str(data)))
-    (made,) = Session(built.container, backend="reference").run(None, {"x": rows[0]})
-    share = made[0, 7] if kind == "Softmax" else np.exp(made[0, 7])
+    (actual,) = Session(built.container, backend="reference").run(None, {"x": rows[0]})
+    share = actual[0, 7] if kind == "Softmax" else np.exp(actual[0, 7])
     assert share == pytest.approx(1.0, abs=0.12)  # half a step of the sum is 0.04, of the LogSoftmax 0.03

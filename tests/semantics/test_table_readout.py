@@ -11,7 +11,7 @@ from onnx import parser
 
 from quant.fixed_point import ScaleForm
 from quant.observe import Range
-from tests.semantics.judge import judged
+from tests.semantics.judge import judge_build
 from toolchain.ir.graph import Quant
 from toolchain.isa import load_machine
 from toolchain.ops.interpolated_tables import TableReadout
@@ -20,14 +20,14 @@ from toolchain.ops.scalar_functions import X, affine_bounds
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 3000.0])
-@pytest.mark.parametrize("told", [(0, 0), (0, 1e-9), (-1e-3, 0), (-0.1, 0.2)])
+@pytest.mark.parametrize("range_factors", [(0, 0), (0, 1e-9), (-1e-3, 0), (-0.1, 0.2)])
 @pytest.mark.parametrize("form", [ScaleForm("multiplier", 8, 0, 62), ScaleForm("multiplier", 4, 0, 62)])
-def test_no_finer_than_a_change_of_scale_reaches(scale: float, told: tuple[float, float], form: ScaleForm) -> None:
+def test_no_finer_than_a_change_of_scale_reaches(scale: float, range_factors: tuple[float, float], form: ScaleForm) -> None:
     numerics = replace(load_machine("wide32_w4a16").chip.numerics, scale=form)
     x = Quant(scale, 0)
     reading = TableReadout(np.sign, x, Quant(1 / 32767, 0), Range(-3e4 * scale, 3e4 * scale), Range(-1, 1), numerics)
-    found = reading.finest(Range(told[0] * scale, told[1] * scale))
-    assert 2 <= x.scale / found.scale <= form.extremes[1] * (1 + 1e-6)
+    finest = reading.finest(Range(range_factors[0] * scale, range_factors[1] * scale))
+    assert 2 <= x.scale / finest.scale <= form.extremes[1] * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_line_with_ends_is_a_change_of_scale(nodes: str, tmp_path: Path) -> No
     """A table of 512 parts bends around an end: over [-30, 40] it is 0.0014 off there, 50 dB."""
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,64] x) => (float[1,64] y) {{ {nodes} }}')
     samples = [{"x": np.linspace(-30, 40, 64, dtype=np.float32)[None] + i / 8} for i in range(3)]
-    verdict = judged(proto, load_machine("wide32_w4a16"), samples, tmp_path)
+    verdict = judge_build(proto, load_machine("wide32_w4a16"), samples, tmp_path)
     assert [type(n.op) for n in verdict.built.container.graph.nodes] == [Rescale]
     assert verdict.outputs[0].sqnr_db >= 75
 

@@ -1,5 +1,7 @@
-"""Tensors with types of their own mean what the file means: one type throughout is the machine of that type, bit for bit, and
-finer tensors among coarser ones lose nothing."""
+"""Check that tensors with type overrides compute what the file computes.
+
+One type throughout is the machine of that type, bit for bit, and finer tensors among coarser ones lose nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from quant.fidelity import sqnr_db
 from tests.semantics.case import Case
 from tests.semantics.judge import in_float, save
-from tests.semantics.machines import int4_machine, int8_machine, int16_machine, mixed_machine
+from tests.semantics.machines import int4_machine, int8_machine, int16_machine, make_mixed_machine
 from tests.semantics.test_cases import CASES
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
@@ -24,13 +26,15 @@ TESTS = 7  # of so many cases each test has another one; all with the exhaustive
 
 
 def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[list[list[np.ndarray]], list[str]]:
-    """Of each sample, by the integer reference (the build holds the program to it); and the model's tensors that the chip has."""
+    """Return the outputs of each sample by the integer reference, to which the build holds the program, and the chip's model
+    tensors.
+    """
     model, data = save(case.proto, case.samples, folder)
     built = build(model, BuildOptions(machine, calibration=str(data), types=types))
     session, names = Session(built.container, backend="reference"), [o.name for o in case.proto.graph.output]
     graph = built.container.graph
-    held = sorted({n for n, t in graph.types.items() if t.quant is not None and n not in graph.constants})
-    return [session.run(names, s) for s in case.samples], held
+    chip_tensors = sorted({n for n, t in graph.types.items() if t.quant is not None and n not in graph.constants})
+    return [session.run(names, s) for s in case.samples], chip_tensors
 
 
 def chosen(turn: int) -> list[object]:
@@ -43,7 +47,7 @@ def chosen(turn: int) -> list[object]:
 def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     try:
-        coarse, _ = outputs(case, mixed_machine(), tmp_path, "*=int4")
+        coarse, _ = outputs(case, make_mixed_machine(), tmp_path, "*=int4")
     except CompileError as fault:
         assert "no layer of the chip has such weights" in str(fault), fault
         return
@@ -56,14 +60,14 @@ def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_
 @pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("name", chosen(1))
 def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path) -> None:
-    """And a machine that has them besides makes the same bits where nothing asks for them."""
-    case, machine = CASES[name], mixed_machine("int32")
-    without, held = outputs(case, mixed_machine(), tmp_path)
+    """Check that a machine with further types makes the same bits where nothing asks for them."""
+    case, machine = CASES[name], make_mixed_machine("int32")
+    without, chip_tensors = outputs(case, make_mixed_machine(), tmp_path)
     with_them, _ = outputs(case, machine, tmp_path)
     for one, other in zip(without, with_them):
         for a, b in zip(one, other):
             np.testing.assert_array_equal(a, b)
-    if not held:
+    if not chip_tensors:
         return
     expected = in_float(case.proto, case.samples)
     fine, wide = (outputs(case, machine, tmp_path, f"*={codes}")[0] for codes in ("int16", "int32"))
@@ -77,22 +81,22 @@ def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", chosen(2))
 def test_types_mean_what_the_file_means(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    coarse, held = outputs(case, int8_machine(), tmp_path)
-    same, _ = outputs(case, mixed_machine(), tmp_path)
-    if not held:
+    coarse, chip_tensors = outputs(case, int8_machine(), tmp_path)
+    same, _ = outputs(case, make_mixed_machine(), tmp_path)
+    if not chip_tensors:
         return
     fine, _ = outputs(case, int16_machine(), tmp_path)
-    throughout, _ = outputs(case, mixed_machine(), tmp_path, "*=int16")
+    throughout, _ = outputs(case, make_mixed_machine(), tmp_path, "*=int16")
     for one, other in zip(fine, throughout):
         for a, b in zip(one, other):
             np.testing.assert_array_equal(a, b)
     expected = in_float(case.proto, case.samples)
-    made = [n for node in case.proto.graph.node for n in node.output if n in held]
-    for chosen in (made[::2], made[1::2]):
+    node_outputs = [n for node in case.proto.graph.node for n in node.output if n in chip_tensors]
+    for chosen in (node_outputs[::2], node_outputs[1::2]):
         if not chosen:
             continue
-        mixed, _ = outputs(case, mixed_machine(), tmp_path, *(f"{n}=int16" for n in chosen))
+        mixed, _ = outputs(case, make_mixed_machine(), tmp_path, *(f"{n}=int16" for n in chosen))
         for i, output in enumerate(case.proto.graph.output):
-            real, alone, beside, got = (np.stack([run[i] for run in runs]) for runs in (expected, coarse, same, mixed))
+            real, alone, same_types, got = (np.stack([run[i] for run in runs]) for runs in (expected, coarse, same, mixed))
             if real.dtype.kind == "f":
-                assert sqnr_db(real, got) >= min(sqnr_db(real, alone), sqnr_db(real, beside)) - WORSE_DB, output.name
+                assert sqnr_db(real, got) >= min(sqnr_db(real, alone), sqnr_db(real, same_types)) - WORSE_DB, output.name

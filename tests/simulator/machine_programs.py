@@ -136,14 +136,14 @@ def store(sram: int, address: int, size_bytes: int, channel: int = 0) -> Copy:
 
 def around(ops: list[MachineOp], engines: list[int], size_bytes: int) -> list[MachineOp]:
     """All of dram[0, size) to sram, `ops` one after another, each on its engine, all of it back."""
-    found: list[MachineOp] = [load(0, 0, size_bytes)]
+    placed_ops: list[MachineOp] = [load(0, 0, size_bytes)]
     semaphores: dict[tuple[int, int], int] = {}
     for op, before, engine in zip((*ops, store(0, 0, size_bytes)), (DMA0, *engines), (*engines, DMA0)):
         if before != engine:
             semaphore = semaphores.setdefault((before, engine), len(semaphores))
-            found += [Signal(before, semaphore), Wait(engine, semaphore)]
-        found.append(op)
-    return [*found, End()]
+            placed_ops += [Signal(before, semaphore), Wait(engine, semaphore)]
+        placed_ops.append(op)
+    return [*placed_ops, End()]
 
 
 def random_bytes(rng: np.random.Generator, size_bytes: int) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""A convolution as NVDLA small runs it: one hardware layer, assembled by hand, with its bytes and the integers it must give.
+"""Assemble a convolution as NVDLA small runs it: one hardware layer, with its bytes and the integers it must
+give.
 
-What a hardware layer does, after the description of its units (nvdla.org/hw/v1/ias/unit_description.html) and the RTL of nv_small
-(github.com/nvdla/hw): CDMA fetches features and weights by turns on the one port to memory; work begins when all of the features
-and the first eight kernels (ATOMIC_K) are in the buffer; further kernels come by groups of eight, round and round in what is left
-of the buffer, while the MACs are at work; results leave by surfaces of eight channels, a stripe behind the other as they are
-made.
+The behaviour follows the description of its units and the RTL of nv_small.
+Sources: nvdla.org/hw/v1/ias/unit_description.html, github.com/nvdla/hw.
+CDMA fetches features and weights by turns on the one port to memory.
+The computation begins when all of the features and the first eight kernels (ATOMIC_K) are in the buffer.
+Further kernels come by groups of eight, cyclically in the rest of the buffer, while the MACs are busy.
+Results leave by surfaces of eight channels, one stripe after the other as they are made.
 """
 
 from __future__ import annotations
@@ -69,12 +71,12 @@ class HardwareLayer:
 
     @property
     def groups(self) -> list[range]:
-        """Of kernels."""
+        """Return the groups of kernels."""
         return [range(k, min(k + ATOM, self.kernels)) for k in range(0, self.kernels, ATOM)]
 
     @property
     def stripes(self) -> list[Stripe]:
-        """Of RESULT_BYTES each: whole rows, or pieces of one."""
+        """Return the stripes of RESULT_BYTES each: whole rows, or pieces of one."""
         (height, width), most = self.output, RESULT_BYTES // ATOM
         across, down = min(width, most), max(1, most // width)
         rows, columns = (
@@ -84,7 +86,7 @@ class HardwareLayer:
 
     @property
     def surface_bytes(self) -> Pair:
-        """Of the input and of the output."""
+        """Return the surface bytes of the input and of the output."""
         return self.input[0] * self.input[1] * ATOM, self.pixels * ATOM
 
     @property
@@ -93,7 +95,7 @@ class HardwareLayer:
 
     @property
     def parts(self) -> tuple[int, int, int, int]:
-        """Where features, weights, parameters and results begin in DRAM."""
+        """Return where features, weights, parameters and results begin in DRAM."""
         weights = self.feature_bytes
         parameters = weights + -(-self.kernels * self.inner // ATOM) * ATOM
         return 0, weights, parameters, parameters + self.kernels * ATOM
@@ -120,8 +122,8 @@ class HardwareLayer:
             memory[first : first + data.nbytes] = data.reshape(-1).view(np.uint8)
         return memory
 
-    def expected(self) -> np.ndarray:
-        """int8: the results as they lie in DRAM, from the convolution's definition."""
+    def compute_expected(self) -> np.ndarray:
+        """Return int8: the results as they lie in DRAM, computed from the convolution's definition."""
         features, weights, biases = self.values
         top, left = self.pads[0] // 2, self.pads[1] // 2
         bottom, right = self.pads[0] - top, self.pads[1] - left
@@ -131,8 +133,8 @@ class HardwareLayer:
         for ky in range(self.kernel[0]):
             for kx in range(self.kernel[1]):
                 y, x = ky * self.dilation[0], kx * self.dilation[1]
-                seen = padded[y : y + (height - 1) * down + 1 : down, x : x + (width - 1) * across + 1 : across]
-                sums += seen @ weights[:, ky, kx].T.astype(np.float64)
+                inputs = padded[y : y + (height - 1) * down + 1 : down, x : x + (width - 1) * across + 1 : across]
+                sums += inputs @ weights[:, ky, kx].T.astype(np.float64)
         requant = Requant(np.array([MULTIPLIER]), np.array([SHIFT]), Rounding.HALF_AWAY, 0, -128, 127)
         return in_surfaces(requantize(sums.astype(np.int64) + biases, requant)).reshape(-1)
 
@@ -152,7 +154,9 @@ def program(layer: HardwareLayer, chip: Chip, turn_bytes: int = TURN_BYTES) -> t
 
 
 def _operations(layer: HardwareLayer, buffer_bytes: int, turn_bytes: int) -> Iterator[MachineOp]:
-    """In the buffer: features, parameters, two places for results that leave, and weights in what is left, round and round."""
+    """Yield the operations. The buffer holds features, parameters, two places for outgoing results, and weights
+    cyclically in the rest.
+    """
     parameters, group_bytes, count = layer.feature_bytes, layer.inner * ATOM, len(layer.groups)
     results, weight_bytes = parameters + layer.kernels * ATOM, layer.kernels * layer.inner
     weights = results + 2 * RESULT_BYTES
@@ -175,8 +179,8 @@ def _operations(layer: HardwareLayer, buffer_bytes: int, turn_bytes: int) -> Ite
             sent = end
     places = cycle((results, results + RESULT_BYTES))
     for n, kernels in enumerate(layer.groups):
-        for ahead in range(n, min(n + 2, count)):
-            end = min((ahead + 1) * group_bytes, weight_bytes)
+        for group in range(n, min(n + 2, count)):
+            end = min((group + 1) * group_bytes, weight_bytes)
             if sent < end:
                 yield fetched(sent, end)
                 sent = end
@@ -189,9 +193,12 @@ def _operations(layer: HardwareLayer, buffer_bytes: int, turn_bytes: int) -> Ite
 
 
 def _convolution(layer: HardwareLayer, stripe: Stripe, kernels: int, operands: tuple[int, int, int]) -> Convolution:
-    """Of a group of kernels. operands: where its weights, its parameters and its results lie."""
-    (row, rows, above), (column, columns, left) = (
-        _seen(first.start, layer.stride[axis], layer.pads[axis] // 2, layer.input[axis])
+    """Return the convolution of a group of kernels.
+
+    `operands`: addresses of its weights, its parameters and its results.
+    """
+    (row, rows, above), (column, columns, pad_left) = (
+        _find_input_span(first.start, layer.stride[axis], layer.pads[axis] // 2, layer.input[axis])
         for axis, first in enumerate((stripe.rows, stripe.columns))
     )
     sizes = {"kernel": layer.kernel, "stride": layer.stride, "dilation": layer.dilation, "input": (rows, columns)}
@@ -207,7 +214,7 @@ def _convolution(layer: HardwareLayer, stripe: Stripe, kernels: int, operands: t
         input_column_stride=ATOM,
         input_surface_stride=layer.surface_bytes[0],
         pad_top=above,
-        pad_left=left,
+        pad_left=pad_left,
         output_row_stride=len(stripe.columns) * ATOM,
         output_column_stride=ATOM,
         output_surface_stride=RESULT_BYTES,
@@ -219,7 +226,7 @@ def _convolution(layer: HardwareLayer, stripe: Stripe, kernels: int, operands: t
     )
 
 
-def _seen(first: int, stride: int, pad: int, size: int) -> tuple[int, int, int]:
+def _find_input_span(first: int, stride: int, pad: int, size: int) -> tuple[int, int, int]:
     """The first row of the input that outputs from `first` on see, how many there are from it on, and padding in front of it."""
     begin = min(max(first * stride - pad, 0), size)
     return begin, size - begin, max(pad - first * stride, 0)

@@ -36,7 +36,7 @@ def run_plain(chip: Chip, ops: list[MachineOp], dram: bytes) -> bytes:
     return bytes(machine.memory[0])
 
 
-def rounded(x: int, m: int, s: int, rule: str) -> int:
+def round_scaled(x: int, m: int, s: int, rule: str) -> int:
     """x m / 2**s by a rounding rule."""
     p = x * m
     if s <= 0:
@@ -58,7 +58,7 @@ def rounded(x: int, m: int, s: int, rule: str) -> int:
     return q + (r > half or (r == half and q % 2 == 1))
 
 
-def wrapped(x: int, bits: int) -> int:
+def wrap(x: int, bits: int) -> int:
     return (x + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
 
@@ -79,13 +79,13 @@ class PlainMachine:
         return int.from_bytes(self.memory[space][address:end], "little", signed=size > 0 or self.signed)
 
     def put(self, address: int, value: int, space: int = 1, size: int = 0) -> None:
-        held = value.to_bytes(size or self.size, "little", signed=size > 0 or self.signed)
-        self.memory[space][address : address + len(held)] = held
+        data = value.to_bytes(size or self.size, "little", signed=size > 0 or self.signed)
+        self.memory[space][address : address + len(data)] = data
 
     # channels of a pixel, which begins at `address`: together where `surface` is 0, else in granules, whole ones
 
     def channel(self, address: int, c: int, surface: int) -> int:
-        """Where channel c lies."""
+        """Return the address of channel c."""
         if not surface:
             return address + c * self.size
         granule = self._granule()
@@ -96,24 +96,24 @@ class PlainMachine:
         assert maps is not None
         return maps.granule
 
-    def behind(self, address: int, channels: int, surface: int) -> list[int]:
-        """Where what fills the last granule lies."""
+    def list_fill_addresses(self, address: int, channels: int, surface: int) -> list[int]:
+        """Return the addresses of the elements that fill the last granule."""
         granule = self._granule() if surface else 1
         return [self.channel(address, c, surface) for c in range(channels, -(-channels // granule) * granule)]
 
     def read(self, address: int, c: int, channels: int, surface: int) -> int:
-        for rest in self.behind(address, channels, surface) if c == channels - 1 else ():
+        for rest in self.list_fill_addresses(address, channels, surface) if c == channels - 1 else ():
             self.get(rest)
         return self.get(self.channel(address, c, surface))
 
     def write(self, address: int, c: int, channels: int, surface: int, q: int) -> None:
         self.put(self.channel(address, c, surface), q)
-        for rest in self.behind(address, channels, surface) if c == channels - 1 else ():
+        for rest in self.list_fill_addresses(address, channels, surface) if c == channels - 1 else ():
             self.put(rest, 0)
 
     # sums in the accumulators, or in the memory that they are
 
-    def held(self, op: Any, at: tuple[int, ...], number: int) -> int:
+    def read_sum(self, op: Any, at: tuple[int, ...], number: int) -> int:
         return self.get(op.sums_address + number * self.word, self.word, ACCUMULATORS) if self.word else self.acc[at]
 
     def hold(self, op: Any, sums: dict[tuple[int, ...], int]) -> None:
@@ -122,28 +122,28 @@ class PlainMachine:
             if self.word:
                 self.put(op.sums_address + number * self.word, total, ACCUMULATORS, self.word)
 
-    def requantized(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int = 0) -> int:
+    def requantize(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int = 0) -> int:
         numerics = self.chip.numerics
-        y = rounded(x, m, s, numerics.rounding_of(key)) + zero
+        y = round_scaled(x, m, s, numerics.rounding_of(key)) + zero
         if numerics.overflow == "wrap":
-            y = wrapped(y, bits or 8 * self.size) if bits or self.signed else y % 256
+            y = wrap(y, bits or 8 * self.size) if bits or self.signed else y % 256
         return max(low, min(high, y))
 
     def inner(self, key: str, x: int, m: int, s: int) -> int:
-        return self.requantized(key, x, m, s, 0, -(1 << 31), (1 << 31) - 1, 32)
+        return self.requantize(key, x, m, s, 0, -(1 << 31), (1 << 31) - 1, 32)
 
-    def summed(self, key: str, p: dict[str, int], a: int, b: int, sign: int) -> int:
+    def add_operands(self, key: str, p: dict[str, int], a: int, b: int, sign: int) -> int:
         ta = self.inner(key, (a - p["za"]) << p["left"], p["ma"], p["sa"])
         tb = self.inner(key, (b - p["zb"]) << p["left"], p["mb"], p["sb"])
-        return self.requantized(key, ta + sign * tb, p["mo"], p["so"], p["zo"], p["low"], p["high"])
+        return self.requantize(key, ta + sign * tb, p["mo"], p["so"], p["zo"], p["low"], p["high"])
 
-    def looked_up(self, x: int, table: int) -> int:
+    def look_up(self, x: int, table: int) -> int:
         if self.size == 1:
             return self.get(table + x - self.least)
         i, f = (x + 32768) >> 7, (x + 32768) & 127
         t0, t1 = self.get(table + 2 * i, 2), self.get(table + 2 * i + 2, 2)
         if self.chip.numerics.interpolation == "tflite":  # in int16 throughout
-            return wrapped(t0 + ((wrapped(t1 - t0, 16) * f + 64) >> 7), 16)
+            return wrap(t0 + ((wrap(t1 - t0, 16) * f + 64) >> 7), 16)
         return t0 + (((t1 - t0) * f + 64) >> 7)
 
     def weight(self, kind: str, address: int, row: int, row_elements: int, i: int) -> int:
@@ -206,7 +206,7 @@ class PlainMachine:
         for y in range(op.output_height):
             for x in range(op.output_width):
                 for o in range(outputs):
-                    total = self.held(op, (y, x, o), len(sums)) if op.accumulate else 0
+                    total = self.read_sum(op, (y, x, o), len(sums)) if op.accumulate else 0
                     for ky in range(op.kernel_height):
                         for kx in range(op.kernel_width):
                             row = y * op.stride_height + ky * op.dilation_height - op.pad_top
@@ -217,7 +217,7 @@ class PlainMachine:
                             for i in inputs_of(o):
                                 value = self.read(at, i, inputs, op.input_surface_stride) - op.input_zero_point
                                 total += value * weights(o, ky, kx, i)
-                    sums[y, x, o] = wrapped(total, bits)
+                    sums[y, x, o] = wrap(total, bits)
         self.hold(op, sums)
         if op.emit:
             for (y, x, o), total in sums.items():
@@ -230,17 +230,17 @@ class PlainMachine:
             int.from_bytes(self.memory[1][first : first + entry.size_bytes], "little"),
             (entry.bias_bits, entry.multiplier_bits),
         )
-        total = wrapped(total + wrapped(word, widths[0]), bits)
+        total = wrap(total + wrap(word, widths[0]), bits)
         m = (word >> widths[0]) % (1 << widths[1]) if widths[1] else 1
         s = (word >> sum(widths)) % (1 << entry.shift_bits)
-        s = wrapped(s, entry.shift_bits) if signed else s
-        q = self.requantized("convolution", total, m, s, op.output_zero_point, op.clamp_low, op.clamp_high)
+        s = wrap(s, entry.shift_bits) if signed else s
+        q = self.requantize("convolution", total, m, s, op.output_zero_point, op.clamp_low, op.clamp_high)
         self.way_out(op, at, channels, q)
 
     def way_out(self, op, at: tuple[int, int, int], channels: int, q: int) -> None:
         y, x, o = at
         if op.use_table:
-            q = self.looked_up(q, op.table_address)
+            q = self.look_up(q, op.table_address)
         if getattr(op, "use_add", 0):
             pixel = op.addend_address + y * op.addend_row_stride + x * op.addend_column_stride
             b = self.read(pixel, o, channels, op.addend_surface_stride)
@@ -258,7 +258,7 @@ class PlainMachine:
                 "low": op.add_clamp_low,
                 "high": op.add_clamp_high,
             }
-            q = self.summed("add", p, q, b, 1)
+            q = self.add_operands("add", p, q, b, 1)
         pixel = op.output_address + y * op.output_row_stride + x * op.output_column_stride
         self.write(pixel, o, channels, op.output_surface_stride, q)
 
@@ -266,18 +266,18 @@ class PlainMachine:
         bits = self.chip.array.accumulators.bits
         sums = {}
         for g, r, c in product(range(op.batches), range(op.rows), range(op.columns)):
-            total = self.held(op, (g, r, c), len(sums)) if op.accumulate else 0
+            total = self.read_sum(op, (g, r, c), len(sums)) if op.accumulate else 0
             for k in range(op.inner):
                 a = op.a_address + g * op.a_batch_stride + r * op.a_row_stride + k * self.size
                 b = op.b_address + g * op.b_batch_stride + k * op.b_row_stride + c * op.b_column_stride
                 total += (self.get(a) - op.a_zero_point) * (self.get(b) - op.b_zero_point)
-            sums[g, r, c] = wrapped(total, bits)
+            sums[g, r, c] = wrap(total, bits)
         self.hold(op, sums)
         if not op.emit:
             return
         for (g, r, c), total in sums.items():
             limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
-            q = self.requantized("matrix_product", total, op.multiplier, op.shift, *limits)
+            q = self.requantize("matrix_product", total, op.multiplier, op.shift, *limits)
             self.put(op.output_address + g * op.output_batch_stride + r * op.output_row_stride + c * self.size, q)
 
     # the vector engine
@@ -285,49 +285,49 @@ class PlainMachine:
     def run_emit(self, op: Emit) -> None:
         bits = self.chip.array.accumulators.bits
         places = [(y, x, o) for y in range(op.height) for x in range(op.width) for o in range(op.channels)]
-        totals = [self.held(op, at, number) for number, at in enumerate(places)]
+        totals = [self.read_sum(op, at, number) for number, at in enumerate(places)]
         for (y, x, o), total in zip(places, totals):
             if op.kind == 0:
                 self.emit(op, (y, x, o), op.channels, total, bits)
             else:
                 limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
-                q = self.requantized("matrix_product", total, op.multiplier, op.shift, *limits)
+                q = self.requantize("matrix_product", total, op.multiplier, op.shift, *limits)
                 self.way_out(op, (y, x, o), op.channels, q)
 
     def run_pool(self, op: Pool) -> None:
-        found = {}
+        code_by_place = {}
         for y in range(op.output_height):
             for x in range(op.output_width):
                 for c in range(op.channels):
-                    seen = []
+                    elements = []
                     for ky in range(op.kernel_height):
                         for kx in range(op.kernel_width):
                             row = y * op.stride_height + ky * op.dilation_height - op.pad_top
                             column = x * op.stride_width + kx * op.dilation_width - op.pad_left
                             if 0 <= row < op.input_height and 0 <= column < op.input_width:
                                 at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
-                                seen.append(self.read(at, c, op.channels, op.input_surface_stride))
+                                elements.append(self.read(at, c, op.channels, op.input_surface_stride))
                     if op.kind == 0:
-                        q = max(op.clamp_low, min(op.clamp_high, max(seen, default=self.least)))
+                        q = max(op.clamp_low, min(op.clamp_high, max(elements, default=self.least)))
                     else:
-                        total = sum(v - op.input_zero_point for v in seen)
+                        total = sum(v - op.input_zero_point for v in elements)
                         limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
-                        q = self.requantized("average_pool", total, op.multiplier, op.shift, *limits)
-                    found[y * op.output_row_stride + x * op.output_column_stride, c] = q
-        for (pixel, c), q in found.items():
+                        q = self.requantize("average_pool", total, op.multiplier, op.shift, *limits)
+                    code_by_place[y * op.output_row_stride + x * op.output_column_stride, c] = q
+        for (pixel, c), q in code_by_place.items():
             self.write(op.output_address + pixel, c, op.channels, op.output_surface_stride, q)
 
     def run_elementwise(self, op: Elementwise) -> None:
         key = ("add", "sub", "mul", "rescale", "prelu")[op.kind]
-        found = {}
+        code_by_place = {}
         for y in range(op.height):
             for x in range(op.width):
                 for c in range(op.channels):
                     a = self.operand(op, "a", y, x, c)
                     b = self.operand(op, "b", y, x, c) if key != "rescale" else 0
                     q = self.element(op, key, a, b)
-                    found[y * op.output_row_stride + x * op.output_column_stride, c] = q
-        for (pixel, c), q in found.items():
+                    code_by_place[y * op.output_row_stride + x * op.output_column_stride, c] = q
+        for (pixel, c), q in code_by_place.items():
             self.write(op.output_address + pixel, c, op.channels, op.output_surface_stride, q)
 
     def operand(self, op: Elementwise, name: str, y: int, x: int, c: int) -> int:
@@ -339,13 +339,13 @@ class PlainMachine:
         out = (op.output_zero_point, op.clamp_low, op.clamp_high)
         v, w = a - op.a_zero_point, b - op.b_zero_point
         if key == "mul":
-            return self.requantized(key, v * w, op.output_multiplier, op.output_shift, *out)
+            return self.requantize(key, v * w, op.output_multiplier, op.output_shift, *out)
         if key == "rescale":
-            return self.requantized(key, v, op.output_multiplier, op.output_shift, *out)
+            return self.requantize(key, v, op.output_multiplier, op.output_shift, *out)
         if key == "prelu" and v >= 0:
-            return self.requantized(key, v, op.a_multiplier, op.a_shift, *out)
+            return self.requantize(key, v, op.a_multiplier, op.a_shift, *out)
         if key == "prelu":
-            return self.requantized(key, v * w, op.b_multiplier, op.b_shift, *out)
+            return self.requantize(key, v * w, op.b_multiplier, op.b_shift, *out)
         p = {
             "za": op.a_zero_point,
             "zb": op.b_zero_point,
@@ -360,7 +360,7 @@ class PlainMachine:
             "low": op.clamp_low,
             "high": op.clamp_high,
         }
-        return self.summed(key, p, a, b, 1 if key == "add" else -1)
+        return self.add_operands(key, p, a, b, 1 if key == "add" else -1)
 
     def run_softmax(self, op: Softmax) -> None:
         kind = np.dtype(str(self.chip.numerics.activation))
@@ -378,6 +378,6 @@ class PlainMachine:
             for x in range(op.width):
                 for c in range(op.channels):
                     at = op.input_address + y * op.input_row_stride + x * op.input_column_stride
-                    q = self.looked_up(self.read(at, c, op.channels, op.input_surface_stride), op.table_address)
+                    q = self.look_up(self.read(at, c, op.channels, op.input_surface_stride), op.table_address)
                     to = op.output_address + y * op.output_row_stride + x * op.output_column_stride
                     self.write(to, c, op.channels, op.output_surface_stride, q)

@@ -137,8 +137,8 @@ class Draw:
                 if entry.multiplier_bits:
                     word |= multiplier << at
                 word |= (shift & (1 << entry.shift_bits) - 1) << at + entry.multiplier_bits
-                held = word.to_bytes(entry.size_bytes, "little")
-                image[address + i * len(held) :][: len(held)] = np.frombuffer(held, np.uint8)
+                data = word.to_bytes(entry.size_bytes, "little")
+                image[address + i * len(data) :][: len(data)] = np.frombuffer(data, np.uint8)
 
     def bias(self) -> int:
         """One in four makes the accumulator wrap, or comes near it."""
@@ -204,8 +204,8 @@ def through_accumulators(d: Draw, ops: list[MachineOp]) -> list[MachineOp]:
     f: dict[str, Any] = {name: getattr(last, name) for name in nothing if name != "emit"}
     f |= {"kind": EmitKind(isinstance(last, MatrixProduct)), "channels": channels, "sums_address": address}
     f |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1}
-    kept = [replace(op, **nothing, sums_address=address) for op in ops]
-    return kept if d.between(0, 9) == 0 else [*kept, make(Emit, **f)]
+    sum_ops = [replace(op, **nothing, sums_address=address) for op in ops]
+    return sum_ops if d.between(0, 9) == 0 else [*sum_ops, make(Emit, **f)]
 
 
 def convolution(d: Draw) -> list[MachineOp]:
@@ -293,7 +293,7 @@ def table(d: Draw) -> list[MachineOp]:
 
 
 def softmax(d: Draw) -> list[MachineOp]:
-    """Of an input scale between 1/64 and 1/4."""
+    """Make a softmax with an input scale between 1/64 and 1/4."""
     rows, columns = d.between(1, 4), d.between(1, 40)
     source, target = d.tile(1, rows, columns), d.tile(1, rows, columns)
     return [
@@ -409,8 +409,8 @@ def batched(d: Draw) -> list[MachineOp]:
     """Several whole products, of which one operand may serve all; a memory of sums holds those of one."""
     if d.chip.array.accumulators.memory is not None:
         return matrix_product(d)
-    made = next(ops for ops in iter(lambda: matrix_product(d), None) if len(ops) == 1)
-    op: Any = made[0]
+    product_ops = next(ops for ops in iter(lambda: matrix_product(d), None) if len(ops) == 1)
+    op: Any = product_ops[0]
     batches, size = d.between(2, 4), d.size
     a_stride = (op.rows * op.a_row_stride + size * d.between(0, 2)) * d.between(0, 1)
     b_stride = (op.inner * op.columns + d.between(0, 2)) * size * d.between(0, 1)

@@ -1,8 +1,10 @@
-"""`accesses` against the bytes that operations really touch, found by memories that take notes.
+"""Compare `accesses` with the bytes that operations really touch, found by memories that take notes.
 
-Synchronisation and hazard checks both go by this table, so that nothing else sees an access that it leaves out. The plain
-machine (written from the operations' docstrings) runs on memories that note every byte read and written; the simulator's own
-executor runs twice, all bytes that an operation does not claim to read exchanged for others in between.
+Synchronisation and hazard checks both use this table, so that nothing else sees an access that it leaves out.
+The plain machine, written from the operations' docstrings, runs on memories that note every byte read and
+written.
+The simulator's own executor runs twice.
+All bytes that an operation does not claim to read are exchanged for others in between.
 """
 
 from __future__ import annotations
@@ -89,12 +91,12 @@ def all_drawn() -> Iterator[tuple[Chip, list[MachineOp], dict[Space, np.ndarray]
                 yield chip, *drawn(name, kind, seed)
 
 
-def claimed(found: tuple[Access, ...], write: bool) -> Bytes:
-    return {(Space(a.space), b) for a in found if a.write == write for b in bytes_of(a)}
+def list_claimed(op_accesses: tuple[Access, ...], write: bool) -> Bytes:
+    return {(Space(a.space), b) for a in op_accesses if a.write == write for b in bytes_of(a)}
 
 
 def bytes_of(access: Access) -> list[int]:
-    """By its definition, not by the simulator's views."""
+    """Return the bytes by the definition of an access, not by the simulator's views."""
     starts = [access.address]
     for n, stride in zip(access.counts, access.strides):
         starts = [s + i * stride for s in starts for i in range(n)]
@@ -107,8 +109,8 @@ def noting(chip: Chip, memories: dict[Space, np.ndarray]) -> PlainMachine:
     return machine
 
 
-def noted(machine: PlainMachine, op: MachineOp) -> tuple[Bytes, Bytes]:
-    """What the plain machine reads and writes."""
+def run_and_note(machine: PlainMachine, op: MachineOp) -> tuple[Bytes, Bytes]:
+    """Return the bytes that the plain machine reads and writes."""
     for memory in machine.memory:
         memory.read, memory.written = set(), set()  # type: ignore[attr-defined]
     getattr(machine, f"run_{op.NAME}")(op)
@@ -117,18 +119,18 @@ def noted(machine: PlainMachine, op: MachineOp) -> tuple[Bytes, Bytes]:
     return read, {(space, b) for space, memory in pairs for b in memory.written}  # type: ignore[attr-defined]
 
 
-def faults(op: MachineOp, found: tuple[Access, ...], read: Bytes, written: Bytes) -> list[str]:
-    """Where the table and the notes disagree. A table is read as a whole."""
-    said = []
-    if read - claimed(found, False):
-        said.append("reads bytes that it does not claim")
-    if written != claimed(found, True):
-        said.append("does not write the bytes that it claims")
-    spare = claimed(found, False) - read
-    spare -= {(Space.SRAM, b) for a in found if not a.write and may_spare(op, a) for b in bytes_of(a)}
+def faults(op: MachineOp, op_accesses: tuple[Access, ...], read: Bytes, written: Bytes) -> list[str]:
+    """Return the differences between the table and the notes. A table is read as a whole."""
+    texts = []
+    if read - list_claimed(op_accesses, False):
+        texts.append("reads bytes that it does not claim")
+    if written != list_claimed(op_accesses, True):
+        texts.append("does not write the bytes that it claims")
+    spare = list_claimed(op_accesses, False) - read
+    spare -= {(Space.SRAM, b) for a in op_accesses if not a.write and may_spare(op, a) for b in bytes_of(a)}
     if spare:
-        said.append("claims bytes that it does not read")
-    return said
+        texts.append("claims bytes that it does not read")
+    return texts
 
 
 def may_spare(op: MachineOp, access: Access) -> bool:
@@ -145,7 +147,7 @@ def test_the_table_is_what_the_plain_machine_touches(chip, kind):
         ops, memories = drawn(chip, kind, seed)
         machine = noting(CHIPS[chip], memories)
         for op in ops:
-            read, written = noted(machine, op)
+            read, written = run_and_note(machine, op)
             assert faults(op, accesses(op, CHIPS[chip]), read, written) == [], (seed, op)
 
 
@@ -168,19 +170,19 @@ def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> MachineState:
 
 
 def executor_fault(
-    op: MachineOp, found: tuple[Access, ...], chip: Chip, state: MachineState, rng: np.random.Generator
+    op: MachineOp, op_accesses: tuple[Access, ...], chip: Chip, state: MachineState, rng: np.random.Generator
 ) -> str | None:
     """Runs the operation on `state` and on a copy with other bytes wherever `found` has no read."""
     before = {Space(code): memory.copy() for code, memory in enumerate(state.memory)}
     other = state_of(chip, before)
     other.accumulators = dict(state.accumulators)
     for space in before:
-        foreign = ~mask(found, space, before[space].size, False)
+        foreign = ~mask(op_accesses, space, before[space].size, False)
         other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
     execute(op, Context(chip, state))
     execute(op, Context(chip, other))
     for space in before:
-        target = mask(found, space, before[space].size, True)
+        target = mask(op_accesses, space, before[space].size, True)
         if (state.memory[space] != before[space])[~target].any():
             return "writes bytes that it does not claim"
         if (state.memory[space] != other.memory[space])[target].any():
@@ -190,9 +192,9 @@ def executor_fault(
     return None
 
 
-def mask(found: tuple[Access, ...], space: Space, size_bytes: int, write: bool) -> np.ndarray:
+def mask(op_accesses: tuple[Access, ...], space: Space, size_bytes: int, write: bool) -> np.ndarray:
     touched = np.zeros(size_bytes, np.bool_)
-    for access in found:
+    for access in op_accesses:
         if access.space == space and access.write == write:
             byte_view(touched, access)[...] = True
     return touched
@@ -204,10 +206,13 @@ def test_an_access_that_the_table_leaves_out_is_found():
     for chip, ops, memories in all_drawn():
         machine = noting(chip, memories)
         for op in ops:
-            read, written = noted(machine, op)
-            found = accesses(op, chip)
-            for k, access in enumerate(found):
-                assert faults(op, (*found[:k], *found[k + 1 :]), read, written) or unreached(op, access, read), (op, k)
+            read, written = run_and_note(machine, op)
+            op_accesses = accesses(op, chip)
+            for k, access in enumerate(op_accesses):
+                assert faults(op, (*op_accesses[:k], *op_accesses[k + 1 :]), read, written) or is_unreached(op, access, read), (
+                    op,
+                    k,
+                )
                 left_out.add((op.NAME, getattr(op, "kind", None), k))
     for name, count in {"convolution": 6, "depthwise": 5, "pool": 2}.items():  # more where windows pass over rows or columns
         assert {k for n, _, k in left_out if n == name} >= set(range(count)), name
@@ -219,57 +224,59 @@ def test_an_access_that_the_table_leaves_out_is_found():
         assert {k for name, of, k in left_out if (name, of) == ("elementwise", kind)} == set(range(count)), kind
 
 
-def unreached(op: MachineOp, access: Access, read: Bytes) -> bool:
-    """Nothing of it was read: its windows stand apart from it, or all its taps meet padding."""
+def is_unreached(op: MachineOp, access: Access, read: Bytes) -> bool:
+    """Return whether nothing of the access was read: its windows are disjoint from it, or all its taps meet padding."""
     return may_spare(op, access) and not any((access.space, b) in read for b in bytes_of(access))
 
 
 def test_the_executor_is_seen_to_depend_on_a_second_operand_left_out():
-    """On most random values: a clamp may hide it."""
-    rng, seen, all_of = np.random.default_rng(0), 0, 0
+    """The dependence shows on most random values: a clamp may hide it."""
+    rng, detection_count, all_of = np.random.default_rng(0), 0, 0
     for name, chip in CHIPS.items():
         for kind in ("elementwise", "matrix_product"):
             for seed in range(CASES):
                 ops, memories = drawn(name, kind, seed)
-                op, found = ops[-1], accesses(ops[-1], chip)
-                if len(ops) > 1 or len(found) < 3:
+                op, op_accesses = ops[-1], accesses(ops[-1], chip)
+                if len(ops) > 1 or len(op_accesses) < 3:
                     continue
                 all_of += 1
-                seen += executor_fault(op, (found[0], *found[2:]), chip, state_of(chip, memories), rng) is not None
-    assert all_of > 60 and seen > 0.6 * all_of, (seen, all_of)
+                detection_count += (
+                    executor_fault(op, (op_accesses[0], *op_accesses[2:]), chip, state_of(chip, memories), rng) is not None
+                )
+    assert all_of > 60 and detection_count > 0.6 * all_of, (detection_count, all_of)
 
 
 def test_every_operation_and_every_kind_of_parameter_has_a_case():
-    seen: set[tuple[Any, ...]] = set()
+    cases: set[tuple[Any, ...]] = set()
     for _, ops, _ in all_drawn():
         for op in ops:
-            seen.add((op.NAME,))
+            cases.add((op.NAME,))
             names = ("kind", "emit", "accumulate", "use_table", "use_add", "source_space", "destination_space")
-            seen |= {(op.NAME, name, getattr(op, name)) for name in names if hasattr(op, name)}
+            cases |= {(op.NAME, name, getattr(op, name)) for name in names if hasattr(op, name)}
             if isinstance(op, Elementwise):
-                seen |= {(f"{o}_{d}", getattr(op, f"{o}_{d}_stride") == 0) for o in "ab" for d in ("row", "column", "channel")}
+                cases |= {(f"{o}_{d}", getattr(op, f"{o}_{d}_stride") == 0) for o in "ab" for d in ("row", "column", "channel")}
     steering = {op.NAME for op in OPERATIONS.values() if op.STALLS}  # change no memory; test_load_base.py has their cases
-    assert {name for (name,) in (s for s in seen if len(s) == 1)} == set(OPERATIONS) - SILENT - steering
-    wanted = {("pool", "kind", k) for k in PoolKind} | {("elementwise", "kind", k) for k in ElementwiseKind}
+    assert {name for (name,) in (s for s in cases if len(s) == 1)} == set(OPERATIONS) - SILENT - steering
+    expected = {("pool", "kind", k) for k in PoolKind} | {("elementwise", "kind", k) for k in ElementwiseKind}
     for name in (Convolution.NAME, Depthwise.NAME):
-        wanted |= {(name, flag, v) for flag in ("emit", "accumulate", "use_table") for v in (0, 1)}
-    wanted |= {(name, "use_add", v) for name in ("convolution", "emit") for v in (0, 1)}
-    wanted |= {("emit", "use_table", v) for v in (0, 1)} | {("emit", "kind", kind) for kind in EmitKind}
-    wanted |= {("matrix_product", flag, v) for flag in ("emit", "accumulate") for v in (0, 1)}
-    wanted |= {("copy", f"{end}_space", space) for end in ("source", "destination") for space in SPACES}
-    wanted |= {("fill", "destination_space", space) for space in SPACES}
-    wanted |= {(f"{o}_{d}", flat) for o in "ab" for d in ("row", "column", "channel") for flat in (False, True)}
-    assert wanted <= seen, wanted - seen
+        expected |= {(name, flag, v) for flag in ("emit", "accumulate", "use_table") for v in (0, 1)}
+    expected |= {(name, "use_add", v) for name in ("convolution", "emit") for v in (0, 1)}
+    expected |= {("emit", "use_table", v) for v in (0, 1)} | {("emit", "kind", kind) for kind in EmitKind}
+    expected |= {("matrix_product", flag, v) for flag in ("emit", "accumulate") for v in (0, 1)}
+    expected |= {("copy", f"{end}_space", space) for end in ("source", "destination") for space in SPACES}
+    expected |= {("fill", "destination_space", space) for space in SPACES}
+    expected |= {(f"{o}_{d}", flat) for o in "ab" for d in ("row", "column", "channel") for flat in (False, True)}
+    assert expected <= cases, expected - cases
 
 
 def test_an_operation_is_charged_for_what_it_touches():
-    """To the byte: what is read again, or in whole bursts, is charged more often."""
+    """The charge is exact to the byte; bytes that are read again, or in whole bursts, are charged more often."""
     again = {"matrix_product", "convolution", "depthwise", "copy", "fill", "softmax"}
     for chip, ops, _ in all_drawn():
         for op in ops:
-            found, charged = accesses(op, chip), demand(op, chip)
+            op_accesses, charged = accesses(op, chip), demand(op, chip)
             touched = {
-                (s, w): sum(a.bytes for a in found if (a.space, a.write) == (s, w))
+                (s, w): sum(a.bytes for a in op_accesses if (a.space, a.write) == (s, w))
                 for s in (Space.DRAM, Space.SRAM, Space.MEMORY2)
                 for w in (False, True)
             }

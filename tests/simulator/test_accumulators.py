@@ -47,7 +47,7 @@ def test_sums_are_added_to_and_taken_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chip", "op", "said"),
+    ("chip", "op", "message"),
     [
         (CHIP, sums(emit=1), "emit=1, engines.mac.accumulators.memory is acc: sums leave it by the operation emit"),
         (CHIP, sums(2), "sums_address=2, must be a multiple of the 4 bytes of a sum"),
@@ -67,8 +67,8 @@ def test_sums_are_added_to_and_taken_out() -> None:
         ),
     ],
 )
-def test_what_a_machine_cannot_do(chip: Any, op: MachineOp, said: str) -> None:
-    assert find_unsupported(op, chip) == said
+def test_what_a_machine_cannot_do(chip: Any, op: MachineOp, message: str) -> None:
+    assert find_unsupported(op, chip) == message
 
 
 def test_a_machine_without_such_a_memory_refuses_an_emit() -> None:
@@ -95,4 +95,6 @@ def test_an_emit_waits_for_its_sums() -> None:
 
 
 def test_sums_that_nothing_takes_out_are_said() -> None:
-    assert [left.text for left in run([sums(0), sums(8), emit(0)]).unread if left.space == 2] == ["8 bytes of memory2[0x8..0x10)"]
+    assert [dead_store.text for dead_store in run([sums(0), sums(8), emit(0)]).unread if dead_store.space == 2] == [
+        "8 bytes of memory2[0x8..0x10)"
+    ]

@@ -1,5 +1,8 @@
-"""Memories that arbitrate: small cases by hand, arbiters against one that takes every cycle by itself, and the events of a
-program against the recurrence where the order is the same."""
+"""Test memories that arbitrate.
+
+There are small cases by hand, and arbiters are compared with one that takes every cycle by itself.
+The events of a program are compared with the recurrence where the order is the same.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,9 @@ def kind(arbitration: str, **keys: Any) -> Chip:
 def test_turns_of_a_burst_by_hand() -> None:
     """8 bytes a cycle, bursts of 64: turns of 8 cycles. 1,024 bytes of one channel and 256 of another, ready at cycle 1."""
     ops = [load(0, 0, 1024), load(1024, 1024, 256, 1), End()]
-    found = run(kind("round_robin", memories__dram__burst_bytes=64), ops)
+    result = run(kind("round_robin", memories__dram__burst_bytes=64), ops)
     # 32 cycles of the second, in the second, fourth, sixth and eighth turn; the first has what is left
-    assert found.end.tolist()[:2] == [1 + 128 + 32, 1 + 64]
+    assert result.end.tolist()[:2] == [1 + 128 + 32, 1 + 64]
     assert run(kind("fcfs"), ops).end.tolist()[:2] == [1 + 128, 1 + 128 + 32]
 
 
@@ -85,7 +88,7 @@ class Plain:
         self._turn = turn
         self._lines: dict[int, deque[list[int]]] = {}
         self._came: list[list[int]] = []
-        self._unit, self._last, self._left = -1, -1, 0
+        self._unit, self._last, self._remaining = -1, -1, 0
         self.ends: dict[int, int] = {}
 
     def cycle(self, now: int, requests: list[Request]) -> None:
@@ -98,16 +101,16 @@ class Plain:
             self._serve(self._came, now)
 
     def _one_of_a_turn(self, now: int) -> None:
-        if not self._left:
+        if not self._remaining:
             waiting = sorted(unit for unit, line in self._lines.items() if line)
             if not waiting:
                 return
             self._unit = next((unit for unit in waiting if unit > self._last), waiting[0])
-            self._left, self._last = self._turn, self._unit
+            self._remaining, self._last = self._turn, self._unit
         line = self._lines[self._unit]
         op = line[0][0]
         self._serve(line, now)
-        self._left = 0 if op in self.ends else self._left - 1
+        self._remaining = 0 if op in self.ends else self._remaining - 1
 
     def _serve(self, line: Any, now: int) -> None:
         line[0][1] -= 1
@@ -117,8 +120,8 @@ class Plain:
 
 
 def ends(arbiter: Arbiter, requests: list[Request]) -> dict[int, int]:
-    """When each is over."""
-    found: dict[int, int] = {}
+    """Return when each request is over."""
+    end_by_op: dict[int, int] = {}
     comes = sorted({r.ready_cycle for r in requests})
     then = None
     while comes or then is not None:
@@ -126,9 +129,9 @@ def ends(arbiter: Arbiter, requests: list[Request]) -> dict[int, int]:
         for request in (r for r in requests if comes and comes[0] == now and r.ready_cycle == now):
             arbiter.ask(request)
         comes = [cycle for cycle in comes if cycle > now]
-        found.update(dict.fromkeys(arbiter.over(now), now))
+        end_by_op.update(dict.fromkeys(arbiter.over(now), now))
         then = arbiter.decide(now)
-    return found
+    return end_by_op
 
 
 @pytest.mark.parametrize("turn", [0, 1, 3, 8])
@@ -159,16 +162,16 @@ def test_events_are_the_recurrence_where_the_order_is_fixed() -> None:
             order = program_order(chip, ops)
         except ProgramError:
             continue
-        wanted = demands(ops, chip)
-        after = [(order.taken[i],) if i in order.taken else () for i in range(len(order.legal))]
-        columns = wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted)
+        op_demands = demands(ops, chip)
+        after = [(order.signal_by_wait[i],) if i in order.signal_by_wait else () for i in range(len(order.legal))]
+        columns = op_demands.latency_cycles.tolist(), op_demands.compute_cycles.tolist(), services(chip, op_demands)
         words = [chip.isa.word_cycles] * len(ops)
-        asked = [OperationTiming(*row) for row in zip(order.engine, words, after, *columns)]
-        sequence, plain, event = service_order(ops, order, wanted), Record(), Record()
-        expected, found = make_timing_model(chip, plain), Contention(chip, event)
-        expected.run(asked, sequence)
-        found.run(asked, sequence)
-        assert (found.start, found.end, found.ended_by) == (expected.start, expected.end, expected.ended_by)
+        timings = [OperationTiming(*row) for row in zip(order.engine, words, after, *columns)]
+        sequence, plain, event = service_order(ops, order, op_demands), Record(), Record()
+        expected, contention = make_timing_model(chip, plain), Contention(chip, event)
+        expected.run(timings, sequence)
+        contention.run(timings, sequence)
+        assert (contention.start, contention.end, contention.ended_by) == (expected.start, expected.end, expected.ended_by)
         assert (event.read, event.dispatched, event.held_by) == (plain.read, plain.dispatched, plain.held_by)
         rows = [sorted(zip(*(record.served[i::4] for i in range(4)))) for record in (event, plain)]
         assert rows[0] == rows[1]
@@ -180,14 +183,14 @@ def test_events_are_the_recurrence_where_the_order_is_fixed() -> None:
 def test_cycles_have_causes_and_ports_their_bytes(arbitration: str) -> None:
     chip = kind(arbitration, memories__sram__arbitration=arbitration, memories__dram__burst_bytes=32)
     ops = pipeline(12, 256)
-    found = run(chip, ops)
-    causes = attribute_cycles(chip, found)
+    result = run(chip, ops)
+    causes = attribute_cycles(chip, result)
     assert causes is not None
     for counted in causes.totals().values():
-        assert counted.sum() == found.cycles
-    rates = [(cycle, rate) for name, cycle, rate in port_rates(chip, found) if name == "dram read"]
-    given = sum(rate * (after - cycle) for (cycle, rate), (after, _) in pairwise(rates))
-    assert round(given) == found.dram_read_burst_bytes
+        assert counted.sum() == result.cycles
+    rates = [(cycle, rate) for name, cycle, rate in port_rates(chip, result) if name == "dram read"]
+    moved_bytes = sum(rate * (after - cycle) for (cycle, rate), (after, _) in pairwise(rates))
+    assert round(moved_bytes) == result.dram_read_burst_bytes
 
 
 def test_repeated_runs_are_the_same() -> None:

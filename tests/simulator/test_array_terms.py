@@ -1,4 +1,6 @@
-"""What an array's time hangs on beside its size: each term of `timing` against its closed form, and against hardware."""
+"""Test the terms of an array's time beside its size: each term of `timing` against its closed form, and against
+hardware.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ WIDE = Operands(0.5, 16, 8)
 
 
 def conv(height: int, width: int, kernel: tuple[int, int], inputs: int, outputs: int) -> Convolution:
-    """Of outputs of this height and width, without padding."""
+    """Make a convolution of outputs of this height and width, without padding."""
     return make(Convolution, **_sizes(height, width, kernel), input_channels=inputs, output_channels=outputs)
 
 
@@ -30,7 +32,10 @@ def _sizes(height: int, width: int, kernel: tuple[int, int]) -> dict[str, int]:
 
 
 def array(dataflow: str = "os", rows: int = 16, columns: int = 16, timing: Any = None, **changes: Any) -> MacArray:
-    """timing: terms that are not ideal."""
+    """Return an array.
+
+    `timing`: terms that are not ideal.
+    """
     ideal = {"reduction": "dense", "fold_cycles": 0, "input_edge_bytes": "unlimited", "weight_edge_bytes": "unlimited"}
     ideal |= {"window_bytes": "unlimited", "output": {"lanes": "unlimited", "table_lanes": "unlimited", "overlaps": True}}
     mac = {f"engines__mac__{key}": value for key, value in changes.items()}
@@ -57,9 +62,9 @@ RTL = [
 def test_an_array_in_rtl(pixels: int, inner: int, outputs: int, cycles: int) -> None:
     mac = array("ws", timing={"fold_cycles": 3, "output": {"lanes": 16}})
     folds = product_cycles(mac, pixels, inner, outputs, Operands())
-    made = with_output(mac, folds, pixels, outputs, 0, 0, 1)
-    assert made.cycles == cycles
-    assert made.lost.output_cycles == pixels * outputs // 16
+    compute = with_output(mac, folds, pixels, outputs, 0, 0, 1)
+    assert compute.cycles == cycles
+    assert compute.lost.output_cycles == pixels * outputs // 16
 
 
 @pytest.mark.parametrize(("flow", "dense", "padded"), [("os", 6, 9), ("ws", 2 * 2, 9 * 2), ("is", 2 * 4, 9 * 4)])
@@ -92,9 +97,9 @@ def test_products_enter_in_the_blocks_that_pad_them_least(
     blocks: list[list[int]], channels: int, taps: int, products: int, flow: str
 ) -> None:
     mac, dense = (array(flow, 4, 8, {"reduction": r}, depth=8) for r in (blocks, "dense"))
-    found = product_cycles(mac, 30, channels * taps, 12, Operands(), taps=taps)
-    assert found.cycles == product_cycles(dense, 30, products, 12, Operands()).cycles
-    assert sum(found.lost) >= sum(product_cycles(dense, 30, channels * taps, 12, Operands()).lost)
+    compute = product_cycles(mac, 30, channels * taps, 12, Operands(), taps=taps)
+    assert compute.cycles == product_cycles(dense, 30, products, 12, Operands()).cycles
+    assert sum(compute.lost) >= sum(product_cycles(dense, 30, channels * taps, 12, Operands()).lost)
 
 
 def test_groups_of_weights_span_the_taps_that_they_reach() -> None:
@@ -147,10 +152,10 @@ def test_a_fold_begins_after_cycles_of_its_own() -> None:
 )
 def test_steps_last_as_long_as_the_edges_need(flow: str, timing: dict[str, int], stream: int, load: int) -> None:
     """One fold a pass: 64 products of 48 pixels and 32 outputs."""
-    made = product_cycles(array(flow, timing=timing), 48, 64, 32, Operands())
+    compute = product_cycles(array(flow, timing=timing), 48, 64, 32, Operands())
     folds = {"os": 3 * 2, "ws": 4 * 2, "is": 4 * 3}[flow]
-    assert made.cycles == folds * (stream + 16 + 16 - 2 + load)
-    assert made.lost.edge_cycles == folds * (stream - {"os": 64, "ws": 48, "is": 32}[flow])
+    assert compute.cycles == folds * (stream + 16 + 16 - 2 + load)
+    assert compute.lost.edge_cycles == folds * (stream - {"os": 64, "ws": 48, "is": 32}[flow])
 
 
 def test_edges_take_codes_of_more_bits_more_slowly() -> None:
@@ -249,7 +254,7 @@ def test_more_of_a_term_is_never_slower(term: str, flow: str) -> None:
         before: tuple[int, int] | None = None
         for value in MORE[term]:
             chip = small_chip(engines__mac__timing={term: value}, engines__mac__dataflow=flow)
-            asked = op.demand(chip)
-            now = int(asked.compute_cycles), sum(int(t.read_bytes) for t in asked.traffic)
+            op_demand = op.demand(chip)
+            now = int(op_demand.compute_cycles), sum(int(t.read_bytes) for t in op_demand.traffic)
             assert before is None or (now[0] <= before[0] and now[1] <= before[1]), (term, value, op)
             before = now

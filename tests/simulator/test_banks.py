@@ -59,7 +59,7 @@ def load(inner: int, count: int, stride: int) -> Copy:
     return make(Copy, **spaces, inner_bytes=inner, count0=count, source_stride0=inner, destination_stride0=stride)
 
 
-def turned() -> Copy:
+def make_transposing_copy() -> Copy:
     """4 columns of 16 bytes to rows 68 apart."""
     spaces = {"source_space": Space.DRAM, "destination_space": Space.SRAM}
     return make(Copy, **spaces, inner_bytes=4, count2=16, source_stride2=4, destination_stride2=68, transpose=1)
@@ -100,7 +100,7 @@ CASES = [
     # four rows of 16 bytes, 64 bytes apart: three times two words of two banks each
     (make(Softmax, rows=4, columns=16, input_row_stride=64, output_row_stride=64, output_address=1024), 192, 12, 64, 4),
     # words 0 and 1, 8 to 10, 17 and 18, 25 to 27: 4 of bank 1
-    (turned(), 0, 0, 80, 4),
+    (make_transposing_copy(), 0, 0, 80, 4),
 ]  # fmt: skip
 
 
@@ -129,8 +129,8 @@ def test_a_program_takes_what_the_busiest_bank_takes() -> None:
 
     lanes = {"rescale": {"lanes": 64, "startup": 0}}
     banked = chip(engines__vector__functions=lanes, memories__sram__write_bytes_per_cycle=64.0)
-    apart, odd = rescale(a_column_stride=64), rescale(a_address=1)
-    assert [cycles(rescale()), cycles(apart), cycles(apart, "banks")] == [5, 17, 5]
+    spread, odd = rescale(a_column_stride=64), rescale(a_address=1)
+    assert [cycles(rescale()), cycles(spread), cycles(spread, "banks")] == [5, 17, 5]
     assert [cycles(odd), cycles(odd, "banks"), cycles(odd, "alignment"), cycles(odd, "banks", "alignment")] == [6, 6, 5, 5]
 
 
@@ -141,11 +141,11 @@ def block(rng: np.random.Generator) -> Access:
     return Access(Space.SRAM, int(rng.integers(0, 300)), counts, strides, int(rng.integers(1, 40)), False)
 
 
-def charged(access: Access, reads: int, banks: Chip) -> tuple[int, int]:
+def charge(access: Access, reads: int, banks: Chip) -> tuple[int, int]:
     """Bytes of words, and cycles of the busiest bank."""
     moved = [(access, reads * access.bytes)]
-    (found,) = add_bank_conflicts([Traffic(Space.SRAM)], moved, banks)
-    return found.read_burst_bytes, found.read_bank_cycles
+    (traffic,) = add_bank_conflicts([Traffic(Space.SRAM)], moved, banks)
+    return traffic.read_burst_bytes, traffic.read_bank_cycles
 
 
 def test_loads_are_those_of_each_run_counted_word_by_word() -> None:
@@ -153,17 +153,17 @@ def test_loads_are_those_of_each_run_counted_word_by_word() -> None:
     for _ in range(300):
         access, (count, word, reads) = block(rng), (int(rng.choice(n)) for n in ([1, 2, 3, 8], [1, 4, 8], [1, 3]))
         keys = {"memories__sram__banks": count, "memories__sram__bank_bytes": word}
-        words, held = np.zeros(count, int), np.zeros(count, int)
+        words, bank_words = np.zeros(count, int), np.zeros(count, int)
         run, outer = access.inner_bytes, list(zip(access.counts, access.strides))
         while outer and outer[-1][1] in (run, outer[-1][1] * (outer[-1][0] == 1)):  # what continues a run is part of it
             run, outer = run * outer[-1][0], outer[:-1]
         for at in itertools.product(*(range(n) for n, _ in outer)):
             first = access.address + sum(i * stride for i, (_, stride) in zip(at, outer))
             np.add.at(words, np.arange(first // word, (first + run - 1) // word + 1) % count, 1)
-            np.add.at(held, np.arange(first, first + run) // word % count, 1)
-        assert charged(access, reads, small_chip(**keys)) == (reads * word * words.sum(), reads * words.max()), access
+            np.add.at(bank_words, np.arange(first, first + run) // word % count, 1)
+        assert charge(access, reads, small_chip(**keys)) == (reads * word * words.sum(), reads * words.max()), access
         packed = small_chip(**keys, memories__sram__words="packed")
-        assert charged(access, reads, packed) == (reads * access.bytes, reads * -(-held.max() // word)), access
+        assert charge(access, reads, packed) == (reads * access.bytes, reads * -(-bank_words.max() // word)), access
 
 
 def test_more_banks_are_never_busier() -> None:
@@ -171,5 +171,5 @@ def test_more_banks_are_never_busier() -> None:
     for _ in range(300):
         access, word, fewer = block(rng), int(rng.choice([1, 4, 8])), int(rng.integers(1, 9))
         keys = {"memories__sram__bank_bytes": word, "memories__sram__words": str(rng.choice(["whole", "packed"]))}
-        cycles = [charged(access, 1, small_chip(**keys, memories__sram__banks=fewer * times))[1] for times in (1, 2, 3, 30)]
+        cycles = [charge(access, 1, small_chip(**keys, memories__sram__banks=fewer * times))[1] for times in (1, 2, 3, 30)]
         assert cycles[0] >= max(cycles[1:3]) and min(cycles[1:3]) >= cycles[3], (access, fewer)

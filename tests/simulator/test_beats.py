@@ -23,7 +23,7 @@ def copy(inner: int, count: int, *, at: int = 0, source: int = 0, target: int = 
 
 
 @pytest.mark.parametrize(
-    ("rate", "op", "whole", "packed"),
+    ("rate", "op", "unpacked", "packed"),
     [
         (16.0, copy(64, 8), 32, 32),
         (16.0, copy(8, 8), 4, 4),  # one run
@@ -36,13 +36,13 @@ def copy(inner: int, count: int, *, at: int = 0, source: int = 0, target: int = 
         (3.75, copy(2, 4, source=64), 5, 3),
     ],
 )
-def test_beats_of_runs(rate: float, op: Copy, whole: int, packed: int) -> None:
-    made, shared = op.demand(chip(rate)), op.demand(chip(rate, "packed"))
-    assert (made.compute_cycles, shared.compute_cycles) == (whole, packed)
-    assert made.lost.edge_cycles == whole - packed
-    assert made.traffic == shared.traffic
+def test_beats_of_runs(rate: float, op: Copy, unpacked: int, packed: int) -> None:
+    wide, shared = op.demand(chip(rate)), op.demand(chip(rate, "packed"))
+    assert (wide.compute_cycles, shared.compute_cycles) == (unpacked, packed)
+    assert wide.lost.edge_cycles == unpacked - packed
+    assert wide.traffic == shared.traffic
     together = demands([op, copy(64, 1), op], chip(rate))
-    assert together.compute_cycles[[0, 2]].tolist() == [whole, whole]
+    assert together.compute_cycles[[0, 2]].tolist() == [unpacked, unpacked]
 
 
 def test_a_wider_channel_is_never_slower() -> None:

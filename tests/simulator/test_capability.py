@@ -72,7 +72,7 @@ NO_SIZES = {"pad_top", "pad_left", "input_height", "input_width", "emit", "kind"
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "name", "said"),
+    ("kind", "fields", "name", "message"),
     [
         (Convolution, CONVOLUTION, "input_type", "engines.mac.types has no int32 by int8"),
         (Convolution, {**CONVOLUTION, "use_table": 1}, "output_type", "output_type=1, codes of int32 have no table"),
@@ -86,12 +86,12 @@ NO_SIZES = {"pad_top", "pad_left", "input_height", "input_width", "emit", "kind"
     ],
 )
 def test_wide_codes_are_no_operands_of_arrays_and_have_no_table(
-    kind: type[MachineOp], fields: dict[str, int], name: str, said: str | None
+    kind: type[MachineOp], fields: dict[str, int], name: str, message: str | None
 ) -> None:
     functions = {**CHIP.engines["vector"].model_dump()["functions"], "softmax": {"lanes": 4, "startup": 0}}
     chip = small_chip(numerics__more_activations=("int32",), engines__vector__functions=functions)
     assert find_unsupported(make(kind, **fields), chip) is None
-    assert find_unsupported(make(kind, **fields, **{name: 1}), chip) == said
+    assert find_unsupported(make(kind, **fields, **{name: 1}), chip) == message
 
 
 @pytest.mark.parametrize(("kind", "fields", "name", "key"), BEYOND, ids=[f"{k.NAME}-{n}" for k, _, n, _ in BEYOND])
@@ -119,12 +119,12 @@ def test_windows_may_have_no_input_and_no_padding_but_not_less(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "held"), [(Convolution, CONVOLUTION, 108), (Depthwise, DEPTHWISE, 108), (MatrixProduct, PRODUCT, 20)]
+    ("kind", "fields", "entries"), [(Convolution, CONVOLUTION, 108), (Depthwise, DEPTHWISE, 108), (MatrixProduct, PRODUCT, 20)]
 )
-def test_accumulators_hold_as_many_sums_as_there_are(kind: type[MachineOp], fields: dict[str, int], held: int) -> None:
-    assert find_unsupported(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": held})) is None
-    reason = find_unsupported(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": held - 1}))
-    assert reason == f"needs {held} accumulators, the machine has engines.mac.accumulators.entries={held - 1}"
+def test_accumulators_hold_as_many_sums_as_there_are(kind: type[MachineOp], fields: dict[str, int], entries: int) -> None:
+    assert find_unsupported(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": entries})) is None
+    reason = find_unsupported(make(kind, **fields), small_chip(engines__mac__accumulators={"entries": entries - 1}))
+    assert reason == f"needs {entries} accumulators, the machine has engines.mac.accumulators.entries={entries - 1}"
 
 
 def wide_chip() -> Chip:
@@ -145,11 +145,11 @@ def test_codes_are_those_of_the_activations(chip: Chip, first: int, last: int) -
 @pytest.mark.parametrize(("dimensions", "fits"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4)), (4, (4, 4, 4))])
 def test_copies_have_the_dimensions_of_the_dma(dimensions: int, fits: tuple[int, int, int]) -> None:
     chip = small_chip(engines__dma__dimensions=dimensions)
-    for wanted in ((1, 1, 4), (1, 4, 4), (4, 4, 4)):
-        counts = dict(zip(("count0", "count1", "count2"), wanted))
+    for counts_needed in ((1, 1, 4), (1, 4, 4), (4, 4, 4)):
+        counts = dict(zip(("count0", "count1", "count2"), counts_needed))
         for kind in (Copy, Fill):
             refused = find_unsupported(make(kind, **{**SIZED[kind], **counts}), chip)
-            assert (refused is None) == (sum(n > 1 for n in wanted) <= sum(n > 1 for n in fits)), (kind, wanted)
+            assert (refused is None) == (sum(n > 1 for n in counts_needed) <= sum(n > 1 for n in fits)), (kind, counts_needed)
 
 
 def test_a_fourth_dimension_and_transposing_are_the_machines() -> None:
@@ -157,11 +157,11 @@ def test_a_fourth_dimension_and_transposing_are_the_machines() -> None:
     assert find_unsupported(make(Copy, **{**SIZED[Copy], **fields}), small_chip()) is None
     three = small_chip(engines__dma__dimensions=3, engines__dma__transpose_block=0)
     for kind in (Copy, Fill):
-        said = find_unsupported(make(kind, **{**SIZED[kind], **fields}), three)
-        assert said == "counts 3x2x1x1, the machine has engines.dma.dimensions=3"
-    turned = make(Copy, **SIZED[Copy], transpose=1)
-    assert find_unsupported(turned, small_chip()) is None
-    assert find_unsupported(turned, three) == "transpose=1, the machine has engines.dma.transpose_block=0"
+        message = find_unsupported(make(kind, **{**SIZED[kind], **fields}), three)
+        assert message == "counts 3x2x1x1, the machine has engines.dma.dimensions=3"
+    transposing = make(Copy, **SIZED[Copy], transpose=1)
+    assert find_unsupported(transposing, small_chip()) is None
+    assert find_unsupported(transposing, three) == "transpose=1, the machine has engines.dma.transpose_block=0"
     halves = small_chip(numerics__activation="int16", numerics__table={"entries": 513})
     odd = make(Copy, **{**SIZED[Copy], "inner_bytes": 3}, transpose=1)
     assert find_unsupported(odd, halves) == "transpose=1 of 3 bytes, no whole elements of 2"
@@ -177,8 +177,8 @@ def test_several_products_are_whole_sums() -> None:
         find_unsupported(make(MatrixProduct, **PRODUCT, batches=2), single) == "2 products, limits.matrix_product.max_batches=1"
     )
     for sums in ({"accumulate": 1}, {"emit": 0}):
-        said = find_unsupported(make(MatrixProduct, **{**PRODUCT, **sums}, batches=2), chip)
-        assert said == "batches=2, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
+        message = find_unsupported(make(MatrixProduct, **{**PRODUCT, **sums}, batches=2), chip)
+        assert message == "batches=2, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
         assert find_unsupported(make(MatrixProduct, **{**PRODUCT, **sums}), chip) is None
 
 

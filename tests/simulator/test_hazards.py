@@ -1,4 +1,4 @@
-"""What the simulator refuses, with the exact words; and every mutation of a correct program."""
+"""Test the simulator's refusals, with the exact words, and every mutation of a correct program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(ops: list[MachineOp], chip: Chip = CHIP, written: tuple[int, int] = (0
     simulate(chip, ops, None, np.zeros(SIZE, np.uint8), [written], values=False, timing=False)
 
 
-def refused(ops: list[MachineOp], message: str, chip: Chip = CHIP, written: tuple[int, int] = (0, 0x4000)) -> None:
+def assert_refused(ops: list[MachineOp], message: str, chip: Chip = CHIP, written: tuple[int, int] = (0, 0x4000)) -> None:
     with pytest.raises(ProgramError) as fault:
         check(ops, chip, written)
     assert str(fault.value) == message
@@ -66,7 +66,7 @@ def test_any_dropped_pair_is_a_race(wait):
 
 def test_race_names_both_operations_and_their_bytes():
     ops = [load(0, 0, 64), load(64, 32, 64, 1), End()]
-    refused(
+    assert_refused(
         ops,
         "op 1 copy (dma1) writes sram[0x20..0x60) and op 0 copy (dma0) writes sram[0x0..0x40): nothing orders the two; "
         "put a Signal after the one that comes first and a Wait for it before the other",
@@ -75,7 +75,7 @@ def test_race_names_both_operations_and_their_bytes():
 
 def test_read_after_unordered_write_in_dram():
     ops = [load(0, 0, 64), store(0, 0x100, 64), load(0x13F, 0x200, 1, 1), End()]
-    refused(
+    assert_refused(
         ops,
         "op 2 copy (dma1) reads dram[0x13f..0x140) and op 1 copy (dma0) writes dram[0x100..0x140): nothing orders the two; "
         "put a Signal after the one that comes first and a Wait for it before the other",
@@ -109,7 +109,7 @@ def test_an_order_by_full_queues_alone_does_not_count():
         check(ops)
 
 
-def strided(address: int, inner: int, count: int, stride: int, channel: int) -> Copy:
+def make_strided_copy(address: int, inner: int, count: int, stride: int, channel: int) -> Copy:
     return make(
         Copy,
         channel=channel,
@@ -124,13 +124,13 @@ def strided(address: int, inner: int, count: int, stride: int, channel: int) -> 
 
 
 def test_interleaved_channels_are_told_apart():
-    check([strided(0, 8, 10, 16, 0), strided(8, 8, 10, 16, 1), End()])
+    check([make_strided_copy(0, 8, 10, 16, 0), make_strided_copy(8, 8, 10, 16, 1), End()])
     with pytest.raises(ProgramError, match=re.escape("sram[0x7..0x9f) as 10@16x8 bytes")):
-        check([strided(0, 8, 10, 16, 0), strided(7, 8, 10, 16, 1), End()])
+        check([make_strided_copy(0, 8, 10, 16, 0), make_strided_copy(7, 8, 10, 16, 1), End()])
 
 
 def test_deadlock_names_the_blocked():
-    refused(
+    assert_refused(
         [Wait(VECTOR, 0), Signal(VECTOR, 1), Wait(DMA0, 1), Signal(DMA0, 0), End()],
         "deadlock: op 0 wait semaphore 0 (vector); op 2 wait semaphore 1 (dma0) can never go on; "
         "each Wait needs a Signal that runs without it",
@@ -139,7 +139,7 @@ def test_deadlock_names_the_blocked():
 
 def test_deadlock_by_a_full_queue():
     blocked = [Wait(VECTOR, 0), *[rescale(0, 64, 16) for _ in range(5)], Signal(DMA0, 0), End()]
-    refused(
+    assert_refused(
         blocked,
         "deadlock: op 0 wait semaphore 0 (vector); op 5 elementwise (vector) (not dispatched: its queue is full) can never "
         "go on; each Wait needs a Signal that runs without it",
@@ -147,10 +147,10 @@ def test_deadlock_by_a_full_queue():
 
 
 def test_reads_of_bytes_never_written():
-    refused([store(0, 0, 64), End()], "op 0 copy (dma0) reads sram[0x0..0x40), but byte 0x0 was never written")
-    ops = [strided(0, 8, 4, 16, 0), store(0, 0x5000, 64), End()]
-    refused(ops, "op 1 copy (dma0) reads sram[0x0..0x40), but byte 0x8 was never written")
-    refused([load(0x3FF0, 0, 64), End()], "op 0 copy (dma0) reads dram[0x3ff0..0x4030), but byte 0x4000 was never written")
+    assert_refused([store(0, 0, 64), End()], "op 0 copy (dma0) reads sram[0x0..0x40), but byte 0x0 was never written")
+    ops = [make_strided_copy(0, 8, 4, 16, 0), store(0, 0x5000, 64), End()]
+    assert_refused(ops, "op 1 copy (dma0) reads sram[0x0..0x40), but byte 0x8 was never written")
+    assert_refused([load(0x3FF0, 0, 64), End()], "op 0 copy (dma0) reads dram[0x3ff0..0x4030), but byte 0x4000 was never written")
 
 
 def test_reads_of_written_parts_pass():
@@ -164,55 +164,59 @@ def test_reads_of_written_parts_pass():
         source_stride2=16,
         destination_stride2=8,
     )
-    check([strided(0, 8, 4, 16, 0), back, End()])
-    check([strided(0, 8, 4, 16, 0), strided(8, 8, 4, 16, 0), store(0, 0x5000, 64), End()])
+    check([make_strided_copy(0, 8, 4, 16, 0), back, End()])
+    check([make_strided_copy(0, 8, 4, 16, 0), make_strided_copy(8, 8, 4, 16, 0), store(0, 0x5000, 64), End()])
 
 
 def test_addresses_outside_a_memory():
-    refused([load(0, 0x7FF0, 32), End()], "op 0 copy (dma0) writes sram[0x7ff0..0x8010), outside sram of 0x8000 bytes")
-    refused([load(SIZE - 16, 0, 32), End()], "op 0 copy (dma0) reads dram[0x7ff0..0x8010), outside dram of 0x8000 bytes")
-    refused([load(-1, 0, 32), End()], "op 0 copy (dma0): address -1 with strides (0, 0, 0, 0); none may be negative")
+    assert_refused([load(0, 0x7FF0, 32), End()], "op 0 copy (dma0) writes sram[0x7ff0..0x8010), outside sram of 0x8000 bytes")
+    assert_refused([load(SIZE - 16, 0, 32), End()], "op 0 copy (dma0) reads dram[0x7ff0..0x8010), outside dram of 0x8000 bytes")
+    assert_refused([load(-1, 0, 32), End()], "op 0 copy (dma0): address -1 with strides (0, 0, 0, 0); none may be negative")
 
 
 def test_writes_that_overlap_themselves_or_what_is_read():
-    refused(
-        [strided(0, 8, 4, 4, 0), End()],
+    assert_refused(
+        [make_strided_copy(0, 8, 4, 4, 0), End()],
         "op 0 copy (dma0) writes sram[0x0..0x14) as 4@4x8 bytes: its elements overlap one another",
     )
     start = [load(0, 0, 256), Signal(DMA0, 0), Wait(VECTOR, 0)]
     check([*start, rescale(0, 0, 64), End()])
-    refused(
+    assert_refused(
         [*start, rescale(0, 16, 64), End()],
         "op 3 elementwise (vector) writes sram[0x10..0x50) over sram[0x0..0x40), which it reads",
     )
 
 
 def test_semaphore_rules():
-    refused([Signal(DMA0, 16), End()], "op 0 signal semaphore 16 (dma0): the machine has semaphores 0..15 (sync.semaphores=16)")
-    refused(
+    assert_refused(
+        [Signal(DMA0, 16), End()], "op 0 signal semaphore 16 (dma0): the machine has semaphores 0..15 (sync.semaphores=16)"
+    )
+    assert_refused(
         [Signal(DMA0, 0), Signal(DMA1, 0), Wait(MAC, 0), Wait(MAC, 0), End()],
         "op 1 signal semaphore 0 (dma1): the semaphore is signalled on dma0 too (op 0), so which Wait takes which Signal depends "
         "on timing; use a semaphore for each pair of engines",
     )
-    refused(
+    assert_refused(
         [Signal(DMA0, 0), Signal(DMA0, 0), Wait(MAC, 0), Wait(VECTOR, 0), End()],
         "op 3 wait semaphore 0 (vector): the semaphore is waited for on mac too (op 2), so which Wait takes which Signal depends "
         "on timing; use a semaphore for each pair of engines",
     )
-    refused(
+    assert_refused(
         [Signal(DMA0, 0), Signal(DMA0, 0), Wait(MAC, 0), End()],
         "op 1 signal semaphore 0 (dma0): the semaphore is signalled 2 times and waited for 1 times; it must end at 0, the next "
         "run starts from it",
     )
-    refused([make(Signal, engine=4), End()], "op 0 signal: names engine or channel 4; the machine has mac, vector, dma0, dma1")
-    refused([load(0, 0, 8, 2), End()], "op 0 copy: names engine or channel 2; the machine has mac, vector, dma0, dma1")
-    refused([End(), Signal(DMA0, 0)], "op 0 end: 1 operations follow it; end must be the last")
+    assert_refused(
+        [make(Signal, engine=4), End()], "op 0 signal: names engine or channel 4; the machine has mac, vector, dma0, dma1"
+    )
+    assert_refused([load(0, 0, 8, 2), End()], "op 0 copy: names engine or channel 2; the machine has mac, vector, dma0, dma1")
+    assert_refused([End(), Signal(DMA0, 0)], "op 0 end: 1 operations follow it; end must be the last")
 
 
 def test_semaphore_counts_stay_below_their_limit():
     chip = small_chip(sync={"semaphores": 4, "max_count": 2})
     three = [Signal(DMA0, 0)] * 3 + [Wait(MAC, 0)] * 3
-    refused(
+    assert_refused(
         [*three, End()],
         "op 2 signal semaphore 0 (dma0): the count may reach 3, above sync.max_count=2; nothing orders this Signal after Wait "
         "number 1 of the semaphore",
@@ -297,7 +301,7 @@ LOOKUP = {"height": 1, "width": 1, "channels": 1}
     ],
 )
 def test_what_the_machine_cannot_do(changes, op, message):
-    refused([op, End()], message, small_chip(**changes))
+    assert_refused([op, End()], message, small_chip(**changes))
 
 
 def test_accumulators_of_another_shape():
@@ -306,18 +310,18 @@ def test_accumulators_of_another_shape():
     start = [load(0, 0, 256), Signal(DMA0, 0), Wait(MAC, 0), make(Convolution, **fields)]
     check([*start, make(Convolution, **fields, accumulate=1), End()])
     other = fields | {"output_channels": 2, "accumulate": 1}
-    refused(
+    assert_refused(
         [*start, make(Convolution, **other), End()],
         "op 4 convolution (mac): accumulate=1 with output shape 2x2x2, but the accumulators hold 2x2x4",
     )
-    refused(
+    assert_refused(
         [*start, make(Convolution, **fields, accumulate=1, dataflow=1), End()],
         "op 4 convolution (mac): accumulate=1 with dataflow=1, but the accumulators hold sums of dataflow=0",
         small_chip(engines__mac__more_dataflows=("ws",)),
     )
     output = {"output_address": 512, "output_row_stride": 8, "output_column_stride": 4}
     emitted = make(Convolution, **(fields | {"emit": 1, "parameter_address": 128} | output))
-    refused(
+    assert_refused(
         [*start, emitted, make(Convolution, **fields, accumulate=1), End()],
         "op 5 convolution (mac): accumulate=1, but the operation before it on the array left no sums",
     )
@@ -342,10 +346,10 @@ def test_images_and_lengths():
         simulate(CHIP, [End()], [1, 1], np.zeros(8, np.uint8), [])
     with pytest.raises(ProgramError, match=re.escape("dram image is int8[8]; must be uint8")):
         simulate(CHIP, [End()], None, np.zeros(8, np.int8), [])
-    whole = CHIP.dram.size
-    simulate(CHIP, [End()], None, np.zeros(whole, np.uint8), [])
-    with pytest.raises(ProgramError, match=f"must be uint8 of at most {whole} bytes"):
-        simulate(CHIP, [End()], None, np.zeros(whole + 1, np.uint8), [])
+    dram_bytes = CHIP.dram.size
+    simulate(CHIP, [End()], None, np.zeros(dram_bytes, np.uint8), [])
+    with pytest.raises(ProgramError, match=f"must be uint8 of at most {dram_bytes} bytes"):
+        simulate(CHIP, [End()], None, np.zeros(dram_bytes + 1, np.uint8), [])
 
 
 def random_access(rng: np.random.Generator) -> Access:
@@ -358,7 +362,7 @@ def random_access(rng: np.random.Generator) -> Access:
     return Access(Space.SRAM, int(address), tuple(counts.tolist()), strides, inner_bytes, False)
 
 
-def touched(access: Access) -> list[int]:
+def list_bytes(access: Access) -> list[int]:
     starts = [access.address]
     for n, stride in zip(access.counts, access.strides):
         starts = [s + i * stride for s in starts for i in range(n)]
@@ -367,22 +371,22 @@ def touched(access: Access) -> list[int]:
 
 def test_overlap_is_exact():
     rng = np.random.default_rng(0)
-    found = 0
+    overlap_count = 0
     for _ in range(4000):
         a, b = random_access(rng), random_access(rng)
-        expected = bool(set(touched(a)) & set(touched(b)))
+        expected = bool(set(list_bytes(a)) & set(list_bytes(b)))
         assert overlap(a, b) == expected, (a, b)
-        found += expected
+        overlap_count += expected
         if not overlaps_itself(a):
-            assert len(touched(a)) == len(set(touched(a))), a
-    assert 1500 < found < 3500
+            assert len(list_bytes(a)) == len(set(list_bytes(a))), a
+    assert 1500 < overlap_count < 3500
 
 
 def test_overlap_of_many_parts_is_exact():
     longer = Access(Space.SRAM, 500, (200,), (14,), 1, False)
     starts = range(0, 1000, 7)
     others = [Access(Space.SRAM, start, (9, 250), (42, 6), 1, False) for start in starts]
-    expected = [bool(set(touched(longer)) & set(touched(other))) for other in others]
+    expected = [bool(set(list_bytes(longer)) & set(list_bytes(other))) for other in others]
     assert [overlap(longer, other) for other in others] == expected
     assert [overlap(other, longer) for other in others] == expected
     assert sum(expected) == len(starts) // 2 + 1

@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 from simulator.decode_constants import ConstantDecoder
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.ops.elementwise.integer import IntegerBinary
 
 X = "float[1,4,6,6]"
@@ -20,7 +20,7 @@ SUMS = f"({X} x, {X} z) => ({X} y) {{ a = Add(x, z) b = Sub(a, z) c = Conv(b, w)
 FIELDS = ("rounding", "zero_point", "low", "high", "wrap", "kind")
 
 
-@pytest.mark.parametrize("machine", shipped_names())
+@pytest.mark.parametrize("machine", list_shipped_names())
 def test_operands_are_scaled_as_the_machine_scales_them(machine: str, tmp_path: Path) -> None:
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> g {SUMS}')
     weights = np.random.default_rng(0).normal(size=(4, 4, 1, 1)).astype(np.float32)
@@ -28,13 +28,13 @@ def test_operands_are_scaled_as_the_machine_scales_them(machine: str, tmp_path: 
     onnx.save(proto, tmp_path / "sums.onnx")
     container = container_from_bytes(build(tmp_path / "sums.onnx", BuildOptions(machine)).data, "sums")
     chip = ConstantDecoder(container.machine.chip)
-    found = []
+    requant_by_key = []
     for op in (node.op for node in container.graph.nodes):
         if isinstance(op, IntegerBinary):
-            found += [(op.kind, op.a_requant), (op.kind, op.b_requant)]
+            requant_by_key += [(op.kind, op.a_requant), (op.kind, op.b_requant)]
         elif (residual := getattr(op, "residual", None)) is not None:
-            found += [("add", residual.q_requant), ("add", residual.r_requant)]
-    for key, requant in found:
+            requant_by_key += [("add", residual.q_requant), ("add", residual.r_requant)]
+    for key, requant in requant_by_key:
         machines = chip.inner_requant(key, int(requant.multiplier[0]), int(requant.shift[0]))
         assert [getattr(requant, f) for f in FIELDS] == [getattr(machines, f) for f in FIELDS]
-    assert len(found) == 6
+    assert len(requant_by_key) == 6

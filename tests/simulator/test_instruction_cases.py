@@ -16,7 +16,7 @@ from tests.instructions import cases_of
 from tests.machine_variants import with_keys
 from toolchain.cli.hw import app
 from toolchain.errors import InternalError
-from toolchain.hw import shipped_names
+from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, decode, load_machine
 from toolchain.machine import Copy
 from toolchain.machine.registry import OPERATIONS
@@ -49,15 +49,15 @@ def plain(case: InstructionCase, machine: Machine) -> dict[str, np.ndarray]:
     """Memories after the case, its operations one after another in plain Python."""
     runs = PlainMachine(machine.chip, b"")
     for code, space in enumerate(machine.chip.spaces):
-        held = case.memory.get(space.name)
-        if held is None:
+        case_memory = case.memory.get(space.name)
+        if case_memory is None:
             continue
-        far = int(held.ranges[0, 0]) if code == 0 else 0
-        end = int(held.ranges.sum(1).max())
+        far = int(case_memory.ranges[0, 0]) if code == 0 else 0
+        end = int(case_memory.ranges.sum(1).max())
         runs.memory[code] = bytearray(end - far if code == 0 else space.memory.size)
         at = 0
-        for address, size in held.ranges.tolist():
-            runs.memory[code][address - far : address - far + size] = held.before[at : at + size].tobytes()
+        for address, size in case_memory.ranges.tolist():
+            runs.memory[code][address - far : address - far + size] = case_memory.before[at : at + size].tobytes()
             at += size
     for op in case.ops:
         step = getattr(runs, f"run_{op.NAME}", None)
@@ -88,7 +88,7 @@ def test_memories_afterwards_are_those_of_plain_loops(name: str) -> None:
     assert unlike_plain(cases_of(name), load_machine(name)) == []
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ws8_pow2")) for n in shipped_names()])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ws8_pow2")) for n in list_shipped_names()])
 def test_programs_of_cases_are_what_their_words_say(name: str) -> None:
     machine, far = load_machine(name), 0
     for case in cases_of(name):
@@ -136,29 +136,31 @@ def test_other_dataflows_modes_and_units_have_the_same_codes() -> None:
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_is_left_out_is_what_the_machine_lacks(name: str) -> None:
     machine = load_machine(name)
-    made = {f"{c.operation}.{c.name}" for c in cases_of(name)}
+    case_names = {f"{c.operation}.{c.name}" for c in cases_of(name)}
     plans = [(n, plan.operation) for n, plan in machine.isa.plans.items()]
     drawn = {f"{n}.{case}" for n, operation in plans for case, _ in load_draws()[operation](operation, machine.chip)}
     granules = {case for case in drawn if case.endswith("in_granules")}
-    assert drawn - made - granules == LEFT_OUT[name] and not made & granules
-    assert {case.partition(".")[0] for case in made} == {*machine.isa.plans}
+    assert drawn - case_names - granules == LEFT_OUT[name] and not case_names & granules
+    assert {case.partition(".")[0] for case in case_names} == {*machine.isa.plans}
 
 
 def test_every_operation_has_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {*load_draws()} == {*OPERATIONS.values()}
-    known = {operation: cases for operation, cases in load_draws().items() if operation is not Copy}
-    monkeypatch.setattr("toolchain.vectors.draw_cases.load_draws", lambda: known)
+    draws = {operation: cases for operation, cases in load_draws().items() if operation is not Copy}
+    monkeypatch.setattr("toolchain.vectors.draw_cases.load_draws", lambda: draws)
     with pytest.raises(InternalError, match=r"^no file of toolchain.vectors.draws draws the operation copy$"):
         list(instruction_cases(load_machine("edge16")))
 
 
 def test_fields_take_their_ends() -> None:
-    """Of ws8_pow2, but for sizes that no memory holds: the smallest and the largest value of each field."""
-    machine, seen = load_machine("ws8_pow2"), {}
+    """The machine is ws8_pow2. Except for sizes that no memory holds, the smallest and the largest value of each
+    field occur.
+    """
+    machine, values_by_field = load_machine("ws8_pow2"), {}
     for case in cases_of("ws8_pow2"):
         for op in decode(case.words, machine.isa).ops:
             for name in op.parameters():
-                seen.setdefault((op.NAME, name), set()).add(int(getattr(op, name)))
+                values_by_field.setdefault((op.NAME, name), set()).add(int(getattr(op, name)))
     ends = (
         "kernel",
         "dilation",
@@ -179,10 +181,10 @@ def test_fields_take_their_ends() -> None:
         for slot in plan.slots:
             need = plan.operation.need(slot.name, machine.chip)
             if any(end in slot.name for end in ends) and "multiplier" not in slot.name:
-                assert {need.low, need.high} <= seen[operation, slot.name], (operation, slot.name)
+                assert {need.low, need.high} <= values_by_field[operation, slot.name], (operation, slot.name)
                 checked += 1
             elif "address" in slot.name and slot.name != "parameter_address":
-                assert max(seen[operation, slot.name]) >= need.high * 0.99, (operation, slot.name)
+                assert max(values_by_field[operation, slot.name]) >= need.high * 0.99, (operation, slot.name)
     assert checked > 50
 
 
@@ -195,30 +197,30 @@ def test_the_files_hold_the_cases(tmp_path: Path) -> None:
     for case in cases:
         stem = f"{case.operation}.{case.name}"
         read = again[stem]
-        assert (read.words, read.said["cycles"], {*read.memory}) == (case.words, case.cycles, {*case.memory})
+        assert (read.words, read.metadata["cycles"], {*read.memory}) == (case.words, case.cycles, {*case.memory})
         assert np.array_equal(read.start, case.start) and np.array_equal(read.end, case.end)
         lines = (tmp_path / "kit" / f"{stem}.words.hex").read_text().split("\n")
         assert lines[0] == f"// {case.cycles} cycles" and lines[-1] == ""
         assert b"".join(int(line, 16).to_bytes(4, "little") for line in lines[1:-1]) == case.words
-        for name, held in case.memory.items():
-            for when, values in (("before", held.before), ("after", held.after)):
+        for name, case_memory in case.memory.items():
+            for when, values in (("before", case_memory.before), ("after", case_memory.after)):
                 assert np.array_equal(getattr(read.memory[name], when), values)
-                found = readmemh((tmp_path / "kit" / f"{stem}.{name}.{when}.hex").read_text())
-                places = np.concatenate([np.arange(a, a + n) for a, n in held.ranges.tolist()])
-                assert found == dict(zip(places.tolist(), values.tolist()))
+                memory_words = readmemh((tmp_path / "kit" / f"{stem}.{name}.{when}.hex").read_text())
+                places = np.concatenate([np.arange(a, a + n) for a, n in case_memory.ranges.tolist()])
+                assert memory_words == dict(zip(places.tolist(), values.tolist()))
 
 
 def readmemh(text: str) -> dict[int, int]:
     """IEEE 1800, 21.4: numbers between white space, `@` and an address from which on they lie."""
-    found: dict[int, int] = {}
+    byte_by_address: dict[int, int] = {}
     at = 0
     for word in text.split():
         if word.startswith("@"):
             at = int(word[1:], 16)
         else:
-            found[at] = int(word, 16)
+            byte_by_address[at] = int(word, 16)
             at += 1
-    return found
+    return byte_by_address
 
 
 @pytest.mark.parametrize(

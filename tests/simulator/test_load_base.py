@@ -62,8 +62,8 @@ def copy(source: int, target: int, size: int = ROW, load: bool = True, channel: 
 
 
 def load(limit: int = ROWS - 1, address: int = INDEX, word_bytes: int = 4, **more: Any) -> LoadBase:
-    found = LoadBase(0, 1, 0, TABLE, ROW, limit, Space.DRAM, address, word_bytes)
-    return replace(found, **more)
+    instruction = LoadBase(0, 1, 0, TABLE, ROW, limit, Space.DRAM, address, word_bytes)
+    return replace(instruction, **more)
 
 
 def with_index(value: int, word_bytes: int = 4, address: int = INDEX) -> np.ndarray:
@@ -82,14 +82,14 @@ def test_a_listing_in_which_an_index_in_memory_chooses_a_row(index: int):
     listing = GATHER.replace("edge16_descriptors", machine.isa.name)
     program = assemble(listing, machine.isa)
     assert assemble(disassemble(program, machine.isa), machine.isa) == program
-    found = decode(program, machine.isa)
+    decoded = decode(program, machine.isa)
     row = min(max(index, 0), ROWS - 1)
     parts = [
         DramRange(DramRangeKind.INPUT, "table and index", 0, RESULT),
         DramRange(DramRangeKind.OUTPUT, "row", RESULT, RESULT + ROW),
     ]
     image = with_index(index)
-    after = simulate(machine.chip, found.ops, found.words, image, (), parts=parts).dram
+    after = simulate(machine.chip, decoded.ops, decoded.words, image, (), parts=parts).dram
     first = TABLE + ROW * row
     assert (after[RESULT : RESULT + ROW] == image[first : first + ROW]).all()
     after[RESULT : RESULT + ROW] = image[RESULT : RESULT + ROW]
@@ -253,14 +253,14 @@ def test_what_waits_for_a_signal_behind_a_load_comes_after_it():
 
 
 def test_the_front_end_waits_for_it():
-    """Without the load both channels would start at once."""
+    """Both channels would start at once if there were no load."""
     other, word_cycles = copy(RESULT, 512, channel=1), CHIP.isa.word_cycles
     free = run([copy(0, 0), other])
     assert free.start[1] == 2 * word_cycles < free.end[0]
-    held = run([load(), other])
-    assert held.start[0] == word_cycles and held.end[0] > CHIP.dram.latency_cycles
-    assert held.start[1] == held.end[0] > 2 * word_cycles
-    assert held.traffic["dram"].read_bytes == 4 + ROW
+    result = run([load(), other])
+    assert result.start[0] == word_cycles and result.end[0] > CHIP.dram.latency_cycles
+    assert result.start[1] == result.end[0] > 2 * word_cycles
+    assert result.traffic["dram"].read_bytes == 4 + ROW
 
 
 def test_in_a_repeat_each_iteration_reads_its_own():
@@ -269,15 +269,15 @@ def test_in_a_repeat_each_iteration_reads_its_own():
     image[INDEX : INDEX + 12] = np.frombuffer(np.array(picks, "<i4").tobytes(), np.uint8)
     body = [load(address_base=2), copy(0, 0, bases=(1, 0)), copy(0, RESULT, load=False, bases=(0, 3))]
     steps = [SetBase(2, 2, 4), SetBase(3, 3, ROW)]
-    found = run([Repeat(3), *body, *steps, RepeatEnd()], image)
-    rows, table = found.dram[RESULT : RESULT + 3 * ROW].reshape(3, ROW), image[TABLE : TABLE + ROWS * ROW].reshape(ROWS, ROW)
+    result = run([Repeat(3), *body, *steps, RepeatEnd()], image)
+    rows, table = result.dram[RESULT : RESULT + 3 * ROW].reshape(3, ROW), image[TABLE : TABLE + ROWS * ROW].reshape(ROWS, ROW)
     assert (rows == table[picks]).all()
-    assert [found.flow.name(i) for i in (0, 3)] == ["op 1, iteration 1 of 3", "op 1, iteration 2 of 3"]
+    assert [result.flow.name(i) for i in (0, 3)] == ["op 1, iteration 1 of 3", "op 1, iteration 2 of 3"]
 
 
 def test_memory_behind_an_operation_stops_there():
-    found = run([load(), copy(0, 0, bases=(1, 0)), Fill(0, Space.SRAM, 0, 4, 1, 1, 1, 0, 0, 0, 1)], with_index(2), until=1)
-    assert (found.memory["sram"][:ROW] == IMAGE[TABLE + 2 * ROW : TABLE + 3 * ROW]).all()
+    result = run([load(), copy(0, 0, bases=(1, 0)), Fill(0, Space.SRAM, 0, 4, 1, 1, 1, 0, 0, 0, 1)], with_index(2), until=1)
+    assert (result.memory["sram"][:ROW] == IMAGE[TABLE + 2 * ROW : TABLE + 3 * ROW]).all()
 
 
 class Plain:
@@ -343,6 +343,6 @@ def test_random_programs_do_what_a_plain_machine_does(seed: int):
     ops += [SetBase(3, 0, 0), Repeat(rng.randrange(1, 4)), *body, SetBase(3, 3, rng.randrange(16)), RepeatEnd()]
     plain = Plain(image)
     plain.do(ops)
-    found = simulate(CHIP, [*ops, End()], None, image, [(0, SIZE)])
-    assert (found.dram == plain.memory[Space.DRAM]).all()
-    assert (found.memory["sram"] == plain.memory[Space.SRAM]).all()
+    result = simulate(CHIP, [*ops, End()], None, image, [(0, SIZE)])
+    assert (result.dram == plain.memory[Space.DRAM]).all()
+    assert (result.memory["sram"] == plain.memory[Space.SRAM]).all()

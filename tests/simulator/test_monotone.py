@@ -1,5 +1,6 @@
-"""More of a thing never makes a program slower: random programs on random machines, and on those with one figure multiplied.
+"""Test that more of a resource never makes a program slower.
 
+There are random programs on random machines, and on those with one figure multiplied.
 `MONOTONE_PROGRAMS=1000 pytest tests/simulator/test_monotone.py` runs as many programs (100 otherwise).
 """
 
@@ -53,7 +54,7 @@ def random_machine(rng: np.random.Generator) -> Keys:
 
 
 def faster(keys: Keys, factor: int) -> dict[str, Keys]:
-    """Each figure that is more, or less of what delays, by its path."""
+    """Return by path each figure that is larger, or smaller where it is a delay."""
     more = {
         key: {key: value * factor}
         for key, value in keys.items()
@@ -78,8 +79,8 @@ def faster(keys: Keys, factor: int) -> dict[str, Keys]:
     }
 
 
-def work(rng: np.random.Generator, engine: int) -> MachineOp:
-    """Of a random size."""
+def make_operation(rng: np.random.Generator, engine: int) -> MachineOp:
+    """Make an operation of a random size."""
     size, address = 16 * int(rng.integers(1, 40)), 16 * int(rng.integers(0, 256))
     if engine == MAC:
         rows, inner, columns = (int(n) for n in rng.integers(1, 24, 3))
@@ -90,20 +91,22 @@ def work(rng: np.random.Generator, engine: int) -> MachineOp:
 
 
 def random_program(rng: np.random.Generator) -> list[MachineOp]:
-    """On all engines, with matched semaphores; some Waits stand before their Signals. Hazards and deadlocks are likely."""
+    """Make a program on all engines, with matched semaphores. Some Waits stand before their Signals; hazards and
+    deadlocks are likely.
+    """
     ops: list[MachineOp] = []
     pending: list[tuple[int, int]] = []
     early = rng.random() < 0.4
     for _ in range(int(rng.integers(5, 70))):
         choice = int(rng.integers(0, 6))
         if choice < 4:
-            ops.append(work(rng, ENGINES[choice]))
+            ops.append(make_operation(rng, ENGINES[choice]))
         elif choice == 4:
             semaphore = int(rng.integers(len(PAIRS)))
             source, target = PAIRS[semaphore]
             if early and rng.random() < 0.3 and all(semaphore != s for s, _ in pending):
-                behind = [work(rng, target) for _ in range(int(rng.integers(0, 4)))]
-                ops += [Wait(target, semaphore), *behind, Signal(source, semaphore)]
+                waiting_ops = [make_operation(rng, target) for _ in range(int(rng.integers(0, 4)))]
+                ops += [Wait(target, semaphore), *waiting_ops, Signal(source, semaphore)]
             else:
                 ops.append(Signal(source, semaphore))
                 pending.append((semaphore, target))

@@ -35,8 +35,8 @@ LATENCIES = {10: 9_965, 32: 9_987, 100: 10_055}  # of 2x3x32 by the latency of D
 NEAR = 0.01  # of the cycles
 
 
-def run(layer: HardwareLayer, chip: Chip = MACHINE.chip, **turns: int) -> Simulation:
-    ops = program(layer, chip, **turns)
+def run(layer: HardwareLayer, chip: Chip = MACHINE.chip, **options: int) -> Simulation:
+    ops = program(layer, chip, **options)
     words = decode(encode(ops, MACHINE.isa), MACHINE.isa).words
     features, weights, _, results = layer.parts
     parts = [
@@ -51,7 +51,7 @@ def run(layer: HardwareLayer, chip: Chip = MACHINE.chip, **turns: int) -> Simula
 def test_a_hardware_layer_takes_the_cycles_of_the_rtl(name: str) -> None:
     layer, cycles = RTL[name]
     ran = run(layer)
-    np.testing.assert_array_equal(ran.dram[layer.parts[3] : layer.dram_bytes].view(np.int8), layer.expected())
+    np.testing.assert_array_equal(ran.dram[layer.parts[3] : layer.dram_bytes].view(np.int8), layer.compute_expected())
     assert ran.cycles == pytest.approx(cycles, rel=NEAR)
 
 
@@ -75,21 +75,21 @@ def test_latency_of_memory_is_paid_once_as_in_the_rtl() -> None:
 
 
 def test_answers_have_room_for_so_many_bytes() -> None:
-    """With 300 cycles of latency the RTL waits for room; here features and weights have such a buffer each."""
+    """The RTL waits for room with 300 cycles of latency; here features and weights have such a buffer each."""
     layer, _ = RTL["2x3x32"]
     chip = with_dram(latency_cycles=300)
     assert run(layer, chip).cycles == pytest.approx(11_743, rel=0.05)
     assert run(layer, idealize_terms(chip, ["outstanding"])).cycles < 0.9 * 11_743
 
 
-def saved(layer: HardwareLayer, path: Path) -> Path:
+def save_model(layer: HardwareLayer, path: Path) -> Path:
     _, weights, biases = layer.values
-    (top, left), (down, across) = (tuple(n // 2 for n in layer.pads), layer.pads)
+    (top, left_pad), (down, across) = (tuple(n // 2 for n in layer.pads), layer.pads)
     node = helper.make_node(
         "Conv",
         ["x", "w", "b"],
         ["y"],
-        pads=[top, left, down - top, across - left],
+        pads=[top, left_pad, down - top, across - left_pad],
         strides=layer.stride,
         dilations=layer.dilation,
     )
@@ -105,7 +105,7 @@ def saved(layer: HardwareLayer, path: Path) -> Path:
 @pytest.mark.parametrize("name", RTL)
 def test_a_planned_layer_takes_no_more(name: str, tmp_path: Path) -> None:
     layer, cycles = RTL[name]
-    assert build(saved(layer, tmp_path / "layer.onnx"), BuildOptions(MACHINE)).figures["cycles"] <= cycles
+    assert build(save_model(layer, tmp_path / "layer.onnx"), BuildOptions(MACHINE)).figures["cycles"] <= cycles
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ from plain_machine import run_plain
 from random_operations import Draw
 
 from simulator import simulate
-from toolchain.hw import load_chip, shipped_names
+from toolchain.hw import list_shipped_names, load_chip
 from toolchain.hw.chip import Chip
 from toolchain.machine import Convolution, MatrixProduct, find_unsupported
 
@@ -117,9 +117,11 @@ def in_sram(chip: Chip) -> Chip:
     return Chip.model_validate_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_names())
 def test_shipped_machines(name):
-    """Their own numerics, with whatever operations they have; those of buffers beside the sram with all in the sram."""
+    """The machines have their own numerics and their operations; those with buffers beside the sram run with
+    everything in the sram.
+    """
     machine, ran = in_sram(load_chip(name)), 0
     for kind in KINDS:
         for seed in range(4):

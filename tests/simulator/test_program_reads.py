@@ -24,10 +24,10 @@ def chip(memory: str, **keys: Any) -> Chip:
     return small_chip(isa__word_cycles=1.0, isa__program_memory=memory, **keys)
 
 
-def served(found: Simulation, port: int) -> list[int]:
+def list_port_cycles(result: Simulation, port: int) -> list[int]:
     """Cycles of the port, service by service."""
-    assert found.times is not None and found.times.record is not None
-    rows = np.array(found.times.record.served).reshape(-1, 4)
+    assert result.times is not None and result.times.record is not None
+    rows = np.array(result.times.record.served).reshape(-1, 4)
     return [int(last - first) for _, at, first, last in rows if at == port]
 
 
@@ -41,12 +41,12 @@ def test_words_take_no_less_than_their_memory_gives() -> None:
 
 
 def test_words_of_operations_that_the_port_does_not_serve_go_with_the_next() -> None:
-    """Of 5, 2, 1, 4 and 1 words: 7 with the first load, 5 and what is behind it with the second."""
+    """The words are 5, 2, 1, 4 and 1: 7 go with the first load, 5 and those after it with the second."""
     ops = [rescale(0, 0x1000, 16), load(0, 0, 80), rescale(0, 0x1000, 16), load(80, 80, 80), End()]
-    found = run(chip("dram"), ops, [5, 2, 1, 4, 1])
-    assert served(found, 0) == [(80 + 7 * 16) // 8, (80 + 6 * 16) // 8]
+    result = run(chip("dram"), ops, [5, 2, 1, 4, 1])
+    assert list_port_cycles(result, 0) == [(80 + 7 * 16) // 8, (80 + 6 * 16) // 8]
     shared = run(chip("dram", memories__dram__shared_ports=True), [*ops[:3], store(0, 0x100, 80), End()], [5, 2, 1, 4, 1])
-    assert served(shared, 0) == [(80 + 7 * 16) // 8, 10 + 6 * 2]
+    assert list_port_cycles(shared, 0) == [(80 + 7 * 16) // 8, 10 + 6 * 2]
 
 
 @pytest.mark.parametrize("memory", ["dram", "sram"])
@@ -55,8 +55,8 @@ def test_the_port_gives_data_and_program(memory: str) -> None:
     rates = {f"memories__{m}__{w}_bytes_per_cycle": 16.0 for m in ("dram", "sram") for w in ("read", "write")}
     ops = pipeline(7, 64)
     words = [3] * len(ops)
-    own, found = run(chip("own", **rates), ops, words), run(chip(memory, **rates), ops, words)
+    separate, charged = run(chip("own", **rates), ops, words), run(chip(memory, **rates), ops, words)
     port = {"dram": 0, "sram": 2}[memory]
-    assert (sum(served(found, port)) - sum(served(own, port))) * 16 == sum(words) * 16
-    assert found.traffic == own.traffic
-    assert found.cycles >= own.cycles
+    assert (sum(list_port_cycles(charged, port)) - sum(list_port_cycles(separate, port))) * 16 == sum(words) * 16
+    assert charged.traffic == separate.traffic
+    assert charged.cycles >= separate.cycles

@@ -61,12 +61,14 @@ def test_the_bytes_are_those_of_each_iteration():
 
 def test_a_block_gives_the_same_as_a_repeat():
     calls = [op for _ in range(7) for op in (*STEPS, Call(0))]
-    found = run([Signal(DMA1, 1), BlockBegin(0), *BODY, BlockEnd(), *calls, Wait(DMA0, 1), End()])
-    assert (found.dram == run(LOOP).dram).all()
+    result = run([Signal(DMA1, 1), BlockBegin(0), *BODY, BlockEnd(), *calls, Wait(DMA0, 1), End()])
+    assert (result.dram == run(LOOP).dram).all()
 
 
 def test_cycles_are_those_of_the_program_written_out():
-    """With its own words in front of each operation, and a front end that is faster where a buffer keeps the body."""
+    """The program has its own words in front of each operation, and a front end that is faster where a buffer keeps
+    the body.
+    """
     looped = run(LOOP)
     flow = dispatch_program(CHIP, LOOP)
     written_out = run([*flow], [*flow.words])
@@ -76,8 +78,8 @@ def test_cycles_are_those_of_the_program_written_out():
 
 
 def test_a_trace_says_operation_and_iteration():
-    found = run(LOOP)
-    events = chrome_trace(CHIP, found.flow, found)["traceEvents"]
+    result = run(LOOP)
+    events = chrome_trace(CHIP, result.flow, result)["traceEvents"]
     stores = [e["args"] for e in events if e.get("tid") == DMA1 + 1 and e.get("cat") == "copy"]
     assert [(a["op"], a["iterations"]) for a in stores] == [(6, [i]) for i in range(1, 9)]
 
@@ -105,5 +107,5 @@ def test_an_address_that_an_iteration_takes_outside_is_refused():
 
 
 def test_bytes_that_nothing_reads_are_those_of_an_iteration():
-    found = run([Repeat(3), LOAD, SetBase(1, 1, 64), RepeatEnd(), End()]).unread
-    assert [(u.index, u.bytes) for u in found] == [(0, 64), (1, 64), (2, 64)]
+    dead_stores = run([Repeat(3), LOAD, SetBase(1, 1, 64), RepeatEnd(), End()]).unread
+    assert [(u.index, u.bytes) for u in dead_stores] == [(0, 64), (1, 64), (2, 64)]

@@ -1,4 +1,4 @@
-"""What DMA channels pay for requests and for runs, and what several operations in flight hide."""
+"""Test the cost of requests and runs in DMA channels, and how several operations in flight hide it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def run(chip: Chip, ops: list[MachineOp]) -> Simulation:
 def channel(**keys: Any) -> Chip:
     """Issue 3 cycles, requests 5, latency 100; 16 bytes a cycle, which the memory gives."""
     rates = {f"memories__{name}__{way}_bytes_per_cycle": 16.0 for name in ("dram", "sram") for way in ("read", "write")}
-    own = {f"engines__dma__{key}": value for key, value in {"issue_cycles": 3, "request_cycles": 5, **keys}.items()}
-    return small_chip(memories__dram__latency_cycles=100, **rates, **own)
+    channel_keys = {f"engines__dma__{key}": value for key, value in {"issue_cycles": 3, "request_cycles": 5, **keys}.items()}
+    return small_chip(memories__dram__latency_cycles=100, **rates, **channel_keys)
 
 
 def test_one_load_by_hand() -> None:
     """Read by the front end in cycle 1, issue 3, request 5, latency 100, 160 bytes in 10 cycles and 4 for the one run."""
     chip = channel(run_cycles=4)
-    found = run(chip, [load(0, 0, 160), End()])
-    assert found.cycles == 1 + 3 + 5 + 100 + 14
-    causes = attribute_cycles(chip, found)
+    result = run(chip, [load(0, 0, 160), End()])
+    assert result.cycles == 1 + 3 + 5 + 100 + 14
+    causes = attribute_cycles(chip, result)
     assert causes is not None
-    spent = by_reason(chip, causes.totals()["dma0"][0])
-    assert spent == {"nothing": 1, "dispatch": 3, "requests": 5 + 4, "memory": {"dram": 100}, "useful": 10}
+    cycles_by_cause = by_reason(chip, causes.totals()["dma0"][0])
+    assert cycles_by_cause == {"nothing": 1, "dispatch": 3, "requests": 5 + 4, "memory": {"dram": 100}, "useful": 10}
 
 
 def rows(inner: int, count: int, source: int = 0, target: int = 0, **fields: int) -> Copy:
@@ -72,15 +72,17 @@ def test_what_is_read_has_room_for_so_many_bytes(room: int | str, cycles: int) -
     """160 bytes of a memory that answers after 100 cycles; 10 cycles to move them and 4 for the one run, if that is more."""
     chip = channel(run_cycles=4, in_flight_bytes=room)
     op = load(0, 0, 160)
-    found = demand(op, chip)
-    assert (found.compute_cycles, found.lost.request_cycles) == (cycles, cycles - 10)
+    op_demand = demand(op, chip)
+    assert (op_demand.compute_cycles, op_demand.lost.request_cycles) == (cycles, cycles - 10)
     assert demands([op, store(0, 0, 160)], chip).compute_cycles.tolist() == [cycles, 14]  # the SRAM answers at once
     assert run(chip, [op, End()]).cycles == 1 + 3 + 5 + 100 + cycles
 
 
 def test_latencies_of_two_in_flight_overlap() -> None:
-    """The second is issued when the first is, in cycle 4, asks in 7 and would have its bytes from 112 on; the first has the
-    channel until 119."""
+    """The second load is issued when the first is, in cycle 4, asks in 7 and would have its bytes from 112 on.
+
+    The first has the channel until 119.
+    """
     ops = [load(0, 0, 160), load(160, 160, 160), load(320, 320, 160), End()]
     one, two, three = (run(channel(run_cycles=0, outstanding=n), ops) for n in (1, 2, 3))
     assert one.end.tolist()[:3] == [119, 237, 355]  # each 3 + 5 + 100 + 10
@@ -93,10 +95,10 @@ def test_latencies_of_two_in_flight_overlap() -> None:
 def test_signals_come_behind_all_that_is_in_flight_and_waits_hold_up_what_is_behind_them() -> None:
     product = make(MatrixProduct, rows=4, inner=90, columns=8, emit=1, output_address=0x4000)
     ops = [load(0, 0, 160), Signal(DMA0, 0), Wait(MAC, 0), product, Signal(MAC, 1), Wait(DMA0, 1), load(160, 160, 160), End()]
-    found = run(channel(run_cycles=0, outstanding=8), ops)
-    assert found.end[1] == 119  # issued while the load is in flight
-    assert found.end[5] == found.end[4]
-    assert found.end[6] == found.end[4] + 3 + 5 + 100 + 10
+    result = run(channel(run_cycles=0, outstanding=8), ops)
+    assert result.end[1] == 119  # issued while the load is in flight
+    assert result.end[5] == result.end[4]
+    assert result.end[6] == result.end[4] + 3 + 5 + 100 + 10
 
 
 def test_a_load_of_what_is_being_stored_waits_for_it() -> None:
@@ -125,10 +127,10 @@ def test_every_cycle_has_a_cause_whatever_is_in_flight() -> None:
         keys["engines__dma__in_flight_bytes"] = "unlimited"
         chip = small_chip(**keys)
         try:
-            found = run(chip, ops)
+            result = run(chip, ops)
         except ProgramError:
             continue
-        laws(chip, found)
+        laws(chip, result)
         compared += 1
     assert compared > 40
 
@@ -148,5 +150,5 @@ def test_a_wait_of_a_channel_between_others() -> None:
     for i in range(6):
         a, b = (DMA0, DMA1) if i % 2 else (DMA1, DMA0)
         ops += [load(160 * i, 160 * i, 160, a - DMA0), Signal(a, i % 2), Wait(b, i % 2)]
-    found = run(channel(outstanding=4, run_cycles=1), [*ops, End()])
-    assert sorted(found.end[0::3].tolist()[:6]) == found.end[0::3].tolist()[:6]
+    result = run(channel(outstanding=4, run_cycles=1), [*ops, End()])
+    assert sorted(result.end[0::3].tolist()[:6]) == result.end[0::3].tolist()[:6]

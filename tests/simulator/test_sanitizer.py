@@ -1,4 +1,4 @@
-"""What a program must do with the bytes it is given: keep constants and inputs, write its outputs, read what it writes."""
+"""Test the duties of a program: keep constants and inputs, write its outputs, read the bytes it writes."""
 
 from __future__ import annotations
 
@@ -24,53 +24,58 @@ def part(kind: DramRangeKind, first: int, size_bytes: int, name: str = "") -> Dr
 X, Y = part(DramRangeKind.INPUT, INPUT, 256, "x"), part(DramRangeKind.OUTPUT, OUTPUT, 256, "y")
 
 
-def found(ops: list[MachineOp], parts: list[DramRange], written: tuple[int, int] = (0, 0)) -> tuple[DeadStore, ...]:
+def find_dead_stores(ops: list[MachineOp], parts: list[DramRange], written: tuple[int, int] = (0, 0)) -> tuple[DeadStore, ...]:
     return simulate(CHIP, ops, None, np.zeros(SIZE, np.uint8), [written], values=False, timing=False, parts=parts).unread
 
 
-def refused(ops: list[MachineOp], parts: list[DramRange], message: str) -> None:
+def assert_refused(ops: list[MachineOp], parts: list[DramRange], message: str) -> None:
     with pytest.raises(ProgramError) as fault:
-        found(ops, parts)
+        find_dead_stores(ops, parts)
     assert str(fault.value) == message
 
 
 def test_a_correct_program_is_not_accused():
-    assert found(pipeline(4), [X, Y]) == ()
+    assert find_dead_stores(pipeline(4), [X, Y]) == ()
 
 
 def test_every_byte_of_an_output_is_written():
-    refused(
+    assert_refused(
         pipeline(3),
         [X, Y],
         "output 'y' dram[0x4000..0x4100): 64 bytes of 256 are never written, the first at 0x40c0",
     )
-    refused([End()], [Y], "output 'y' dram[0x4000..0x4100): 256 bytes of 256 are never written, the first at 0x4000")
+    assert_refused([End()], [Y], "output 'y' dram[0x4000..0x4100): 256 bytes of 256 are never written, the first at 0x4000")
 
 
 def test_an_output_that_is_a_view_of_an_input_need_not_be_written():
-    assert found([End()], [X, part(DramRangeKind.OUTPUT, INPUT + 64, 128, "y")]) == ()
+    assert find_dead_stores([End()], [X, part(DramRangeKind.OUTPUT, INPUT + 64, 128, "y")]) == ()
 
 
 @pytest.mark.parametrize(("kind", "label"), [(DramRangeKind.CONSTANT, "constant"), (DramRangeKind.INPUT, "input 'x'")])
 def test_constants_and_inputs_are_not_overwritten(kind, label):
-    given = part(kind, 0x100, 64, "x" if kind is DramRangeKind.INPUT else "")
+    read_only_part = part(kind, 0x100, 64, "x" if kind is DramRangeKind.INPUT else "")
     ops = [load(0x100, 0, 64), store(0, 0x13F, 64), End()]
-    refused(
+    assert_refused(
         ops,
-        [given],
+        [read_only_part],
         f"op 1 copy (dma0) writes dram[0x13f..0x17f) over {label} dram[0x100..0x140): the program would be wrong the next time "
         "it runs on the same memory; give its results a place of their own",
     )
-    found([load(0x100, 0, 64), store(0, 0x140, 64), End()], [given])
+    find_dead_stores([load(0x100, 0, 64), store(0, 0x140, 64), End()], [read_only_part])
 
 
 def test_a_range_that_is_no_part_may_be_overwritten():
-    """As a tensor that lasts from run to run."""
-    assert found([load(0x100, 0, 64), store(0, 0x100, 64), End()], [part(DramRangeKind.OUTPUT, 0x100, 64)], (0x100, 0x140)) == ()
+    """A tensor that lasts from run to run is such a range."""
+    assert (
+        find_dead_stores(
+            [load(0x100, 0, 64), store(0, 0x100, 64), End()], [part(DramRangeKind.OUTPUT, 0x100, 64)], (0x100, 0x140)
+        )
+        == ()
+    )
 
 
 def test_strided_writes_between_constants_are_exact():
-    kept = [part(DramRangeKind.CONSTANT, 0x100 + 32 * i, 16) for i in range(4)]
+    constants = [part(DramRangeKind.CONSTANT, 0x100 + 32 * i, 16) for i in range(4)]
     strided = make(
         Copy,
         source_space=Space.SRAM,
@@ -80,11 +85,11 @@ def test_strided_writes_between_constants_are_exact():
         source_stride2=16,
         destination_stride2=32,
     )
-    loads = [load(p.first, 16 * i, 16) for i, p in enumerate(kept)]
-    found([*loads, strided, End()], kept)
+    loads = [load(p.first, 16 * i, 16) for i, p in enumerate(constants)]
+    find_dead_stores([*loads, strided, End()], constants)
     moved = make(Copy, **(vars_of(strided) | {"destination_address": 0x10F}))
     with pytest.raises(ProgramError, match=re.escape("over constant dram[0x100..0x110)")):
-        found([*loads, moved, End()], kept)
+        find_dead_stores([*loads, moved, End()], constants)
 
 
 def vars_of(op: MachineOp) -> dict[str, int]:
@@ -93,14 +98,14 @@ def vars_of(op: MachineOp) -> dict[str, int]:
 
 def test_bytes_that_are_overwritten_unread():
     ops = [load(0, 0, 64), load(64, 16, 32), store(0, OUTPUT, 64), End()]
-    assert found(ops, [X, part(DramRangeKind.OUTPUT, OUTPUT, 64)]) == (DeadStore(0, Space.SRAM, ((16, 48),)),)
+    assert find_dead_stores(ops, [X, part(DramRangeKind.OUTPUT, OUTPUT, 64)]) == (DeadStore(0, Space.SRAM, ((16, 48),)),)
 
 
 def test_bytes_left_unread_at_the_end():
     ops = [load(0, 0, 64), load(64, 64, 64), store(0, OUTPUT, 100), End()]
-    (left,) = found(ops, [X, part(DramRangeKind.OUTPUT, OUTPUT, 100)])
-    assert left == DeadStore(1, Space.SRAM, ((100, 128),))
-    assert left.text == "28 bytes of sram[0x64..0x80)"
+    (dead_store,) = find_dead_stores(ops, [X, part(DramRangeKind.OUTPUT, OUTPUT, 100)])
+    assert dead_store == DeadStore(1, Space.SRAM, ((100, 128),))
+    assert dead_store.text == "28 bytes of sram[0x64..0x80)"
 
 
 def test_holes_of_a_strided_read_are_unread():
@@ -113,19 +118,19 @@ def test_holes_of_a_strided_read_are_unread():
         source_stride2=16,
         destination_stride2=8,
     )
-    (left,) = found([load(0, 0, 64), strided, End()], [X, part(DramRangeKind.OUTPUT, OUTPUT, 32)])
-    assert left.ranges == ((8, 16), (24, 32), (40, 48), (56, 64))
+    (dead_store,) = find_dead_stores([load(0, 0, 64), strided, End()], [X, part(DramRangeKind.OUTPUT, OUTPUT, 32)])
+    assert dead_store.ranges == ((8, 16), (24, 32), (40, 48), (56, 64))
 
 
 def test_constants_that_nothing_reads():
-    kept = [part(DramRangeKind.CONSTANT, 0x200, 64), part(DramRangeKind.CONSTANT, 0x300, 16)]
+    constants = [part(DramRangeKind.CONSTANT, 0x200, 64), part(DramRangeKind.CONSTANT, 0x300, 16)]
     ops = [load(0x200, 0, 48), store(0, OUTPUT, 48), End()]
-    assert found(ops, [*kept, part(DramRangeKind.OUTPUT, OUTPUT, 48)]) == (
+    assert find_dead_stores(ops, [*constants, part(DramRangeKind.OUTPUT, OUTPUT, 48)]) == (
         DeadStore(-1, Space.DRAM, ((0x230, 0x240), (0x300, 0x310))),
     )
 
 
-def weighted(operation: type[MachineOp], parameter_address: int) -> list[MachineOp]:
+def load_weights(operation: type[MachineOp], parameter_address: int) -> list[MachineOp]:
     """One weight of 3 channels, 13 bytes of nothing, parameters: loaded at once."""
     channels = {"input_channels": 1, "output_channels": 3} if operation is Convolution else {"channels": 3}
     sizes = dict.fromkeys(("output_height", "output_width", "input_height", "input_width"), 1)
@@ -155,20 +160,20 @@ def weighted(operation: type[MachineOp], parameter_address: int) -> list[Machine
 
 @pytest.mark.parametrize("operation", [Convolution, Depthwise])
 def test_what_lies_between_weights_and_aligned_parameters_is_no_waste(operation):
-    def left(parameter_address: int) -> tuple[DeadStore, ...]:
+    def list_dead_stores(parameter_address: int) -> tuple[DeadStore, ...]:
         block = part(DramRangeKind.CONSTANT, 0x200, parameter_address + 48)
         inputs = 1 if operation is Convolution else 3
-        ops = [op if op != load(0, 128, 3) else load(0, 128, inputs) for op in weighted(operation, parameter_address)]
-        return found(ops, [block, X, part(DramRangeKind.OUTPUT, OUTPUT, 3)])
+        ops = [op if op != load(0, 128, 3) else load(0, 128, inputs) for op in load_weights(operation, parameter_address)]
+        return find_dead_stores(ops, [block, X, part(DramRangeKind.OUTPUT, OUTPUT, 3)])
 
-    assert left(16) == ()
-    assert left(32) == (DeadStore(0, Space.SRAM, ((3, 32),)),)
+    assert list_dead_stores(16) == ()
+    assert list_dead_stores(32) == (DeadStore(0, Space.SRAM, ((3, 32),)),)
 
 
 def test_a_constant_that_nothing_reads_is_none_of_that_wherever_it_lies():
-    """At the addresses that hold nothing in SRAM."""
-    given = [part(DramRangeKind.CONSTANT, 0x200, 64), part(DramRangeKind.INPUT, 0, 3), part(DramRangeKind.CONSTANT, 3, 13)]
-    assert found(weighted(Depthwise, 16), [*given, part(DramRangeKind.OUTPUT, OUTPUT, 3)]) == (
+    """The constant lies at the addresses that hold nothing in SRAM."""
+    parts = [part(DramRangeKind.CONSTANT, 0x200, 64), part(DramRangeKind.INPUT, 0, 3), part(DramRangeKind.CONSTANT, 3, 13)]
+    assert find_dead_stores(load_weights(Depthwise, 16), [*parts, part(DramRangeKind.OUTPUT, OUTPUT, 3)]) == (
         DeadStore(-1, Space.DRAM, ((3, 16),)),
     )
 
@@ -178,13 +183,13 @@ WAITS = [i for i, op in enumerate(pipeline(6)) if isinstance(op, Wait)]
 
 @pytest.mark.parametrize("wait", WAITS)
 def test_a_dropped_wait_is_reported_at_its_place_with_both_operations(wait):
-    """Not at the last Signal, which is one too many."""
+    """The report is not at the last Signal, which is one too many."""
     ops = pipeline(6)
     engine = ops[wait].engine  # type: ignore[attr-defined]
     rest = without(ops, wait)
     place = next(i for i, op in enumerate(rest) if i >= wait and not isinstance(op, Signal | Wait) and engine_of(op) == engine)
     with pytest.raises(ProgramError) as fault:
-        found(rest, [part(DramRangeKind.INPUT, INPUT, 384), part(DramRangeKind.OUTPUT, OUTPUT, 384)])
+        find_dead_stores(rest, [part(DramRangeKind.INPUT, INPUT, 384), part(DramRangeKind.OUTPUT, OUTPUT, 384)])
     named = [int(i) for i in re.findall(r"\bop (\d+)", str(fault.value))]
     assert place in named and len(named) == 2 and all(abs(i - place) < 20 for i in named), fault.value
     assert "nothing orders" in str(fault.value)
@@ -198,7 +203,7 @@ def test_a_read_before_an_unordered_write_names_the_write():
     """The reader's engine runs first in the order that is looked at."""
     ops = [Wait(DMA0, 0), load(0, 0, 64), store(0, OUTPUT, 64, 1), Signal(DMA1, 0), End()]
     with pytest.raises(ProgramError) as fault:
-        found(ops, [X])
+        find_dead_stores(ops, [X])
     assert str(fault.value) == (
         "op 2 copy (dma1) reads sram[0x0..0x40), but byte 0x0 was never written; op 1 copy (dma0) writes it and is not ordered "
         "before: it needs a Signal behind it, this a Wait"
@@ -208,7 +213,7 @@ def test_a_read_before_an_unordered_write_names_the_write():
 def test_a_wait_that_no_operation_needs_is_missed_at_the_last_signal():
     ops = [load(0, 0, 64), Signal(DMA0, 0), Signal(DMA0, 0), Wait(DMA1, 0), store(0, OUTPUT, 64, 1), End()]
     with pytest.raises(ProgramError, match=re.escape("op 2 signal semaphore 0 (dma0): the semaphore is signalled 2 times")):
-        found(ops, [X])
+        find_dead_stores(ops, [X])
 
 
 def test_a_dropped_signal_is_reported_at_its_place():
@@ -217,7 +222,7 @@ def test_a_dropped_signal_is_reported_at_its_place():
     waits = [i for i, op in enumerate(ops) if isinstance(op, Wait) and op.semaphore == 0]
     for signal, wait in zip(signals, waits):
         with pytest.raises(ProgramError, match=re.escape(f"op {wait - 1} wait semaphore 0 (vector) is the first without")):
-            found(without(ops, signal), [])
+            find_dead_stores(without(ops, signal), [])
 
 
 def test_rescale_in_place_reads_what_it_overwrites():
@@ -231,4 +236,4 @@ def test_rescale_in_place_reads_what_it_overwrites():
         store(0, OUTPUT, 64),
         End(),
     ]
-    assert found(ops, [part(DramRangeKind.INPUT, 0, 64, "x"), part(DramRangeKind.OUTPUT, OUTPUT, 64)]) == ()
+    assert find_dead_stores(ops, [part(DramRangeKind.INPUT, 0, 64, "x"), part(DramRangeKind.OUTPUT, OUTPUT, 64)]) == ()

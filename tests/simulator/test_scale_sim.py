@@ -15,7 +15,10 @@ from toolchain.machine import Convolution, Depthwise, MachineOp, demand
 
 
 def convolution(side: int, kernel: int, inputs: int, outputs: int) -> MachineOp:
-    """side: of the square output."""
+    """Make a convolution.
+
+    `side`: side of the square output.
+    """
     return make(Convolution, **_window(side, kernel), input_channels=inputs, output_channels=outputs)
 
 
@@ -91,7 +94,7 @@ TOTALS = [
     [pytest.param(net, size, flow, n, id=f"{net.__name__}-{size}-{flow}") for net, size, of in TOTALS for flow, n in of.items()],
 )
 def test_totals_of_scale_sim(network: Any, size: int, dataflow: str, cycles: int) -> None:
-    """It reports the index of each product's last cycle: one less a product."""
+    """SCALE-Sim reports the index of each product's last cycle: one less for each product."""
     shape = {"rows": size, "columns": size, "dataflow": dataflow, "depthwise": "column", "timing": "ideal"}
     chip = small_chip(**{f"engines__mac__{key}": value for key, value in shape.items()})
     assert sum(demand(op, chip).compute_cycles - 1 for op in network()) == cycles

@@ -76,7 +76,10 @@ def test_depthwise_modes():
 
 
 def test_an_operation_may_name_another_dataflow_and_mode():
-    """Of an array with several each costs what it costs where the array has it alone, one operation at a time and in columns."""
+    """Operations on an array with several modes cost the same as where the array has that mode alone.
+
+    This holds for one operation at a time and in columns.
+    """
     mac = array("os", more_dataflows=("is", "ws"), depthwise="diagonal", more_depthwise=("column",))
     alone = [array(flow) for flow in mac.dataflows]
     assert [product_cycles(mac, 49, 90, 40, Operands(1.0), dataflow=i) for i in range(3)] == [
@@ -120,10 +123,10 @@ def test_convolution_bytes():
     assert d.at(Space.SRAM).read_burst_bytes == 2 * 6 * 7 * 5 + 45 * 12 + 12 * 16
     assert d.at(Space.SRAM).write_burst_bytes == 4 * 5 * 12
     assert d.latency_cycles == 5
-    kept = replace(CONVOLUTION, emit=0)
-    there = demand(kept, chip).at(Space.SRAM)
-    asked = (there.read_burst_bytes, there.write_burst_bytes, demand(kept, chip).latency_cycles)
-    assert asked == (2 * 6 * 7 * 5 + 45 * 12, 0, 3)
+    silent = replace(CONVOLUTION, emit=0)
+    sram_demand = demand(silent, chip).at(Space.SRAM)
+    charges = (sram_demand.read_burst_bytes, sram_demand.write_burst_bytes, demand(silent, chip).latency_cycles)
+    assert charges == (2 * 6 * 7 * 5 + 45 * 12, 0, 3)
     fused = replace(CONVOLUTION, use_add=1, use_table=1)
     assert demand(fused, chip).at(Space.SRAM).read_burst_bytes == d.at(Space.SRAM).read_burst_bytes + 4 * 5 * 12 + 256
 
@@ -217,7 +220,7 @@ def test_signals_ask_for_nothing():
     assert demand(Signal(0, 0), small_chip()) == NOTHING
 
 
-def counted(address: int, inner: int, counts, strides, burst: int) -> int:
+def count_bytes(address: int, inner: int, counts, strides, burst: int) -> int:
     """Blocks touched by each run, run by run; runs that continue one another are one."""
     starts = [address]
     for n, stride in zip(counts, strides):
@@ -244,20 +247,23 @@ def test_bursts_equal_a_count_run_by_run():
             s1, s0 = s1 + inner, s0 + n[1] * inner + inner
         burst = int(rng.choice([1, 4, 16, 24, 64]))
         address = int(rng.integers(0, 200))
-        found = burst_bytes(address, inner, tuple(n), (s0, s1, s2), burst)
-        assert found == counted(address, inner, n, (s0, s1, s2), burst), (address, inner, n, (s0, s1, s2), burst)
+        byte_count = burst_bytes(address, inner, tuple(n), (s0, s1, s2), burst)
+        assert byte_count == count_bytes(address, inner, n, (s0, s1, s2), burst), (address, inner, n, (s0, s1, s2), burst)
 
 
 def test_a_matrix_is_turned_block_by_block():
-    """20 rows of 20 bytes, 64 apart, in blocks of 16: a row is read in pieces of 16 and 4, a column written in the same."""
+    """The matrix has 20 rows of 20 bytes, 64 apart, in blocks of 16.
+
+    A row is read in pieces of 16 and 4, a column written in the same.
+    """
     shape = {"inner_bytes": 20, "count2": 20, "source_stride2": 64, "destination_stride2": 64, "transpose": 1}
     chip = small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=16)
     for ends in ({"destination_space": Space.SRAM}, {"source_space": Space.SRAM}):
         op = make(Copy, **shape, **ends)
         d = demand(op, chip).at(Space.DRAM)
         assert (d.read_burst_bytes + d.write_burst_bytes, d.read_bytes + d.write_bytes) == (2 * 20 * 64, 400)
-        whole = demand(op, small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=20)).at(Space.DRAM)
-        assert whole.read_burst_bytes + whole.write_burst_bytes == 20 * 64
+        complete = demand(op, small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=20)).at(Space.DRAM)
+        assert complete.read_burst_bytes + complete.write_burst_bytes == 20 * 64
         single = demand(op, small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=1)).at(Space.DRAM)
         assert single.read_burst_bytes + single.write_burst_bytes == 400 * 64
         assert demand(op, chip).compute_cycles == 400 / 16
@@ -268,14 +274,14 @@ def test_turned_copies_beside_others_in_columns():
     shape = {"inner_bytes": 6, "count2": 9, "source_stride2": 10, "destination_stride2": 11, "count_outer": 3}
     strides = {"source_stride_outer": 100, "destination_stride_outer": 120}
     ops = [make(Copy, **shape, **strides, transpose=turn, source_address=at) for turn in (0, 1) for at in (0, 5, 16)]
-    for made in (ops, ops[:3], ops[3:]):
-        column = columns_of(made)
+    for group in (ops, ops[:3], ops[3:]):
+        column = columns_of(group)
         d, ranges = demand(column, chip), column.ranges(chip)
-        for i, op in enumerate(made):
+        for i, op in enumerate(group):
             alone = demand(op, chip)
-            assert [np.broadcast_to(v, len(made))[i] for v in d.at(Space.DRAM)] == list(alone.at(Space.DRAM)), op
-            assert [int(np.broadcast_to(a.end, len(made))[i]) for a in ranges] == [a.end for a in op.ranges(chip)]
-            assert [int(np.broadcast_to(a.bytes, len(made))[i]) for a in ranges] == [a.bytes for a in op.ranges(chip)]
+            assert [np.broadcast_to(v, len(group))[i] for v in d.at(Space.DRAM)] == list(alone.at(Space.DRAM)), op
+            assert [int(np.broadcast_to(a.end, len(group))[i]) for a in ranges] == [a.end for a in op.ranges(chip)]
+            assert [int(np.broadcast_to(a.bytes, len(group))[i]) for a in ranges] == [a.bytes for a in op.ranges(chip)]
 
 
 def test_products_one_after_another():
@@ -307,4 +313,4 @@ def test_a_dense_copy_is_one_run():
     chip = small_chip(memories__dram__burst_bytes=64, memories__sram__burst_bytes=4)
     d = demand(op, chip)
     assert (d.at(Space.DRAM).read_bytes, d.at(Space.DRAM).read_burst_bytes) == (240, 256)
-    assert d.at(Space.SRAM).write_burst_bytes == counted(0, 10, (2, 3, 4), (200, 60, 12), 4)
+    assert d.at(Space.SRAM).write_burst_bytes == count_bytes(0, 10, (2, 3, 4), (200, 60, 12), 4)

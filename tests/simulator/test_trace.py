@@ -1,4 +1,4 @@
-"""What a trace shows beside the operations: causes of idle cycles, arrows from signals to waits, what ports give."""
+"""Test the trace beside the operations: causes of idle cycles, arrows from signals to waits, bandwidth of ports."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ MACHINES = [
 Event = dict[str, Any]
 
 
-def traced(chip: Chip, ops: list[MachineOp]) -> tuple[Simulation, list[Event]]:
+def trace_program(chip: Chip, ops: list[MachineOp]) -> tuple[Simulation, list[Event]]:
     done = simulate(chip, ops, None, IMAGE, [(0, IMAGE.size)], values=False, check=False)
     return done, chrome_trace(chip, ops, done)["traceEvents"]
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[tuple[Chip, Simulation, list[Event]]]:
-    found, rng = [], np.random.default_rng(5)
+    traces, rng = [], np.random.default_rng(5)
     for case in range(24):
         chip = small_chip(**MACHINES[case % 3])
         try:
-            found.append((chip, *traced(chip, random_program(rng, 40) if case % 2 else pipeline(4, 128))))
+            traces.append((chip, *trace_program(chip, random_program(rng, 40) if case % 2 else pipeline(4, 128))))
         except ProgramError as deadlock:
             assert "deadlock" in str(deadlock)
-    assert len(found) > 15
-    return found
+    assert len(traces) > 15
+    return traces
 
 
 def slices(events: list[Event], idle: bool) -> list[Event]:
@@ -48,14 +48,14 @@ def slices(events: list[Event], idle: bool) -> list[Event]:
 def test_operations_and_gaps_are_all_cycles_of_each_unit(runs) -> None:
     for _, done, events in runs:
         for track in range(1, len(done.engines) + 1):
-            taken = np.zeros(done.cycles, int)
+            busy = np.zeros(done.cycles, int)
             for e in slices(events, False):
-                taken[e["ts"] : e["ts"] + e["dur"]] += e["tid"] == track
+                busy[e["ts"] : e["ts"] + e["dur"]] += e["tid"] == track
             idle = np.zeros(done.cycles, int)
             for e in slices(events, True):
                 idle[e["ts"] : e["ts"] + e["dur"]] += e["tid"] == track
-            assert taken.max() <= 1 and idle.max() <= 1
-            assert (taken + idle >= 1).all()
+            assert busy.max() <= 1 and idle.max() <= 1
+            assert (busy + idle >= 1).all()
 
 
 def test_cycles_of_an_operation_by_cause_are_those_that_it_takes(runs) -> None:
@@ -66,10 +66,12 @@ def test_cycles_of_an_operation_by_cause_are_those_that_it_takes(runs) -> None:
 
 
 def test_idle_slices_say_their_cause() -> None:
-    """Behind one word: 30 of latency, 50 of bandwidth, 50 in which the channel moves; 12 of its own."""
+    """One word of dispatch precedes 30 cycles of latency, 50 of bandwidth, 50 in which the channel moves; 12 of its
+    own.
+    """
     chip = small_chip(memories__dram__latency_cycles=30)
     ops = [load(0, 0, 800), Signal(DMA0, 0), Wait(VECTOR, 0), rescale(0, 0x1000, 64), End()]
-    _, events = traced(chip, ops)
+    _, events = trace_program(chip, ops)
     idle = [(e["name"], e["dur"], e["args"]) for e in slices(events, True) if e["tid"] == VECTOR + 1]
     wait = {"op": 2, "operation": "wait"}
     assert idle == [
@@ -134,7 +136,7 @@ def test_port_counters_are_the_bytes_that_memories_are_charged(runs) -> None:
 
 def test_times_of_others_have_no_causes_but_arrows() -> None:
     chip, ops = small_chip(engines__dma__issue_cycles=1), pipeline(4)
-    done, ours = traced(chip, ops)
+    done, ours = trace_program(chip, ops)
     events = chrome_trace(chip, ops, wrap_measured_run(chip, ops, done.memory, done.start, done.end))["traceEvents"]
     assert not slices(events, True) and not [e for e in events if e["name"].endswith("bytes a cycle")]
     assert [e for e in events if e["ph"] in "sf"] == [e for e in ours if e["ph"] in "sf"] != []

@@ -77,8 +77,11 @@ def run_command(command: str) -> None:
 
 @contextmanager
 def exit_on_interrupt() -> Iterator[None]:
-    """Ctrl-C inside ends the process with one line. For imports and parsing: they take longer than many commands, compiled
-    modules lose or change a KeyboardInterrupt that meets them, and nothing is written by then."""
+    """End the process with one line on Ctrl-C inside the block. Use it for imports and parsing, while nothing is written yet.
+
+    They take longer than many commands.
+    Compiled modules lose or change a KeyboardInterrupt that meets them.
+    """
     with _on_interrupt(_stop):
         yield
 

@@ -1,4 +1,4 @@
-"""What all commands have in common: how they parse, how they refuse, where they may write."""
+"""Define the common behaviour of all commands: parsing, refusing, and checking where they may write."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def application(
 ) -> typer.Typer:
     """Return a typer application without panels and colours, whose usage errors are a few plain lines and exit code 2.
 
-    examples: by group of options, a command line for --help.
+    `examples`: by group of options, a command line for --help.
     """
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
     if command is not None:
@@ -81,8 +81,10 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turns a ToolchainError, a file that cannot be read or written, memory that is not there and Ctrl-C into a message on
-    stderr and exit code 2, Ctrl-C 130."""
+    """Turn faults into a message on stderr and exit code 2, Ctrl-C into 130.
+
+    The faults are a ToolchainError, a file that cannot be read or written, and missing memory.
+    """
     # numpy warns of NaN and overflow at the line where they arise; what comes of them is checked and reported.
     warnings.simplefilter("ignore", RuntimeWarning)
     for stream in (sys.stdout, sys.stderr):
@@ -135,7 +137,7 @@ def _end(message: str, code: int = 2) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """What is left of stdout goes nowhere, so that Python does not complain of it at its end."""
+    """Discard the rest of stdout, so that Python does not complain of it at its end."""
     with suppress(OSError):  # in a test or a notebook it is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -150,14 +152,14 @@ def as_options() -> Iterator[None]:
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """On stderr, behind what stdout has."""
+    """Print warnings on stderr, after flushing stdout."""
     sys.stdout.flush()
     for sentence in printable_strings([*sentences]):
         say(f"WARNING: {sentence}", is_fault=True)
 
 
 def require_host(host: str) -> None:
-    """Before long work, and whether there are host nodes or not: islands could run there."""
+    """Check the host before long work, whether there are host nodes or not: host subgraphs could run there."""
     from toolchain.runtime import host_providers
 
     with as_options():
@@ -165,8 +167,11 @@ def require_host(host: str) -> None:
 
 
 def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
-    """Before long work: every output (option -> path, None: not asked for) can be written, and none is an input or another
-    output. Raises CompileError."""
+    """Check before long work that every output can be written, and that none is an input or another output.
+
+    Raise CompileError.
+    `outputs`: option -> path, None: not requested.
+    """
     for option, path in outputs.items():
         reason = None if path is None else _unwritable(Path(path))
         if reason is not None:
@@ -176,11 +181,11 @@ def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[s
 
 def require_distinct_files(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
     """No output is an input or another output; one that cannot be written is no matter here. Raises CompileError."""
-    taken = {os.path.realpath(path): name for name, paths in inputs.items() for path in _each(paths)}
+    name_by_path = {os.path.realpath(path): name for name, paths in inputs.items() for path in _each(paths)}
     for option, path in outputs.items():
         if path is None or is_stream(path):
             continue
-        other = taken.setdefault(os.path.realpath(path), option)
+        other = name_by_path.setdefault(os.path.realpath(path), option)
         if other != option:
             raise CompileError(f"{option} {path}: is the same file as {other}; it would be overwritten")
 
@@ -213,6 +218,8 @@ def require_new_folder(option: str, directory: Path | None) -> None:
 
 def require_folder(option: str, directory: Path) -> None:
     """One that is there, or can be made. Raises CompileError."""
-    there = next(d for d in (directory, *directory.absolute().parents) if d.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise CompileError(f"{option} {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")
+    existing_parent = next(d for d in (directory, *directory.absolute().parents) if d.exists())
+    if not existing_parent.is_dir() or not os.access(existing_parent, os.W_OK):
+        raise CompileError(
+            f"{option} {directory}: {existing_parent} is {'not writable' if existing_parent.is_dir() else 'not a directory'}"
+        )

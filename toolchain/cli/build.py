@@ -242,18 +242,20 @@ def build_command(
         _require_source(model)
         inputs = _inputs(model, machine, options)
         qdq = qdq_files(export_qdq, entries)
-        wanted = OutputFiles(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve)
+        output_files = OutputFiles(
+            output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve
+        )
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
-        _require_places(inputs, wanted, dumps)
-        _build(model, options, wanted, explain, force, StageDumps(dumps))
+        _require_places(inputs, output_files, dumps)
+        _build(model, options, output_files, explain, force, StageDumps(dumps))
 
 
 def _machine(hw: str | None, level: str) -> str:
-    """What --hw says. Raises CompileError: nothing; a level that there is not."""
-    from toolchain.hw import shipped_names
+    """Return the machine of --hw. Raise CompileError where it is missing or there is no such level."""
+    from toolchain.hw import list_shipped_names
 
     if hw is None:
-        raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
+        raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(list_shipped_names())}, or a YAML file")
     if level not in LEVELS:
         raise CompileError(f"-O{level}: must be -O0, -O1, -O2 or -O3")
     return hw
@@ -261,7 +263,11 @@ def _machine(hw: str | None, level: str) -> str:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """What is to be written, None: not asked for; image, error_report: folders. qdq: by entry, '' where there is only one."""
+    """A set of files to write, None: not requested.
+
+    `image`, `error_report`: folders.
+    `qdq`: by entry, '' where there is only one.
+    """
 
     target: Path
     json_file: Path | None
@@ -274,9 +280,9 @@ class OutputFiles:
 
 def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths]:
     """The files that are read, by what names them. Raises CompileError: the model is no file."""
-    given = {**model_inputs(model), **machine_inputs(machine), **data_inputs("--calib", options.calibration)}
+    input_paths = {**model_inputs(model), **machine_inputs(machine), **data_inputs("--calib", options.calibration)}
     return {
-        **given,
+        **input_paths,
         "--quant": options.parameters,
         **data_inputs("--judge", options.judge),
         **{
@@ -287,14 +293,14 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
     }
 
 
-def _require_places(inputs: Mapping[str, Paths], wanted: OutputFiles, dumps: Mapping[str, Path]) -> None:
-    """What is to be written can be, and lies apart from what is read and from each other. Raises CompileError."""
-    qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in wanted.qdq.items()}
-    single = {"--json": wanted.json_file, "--dump-schedule": wanted.schedule, "--sram-curve": wanted.sram_curve}
-    outputs = {"-o": wanted.target, **single, **qdq}
+def _require_places(inputs: Mapping[str, Paths], output_files: OutputFiles, dumps: Mapping[str, Path]) -> None:
+    """Check that all outputs can be written, and are distinct from the inputs and from each other. Raise CompileError."""
+    qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in output_files.qdq.items()}
+    single = {"--json": output_files.json_file, "--dump-schedule": output_files.schedule, "--sram-curve": output_files.sram_curve}
+    outputs = {"-o": output_files.target, **single, **qdq}
     require_writable(outputs, inputs)
-    require_new_folder("--image", wanted.image)
-    require_new_folder("--error-report", wanted.error_report)
+    require_new_folder("--image", output_files.image)
+    require_new_folder("--error-report", output_files.error_report)
     require_distinct_files({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
 
 
@@ -319,7 +325,7 @@ def _require_effect(
 
 
 def _require_source(model: Path) -> None:
-    """What npu-build itself has written is no source."""
+    """Refuse a model that npu-build itself has written."""
     from toolchain.codegen import MAGIC
 
     if not model.is_file():
@@ -332,7 +338,7 @@ def _require_source(model: Path) -> None:
 def _build(
     model: Path,
     options: BuildOptions,
-    wanted: OutputFiles,
+    output_files: OutputFiles,
     explain: bool,
     force: bool,
     dumps: StageDumps,
@@ -357,28 +363,28 @@ def _build(
         say("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), is_fault=True)
         raise SystemExit(NOT_ACCURATE)
     parts = built.entries or {"": built}
-    files: dict[str | Path, bytes] = {wanted.qdq[name]: one.qdq for name, one in parts.items() if one.qdq is not None}
-    if wanted.json_file is not None:
+    files: dict[str | Path, bytes] = {output_files.qdq[name]: one.qdq for name, one in parts.items() if one.qdq is not None}
+    if output_files.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
-        files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
-    if wanted.schedule is not None:
-        files[wanted.schedule] = print_schedule(built.schedule).encode()
-    if wanted.sram_curve is not None and built.curve is not None:
-        files[wanted.sram_curve] = curve_picture(built.curve, built.container).encode()
+        files[output_files.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
+    if output_files.schedule is not None:
+        files[output_files.schedule] = print_schedule(built.schedule).encode()
+    if output_files.sram_curve is not None and built.curve is not None:
+        files[output_files.sram_curve] = curve_picture(built.curve, built.container).encode()
     containers = {name: one.container for name, one in built.entries.items()}
-    folders = _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
-    folders |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))
-    made = [*filter(None, (wanted.image, wanted.error_report)), *(file.parent for file in folders)]
-    write_files({**dumps.contents, **files, **folders, wanted.target: built.data}, [*dumps.folders, *made])
+    folders = _folder(output_files.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
+    folders |= _folder(output_files.error_report, lambda: error_reports(model.stem, parts))
+    new_folders = [*filter(None, (output_files.image, output_files.error_report)), *(file.parent for file in folders)]
+    write_files({**dumps.contents, **files, **folders, output_files.target: built.data}, [*dumps.folders, *new_folders])
     say(report(built, explain, options))
     programs = any(one.figures["layers"] for one in parts.values())
     checked = "the emitted program equals the integer reference bit for bit" if programs else "no program"
     if len(built.entries) > 1 and programs:
         checked = "of every entry the emitted program equals the integer reference bit for bit"
-    say(f"\nwrote {wanted.target}: {len(built.data):,} bytes; {checked}")
+    say(f"\nwrote {output_files.target}: {len(built.data):,} bytes; {checked}")
     warn((*built.warnings, *(f"NOT ACCURATE ENOUGH, written because of --force: {f}" for f in built.failures)))
 
 
-def _folder(folder: Path | None, made: Callable[[], Mapping[str, bytes]]) -> dict[Path, bytes]:
+def _folder(folder: Path | None, make_files: Callable[[], Mapping[str, bytes]]) -> dict[Path, bytes]:
     """The files of a folder that was asked for."""
-    return {} if folder is None else {folder / name: data for name, data in made().items()}
+    return {} if folder is None else {folder / name: data for name, data in make_files().items()}

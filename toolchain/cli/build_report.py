@@ -1,4 +1,4 @@
-"""What npu-build says of a build: the tables that it prints, and the files of the error report."""
+"""Format the results of npu-build: the tables that it prints, and the files of the error report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def curve_picture(curve: SramSweep, container: Container) -> str:
 
 
 def error_reports(model: str, built: Mapping[str, Build]) -> dict[str, bytes]:
-    """By name in the folder; of an entry in a folder of its name."""
+    """Return the files of the error reports by name in the folder; those of an entry are in a folder of its name."""
     from toolchain.report.error_page import report_files
     from toolchain.report.report_text import JUDGED_ON
 
@@ -80,6 +80,6 @@ def error_reports(model: str, built: Mapping[str, Build]) -> dict[str, bytes]:
     for entry, one in built.items():
         if one.errors is not None:
             title = f"{model}{f', entry {entry},' if entry else ''} on {one.container.machine.chip.name}"
-            found = report_files(one.errors, title, JUDGED_ON[one.figures["judged_on"]])
-            files |= {f"{entry}/{name}" if entry else name: data for name, data in found.items()}
+            reports = report_files(one.errors, title, JUDGED_ON[one.figures["judged_on"]])
+            files |= {f"{entry}/{name}" if entry else name: data for name, data in reports.items()}
     return files

@@ -71,8 +71,8 @@ def listing(container: Container) -> str:
         for kind, ports in (("input", segment.inputs), ("output", segment.outputs), ("state", states)):
             parts += [f"; {kind} {comment_name(p.model)} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
         for area in segment.areas:
-            held = comment_name(area.label)
-            parts += [f"; base {area.base_register}: {held} at DRAM {area.base:#x}\n"] if area.base_register else []
+            area_label = comment_name(area.label)
+            parts += [f"; base {area.base_register}: {area_label} at DRAM {area.base:#x}\n"] if area.base_register else []
         parts.append(disassemble(segment.program, machine.isa, segment.op_layers, [layer.name for layer in segment.layers]))
     return "".join(parts)
 
@@ -87,8 +87,8 @@ def replace_programs(container: Container, text: str) -> Container:
     return replace(container, segments=tuple(next(programs) if isinstance(s, Region) else s for s in container.segments))
 
 
-def _region(region: Region, made: AssembledProgram) -> Region:
-    return replace(region, program=made.program, op_layers=made.layers)
+def _region(region: Region, assembled: AssembledProgram) -> Region:
+    return replace(region, program=assembled.program, op_layers=assembled.layers)
 
 
 app = application(run)

@@ -11,9 +11,9 @@ from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vec
 from toolchain.atomic_files import naming, read_limited, write_atomically
 from toolchain.cli.application import Version, application, report_errors, say
 from toolchain.errors import CompileError, ConfigError
-from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names, upgrade_text
+from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, upgrade_text
 from toolchain.hw.timing import IDEAL
-from toolchain.hw.timing_terms import defaulted_terms
+from toolchain.hw.timing_terms import list_defaulted_terms
 from toolchain.hw.unit_map import EMIT
 from toolchain.input_limits import YAML_BYTES
 from toolchain.isa import load_machine, machine_digest, table_schema
@@ -44,7 +44,7 @@ def check(file: str = _MACHINE) -> None:
         for name, array in machine.chip.engines.items():
             if array.kind == "mac_array" and array.timing == IDEAL:
                 say(f"engines.{name}.timing is ideal: folds begin at once, operands enter in time, outputs leave for nothing")
-        for key, value in defaulted_terms(machine.chip):
+        for key, value in list_defaulted_terms(machine.chip):
             say(f"{key} is left at its default, {value}")
 
 
@@ -62,7 +62,7 @@ def show(name: str = _MACHINE) -> None:
 def list_machines() -> None:
     """Lists the shipped machines."""
     with report_errors():
-        names = shipped_names()
+        names = list_shipped_names()
         width = max(len(name) for name in names)
         for name in names:
             say(f"{name:{width}}  {load_machine(name).chip.description}")
@@ -73,18 +73,18 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
     """Prints every key that two machines have differently; exits with 1 when there are any."""
     with report_errors():
         left, right = load_machine(a), load_machine(b)
-        found = chip_differences(left.chip, right.chip)
+        differences = chip_differences(left.chip, right.chip)
         old_operations, new_operations = " ".join(left.isa.plans), " ".join(right.isa.plans)
         if old_operations != new_operations:
-            found.append(("operations", old_operations, new_operations))
-        for key, old, new in found:
+            differences.append(("operations", old_operations, new_operations))
+        for key, old, new in differences:
             say(f"{key}: {old} -> {new}")
         if left.isa.table != right.isa.table and left.isa.name == right.isa.name:
-            found.append(("instruction table", left.isa.name, "another of this name"))
+            differences.append(("instruction table", left.isa.name, "another of this name"))
             say(f"instruction table: both are named {left.isa.name}, their contents differ")
-        if not found:
+        if not differences:
             say("no difference")
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if differences else 0)
 
 
 @app.command()
@@ -120,10 +120,10 @@ def print_manual(
     """Prints the machine's manual in Markdown: all that is needed to build it."""
     with report_errors():
         forms = {"--c-header": (c, c_header), "--verilog": (verilog, verilog_package), "--html": (html, manual_page)}
-        asked = [option for option, (given, _) in forms.items() if given]
-        if len(asked) > 1:
-            raise CompileError(f"{' and '.join(asked)}: give one of them")
-        write = forms[asked[0]][1] if asked else manual
+        chosen_forms = [option for option, (is_set, _) in forms.items() if is_set]
+        if len(chosen_forms) > 1:
+            raise CompileError(f"{' and '.join(chosen_forms)}: give one of them")
+        write = forms[chosen_forms[0]][1] if chosen_forms else manual
         sys.stdout.write(write(load_machine(name)))
 
 

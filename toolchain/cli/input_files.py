@@ -1,4 +1,4 @@
-"""Which files a command reads, named as its refusals name them: none of them may be overwritten."""
+"""List the files that a command reads, named as in its refusals: none of them may be overwritten."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ def model_inputs(*models: str | Path) -> dict[str, Paths]:
     """ONNX models and their external data. Raises CompileError when one is none."""
     from toolchain.frontend.read_onnx import model_files
 
-    found = [model_files(Path(model)) for model in models]
-    return {"the model": [f[0] for f in found], "the weights of the model": [w for f in found for w in f[1:]]}
+    file_groups = [model_files(Path(model)) for model in models]
+    return {"the model": [f[0] for f in file_groups], "the weights of the model": [w for f in file_groups for w in f[1:]]}
 
 
 def machine_inputs(*machines: str | None) -> dict[str, Paths]:
     """Machines (None: not asked for) and their instruction tables. Raises ConfigError when one is not there, or no YAML."""
-    found = [machine_files(hw) for hw in machines if hw is not None]
-    return {"--hw": [file for file, _ in found], "the instruction table of --hw": [table for _, table in found if table]}
+    file_pairs = [machine_files(hw) for hw in machines if hw is not None]
+    return {
+        "--hw": [file for file, _ in file_pairs],
+        "the instruction table of --hw": [table for _, table in file_pairs if table],
+    }
 
 
 def data_inputs(option: str, data: str | None) -> dict[str, Paths]:

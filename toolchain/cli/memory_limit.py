@@ -41,7 +41,7 @@ def work_in_child() -> None:
     redirected = sys.stderr is None or sys.stderr is not sys.__stderr__  # a caller in this process reads it
     if limit_bytes() is None or redirected:
         return
-    held = os.memfd_create("stderr")
+    stderr_file = os.memfd_create("stderr")
     signals = {signal.SIGINT, signal.SIGCHLD}
     usual = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -49,10 +49,10 @@ def work_in_child() -> None:
     except OSError:  # no room for another process
         child = None
     if child:
-        _end_as(_wait_for(child, signals), held)
+        _end_as(_wait_for(child, signals), stderr_file)
     if child == 0:
         _end_with_parent()
-        _hold_back_native_lines(held)
+        _hold_back_native_lines(stderr_file)
     signal.pthread_sigmask(signal.SIG_SETMASK, usual)
 
 
@@ -63,7 +63,7 @@ def _end_with_parent() -> None:
 
 
 def lacks_memory(fault: BaseException) -> bool:
-    """Whether a fault comes of memory or threads that the system does not give: it says so, or a library has printed so."""
+    """Return whether a fault is due to missing memory or threads: it says so, or a library has printed so."""
     return is_out_of_memory(fault) or (_native_lines is not None and _tell_lack_of_memory(_native_lines))
 
 
@@ -77,21 +77,21 @@ def end_for_memory(fault: BaseException) -> NoReturn:
     os._exit(2)
 
 
-def _tell_lack_of_memory(held: int) -> bool:
-    return tells_lack_of_memory(_read(held).decode(errors="replace"))
+def _tell_lack_of_memory(stderr_file: int) -> bool:
+    return tells_lack_of_memory(_read(stderr_file).decode(errors="replace"))
 
 
-def _hold_back_native_lines(held: int) -> None:
+def _hold_back_native_lines(stderr_file: int) -> None:
     global _native_lines
-    _native_lines = held
+    _native_lines = stderr_file
     sys.stderr.flush()
     sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")  # noqa: SIM115
-    os.dup2(held, 2)
+    os.dup2(stderr_file, 2)
     sys.unraisablehook = _hold_back_lack_of_memory
 
 
 def _hold_back_lack_of_memory(unraisable: sys.UnraisableHookArgs) -> None:
-    """What Python ignores, at the end of an object say, is no second sentence where it is of memory."""
+    """Report exceptions that Python ignores, at the end of an object for example, in one line where they are of memory."""
     if unraisable.exc_value is not None and is_out_of_memory(unraisable.exc_value):
         os.write(2, b"out of memory, ignored by Python\n")
     else:
@@ -109,12 +109,12 @@ def _wait_for(child: int, signals: set[signal.Signals]) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def _end_as(code: int, held: int) -> NoReturn:
-    native_lines = _read(held)
-    lacking = _tell_lack_of_memory(held)
-    if code == LOADER_FAILED or -code in RAISED_BY_ITSELF or (lacking and code > 0 and code not in REPORTED_CODES):
+def _end_as(code: int, stderr_file: int) -> NoReturn:
+    native_lines = _read(stderr_file)
+    memory_is_missing = _tell_lack_of_memory(stderr_file)
+    if code == LOADER_FAILED or -code in RAISED_BY_ITSELF or (memory_is_missing and code > 0 and code not in REPORTED_CODES):
         native_lines, code = f"{out_of_memory(limit_bytes=limit_bytes())}\n".encode(), 2
-    elif lacking and code:
+    elif memory_is_missing and code:
         native_lines = b""
     with suppress(OSError):
         os.write(2, native_lines)
@@ -124,5 +124,5 @@ def _end_as(code: int, held: int) -> NoReturn:
     os._exit(code)
 
 
-def _read(held: int) -> bytes:
-    return os.pread(held, os.fstat(held).st_size, 0)
+def _read(stderr_file: int) -> bytes:
+    return os.pread(stderr_file, os.fstat(stderr_file).st_size, 0)

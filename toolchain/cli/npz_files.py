@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quant.array_files import StoredArray, stored_arrays
+from quant.array_files import StoredArray, read_array_headers
 from toolchain.codegen import IoType
 from toolchain.errors import NO_FILE, CompileError
 from toolchain.runtime import check_feeds, random_feeds
@@ -23,8 +23,11 @@ def read_feeds(
     bound: Mapping[str, np.ndarray] = NOT_BOUND,
     loose: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, checked against the inputs, the states, which need not be there, and what inputs are bound to;
-    without a path one random sample, and no state. loose: inputs that may hold NaN and infinity. Raises CompileError."""
+    """Return the arrays of an .npz, checked against the inputs, the optional states, and the values that inputs are bound to.
+
+    Without a path, return one random sample and no state. Raise CompileError.
+    `loose`: inputs that may hold NaN and infinity.
+    """
     if path is None:
         return random_feeds(inputs)
     stored = npz_arrays(path, "--input takes an .npz with an array for each input")
@@ -49,13 +52,13 @@ def _check(
         raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
 
 
-def npz_arrays(path: Path, wanted: str) -> dict[str, StoredArray]:
+def npz_arrays(path: Path, expectation: str) -> dict[str, StoredArray]:
     """The arrays of an .npz, not yet read. wanted: which option takes what, for where there is no file. Raises CompileError."""
     if not path.exists():
-        raise CompileError(f"{path}: {NO_FILE}; {wanted}")
+        raise CompileError(f"{path}: {NO_FILE}; {expectation}")
     if path.is_dir():
-        raise CompileError(f"{path}: is a directory; {wanted}")
-    return stored_arrays(path, lone=False)
+        raise CompileError(f"{path}: is a directory; {expectation}")
+    return read_array_headers(path, lone=False)
 
 
 def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:

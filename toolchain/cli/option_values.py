@@ -1,4 +1,4 @@
-"""What the values of npu-build's options say: shapes, data and files, by entry where there are several."""
+"""Parse the values of npu-build's options: shapes, data and files, by entry where there are several."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_states(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_goal(optimize: str, sram_budget: str | None) -> Goal:
-    """Of --optimize and --sram-budget. Raises CompileError, told without dashes."""
+    """Return the goal of --optimize and --sram-budget. Raise CompileError, whose text has no dashes."""
     from toolchain.hw.quantities import read_bytes
     from toolchain.schedule.goals import Goal
 
@@ -54,10 +54,10 @@ def plan_goal(optimize: str, sram_budget: str | None) -> Goal:
         raise CompileError(f"sram-budget {sram_budget}: {fault}") from None
 
 
-def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, Shape]]:
+def entry_shapes(texts: Sequence[str]) -> dict[str, dict[str, Shape]]:
     """NAME:INPUT=D0,D1,... of each --entry; further inputs under the same name. Raises CompileError."""
     entries: dict[str, list[str]] = {}
-    for text in given:
+    for text in texts:
         name, colon, shape = text.partition(":")
         if not name or not colon:
             raise CompileError(f"--entry {text}: must be NAME:INPUT=D0,D1,..., for example --entry small:x=1,3,160,160")
@@ -65,10 +65,10 @@ def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, Shape]]:
     return {name: input_shapes(shapes, f"--entry {name}:") for name, shapes in entries.items()}
 
 
-def judging_data(given: Sequence[str], entries: Collection[str]) -> tuple[str | None, dict[str, str]]:
-    """Of all entries, and of single ones: DATA or ENTRY:DATA of each --judge. Raises CompileError."""
+def judging_data(texts: Sequence[str], entries: Collection[str]) -> tuple[str | None, dict[str, str]]:
+    """Return the data of all entries, and of single ones: DATA or ENTRY:DATA of each --judge. Raise CompileError."""
     common, single = list[str](), dict[str, str]()
-    for text in given:
+    for text in texts:
         entry, _, data = text.partition(":")
         if entry not in entries:
             common.append(text)
@@ -77,13 +77,13 @@ def judging_data(given: Sequence[str], entries: Collection[str]) -> tuple[str | 
         else:
             single[entry] = data
     if len(common) > 1:
-        there = f"; entries are {', '.join(entries)}" if entries else ""
-        raise CompileError(f"--judge {common[1]}: {common[0]} is given already; ENTRY:DATA is of a single entry{there}")
+        entry_hint = f"; entries are {', '.join(entries)}" if entries else ""
+        raise CompileError(f"--judge {common[1]}: {common[0]} is given already; ENTRY:DATA is of a single entry{entry_hint}")
     return common[0] if common else None, single
 
 
 def qdq_files(path: Path | None, entries: Collection[str]) -> dict[str, Path]:
-    """By entry, '' where none is asked for: q.onnx, or q.NAME.onnx of each. Raises CompileError."""
+    """Return files by entry, empty where none is requested: q.onnx, or q.NAME.onnx of each entry. Raise CompileError."""
     if path is None or not entries:
         return {} if path is None else {"": path}
     if is_stream(path):
@@ -92,30 +92,33 @@ def qdq_files(path: Path | None, entries: Collection[str]) -> dict[str, Path]:
 
 
 def shape_sets(shapes: Sequence[str], entries: Sequence[str]) -> tuple[dict[str, Shape], dict[str, dict[str, Shape]]]:
-    """Of --shape and --entry: shapes of all entries, and by entry. An input that --shape names again begins the next set, an
-    entry called by its number, which has the shapes of the set before where it says no other. Raises CompileError."""
+    """Return the shapes of --shape and --entry: shapes of all entries, and shapes by entry. Raise CompileError.
+
+    An input that --shape names again begins the next set.
+    That set is an entry named by its number, with the shapes of the set before where it names no other.
+    """
     sets: list[list[str]] = [[]]
     for text in shapes:
-        if any(known.rpartition("=")[0] == text.rpartition("=")[0] for known in sets[-1]):
+        if any(earlier.rpartition("=")[0] == text.rpartition("=")[0] for earlier in sets[-1]):
             sets.append([])
         sets[-1].append(text)
-    found = [input_shapes(texts) for texts in sets]
-    if len(found) == 1:
-        return found[0], entry_shapes(entries)
+    set_shapes = [input_shapes(texts) for texts in sets]
+    if len(set_shapes) == 1:
+        return set_shapes[0], entry_shapes(entries)
     if entries:
         again = f"--shape {sets[1][0]}: names its input again, which begins a set of shapes of its own"
         raise CompileError(f"{again}; --entry does so by name: give one of them")
-    whole = list(accumulate(found, lambda before, own: {**before, **own}))
-    same = next((number for number, one in enumerate(whole) if one in whole[:number]), None)
+    full_sets = list(accumulate(set_shapes, lambda before, new: {**before, **new}))
+    same = next((number for number, one in enumerate(full_sets) if one in full_sets[:number]), None)
     if same is not None:
-        raise CompileError(f"--shape {sets[same][0]}: input {next(iter(found[same]))!r} is given twice")
-    return {}, {str(number): one for number, one in enumerate(whole, 1)}
+        raise CompileError(f"--shape {sets[same][0]}: input {next(iter(set_shapes[same]))!r} is given twice")
+    return {}, {str(number): one for number, one in enumerate(full_sets, 1)}
 
 
-def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, Shape]:
+def input_shapes(texts: Sequence[str], option: str = "--shape ") -> dict[str, Shape]:
     """NAME=D0,D1,... of each --shape; names may hold '='. option: what stands before it. Raises CompileError."""
     shapes: dict[str, Shape] = {}
-    for text in given:
+    for text in texts:
         name, _, dims = text.rpartition("=")
         if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
             raise CompileError(f"{option}{text}: must be NAME=D0,D1,..., for example {option}x=1,3,640,640")
@@ -126,27 +129,30 @@ def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, Sh
     return shapes
 
 
-def input_values(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def input_values(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """NAME=V0,V1,... of each --value; names may hold '='. Raises CompileError."""
     values: dict[str, tuple[str, ...]] = {}
-    for text in given:
+    for text in texts:
         name, _, numbers = text.rpartition("=")
-        found = tuple(part.strip() for part in numbers.split(","))
-        if not name or not all(found):
+        parts = tuple(part.strip() for part in numbers.split(","))
+        if not name or not all(parts):
             raise CompileError(f"{VALUE} {text}: must be NAME=V0,V1,..., for example {VALUE} rate=16000")
         if name in values:
             raise CompileError(f"{VALUE} {text}: input {name!r} is given twice")
-        values[name] = found
+        values[name] = parts
     return values
 
 
 def values_by_entry(
-    given: Sequence[str], entries: Collection[str]
+    option_texts: Sequence[str], entries: Collection[str]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, tuple[str, ...]]]]:
-    """Of all entries, and of single ones: NAME=V0,V1,... or ENTRY:NAME=V0,V1,... of each --value. Raises CompileError."""
-    of = {text: text.partition(":")[0] for text in given}
-    common = [text for text in given if of[text] not in entries]
-    single = {name: [text.partition(":")[2] for text in given if of[text] == name] for name in entries}
+    """Return the values of all entries, and of single ones: NAME=V0,V1,... or ENTRY:NAME=V0,V1,... of each --value.
+
+    Raise CompileError.
+    """
+    of = {text: text.partition(":")[0] for text in option_texts}
+    common = [text for text in option_texts if of[text] not in entries]
+    single = {name: [text.partition(":")[2] for text in option_texts if of[text] == name] for name in entries}
     return input_values(common), {name: input_values(texts) for name, texts in single.items() if texts}
 
 

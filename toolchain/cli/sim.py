@@ -80,26 +80,30 @@ def sim_command(
         require_host(host)
         if without and backend != "simulator":
             raise CompileError(f"--without {without[0]}: times of the simulator only, not of backend {backend}")
-        asked = SimRequest(model, entry, backend, host, hw, area_bases(base or []), tuple(without or ()))
+        request = SimRequest(model, entry, backend, host, hw, area_bases(base or []), tuple(without or ()))
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
         if dump_memory is None and out is None:
-            return _simulate(asked, input_file, output, json_file, trace, verify)
+            return _simulate(request, input_file, output, json_file, trace, verify)
         if dump_memory is None:
             raise CompileError(f"--out {out}: goes with --dump-memory AFTER, which says where to stop")
         if out is None:
             raise CompileError(f"--dump-memory {dump_memory}: needs --out DIR, a new folder for the memories")
-        beside = {**outputs, "--verify": verify or None, "--without": without or None}
-        unused = next((name for name, value in beside.items() if value is not None), None)
+        other_options = {**outputs, "--verify": verify or None, "--without": without or None}
+        unused = next((name for name, value in other_options.items() if value is not None), None)
         if unused is not None:
             raise CompileError(f"{unused}: does not go with --dump-memory {dump_memory}, which stops the program there")
         require_new_folder("--out", out)
-        return _dump(asked, input_file, dump_memory, out)
+        return _dump(request, input_file, dump_memory, out)
 
 
 @dataclass(frozen=True)
 class SimRequest:
-    """What is run, and on what. hw: the machine that the file must be for, None: any; without: ideal terms of its time."""
+    """A request to run a model.
+
+    `hw`: the machine that the file must be for, None: any.
+    `without`: ideal terms of its time.
+    """
 
     model: Path
     entry: str | None
@@ -133,10 +137,10 @@ class SimRequest:
         return Session(self.model, backend="reference", host=self.host, entry=self.entry)  # type: ignore[arg-type]
 
 
-def area_bases(given: Sequence[str]) -> dict[str, int]:
+def area_bases(texts: Sequence[str]) -> dict[str, int]:
     """NAME=ADDRESS of each --base; names may hold '='. Raises CompileError."""
     bases: dict[str, int] = {}
-    for text in given:
+    for text in texts:
         name, _, address = text.rpartition("=")
         if not name or not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}", address, re.ASCII):
             raise CompileError(f"--base {text}: must be NAME=ADDRESS, for example --base constants=0x100000")
@@ -146,12 +150,12 @@ def area_bases(given: Sequence[str]) -> dict[str, int]:
     return bases
 
 
-def _dump(asked: SimRequest, input_file: Path | None, after: str, out: Path) -> None:
+def _dump(request: SimRequest, input_file: Path | None, after: str, out: Path) -> None:
     from toolchain.atomic_files import write_files
     from toolchain.cli.npz_files import read_feeds
     from toolchain.runtime import memory_files, parse_stop
 
-    session = asked.session(timing=False)
+    session = request.session(timing=False)
     try:
         stop = parse_stop(after, session)
     except CompileError as fault:
@@ -163,13 +167,13 @@ def _dump(asked: SimRequest, input_file: Path | None, after: str, out: Path) -> 
         files = memory_files(session, stop, feeds, progress)
     write_files({out / name: data for name, data in files.items()}, [out])
     say(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
-    say(f"behind op {stop.index} of segment {stop.segment}, on {asked.backend}")
+    say(f"behind op {stop.index} of segment {stop.segment}, on {request.backend}")
     if input_file is None:
         say("\nnote: ran on random inputs; give --input IN.npz")
 
 
 def _simulate(
-    asked: SimRequest,
+    request: SimRequest,
     input_file: Path | None,
     output: Path | None,
     json_file: Path | None,
@@ -184,25 +188,25 @@ def _simulate(
     from toolchain.report.trace import trace_json
     from toolchain.runtime import verify
 
-    session = asked.session(timing=True)
+    session = request.session(timing=True)
     feeds = read_feeds(
         input_file, session.get_inputs(), session.get_states(), session.container.bound, session.container.host_inputs
     )
-    reference = asked.reference() if compare else None
+    reference = request.reference() if compare else None
     with make_progress_bar() as progress, inference_notes() as notes:
         if reference is None:
             run, difference = session.run_detailed(feeds, progress), None
         else:
             run, difference = verify(session, reference, feeds, progress)
     simulations = [s.simulation for s in run.segments]
-    timed = all(s.simulation is not None for s in run.segments if s.where == f"npu ({asked.backend})")
+    timed = all(s.simulation is not None for s in run.segments if s.where == f"npu ({request.backend})")
     if trace is not None and not timed:
-        raise CompileError(f"--trace {trace}: backend {asked.backend} gives no times; the simulator does")
+        raise CompileError(f"--trace {trace}: backend {request.backend} gives no times; the simulator does")
     figures = _figures(session, run, timed)
     if compare:
         figures["difference"] = difference
-    if asked.without:
-        figures["without"] = list(asked.without)
+    if request.without:
+        figures["without"] = list(request.without)
     files: dict[str | Path, bytes] = {}
     if json_file is not None:
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
@@ -214,8 +218,8 @@ def _simulate(
         )
     write_files(files)
     say(_report(session, run, figures))
-    if asked.without:
-        named = ", ".join(asked.without)
+    if request.without:
+        named = ", ".join(request.without)
         say(f"\nnote: times of a copy of {session.container.machine.chip.name} on which this costs nothing: {named}")
     for note in notes:
         say(f"\nnote: {note}")
@@ -224,11 +228,11 @@ def _simulate(
     if compare and difference is None:
         regions = (s for s in session.container.segments if isinstance(s, Region))
         partly = sum(layer.result is None for region in regions for layer in region.layers)
-        kept = (
+        partial_note = (
             f"; the tensors of {format_count(partly, 'layer')} are kept a few rows at a time: "
             "they are seen in what is made of them"
         )
-        say(f"\nverified: every byte of every layer's tensor is the integer reference's{kept if partly else ''}")
+        say(f"\nverified: every byte of every layer's tensor is the integer reference's{partial_note if partly else ''}")
     warn(figures["warnings"])
     if difference is not None:
         say(f"DIFFERS: {difference}", is_fault=True)
@@ -236,13 +240,16 @@ def _simulate(
 
 
 def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
-    """timed: the backend gives times."""
+    """Return the figures of a run.
+
+    `timed`: the backend gives times.
+    """
     from toolchain.codegen import reading_layers
-    from toolchain.report import collect_metrics, untimed_figures
+    from toolchain.report import collect_metrics, get_untimed_figures
 
     simulations = [s.simulation for s in run.segments]
     with reading_layers():
-        figures = collect_metrics(session.container, simulations) if timed else untimed_figures(session.container)
+        figures = collect_metrics(session.container, simulations) if timed else get_untimed_figures(session.container)
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     return figures
@@ -270,9 +277,9 @@ def _require_machine(session: Session, model: Path, hw: str) -> None:
     from toolchain.errors import ProgramError
     from toolchain.isa import load_machine, machine_digest
 
-    built, asked = session.container.machine, load_machine(hw)
-    if machine_digest(built) != machine_digest(asked):
+    built, target_machine = session.container.machine, load_machine(hw)
+    if machine_digest(built) != machine_digest(target_machine):
         raise ProgramError(
             f"{model}: was built for machine {built.chip.name} (digest {machine_digest(built)[:12]}), "
-            f"not for {asked.chip.name} (digest {machine_digest(asked)[:12]}); build it again with --hw {hw}"
+            f"not for {target_machine.chip.name} (digest {machine_digest(target_machine)[:12]}); build it again with --hw {hw}"
         )

@@ -1,4 +1,4 @@
-"""From plans to bytes: lowering, synchronisation, linking, the model.npu container."""
+"""Turn plans into bytes: lowering, synchronisation, linking, the model.npu container."""
 
 from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
 from toolchain.codegen.container_builder import build_container, build_host_subgraph, reference_container

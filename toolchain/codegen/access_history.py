@@ -1,7 +1,9 @@
-"""Which earlier operations an operation must come behind: the latest of each engine that touched a byte of its own.
+"""Find the earlier operations that an operation must follow: the latest of each engine that touched one of its
+bytes.
 
-A table of the last writer and reader of each few bytes of memory tells quickly that there is none. It takes an access for
-all that lies between its first and its last byte, so what it names is looked for among the accesses themselves.
+A table of the last writer and reader of each few bytes of memory shows quickly that there is none.
+The table takes an access for everything between its first and its last byte.
+A hit in it is therefore looked for among the accesses themselves.
 """
 
 from __future__ import annotations
@@ -19,30 +21,39 @@ _FEW = 8  # accesses that are compared one by one before all the others are sift
 
 
 class AccessHistory:
-    """What the engines have read and written so far, an event an operation; later events have greater numbers."""
+    """A history of everything the engines have read and written, one event for each operation. Later events have
+    greater numbers.
+    """
 
     def __init__(self, sizes_bytes: Sequence[int], engines: int):
-        """sizes_bytes: of each memory; of dram only what is written at all, for what lies behind that is never in conflict."""
+        """Set up the tables of all memories.
+
+        `sizes_bytes`: size of each memory; of DRAM only the part that is written at all, because bytes after it never
+        conflict.
+        """
         self._memories = [
             (_Touched(size, granule, engines), _Touched(size, granule, engines))
             for size, granule in zip(sizes_bytes, (_DRAM_GRANULE_BYTES, *[_GRANULE_BYTES] * (len(sizes_bytes) - 1)))
         ]
         self._constants_from = sizes_bytes[Space.DRAM]
 
-    def latest(self, touched: Sequence[Access], known: Sequence[int]) -> list[int]:
+    def latest(self, touched: Sequence[Access], known_events: Sequence[int]) -> list[int]:
         """The latest event of each engine that conflicts, or that engine's entry of `known` where that is no earlier."""
-        found = list(known)
+        latest_events = list(known_events)
         for access in touched:
             if self._constant(access):
                 continue
             reads, writes = self._memories[access.space]
-            writes.latest(access, found)
+            writes.latest(access, latest_events)
             if access.write:
-                reads.latest(access, found)
-        return found
+                reads.latest(access, latest_events)
+        return latest_events
 
     def record(self, touched: Sequence[Access], engine: int, event: int) -> None:
-        """touched: by `event` of the engine."""
+        """Record the accesses of an event.
+
+        `touched`: accesses by `event` of the engine.
+        """
         for access in touched:
             if not self._constant(access):
                 self._memories[access.space][access.write].record(access, engine, event)
@@ -57,23 +68,23 @@ class _Touched:
     def __init__(self, size_bytes: int, granule: int, engines: int):
         self._granule = granule
         self._last = np.full((engines, size_bytes // granule + 2), -1, np.int32)
-        self._made = [_Made() for _ in range(engines)]
+        self._engine_accesses = [_EngineAccesses() for _ in range(engines)]
 
     def record(self, access: Access, engine: int, event: int) -> None:
         self._last[engine, self._span(access)] = event
-        self._made[engine].add(access, event)
+        self._engine_accesses[engine].add(access, event)
 
-    def latest(self, access: Access, found: list[int]) -> None:
+    def latest(self, access: Access, latest_events: list[int]) -> None:
         """Raises `found`, one an engine, to the latest events that touch a byte of the access."""
         for engine, bound in enumerate(np.maximum.reduce(self._last[:, self._span(access)], 1).tolist()):
-            if bound > found[engine]:
-                found[engine] = self._made[engine].latest(access, found[engine], bound)
+            if bound > latest_events[engine]:
+                latest_events[engine] = self._engine_accesses[engine].latest(access, latest_events[engine], bound)
 
     def _span(self, access: Access) -> slice:
         return slice(access.address // self._granule, (access.end - 1) // self._granule + 1)
 
 
-class _Made:
+class _EngineAccesses:
     """Accesses of one engine, in order."""
 
     def __init__(self) -> None:
@@ -89,17 +100,17 @@ class _Made:
         """The latest event in (above, bound] that touches a byte of the access; `above` where none does."""
         first, last = bisect_right(self._events, above), bisect_right(self._events, bound)
         few = max(first, last - _FEW)
-        found = next((i for i in range(last - 1, few - 1, -1) if overlap(access, self._accesses[i])), None)
-        if found is None and first < few:
-            found = next((i for i in self._near(access, first, few) if overlap(access, self._accesses[i])), None)
-        return above if found is None else self._events[found]
+        match_index = next((i for i in range(last - 1, few - 1, -1) if overlap(access, self._accesses[i])), None)
+        if match_index is None and first < few:
+            match_index = next((i for i in self._near(access, first, few) if overlap(access, self._accesses[i])), None)
+        return above if match_index is None else self._events[match_index]
 
     def _near(self, access: Access, first: int, last: int) -> list[int]:
-        """Those in [first, last) that may touch a byte of the access, the latest first."""
-        known = self._columns.shape[1]
-        if known < last:
-            more = [(a.address, a.end, r.run, r.pitch) for a in self._accesses[known:] for r in [residues(a)]]
+        """List the accesses in [first, last) that may touch a byte of the access, the latest first."""
+        indexed_count = self._columns.shape[1]
+        if indexed_count < last:
+            more = [(a.address, a.end, r.run, r.pitch) for a in self._accesses[indexed_count:] for r in [residues(a)]]
             self._columns = np.concatenate([self._columns, np.array(more, np.int64).T], 1)
         low, high, run, pitch = self._columns[:, first:last]
-        apart = Residues(low, run, pitch).apart(residues(access))
-        return (np.flatnonzero((low < access.end) & (high > access.address) & ~apart)[::-1] + first).tolist()
+        is_disjoint = Residues(low, run, pitch).is_disjoint(residues(access))
+        return (np.flatnonzero((low < access.end) & (high > access.address) & ~is_disjoint)[::-1] + first).tolist()

@@ -22,7 +22,10 @@ class AddressStep:
 
 @dataclass(frozen=True)
 class BatchLoop:
-    """How often the program runs. steps: (base register that it starts from, 0 for none; bytes a sample; its own register)."""
+    """A description of how often the program runs.
+
+    `steps`: (base register that it starts from, 0 for none; bytes of a sample; its own register).
+    """
 
     count: int
     steps: tuple[tuple[int, int, int], ...]
@@ -31,7 +34,11 @@ class BatchLoop:
 def wrap_batch_loop(
     ops: Sequence[MachineOp], layers: Sequence[int], repeat: BatchLoop
 ) -> tuple[tuple[MachineOp, ...], tuple[int, ...]]:
-    """ops: of one sample, at whose end every engine knows that all of them are over. layers: of each."""
+    """Wrap the operations of one sample in a loop over the batch.
+
+    `ops`: operations of one sample, at whose end every engine knows that all of them are over.
+    `layers`: layer of each operation.
+    """
     head = [*(SetBase(number, source, 0) for source, _, number in repeat.steps if source), Repeat(repeat.count)]
     tail = [*(SetBase(number, number, step) for _, step, number in repeat.steps), RepeatEnd(), End()]
     return (*head, *ops, *tail), (*[-1] * len(head), *layers, *[-1] * len(tail))

@@ -1,7 +1,8 @@
-"""Where bytes stand already in blocks that are stored: the constants of programs for other shapes are cut at other places.
+"""Find bytes that stored blocks already contain: constants of programs for other shapes are cut at other places.
 
-Every 32nd byte of a block begins an anchor of 32 bytes. Wherever in new bytes an anchor is met, what is the same around it is
-taken as one piece, so that none of 63 bytes or more is missed for the way in which tiles were cut.
+Every 32nd byte of a block begins an anchor of 32 bytes.
+Where an anchor occurs in new bytes, the equal bytes around it become one piece.
+No piece of 63 bytes or more is missed because tiles were cut differently.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ChunkIndex:
         self._hashes, self._block, self._first = hashes[order], self._block[order], self._first[order]
 
     def pieces(self, data: bytes) -> Iterator[SharedChunk]:
-        """In order and apart, each as long as it can be."""
+        """Yield shared chunks in order and without overlap, each as long as possible."""
         new = np.frombuffer(data, np.uint8)
         hashes = _hashes(new, 1)
         places = np.searchsorted(self._hashes, hashes)
@@ -51,20 +52,20 @@ class ChunkIndex:
                 continue
             same = range(places[at], min(self._hashes.size, places[at] + _CHOICES))
             choices = (self._around(new, int(at), place, done) for place in same if self._hashes[place] == hashes[at])
-            found = max(choices, key=lambda p: p.size)
-            if found.size >= LEAST_BYTES:
-                yield found
-                done = found.at + found.size
+            longest = max(choices, key=lambda p: p.size)
+            if longest.size >= LEAST_BYTES:
+                yield longest
+                done = longest.at + longest.size
 
     def _around(self, new: np.ndarray, at: int, place: int, least: int) -> SharedChunk:
         """The longest run of equal bytes through an anchor that ends behind `least`; empty where only the hash is the same."""
         number, first = int(self._block[place]), int(self._first[place])
         block = self._blocks[number]
-        ahead = _same(new[at:], block[first:])
-        if ahead < ANCHOR_BYTES:
+        forward_bytes = _same(new[at:], block[first:])
+        if forward_bytes < ANCHOR_BYTES:
             return SharedChunk(at, number, first, 0)
         back = _same(new[least:at][::-1], block[:first][::-1])
-        return SharedChunk(at - back, number, first - back, back + ahead)
+        return SharedChunk(at - back, number, first - back, back + forward_bytes)
 
 
 def _hashes(data: np.ndarray, step: int) -> np.ndarray:
@@ -73,15 +74,15 @@ def _hashes(data: np.ndarray, step: int) -> np.ndarray:
         return np.zeros(0, np.uint64)
     words = np.lib.stride_tricks.sliding_window_view(data, _WORD_BYTES)
     count = data.size - ANCHOR_BYTES + 1
-    found = np.zeros(-(-count // step), np.uint64)
+    hash_sums = np.zeros(-(-count // step), np.uint64)
     for k, factor in enumerate(_FACTORS):
         part = np.ascontiguousarray(words[k * _WORD_BYTES :][:count:step]).view("<u8")[:, 0]
-        found += part * factor
-    return found
+        hash_sums += part * factor
+    return hash_sums
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> int:
-    """How many elements both begin with."""
+    """Return the length of the common prefix in elements."""
     size, done, step = min(one.size, other.size), 0, 256
     while done < size:
         end = min(size, done + step)

@@ -1,9 +1,13 @@
-"""The constant bytes of a compiled file: each block is stored once, whoever needs it.
+"""Store the constant bytes of a compiled file: each block is stored once, whoever needs it.
 
-A region's constants are whole blocks, at one address or at several. An array of the integer graph is made of pieces of blocks:
-weights mostly lie in the blocks that programs read already, in the same order, with each tile's parameters behind them. What is
-found nowhere goes into one block of its own, the last. A further entry of the file has the same weights in other tiles: its
-constants are pieces of the blocks before it and a block for what these lack, its arrays mostly those that are stored already.
+A region's constants are whole blocks, at one address or at several.
+An array of the integer graph is made of pieces of blocks.
+Most weights lie in blocks that programs read already, in the same order, with each tile's parameters after
+them.
+Bytes found nowhere go into one block of their own, the last.
+A further entry of the file has the same weights in other tiles.
+Its constants are pieces of the blocks before it and a block for the missing bytes. Most of its arrays are
+stored already.
 """
 
 from __future__ import annotations
@@ -49,10 +53,10 @@ class BlockWriter:
         self._reusable: dict[bytes, list[Pieces]] = {}  # of the entries before this one
 
     def next_entry(self) -> None:
-        """What comes now belongs to another entry."""
+        """Begin another entry, to which everything after this call belongs."""
         self._earlier, self._index = (*self._blocks,), None
         self._pieced, self._pieced_bytes = {}, 0
-        self._reusable = {digest: list(known) for digest, known in self._arrays.items()}
+        self._reusable = {digest: list(arrays) for digest, arrays in self._arrays.items()}
 
     def block(self, data: bytes) -> int:
         """The number of the block with these bytes."""
@@ -73,8 +77,10 @@ class BlockWriter:
         return self._pieced[data]
 
     def array(self, value: np.ndarray, narrow: bool = False) -> list[Any]:
-        """[type, shape, pieces]: each piece is [block, first byte, bytes]. narrow: codes of 4 bits, which are stored as programs
-        have them, two a byte, so that they can be pieces of what these load."""
+        """Store an array and return [type, shape, pieces]; each piece is [block, first byte, bytes].
+
+        `narrow`: codes of 4 bits, stored two a byte like in programs, so that they can be pieces of program blocks.
+        """
         little = np.ascontiguousarray(value).astype(memory_type(value.dtype), copy=False)
         raw = np.frombuffer(pack_weights(little.reshape(1, -1), CodeType.INT4), np.uint8) if narrow else _bytes(little)
         digest = hashlib.sha256(raw.data).digest()
@@ -82,14 +88,14 @@ class BlockWriter:
         if reusable:
             pieces = reusable.pop()
         else:
-            pieces = self._shared(raw) or [self._stored(raw)]
+            pieces = self._find_shared_pieces(raw) or [self._store(raw)]
             self._arrays.setdefault(digest, []).append(pieces)
         return [_NARROW if narrow else value.dtype.name, list(value.shape), pieces]
 
     def blocks(self) -> list[bytes]:
         return [*self._blocks, bytes(self._rest)]
 
-    def _stored(self, raw: np.ndarray) -> list[int]:
+    def _store(self, raw: np.ndarray) -> list[int]:
         start = len(self._rest)
         self._rest += raw.tobytes()
         return [len(self._blocks), start, raw.size]
@@ -97,16 +103,16 @@ class BlockWriter:
     def _cut(self, data: bytes) -> Pieces:
         """Pieces of earlier blocks, and of a new one with what lies between them; none where there are none such."""
         self._index = self._index or ChunkIndex(self._earlier)
-        found = list(self._index.pieces(data))
-        ends = [0, *(p.at + p.size for p in found)]
-        between = [data[end : p.at] for end, p in zip(ends, found)] + [data[ends[-1] :]]
+        chunks = list(self._index.pieces(data))
+        ends = [0, *(p.at + p.size for p in chunks)]
+        between = [data[end : p.at] for end, p in zip(ends, chunks)] + [data[ends[-1] :]]
         new, first = b"".join(between), 0
         held_bytes = self._held_bytes + (0 if new in self._blocks else len(new))
-        if not found or self._pieced_bytes + len(data) > held_bytes:  # no file unpacks to more than it holds
+        if not chunks or self._pieced_bytes + len(data) > held_bytes:  # no file unpacks to more than it holds
             return []
         self._pieced_bytes += len(data)
         pieces: Pieces = []
-        for gap, piece in zip(between, [*found, None]):
+        for gap, piece in zip(between, [*chunks, None]):
             if gap:
                 pieces.append([self.block(new), first, len(gap)])
                 first += len(gap)
@@ -114,33 +120,33 @@ class BlockWriter:
                 pieces.append([piece.block, piece.first, piece.size])
         return pieces
 
-    def _shared(self, raw: np.ndarray) -> list[list[int]]:
+    def _find_shared_pieces(self, raw: np.ndarray) -> list[list[int]]:
         """The pieces of programs' blocks that the array begins with, and what is left of it; none where there are none such."""
         pieces: list[list[int]] = []
         at = 0
         while at < raw.size:
-            found = self._next(raw, at, _MOST_TOO_FAR if pieces else 0)
-            if found is None:
+            next_match = self._next(raw, at, _MOST_TOO_FAR if pieces else 0)
+            if next_match is None:
                 break
-            back, block, same = found
+            back, block, same = next_match
             if back:
                 pieces[-1][2] -= back
             pieces.append([self._blocks[block], 0, same])
             at += same - back
-        return [*pieces, self._stored(raw[at:])] if pieces and at < raw.size else pieces
+        return [*pieces, self._store(raw[at:])] if pieces and at < raw.size else pieces
 
     def _next(self, raw: np.ndarray, at: int, most_back: int) -> tuple[int, bytes, int] | None:
         """(bytes to take back of the piece before, the block that goes on from there, how far it is the same)."""
         for back in range(most_back + 1):
             here = raw[at - back :]
-            choices = self._unused().get(here[:_KEY_BYTES].tobytes(), [])
-            same, block = max(((_same(here, b), b) for b in choices[:_CHOICES]), key=lambda found: found[0], default=(0, b""))
+            choices = self._list_unused_blocks().get(here[:_KEY_BYTES].tobytes(), [])
+            same, block = max(((_same(here, b), b) for b in choices[:_CHOICES]), key=lambda match: match[0], default=(0, b""))
             if same >= _LEAST_SHARED_BYTES:
                 choices.remove(block)  # each belongs to one array, so that no file unpacks to more than it holds
                 return back, block, same
         return None
 
-    def _unused(self) -> dict[bytes, list[bytes]]:
+    def _list_unused_blocks(self) -> dict[bytes, list[bytes]]:
         """The blocks of programs that no array has pieces of, by their first bytes."""
         if self._starting is None:
             self._starting = {}
@@ -154,7 +160,7 @@ def _bytes(value: np.ndarray) -> np.ndarray:
 
 
 def _same(raw: np.ndarray, block: bytes) -> int:
-    """How many bytes both begin with."""
+    """Return the length of the common prefix in bytes."""
     size = min(raw.size, len(block))
     differs = raw[:size] != np.frombuffer(block, np.uint8, size)
     first = int(differs.argmax()) if size else 0
@@ -167,28 +173,33 @@ class BlockReader:
 
     def __init__(self, blocks: Sequence[bytes]):
         self._blocks = blocks
-        self._size_bytes = self._left = sum(map(len, blocks))
+        self._size_bytes = self._remaining_bytes = sum(map(len, blocks))
         self._constants: dict[tuple[tuple[int, int, int], ...], bytes] = {}
 
-    def constant(self, said: int | tuple[tuple[int, int, int], ...]) -> bytes:
+    def constant(self, constant_ref: int | tuple[tuple[int, int, int], ...]) -> bytes:
         """The inverse of `BlockWriter.constant`."""
-        if isinstance(said, int):
-            return self._blocks[said]
-        if said not in self._constants:
-            self._constants[said] = b"".join(self._piece(*piece) for piece in said)
-        return self._constants[said]
+        if isinstance(constant_ref, int):
+            return self._blocks[constant_ref]
+        if constant_ref not in self._constants:
+            self._constants[constant_ref] = b"".join(self._piece(*piece) for piece in constant_ref)
+        return self._constants[constant_ref]
 
-    def array(self, said: Any) -> np.ndarray:
+    def array(self, array_ref: Any) -> np.ndarray:
         """The inverse of `BlockWriter.array`. Raises ValueError."""
-        dtype, shape, pieces = said
+        dtype, shape, pieces = array_ref
         narrow = dtype == _NARROW
         kind, count = np.dtype(np.int8 if narrow else dtype), math.prod(shape)
-        size_bytes, wanted = sum(size for _, _, size in pieces), -(-count // 2) if narrow else count * kind.itemsize
-        if kind.kind not in "biuf" or (kind.name != dtype and not narrow) or min(shape, default=0) < 0 or wanted != size_bytes:
+        size_bytes, expected_bytes = sum(size for _, _, size in pieces), -(-count // 2) if narrow else count * kind.itemsize
+        if (
+            kind.kind not in "biuf"
+            or (kind.name != dtype and not narrow)
+            or min(shape, default=0) < 0
+            or expected_bytes != size_bytes
+        ):
             raise ValueError(f"array of {dtype!r:.20} {shape!r:.40} in {size_bytes!r:.20} bytes")
         parts = [self._piece(*piece) for piece in pieces]
-        self._left -= size_bytes
-        if self._left < 0:
+        self._remaining_bytes -= size_bytes
+        if self._remaining_bytes < 0:
             raise ValueError(f"its arrays have more bytes together than the {self._size_bytes} of the blocks")
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
         if narrow:

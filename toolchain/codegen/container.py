@@ -1,7 +1,9 @@
-"""model.npu: one file with programs, constants, ports, host islands and the integer graph. docs/container.md has every byte.
+"""Read and write model.npu: one file with programs, constants, ports, host islands and the integer graph.
 
-Magic, version (u32), length of the rest (u64), SHA-256 of the rest; then a u64 length and a JSON header, then the sections
-that the header lists. Little-endian. The same build gives the same bytes.
+docs/container.md describes every byte. The file begins with magic, version (u32), length of the rest (u64)
+and SHA-256 of the rest.
+Then come a u64 length, a JSON header, and the sections that the header lists. Little-endian.
+The same build gives the same bytes.
 """
 
 from __future__ import annotations
@@ -46,26 +48,32 @@ LENGTH = struct.Struct("<Q")  # of the header
 
 
 def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> Container:
-    """label: the file's name, for messages; entry: which one, None: the only one. Raises ProgramError: not such a file, another
-    version, damaged, cut short; CompileError: no such entry, or several and none was named."""
-    rest = _checked_rest(data, label)
-    with _labelled(label):
+    """Return the container that the bytes hold.
+
+    Raise ProgramError where they are no such file, of another version, damaged or cut short.
+    Raise CompileError where there is no such entry, or several and none was named.
+
+    `label`: the file's name, for messages.
+    `entry`: name of the entry, None: the only one.
+    """
+    rest = _check_rest(data, label)
+    with _add_label(label):
         header, body = _header(rest)
     chosen = _chosen(header, label, entry)
-    with _labelled(label):
+    with _add_label(label):
         return _container(header, chosen, body)
 
 
 def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
     """All entries by name, in their order. Raises ProgramError."""
-    rest = _checked_rest(data, label)
-    with _labelled(label):
+    rest = _check_rest(data, label)
+    with _add_label(label):
         header, body = _header(rest)
         return {e.name: _container(header, e, body) for e in header.entries}
 
 
 @contextmanager
-def _labelled(label: str) -> Iterator[None]:
+def _add_label(label: str) -> Iterator[None]:
     try:
         yield
     except NewerFileError as fault:
@@ -78,17 +86,17 @@ def _chosen(header: Header, label: str, entry: str | None) -> EntryHeader:
     """Raises CompileError."""
     if entry is None and len(header.entries) == 1:
         return header.entries[0]
-    found = next((e for e in header.entries if e.name == entry), None)
-    if found is not None:
-        return found
-    there = "; ".join(f"{e.name} ({', '.join(f'{t.name} {list(t.shape)}' for t in e.inputs)})" for e in header.entries)
+    chosen_entry = next((e for e in header.entries if e.name == entry), None)
+    if chosen_entry is not None:
+        return chosen_entry
+    entry_list = "; ".join(f"{e.name} ({', '.join(f'{t.name} {list(t.shape)}' for t in e.inputs)})" for e in header.entries)
     if entry is None:
-        raise CompileError(f"entry: {label} has {len(header.entries)}, say which: {there}")
-    raise CompileError(f"entry {entry}: {label} has no such entry; it has {there}")
+        raise CompileError(f"entry: {label} has {len(header.entries)}, say which: {entry_list}")
+    raise CompileError(f"entry {entry}: {label} has no such entry; it has {entry_list}")
 
 
-def _checked_rest(data: bytes, label: str) -> bytes:
-    """What lies behind the prefix, its length and checksum as the prefix says."""
+def _check_rest(data: bytes, label: str) -> bytes:
+    """Return the bytes after the prefix. Raise ProgramError where their length or checksum differs from the prefix."""
     if data[:8] != MAGIC:
         raise ProgramError(f"{label}: not a compiled model (no {MAGIC.decode()} at its start); build one with npu-build")
     if len(data) < PREFIX.size:
@@ -105,7 +113,9 @@ def _checked_rest(data: bytes, label: str) -> bytes:
 
 
 def _header(rest: bytes) -> tuple[Header, bytes]:
-    """And what lies behind it. Raises ProgramError where the bytes have the right checksum and still say nothing sound."""
+    """Return the header and the bytes after it. Raise ProgramError where bytes with the right checksum make no sound
+    header.
+    """
     if len(rest) < LENGTH.size:
         raise ProgramError("header: is missing")
     (size,) = LENGTH.unpack_from(rest)
@@ -164,7 +174,7 @@ def _segment(
         raise ProgramError(f"header: says what it takes of {unknown!r}, {machine.chip.name} has no such memory")
     return Region(
         program=get(header.program),
-        constants=tuple((address, blocks.constant(said)) for address, said in header.constants),
+        constants=tuple((address, blocks.constant(constant_ref)) for address, constant_ref in header.constants),
         inputs=tuple(_port(p) for p in header.ports if p.kind == "input"),
         outputs=tuple(_port(p) for p in header.ports if p.kind == "output"),
         dram_bytes=header.dram_bytes,
@@ -195,8 +205,12 @@ def _port(header: PortHeader) -> Port:
 
 
 def read_container(path: str | Path, entry: str | None = None) -> Container:
-    """entry: which one, None: the only one. Raises ProgramError, also where the file cannot be read, and CompileError as
-    `container_from_bytes`."""
+    """Read a container file.
+
+    Raise ProgramError, also where the file cannot be read, and CompileError as `container_from_bytes` does.
+
+    `entry`: name of the entry, None: the only one.
+    """
     return container_from_bytes(_read(path), str(path), entry)
 
 

@@ -1,4 +1,6 @@
-"""From segments and what was made of them to a container; and one that has no programs, for the integer reference alone."""
+"""Build a container from segments and their compiled forms, or one without programs for the integer reference
+alone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def build_container(
     graph: Graph,
     compiled: Sequence[Region | HostSubgraph],
 ) -> Container:
-    """graph: in integers; compiled: its segments in order."""
+    """Build a container.
+
+    `graph`: the integer graph.
+    `compiled`: compiled segments in order.
+    """
     lasting = {n for state in graph.states for n in state.pair}
     inputs, outputs = (
         tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in names if n not in lasting)
@@ -32,8 +38,10 @@ def build_container(
 
 
 def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:
-    """What the integer reference needs, without programs: a Session of it runs with backend="reference" only."""
-    compiled = [_unplaced(graph, s) if s.on_chip else build_host_subgraph(model, s) for s in partition_graph(graph)]
+    """Build a container for the integer reference, without programs. A Session of it runs with backend="reference"
+    only.
+    """
+    compiled = [_make_reference_region(graph, s) if s.on_chip else build_host_subgraph(model, s) for s in partition_graph(graph)]
     return build_container(graph.name, model, selection, machine, graph, compiled)
 
 
@@ -44,27 +52,33 @@ def build_host_subgraph(model: NormalModel, segment: Segment) -> HostSubgraph:
     )
 
 
-def _unplaced(graph: Graph, segment: Segment) -> Region:
-    """Its ports lie behind each other: the memory image that the reference reads and writes has nothing else."""
+def _make_reference_region(graph: Graph, segment: Segment) -> Region:
+    """Make a region whose ports are consecutive: the memory image that the reference reads and writes holds nothing
+    else.
+    """
     ports, end = {}, 0
-    left = {state.made for state in graph.states}
-    for name in (*segment.inputs, *(n for n in segment.outputs if n not in left)):
+    state_tensors = {state.present_tensor for state in graph.states}
+    for name in (*segment.inputs, *(n for n in segment.outputs if n not in state_tensors)):
         if name not in ports:
             ports[name] = port_at(end, name, graph)
             end += ports[name].size_bytes
-    kept = [state for state in graph.states if state.made in segment.outputs]
-    states = tuple(state_of(s, ports[s.past]) for s in kept)
-    inputs = tuple(ports[n] for n in segment.inputs if n not in {s.past for s in kept})
+    region_states = [state for state in graph.states if state.present_tensor in segment.outputs]
+    states = tuple(state_of(s, ports[s.past]) for s in region_states)
+    inputs = tuple(ports[n] for n in segment.inputs if n not in {s.past for s in region_states})
     outputs = tuple(ports[n] for n in segment.outputs if n in ports)
     return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0, states=states)
 
 
 def _chip_graph(graph: Graph, model: NormalModel) -> Graph:
-    """Only what the chip runs: what the integer reference evaluates. Its tensors are told by their names in the file."""
+    """Return the part of the graph that the chip runs, which the integer reference evaluates. Tensors get their
+    source names.
+    """
     nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
-    made = {n for node in nodes for n in node.outputs}
-    told = {n: Origin(model.name(o.tensor), o.layout) if n in made else o for n, o in graph.origins.items() if n in named}
+    produced_tensors = {n for node in nodes for n in node.outputs}
+    origin_by_tensor = {
+        n: Origin(model.name(o.tensor), o.layout) if n in produced_tensors else o for n, o in graph.origins.items() if n in named
+    }
     return Graph(
         graph.name,
         tuple(nodes),
@@ -72,5 +86,5 @@ def _chip_graph(graph: Graph, model: NormalModel) -> Graph:
         (),
         {n: t for n, t in graph.types.items() if n in named},
         {n: c for n, c in graph.constants.items() if n in named},
-        told,
+        origin_by_tensor,
     )

@@ -31,13 +31,13 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
 
     Raises CompileError: none, too many, or not of one model and machine.
     """
-    _require_alike(entries)
+    _require_same_model(entries)
     sections, blocks = _Sections(), BlockWriter()
-    said: list[dict[str, Any]] = []
+    entry_headers: list[dict[str, Any]] = []
     for index, (name, container) in enumerate(entries.items()):
         if index:
             blocks.next_entry()
-        said.append(
+        entry_headers.append(
             {
                 "name": name,
                 "inputs": [asdict(t) for t in container.inputs],
@@ -50,14 +50,14 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
     for index, container in enumerate(entries.values()):
         if index:
             blocks.next_entry()
-        said[index]["graph"] = sections.put(graph_to_text(container.graph, blocks.array).encode())
+        entry_headers[index]["graph"] = sections.put(graph_to_text(container.graph, blocks.array).encode())
     first = next(iter(entries.values()))
     header = {
         "name": first.name,
         "machine": sections.put(machine_to_json(first.machine).encode()),
         "machine_name": first.machine.chip.name,
         "machine_digest": machine_digest(first.machine),
-        "entries": said,
+        "entries": entry_headers,
         "blocks": [sections.put(data) for data in blocks.blocks()],
     }
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
@@ -67,15 +67,15 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
 
 
 def _bound_header(bound: Mapping[str, np.ndarray], sections: _Sections) -> dict[str, Any]:
-    """Nothing where no input is bound."""
-    said = [
+    """Return the header of bound inputs, empty where no input is bound."""
+    bound_headers = [
         {"name": name, "shape": list(value.shape), "dtype": value.dtype.name, "data": sections.put(value.tobytes())}
         for name, value in bound.items()
     ]
-    return {"bound": said} if said else {}
+    return {"bound": bound_headers} if bound_headers else {}
 
 
-def _require_alike(entries: Mapping[str, Container]) -> None:
+def _require_same_model(entries: Mapping[str, Container]) -> None:
     if not entries:
         raise CompileError("entries: there are none; a file has one or more")
     if len(entries) > ENTRIES:
@@ -89,7 +89,7 @@ def _require_alike(entries: Mapping[str, Container]) -> None:
 
 
 class _Sections:
-    """What stands behind the header."""
+    """A collection of the sections that follow the header."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -133,18 +133,18 @@ def _segment_header(segment: Region | HostSubgraph, sections: _Sections, blocks:
 def _state_header(state: State) -> dict[str, Any]:
     part = {} if state.part is None else {"part": list(state.part)}
     ring = {} if state.ring is None else {"ring": state.ring._asdict()}
-    return {**_port_header("state", state.port), "made": state.made, "output": state.output, **part, **ring}
+    return {**_port_header("state", state.port), "made": state.present_tensor, "output": state.output, **part, **ring}
 
 
 def _port_header(kind: str, port: Port) -> dict[str, Any]:
-    """Of a port without granules nothing is said of them."""
-    said = {"kind": kind, **asdict(replace(port, maps=None))}
-    maps = said.pop("maps") if port.maps is None else port.maps.model_dump(include={"granule", "order"})
-    return said if maps is None else {**said, "maps": maps}
+    """Return the header of a port. A port without granules has no keys for them."""
+    header = {"kind": kind, **asdict(replace(port, maps=None))}
+    maps = header.pop("maps") if port.maps is None else port.maps.model_dump(include={"granule", "order"})
+    return header if maps is None else {**header, "maps": maps}
 
 
 def _layer_header(info: LayerInfo) -> dict[str, Any]:
-    said = asdict(info)
+    header = asdict(info)
     if info.result is not None and not info.result.granule:
-        del said["result"]["granule"], said["result"]["surface_bytes"]
-    return said
+        del header["result"]["granule"], header["result"]["surface_bytes"]
+    return header

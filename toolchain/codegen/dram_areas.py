@@ -1,7 +1,9 @@
-"""The areas of a program's DRAM: ports, what is kept between layers, constants; and the base registers by which it reaches them.
+"""Divide a program's DRAM into areas: ports, activations between layers, constants; and assign base registers to
+them.
 
-A machine whose host sets base registers (`control.host_bases`) has programs whose DRAM addresses are offsets into areas, so
-that each area lies wherever its register says. Where registers are fewer than areas, neighbours become one.
+A machine whose host sets base registers (`control.host_bases`) has programs whose DRAM addresses are offsets
+into areas.
+Each area then lies wherever its register says. Where registers are fewer than areas, neighbours become one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from toolchain.machine import Copy, Fill, LoadBase, MachineOp, Space, accesses
 
 @dataclass(frozen=True)
 class DramPiece:
-    """What lies in the bytes [first, last); pieces follow each other."""
+    """A range of bytes [first, last) with its contents; pieces follow each other."""
 
     holds: tuple[AreaContent, ...]
     first: int
@@ -41,9 +43,14 @@ def make_dram_areas(
     count: int | None = None,
     placed: Sequence[PlacedOp] = (),
 ) -> tuple[tuple[DramArea, ...], BatchLoop | None]:
-    """The areas, as many as there are registers for, and how the program runs `count` times (None: once) with those of
-    `stepping` going on. placed: its operations, of which rows have registers of their own. Raises CompileError where the machine
-    cannot repeat so often, or has too few base registers."""
+    """Return the areas, as many as there are registers for, and the batch loop.
+
+    Raise CompileError where the machine cannot repeat so often, or has too few base registers.
+
+    `stepping`: addresses that advance with each run.
+    `count`: number of runs of the program (None: once).
+    `placed`: the program's operations, of which rows have registers of their own.
+    """
     control, repeat = chip.control, chip.control.repeat
     for groups in _groupings(pieces):
         areas = tuple(_area(group, number) for number, group in enumerate(groups, 1))
@@ -61,14 +68,16 @@ def make_dram_areas(
         if used + len(steps) <= control.bases and repeat is not None and count <= repeat.max_count:
             return areas, BatchLoop(count, tuple((*step, number) for number, step in enumerate(steps, used + 1)))
     if count is None:
-        needed = len(find_row_accesses(placed, ())) + min(1, control.host_bases)
-        raise CompileError(f"{chip.name}: rows at computed places take {needed} base registers; control.bases is {control.bases}")
+        required = len(find_row_accesses(placed, ())) + min(1, control.host_bases)
+        raise CompileError(
+            f"{chip.name}: rows at computed places take {required} base registers; control.bases is {control.bases}"
+        )
     steps = len({s.step_bytes for s in stepping}) + min(1, control.host_bases)
     raise CompileError(f"{chip.name}: a repeat of {count} with {steps} base registers is more than its control has")
 
 
 def _groupings(pieces: Sequence[DramPiece]) -> Iterator[list[list[DramPiece]]]:
-    """Each piece by itself; all ports together; all but constants together; everything together."""
+    """Yield groupings: each piece by itself; all ports together; all but constants together; everything together."""
     ports = [p for p in pieces if p.is_port]
     others = [p for p in pieces if not p.is_port]
     constants = [p for p in pieces if p.is_constant]
@@ -94,19 +103,22 @@ def area_at(areas: Iterable[DramArea], address: int) -> DramArea | None:
 def find_row_accesses(placed: Sequence[PlacedOp], areas: Sequence[DramArea]) -> dict[tuple[Row, int], int]:
     """The rows that operations read or write, each with the base register of the area where they lie; and the first that
     does."""
-    found: dict[tuple[Row, int], int] = {}
+    register_rows: dict[tuple[Row, int], int] = {}
     for index, p in enumerate(placed):
         if p.row is not None and isinstance(p.op, Copy):
             reached = p.op.destination_address if p.op.destination_base else p.op.source_address
-            found.setdefault((p.row, register_of(areas, reached)), index)
-    return found
+            register_rows.setdefault((p.row, register_of(areas, reached)), index)
+    return register_rows
 
 
 def use_base_registers(
     placed: Sequence[PlacedOp], areas: Sequence[DramArea], repeat: BatchLoop | None, stepping: Sequence[AddressStep], chip: Chip
 ) -> list[PlacedOp]:
-    """Moves name the base register of what they reach in DRAM, and where in its area that lies; their accesses stay those of the
-    first sample with every area at its place. The registers of rows are read as soon as their numbers are there."""
+    """Name in moves the base register of each DRAM operand, and its offset in the area.
+
+    The accesses stay those of the first sample with every area at its place.
+    The registers of rows are read as soon as their numbers are available.
+    """
     rows = find_row_accesses(placed, areas)
     named = dict(zip(rows, range(max((area.base_register for area in areas), default=0) + 1, chip.control.bases + 1)))
     numbers = {} if repeat is None else {(source, step): number for source, step, number in repeat.steps}
@@ -134,13 +146,13 @@ def use_base_registers(
 
     def read(row: Row, source: int, layer: int) -> PlacedOp:
         base, address = reached(row.space, row.address)
-        found = LoadBase(0, named[row, source], source, 0, row.scale, row.limit, row.space, row.address, row.word_bytes)
-        return PlacedOp(replace(found, address=address, address_base=base), layer, accesses(found, chip))
+        base_load = LoadBase(0, named[row, source], source, 0, row.scale, row.limit, row.space, row.address, row.word_bytes)
+        return PlacedOp(replace(base_load, address=address, address_base=base), layer, accesses(base_load, chip))
 
     loads: dict[int, list[PlacedOp]] = {}
     for (row, source), first in rows.items():
         load = read(row, source, placed[first].layer)
-        made = (i for i in range(first - 1, -1, -1) if any(conflict(a, b) for a in placed[i].accesses for b in load.accesses))
-        loads.setdefault(next(made, -1), []).append(load)
+        writers = (i for i in range(first - 1, -1, -1) if any(conflict(a, b) for a in placed[i].accesses for b in load.accesses))
+        loads.setdefault(next(writers, -1), []).append(load)
     done = [replace(p, op=moved(p.op, p.row)) for p in placed]
     return [*loads.get(-1, ()), *(q for i, p in enumerate(done) for q in (p, *loads.get(i, ())))]

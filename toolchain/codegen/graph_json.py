@@ -23,8 +23,10 @@ for _operator in INTEGER_OPERATORS.values():
 
 
 def graph_to_text(graph: Graph, array: Callable[[np.ndarray, bool], Any]) -> str:
-    """Of a graph whose nodes are integer operators. array: puts an array's bytes away and says where; true of weights of 4 bits.
-    Deterministic."""
+    """Return the text of a graph whose nodes are integer operators. Deterministic.
+
+    `array`: stores an array's bytes and returns their place; its second argument is true for weights of 4 bits.
+    """
     narrow = {n.inputs[1] for n in graph.nodes if isinstance(n.op, IntegerConvolution) and n.op.weight_type.bits == 4}
 
     def wide(value: np.ndarray) -> Any:
@@ -32,7 +34,7 @@ def graph_to_text(graph: Graph, array: Callable[[np.ndarray, bool], Any]) -> str
 
     body = {
         "name": graph.name,
-        "nodes": [_packed_node(n, wide) for n in graph.nodes],
+        "nodes": [_pack_node(n, wide) for n in graph.nodes],
         "types": {n: encode_value(t, wide) for n, t in graph.types.items()},
         # in the order of their bytes in the file
         "constants": {n: {"array": array(c, n in narrow)} for n, c in sorted(graph.constants.items())},
@@ -41,7 +43,7 @@ def graph_to_text(graph: Graph, array: Callable[[np.ndarray, bool], Any]) -> str
     return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
-def _packed_node(node: Node, array: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+def _pack_node(node: Node, array: Callable[[np.ndarray], Any]) -> dict[str, Any]:
     op = node.op
     if not isinstance(op, NpuOp) or INTEGER_OPERATORS.get(op.NAME) is not type(op):
         raise InternalError(f"node {node.name}: {type(op).__name__} is no integer operator of toolchain.ops")
@@ -79,8 +81,8 @@ def _graph(body: Any, array: Callable[[Any], np.ndarray]) -> Graph:
     )
 
 
-def _origin(name: str, said: Any, array: Callable[[Any], np.ndarray]) -> Origin:
-    origin = Origin(*_value(name, said, tuple[str, str], array))
+def _origin(name: str, origin_value: Any, array: Callable[[Any], np.ndarray]) -> Origin:
+    origin = Origin(*_value(name, origin_value, tuple[str, str], array))
     if origin.layout not in _LAYOUTS:
         raise ValueError(f"tensor {name!r}: layout {origin.layout!r:.20} is none of {', '.join(_LAYOUTS)}")
     return origin
@@ -93,24 +95,25 @@ def _value(name: str, value: Any, hint: Any, array: Callable[[Any], np.ndarray])
         raise ValueError(f"tensor {name!r}: {wrong}") from None
 
 
-def _node(said: Any, array: Callable[[Any], np.ndarray]) -> Node:
-    if not isinstance(said, dict) or sorted(said) != list(_NODE_KEYS):
-        raise ValueError(f"a node has {', '.join(_NODE_KEYS)}, not {said!r:.40}")
-    name, operator = said["name"], said["operator"]
-    known = INTEGER_OPERATORS.get(operator) if isinstance(operator, str) else None
-    if known is None:
+def _node(node_value: Any, array: Callable[[Any], np.ndarray]) -> Node:
+    if not isinstance(node_value, dict) or sorted(node_value) != list(_NODE_KEYS):
+        raise ValueError(f"a node has {', '.join(_NODE_KEYS)}, not {node_value!r:.40}")
+    name, operator = node_value["name"], node_value["operator"]
+    operator_class = INTEGER_OPERATORS.get(operator) if isinstance(operator, str) else None
+    if operator_class is None:
         raise NewerFileError(
             f"node {name!r} is an operator {operator!r:.40}, which this toolchain does not know: a newer one, or one with an "
             f"operator of its own, wrote the file; read it with that, or build it again"
         )
-    if said["version"] != known.VERSION:
+    if node_value["version"] != operator_class.VERSION:
         raise NewerFileError(
-            f"node {name!r}: operator {operator} has version {said['version']!r:.20}, this toolchain reads {known.VERSION}; "
+            f"node {name!r}: operator {operator} has version {node_value['version']!r:.20}, this toolchain reads "
+            f"{operator_class.VERSION}; "
             f"build the file again, or read it with the toolchain that wrote it"
         )
     try:
-        op = known(**decode_fields(said["fields"], known, array))
-        texts = {k: decode_value(said[k], tuple[str, ...], array) for k in ("inputs", "outputs", "sources")}
+        op = operator_class(**decode_fields(node_value["fields"], operator_class, array))
+        texts = {k: decode_value(node_value[k], tuple[str, ...], array) for k in ("inputs", "outputs", "sources")}
         return Node(decode_value(name, str, array), op, texts["inputs"], texts["outputs"], texts["sources"])
     except ValueError as wrong:
         raise ValueError(f"node {name!r} ({operator}): {wrong}") from None

@@ -17,7 +17,10 @@ from toolchain.input_limits import ENTRIES
 
 
 def read_header(text: bytes, body_bytes: int) -> Header:
-    """body_bytes: what lies behind the header. Raises ProgramError with the first fault."""
+    """Read the header. Raise ProgramError with the first fault.
+
+    `body_bytes`: size of everything after the header.
+    """
     try:
         header = Header.model_validate_json(text)
     except ValidationError as invalid:
@@ -31,7 +34,7 @@ def read_header(text: bytes, body_bytes: int) -> Header:
 
 
 def _where(header: Header, entry: EntryHeader) -> str:
-    """In front of what is told of an entry's segments, where the file has several."""
+    """Return the prefix of messages about an entry's segments, empty where the file has only one entry."""
     return f"entry {entry.name!r}: " if len(header.entries) > 1 else ""
 
 
@@ -50,43 +53,45 @@ def _faults(header: Header, body_bytes: int) -> Iterator[str]:
 def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterator[str]:
     spans = [header.machine, entry.graph, *header.blocks, *(b.data for b in entry.bound)]
     regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
-    made, kept = {t.name for t in entry.inputs}, set[str]()
-    made.update(p.ring.number for s in regions for p in s.ports if p.ring is not None)
-    known = {t.name: t.shape for t in (*entry.inputs, *entry.outputs)}
+    available_tensors, state_names = {t.name for t in entry.inputs}, set[str]()
+    available_tensors.update(p.ring.number for s in regions for p in s.ports if p.ring is not None)
+    shape_by_io = {t.name: t.shape for t in (*entry.inputs, *entry.outputs)}
     for index, segment in enumerate(entry.segments):
         where = f"segment {index}"
         if isinstance(segment, IslandHeader):
             spans.append(segment.model)
-            needed, given = segment.inputs, segment.outputs
+            required, results = segment.inputs, segment.outputs
         else:
             spans += [segment.program, segment.op_layers]
-            yield from _region_faults(segment, header.blocks, known, where)
-            needed, given = ([p.model for p in segment.ports if p.kind == kind] for kind in ("input", "output"))
+            yield from _region_faults(segment, header.blocks, shape_by_io, where)
+            required, results = ([p.model for p in segment.ports if p.kind == kind] for kind in ("input", "output"))
             lasting = [p for p in segment.ports if p.kind == "state"]
-            both = (p.model for p in lasting if p.model in made or p.model in kept)
+            both = (p.model for p in lasting if p.model in available_tensors or p.model in state_names)
             yield from (f"{where}: {name!r} is a state, and is made or kept elsewhere too" for name in both)
             yield from (f"{where}: {fault}" for fault in (*_part_faults(lasting), *_ring_faults(segment.ports)))
-            kept.update(p.model for p in lasting)
-        yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
-        made.update(given)
+            state_names.update(p.model for p in lasting)
+        yield from (
+            f"{where} reads tensor {name!r}, which nothing before it makes" for name in required if name not in available_tensors
+        )
+        available_tensors.update(results)
     yield from (
         f"the bound input {b.name!r} has {b.data[1]} bytes, not {b.size_bytes}" for b in entry.bound if b.data[1] != b.size_bytes
     )
     yield from (f"the input {b.name!r} is bound, and given too" for b in entry.bound if b.name in {t.name for t in entry.inputs})
-    yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in made)
+    yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in available_tensors)
     yield from _span_faults(spans, body_bytes)
-    yield from _unpacked_faults(entry, header.blocks)
+    yield from _find_unpacked_faults(entry, header.blocks)
 
 
 def _part_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
-    """Of a region's states: each is there once, whole, or in parts one behind the other."""
+    """Yield faults of a region's states: each state occurs once, completely, or in consecutive parts."""
     for name in dict.fromkeys(p.model for p in ports):
         parts = [p for p in ports if p.model == name]
         at = 0
         for port in sorted(parts, key=lambda p: p.part or (0, 0)):
             rows = port.model_shape[0] if port.model_shape else 1
-            first, whole = port.part or (0, rows)
-            if first != at or whole != (parts[0].part or (0, rows))[1] or port.output != parts[0].output:
+            first, total_rows = port.part or (0, rows)
+            if first != at or total_rows != (parts[0].part or (0, rows))[1] or port.output != parts[0].output:
                 yield f"the state {name!r} is made of parts that do not fit together"
                 break
             at += rows
@@ -96,7 +101,9 @@ def _part_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
 
 
 def _ring_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
-    """Of a region's states that are rings: each has room for what it says, and a number that goes on as its own."""
+    """Yield faults of a region's ring states: each ring has room for its declared size, and a step number of its
+    own.
+    """
     steps: dict[str, tuple[int, int]] = {}
     for port in ports:
         ring = port.ring
@@ -115,10 +122,10 @@ def _ring_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
             yield f"the state {port.model!r} is a ring whose number goes on as another's"
 
 
-def _unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterator[str]:
+def _find_unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterator[str]:
     """No file unpacks to more than it holds: equal pieces are the same bytes."""
     regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
-    pieced = {said for region in regions for _, said in region.constants if not isinstance(said, int)}
+    pieced = {constant_ref for region in regions for _, constant_ref in region.constants if not isinstance(constant_ref, int)}
     pieced_bytes, held_bytes = sum(size for pieces in pieced for *_, size in pieces), sum(size for _, size in blocks)
     if pieced_bytes > held_bytes:
         yield f"its constants in pieces have {pieced_bytes} bytes together, the blocks {held_bytes}"
@@ -132,7 +139,9 @@ def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
         yield f"its sections have more bytes together than the {body_bytes} behind the header"
 
 
-def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str, tuple[int, ...]], where: str) -> Iterator[str]:
+def _region_faults(
+    region: RegionHeader, blocks: Sequence[Span], shape_by_tensor: dict[str, tuple[int, ...]], where: str
+) -> Iterator[str]:
     if region.op_layers[1] % 4:
         yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
     yield from _constant_faults(region, blocks, where)
@@ -145,10 +154,10 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
             yield f"{where}: port {port.model!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"
         if port.layout == "nhwc" and len(port.shape) not in (3, 4):
             yield f"{where}: port {port.model!r} is channels-last with {len(port.shape)} dimensions"
-        elif known.get(port.model, port.model_shape) != port.model_shape:
+        elif shape_by_tensor.get(port.model, port.model_shape) != port.model_shape:
             yield f"{where}: port {port.model!r} has another shape than the model's tensor of that name"
-        said = [port.made, port.output]
-        if not all(said) if port.kind == "state" else any(said):
+        state_keys = [port.made, port.output]
+        if not all(state_keys) if port.kind == "state" else any(state_keys):
             yield f"{where}: port {port.model!r} is of kind {port.kind}; states have the keys made and output, nothing else does"
         limits = np.iinfo(port.dtype)
         if not limits.min <= port.zero_point <= limits.max:
@@ -157,10 +166,13 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
 
 
 def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
-    """In the order of addresses and apart, so that they are no more bytes than the DRAM, however often a block is named."""
+    """Yield faults of constants, which must be in the order of addresses and disjoint.
+
+    They are then no more bytes than the DRAM, however often a block is named.
+    """
     end = 0
-    for address, said in region.constants:
-        size, missing = _size_bytes(said, blocks)
+    for address, constant_ref in region.constants:
+        size, missing = _size_bytes(constant_ref, blocks)
         if missing:
             yield f"{where}: constants at {address:#x} are {missing}"
             return
@@ -171,18 +183,21 @@ def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -
         end = address + size
 
 
-def _size_bytes(said: int | Pieces, blocks: Sequence[Span]) -> tuple[int, str]:
-    """Of constants, and what of them the file does not have."""
-    for block, first, size in [(said, 0, 0)] if isinstance(said, int) else said:
+def _size_bytes(constant_ref: int | Pieces, blocks: Sequence[Span]) -> tuple[int, str]:
+    """Return the size of constants, and a text about the part that the file lacks."""
+    for block, first, size in [(constant_ref, 0, 0)] if isinstance(constant_ref, int) else constant_ref:
         if block >= len(blocks):
             return 0, f"block {block}, the file has {len(blocks)}"
         if first + size > blocks[block][1]:
             return 0, f"{size} bytes at {first} of block {block}, which has {blocks[block][1]}"
-    return blocks[said][1] if isinstance(said, int) else sum(size for *_, size in said), ""
+    return blocks[constant_ref][1] if isinstance(constant_ref, int) else sum(size for *_, size in constant_ref), ""
 
 
 def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
-    """In the order of addresses and apart, each with a register of its own; where they have any, all has a place in one."""
+    """Yield faults of areas, which must be in the order of addresses, disjoint, and with a register each.
+
+    Where areas have registers, everything must lie in an area.
+    """
     end = 0
     for area in region.areas:
         if area.base < end:
@@ -191,8 +206,8 @@ def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> It
     if end > region.dram_bytes:
         yield f"{where}: its areas end at {end:#x}, outside the {region.dram_bytes} of its DRAM"
     states = {p.area_name for p in region.ports if p.kind == "state"}
-    lacking = (h.tensor for a in region.areas for h in a.holds if h.kind == "state" and h.tensor not in states)
-    yield from (f"{where}: an area holds state {name!r}, of which there is no port" for name in lacking)
+    missing_states = (h.tensor for a in region.areas for h in a.holds if h.kind == "state" and h.tensor not in states)
+    yield from (f"{where}: an area holds state {name!r}, of which there is no port" for name in missing_states)
     registers = [a.base_register for a in region.areas if a.base_register]
     if len({*registers}) < len(registers):
         yield f"{where}: two areas have one base register"
@@ -200,7 +215,7 @@ def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> It
         return
     results = [i.result for i in region.layers if i.result is not None and i.result.space == "dram"]
     places = [(f"port {p.model!r}", p.address, p.size_bytes) for p in region.ports]
-    sizes = ((address, *_size_bytes(said, blocks)) for address, said in region.constants)
+    sizes = ((address, *_size_bytes(constant_ref, blocks)) for address, constant_ref in region.constants)
     places += [("a block of constants", address, size) for address, size, missing in sizes if not missing]
     places += [(f"the result {r.tensor!r}", r.address, 1) for r in results]
     for what, address, size in places:

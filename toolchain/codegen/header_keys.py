@@ -21,7 +21,7 @@ Span = tuple[Count, Count]  # first byte and number of bytes, from the end of th
 Pieces = tuple[tuple[Count, Count, Count], ...]  # number of a block, first of its bytes and how many
 
 
-def _held(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _check_shape_bytes(shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) > HEADER_RANK:
         raise ValueError(f"has {len(shape)} dimensions, {HEADER_RANK} are the most")
     if math.prod(max(1, d) for d in shape) > TENSOR_ELEMENTS:
@@ -29,7 +29,7 @@ def _held(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-Shape = Annotated[tuple[Count, ...], AfterValidator(_held)]
+Shape = Annotated[tuple[Count, ...], AfterValidator(_check_shape_bytes)]
 
 
 def _element_type(name: str) -> str:
@@ -93,7 +93,7 @@ class PortHeader(_Section):
 
     @property
     def area_name(self) -> str:
-        """Of a state."""
+        """Return the name of a state's area."""
         return self.model if self.part is None else area_name(self.model, StatePart(*self.part), self.shape[0])
 
     @property

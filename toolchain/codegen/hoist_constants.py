@@ -1,7 +1,7 @@
-"""Constants that several layers of a program read, as the steps of a recurrent layer do: brought once, where there is room.
+"""Load constants that several layers read, like the steps of a recurrent layer, only once where there is room.
 
-What rings leave free of a memory, above all that is placed there, goes to the blocks that would be brought again and again, those
-first that save most bytes for their size. Each is brought when it is first needed and stays.
+Memory left free by rings, above everything placed there, goes to blocks that would be loaded repeatedly.
+Blocks that save most bytes for their size come first. Each is loaded when it is first needed and stays.
 """
 
 from __future__ import annotations
@@ -17,29 +17,35 @@ from toolchain.schedule.layer_constants import find_shared_constants
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.tile_buffers import PlannedLayer
 
-Needed = tuple[int, Hashable, int]  # by layer, the key of a block and a memory
+BlockUse = tuple[int, Hashable, int]  # by layer, the key of a block and a memory
 
 
 @dataclass(frozen=True)
 class HoistedConstants:
-    """places: of blocks, their addresses; placements: the plan's, with these."""
+    """A choice of hoisted constants.
 
-    places: Mapping[Needed, int]
+    `places`: addresses of blocks.
+    `placements`: the plan's placements with these blocks.
+    """
+
+    places: Mapping[BlockUse, int]
     placements: Mapping[int, Placement]
 
 
 def hoist_constants(plan: RegionPlan) -> HoistedConstants:
-    """Of layers that run by themselves; what is fetched ahead stays as it is. Within the memories that the plan was made for."""
+    """Hoist constants of layers outside cascades, within the memories that the plan was made for. Prefetches stay as
+    they are.
+    """
     if not plan.layers:
         return HoistedConstants({}, plan.placements)
     spaces = plan.layers[0].layer.chip.spaces
-    found: dict[tuple[int, bytes], list[tuple[int, ConstantBlock]]] = {}
-    for index in _alike(plan):
+    uses_by_block: dict[tuple[int, bytes], list[tuple[int, ConstantBlock]]] = {}
+    for index in _list_repeatable_layers(plan):
         for block, space in _blocks(plan.layers[index]):
-            found.setdefault((space, hashlib.sha256(block.data()).digest()), []).append((index, block))
-    places: dict[Needed, int] = {}
+            uses_by_block.setdefault((space, hashlib.sha256(block.data()).digest()), []).append((index, block))
+    places: dict[BlockUse, int] = {}
     ends = {space: placement.peak_bytes for space, placement in plan.placements.items()}
-    shared = {key: uses for key, uses in found.items() if len({index for index, _ in uses}) > 1}
+    shared = {key: uses for key, uses in uses_by_block.items() if len({index for index, _ in uses}) > 1}
     for (space, _), uses in sorted(shared.items(), key=lambda item: (-len(item[1]), item[0])):
         memory = spaces[space].memory
         start = round_up(ends.get(space, 0), memory.alignment_bytes)
@@ -51,7 +57,7 @@ def hoist_constants(plan: RegionPlan) -> HoistedConstants:
     return HoistedConstants(places, placements)
 
 
-def _alike(plan: RegionPlan) -> list[int]:
+def _list_repeatable_layers(plan: RegionPlan) -> list[int]:
     """Layers whose constants others have as well."""
     inside = {i for c in plan.cascades for i in c.layers}
     layers = enumerate(plan.layers)
@@ -61,13 +67,13 @@ def _alike(plan: RegionPlan) -> list[int]:
 
 
 def _blocks(planned: PlannedLayer) -> Iterator[tuple[ConstantBlock, int]]:
-    """Each block of a layer once for each memory in which a unit has it."""
+    """Yield each block of a layer once for each memory in which a unit has it."""
     assert planned.plan is not None
     units: Sequence[Any] = planned.units or planned.plan.units
-    seen: set[tuple[Hashable, int]] = set()
-    for work in planned.layer.tiled.nest(planned.layer, planned.plan.tiling).works():
-        for block in work.blocks:
+    seen_blocks: set[tuple[Hashable, int]] = set()
+    for task in planned.layer.tiled.nest(planned.layer, planned.plan.tiling).iterate_tasks():
+        for block in task.blocks:
             for space in {unit.roles[block.role] for unit in units}:
-                if (block.key, space) not in seen:
-                    seen.add((block.key, space))
+                if (block.key, space) not in seen_blocks:
+                    seen_blocks.add((block.key, space))
                     yield block, space

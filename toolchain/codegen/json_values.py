@@ -1,7 +1,9 @@
-"""Values of dataclass fields as JSON and back. What a value is, the field's type says: no class is named in the file.
+"""Write values of dataclass fields as JSON and read them back. The field's type determines the value; no class
+is named in the file.
 
-int, float, str, bool, None, enumerations (by value), tuples (lists), numpy arrays ({"array": where their bytes are}), and
-dataclasses of these (an object with all of its fields).
+Values are int, float, str, bool, None, enumerations (by value), tuples (lists), and numpy arrays ({"array":
+place of the bytes}).
+Dataclasses of these are an object with all of its fields.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ ArrayAt = Callable[[Any], np.ndarray]  # the array whose bytes are where a file 
 
 
 def encode_value(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
-    """array: puts an array's bytes away and says where they are. Raises InternalError for what a file cannot hold."""
+    """Return the JSON value. Raise InternalError for a value that a file cannot hold.
+
+    `array`: stores an array's bytes and returns their place.
+    """
     if isinstance(value, np.ndarray):
         return {"array": array(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -46,8 +51,8 @@ def _reader(hint: Any) -> Callable[[Any, ArrayAt], Any]:
     """`unpacked` of values of one type."""
     inner, origin, arguments = _without_none(hint), _origin(hint), typing.get_args(hint)
     if inner is not hint:
-        given = _reader(inner)
-        return lambda value, array: None if value is None else given(value, array)
+        inner_reader = _reader(inner)
+        return lambda value, array: None if value is None else inner_reader(value, array)
     if origin is np.ndarray:
         return _array
     if dataclasses.is_dataclass(hint):
@@ -89,7 +94,7 @@ def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
 
 
 def decode_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
-    """By field of the dataclass `kind`. Raises ValueError that names the field."""
+    """Return the value of each field of the dataclass `kind`. Raise ValueError that names the field."""
     hints = field_types(kind)
     if not isinstance(value, dict):
         raise ValueError(f"is {value!r:.40}")
@@ -97,13 +102,13 @@ def decode_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
     fault = fault or next((f"has {n!r:.40}, which it should not" for n in value if n not in hints), None)
     if fault:
         raise ValueError(fault)
-    found = {}
+    value_by_field = {}
     for name, hint in hints.items():
         try:
-            found[name] = _reader(hint)(value[name], array)
+            value_by_field[name] = _reader(hint)(value[name], array)
         except ValueError as wrong:
             raise ValueError(f"{name} {wrong}") from None
-    return found
+    return value_by_field
 
 
 @cache
@@ -118,16 +123,16 @@ def records(hint: Any) -> dict[str, type]:
     if dataclasses.is_dataclass(hint):
         kind = typing.cast(type, hint)
         inner = (records(h) for h in field_types(kind).values())
-        return {kind.__name__: kind} | {name: c for found in inner for name, c in found.items()}
+        return {kind.__name__: kind} | {name: c for kinds in inner for name, c in kinds.items()}
     if _origin(hint) is tuple:
-        found = (records(h) for h in typing.get_args(hint) if h is not ...)
-        return {name: c for inner in found for name, c in inner.items()}
+        kinds = (records(h) for h in typing.get_args(hint) if h is not ...)
+        return {name: c for inner in kinds for name, c in inner.items()}
     describe_type(hint)
     return {}
 
 
 def describe_type(hint: Any) -> str:
-    """How the page on compiled files writes a type: `[int, int]`, `array`, `Requant or null`."""
+    """Return a type as the page on compiled files writes it: `[int, int]`, `array`, `Requant or null`."""
     inner, origin, arguments = _without_none(hint), _origin(hint), typing.get_args(hint)
     if inner is not hint:
         return f"{describe_type(inner)} or null"
@@ -159,7 +164,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a field of a plain type may hold the value."""
+    """Return whether a field of a plain type may hold the value."""
     if _origin(hint) is typing.Literal:
         return value in typing.get_args(hint)
     if not isinstance(hint, type):

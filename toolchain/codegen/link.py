@@ -38,22 +38,26 @@ def link_region(
     samples: SampleGraph | None = None,
     keep: bool = True,
 ) -> Region:
-    """States first, then other ports, spilled tensors, and constants in the order of their first use. samples: plan is of one
-    sample, the program runs it for each; keep: constants that several layers read stay where there is room. Raises CompileError;
-    StillRead where a state's next value has to be copied to its place."""
+    """Link a region: states first, then other ports, spilled tensors, and constants in the order of their first use.
+
+    Raise CompileError; StillRead where a state's next value has to be copied to its place.
+
+    `samples`: the plan is of one sample, and the program runs it for each.
+    `keep`: constants that several layers read stay where there is room.
+    """
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    kept = hoist_constants(plan) if keep else HoistedConstants({}, plan.placements)
-    plan = replace(plan, placements=kept.placements)
-    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, kept.places)
+    hoisted = hoist_constants(plan) if keep else HoistedConstants({}, plan.placements)
+    plan = replace(plan, placements=hoisted.placements)
+    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, hoisted.places)
     require_dram(constants.end, chip)
-    placed, roots = write_states_in_place(placed, layout.states, chip), layout.settled()
-    lasting = {n for state in graph.states for n in (state.past, state.made)}
+    placed, roots = write_states_in_place(placed, layout.states, chip), layout.settle_states()
+    lasting = {n for state in graph.states for n in (state.past, state.present_tensor)}
     inputs, outputs = (
         tuple(_port(n, graph, plan, roots) for n in names if n not in lasting) for names in (segment.inputs, segment.outputs)
     )
-    states = tuple(state_of(s, _port(s.past, graph, plan, roots)) for s in graph.states if s.made in segment.outputs)
+    states = tuple(state_of(s, _port(s.past, graph, plan, roots)) for s in graph.states if s.present_tensor in segment.outputs)
     stepping = tuple(layout.stepping.values())
     pieces = layout.pieces(
         [("input", inputs), ("output", outputs), ("state", [replace(s.port, model=s.name) for s in states])], constants.end
@@ -61,7 +65,7 @@ def link_region(
     areas, repeat = make_dram_areas(pieces, chip, stepping, samples.count if samples is not None else None, placed)
     program = synchronise(use_base_registers(placed, areas, repeat, stepping, chip), chip, layout.end, repeat)
     return Region(
-        program=_encoded(program.ops, machine),
+        program=_encode(program.ops, machine),
         constants=tuple(constants.blocks),
         inputs=inputs,
         outputs=outputs,
@@ -73,8 +77,8 @@ def link_region(
         sram_peak_bytes=plan.placements[Space.SRAM].peak_bytes,
         areas=areas,
         buffers=tuple(
-            MemoryUse(chip.spaces[space].name, found.peak_bytes, found.bound_bytes)
-            for space, found in sorted(plan.placements.items())
+            MemoryUse(chip.spaces[space].name, placement.peak_bytes, placement.bound_bytes)
+            for space, placement in sorted(plan.placements.items())
             if space != Space.SRAM
         ),
         states=states,
@@ -83,18 +87,22 @@ def link_region(
 
 def require_dram(size_bytes: int, chip: Chip, at_least: bool = False) -> None:
     """Raises CompileError where a network that needs so many bytes of DRAM, or at least so many, does not fit it."""
-    needed = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
+    requirement = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
     if size_bytes > chip.dram.size:
         raise CompileError(
-            f"{chip.name}: {needed}, memories.dram.size is {chip.dram.size:,}: raise it, or take a smaller model or inputs"
+            f"{chip.name}: {requirement}, memories.dram.size is {chip.dram.size:,}: raise it, or take a smaller model or inputs"
         )
     if size_bytes > DRAM_BYTES:
-        raise CompileError(f"{needed}, the simulator holds {DRAM_BYTES:,}")
+        raise CompileError(f"{requirement}, the simulator holds {DRAM_BYTES:,}")
 
 
 class _Layout:
-    """Where ports and spilled tensors lie in DRAM. roots: by tensor, those in SRAM too. stepping: of a batch that is repeated.
-    states: what runs leave lies elsewhere in `roots`, and in its place once it is settled."""
+    """A DRAM layout of ports and spilled tensors.
+
+    `roots`: location by tensor, those in SRAM too.
+    `stepping`: addresses that advance with each sample of a repeated batch.
+    `states`: next values, which lie elsewhere in `roots` until the states are settled.
+    """
 
     def __init__(
         self, graph: Graph, segment: Segment, plan: RegionPlan, samples: SampleGraph | None, align: int, chip: Chip
@@ -104,50 +112,56 @@ class _Layout:
         self.stepping: dict[str, AddressStep] = {}
         self._ports: list[tuple[int, int]] = []
         at = 0
-        lasting = {s.made: s.past for s in graph.states}
-        pasts = [s.past for s in graph.states if s.made in segment.outputs]  # first: at one place in all entries of a file
+        lasting = {s.present_tensor: s.past for s in graph.states}
+        pasts = [
+            s.past for s in graph.states if s.present_tensor in segment.outputs
+        ]  # first: at one place in all entries of a file
         for name in dict.fromkeys((*pasts, *segment.inputs, *(n for n in segment.outputs if n not in lasting))):
             root = plan.views[name].root if name in plan.views else name
             if root not in self.roots:
                 self.roots[root] = Location(Space.DRAM, at)
                 if samples is not None and root in samples.counted:
-                    self.stepping[root] = AddressStep(at, at + _stored_bytes(root, samples.graph, plan))
-                end = at + round_up(_stored_bytes(root, graph, plan), align)
+                    self.stepping[root] = AddressStep(at, at + _get_stored_bytes(root, samples.graph, plan))
+                end = at + round_up(_get_stored_bytes(root, graph, plan), align)
                 self._ports.append((at, end))
                 at = end
         self.states, elsewhere = list[StatePlace](), ELSEWHERE
-        for made in (n for n in segment.outputs if n in lasting):
-            size = _stored_bytes(made, graph, plan)
-            self.roots[made] = Location(Space.DRAM, elsewhere)
-            self.states.append(StatePlace(made, elsewhere, self.roots[lasting[made]].address, size))
+        for present_tensor in (n for n in segment.outputs if n in lasting):
+            size = _get_stored_bytes(present_tensor, graph, plan)
+            self.roots[present_tensor] = Location(Space.DRAM, elsewhere)
+            self.states.append(StatePlace(present_tensor, elsewhere, self.roots[lasting[present_tensor]].address, size))
             elsewhere += round_up(size, align)
         self._spilled = at
         if plan.spilled:
-            spilled = _placed_spills([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], at, chip)
+            spilled = _place_spills([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], at, chip)
             for name, address in spilled.addresses.items():
                 self.roots[name] = Location(Space.DRAM, at + address)
             at += round_up(spilled.peak_bytes, align)
         self.end = at
 
-    def settled(self) -> dict[str, Location]:
+    def settle_states(self) -> dict[str, Location]:
         """The roots, with what runs leave of states where the next ones read it."""
-        return {**self.roots, **{s.made: Location(Space.DRAM, s.address) for s in self.states}}
+        return {**self.roots, **{s.present_tensor: Location(Space.DRAM, s.address) for s in self.states}}
 
     def pieces(self, ports: Iterable[tuple[str, Iterable[Port]]], end: int) -> list[DramPiece]:
-        """What lies in DRAM, in the order of addresses. ports: by kind; end: of the constants behind it all."""
-        kinds = [(kind, p) for kind, held in ports for p in held]
-        found = [
+        """Return the contents of DRAM in the order of addresses.
+
+        `ports`: by kind.
+        `end`: end of the constants after everything else.
+        """
+        kinds = [(kind, p) for kind, area_ports in ports for p in area_ports]
+        dram_pieces = [
             DramPiece(tuple(AreaContent(kind, p.model) for kind, p in kinds if first <= p.address < last), first, last)
             for first, last in self._ports
         ]
-        found += [
+        dram_pieces += [
             DramPiece((AreaContent("activations"),), self._spilled, self.end),
             DramPiece((AreaContent("constants"),), self.end, end),
         ]
-        return [piece for piece in found if piece.first < piece.last]
+        return [piece for piece in dram_pieces if piece.first < piece.last]
 
 
-def _placed_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placement:
+def _place_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placement:
     """Tensors in DRAM behind `first`: any plan that fits will do. Raises CompileError where none does."""
     require_dram(first, chip, at_least=True)
     try:
@@ -157,12 +171,12 @@ def _placed_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placeme
         raise InternalError(f"{chip.name}: tensors in DRAM have no place: {fault}") from fault
 
 
-def _stored_bytes(root: str, graph: Graph, plan: RegionPlan) -> int:
+def _get_stored_bytes(root: str, graph: Graph, plan: RegionPlan) -> int:
     kind = graph.types[root]
     return plan.views[root].stored_bytes(kind.shape) if root in plan.views else kind.size_bytes
 
 
-def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
+def _encode(ops: Sequence[MachineOp], machine: Machine) -> bytes:
     """Operators keep within what the machine can say; what does not fit its instructions is their bug, not the model's."""
     try:
         return encode(ops, machine.isa)
@@ -171,8 +185,11 @@ def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
 
 
 def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
-    """count: of samples, one an iteration, which take turns in all roots but the stepping ones."""
-    found = []
+    """Return the description of each layer.
+
+    `count`: samples, one an iteration, which take turns in all roots but the stepping ones.
+    """
+    layer_infos = []
     for node in (p.layer.node for p in plan.layers):
         view = plan.views[node.outputs[0]]
         base = roots[view.root]
@@ -181,8 +198,8 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
         granule = lies.maps.granule if lies.maps is not None else 0
         place = base.space.name.lower(), base.address + view.offset_bytes
         result = LayerResult(node.outputs[0], *place, lies.along, turns, granule, lies.surface_bytes)
-        found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, None if view.rows else result))
-    return found
+        layer_infos.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, None if view.rows else result))
+    return layer_infos
 
 
 def _port(name: str, graph: Graph, plan: RegionPlan, roots: Mapping[str, Location]) -> Port:
@@ -206,29 +223,31 @@ class _Constants:
 
     def __init__(self, start: int, align: int):
         self.end, self._align = start, align
-        self._known: dict[Hashable, int] = {}
+        self._address_by_key: dict[Hashable, int] = {}
         self._by_bytes: dict[bytes, int] = {}
         self.blocks: list[tuple[int, bytes]] = []
 
     def address(self, block: ConstantBlock) -> int:
-        if block.key not in self._known:
+        if block.key not in self._address_by_key:
             data = block.data()
             address = self._by_bytes.setdefault(hashlib.sha256(data).digest(), self.end)
-            self._known[block.key] = address
+            self._address_by_key[block.key] = address
             if address == self.end:
                 self.blocks.append((address, data))
                 self.end += round_up(len(data), self._align)
-        return self._known[block.key]
+        return self._address_by_key[block.key]
 
     def together(self, part: Fetch) -> int:
-        """Of blocks that nothing else reads: one behind the other, with zeros between them."""
+        """Store blocks that nothing else reads one after the other, with zeros between them, and return the first
+        address.
+        """
         first = self.end
         for block in part.blocks:
             data = block.data()
             padded = data if block is part.blocks[-1] else data.ljust(round_up(len(data), self._align), b"\0")
-            if self.end - first != part.offsets[block.key] or block.key in self._known:
+            if self.end - first != part.offsets[block.key] or block.key in self._address_by_key:
                 raise InternalError(f"constants {block.key} do not lie where they are fetched from")
-            self._known[block.key] = self.end
+            self._address_by_key[block.key] = self.end
             self.blocks.append((self.end, padded))
             self.end += round_up(len(data), self._align)
         return first

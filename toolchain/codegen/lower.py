@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from toolchain.codegen.hoist_constants import Needed
+from toolchain.codegen.hoist_constants import BlockUse
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine import Access, Copy, MachineOp, MemoryIndex, Space, accesses, anywhere, overlap
@@ -24,12 +24,12 @@ from toolchain.schedule.tile_buffers import PlannedLayer, box_strides, empty_buf
 from toolchain.schedule.unit_choice import lower_to_unit
 from toolchain.schedule.views import View
 
-NOTHING: Mapping[Needed, int] = MappingProxyType({})
+NOTHING: Mapping[BlockUse, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class BaseAddresses:
-    """Where every root lies, and where constants are kept in DRAM: a block, and several one behind the other."""
+    """A set of base addresses: of every root, and of constants in DRAM, as single blocks and as consecutive ones."""
 
     roots: Mapping[str, Location]
     block: Callable[[ConstantBlock], int]
@@ -38,7 +38,7 @@ class BaseAddresses:
 
 @dataclass(frozen=True)
 class Group:
-    """What one tile asks for: loads, then computes, then stores."""
+    """A group of operations for one tile: loads, then computes, then stores."""
 
     loads: tuple[MachineOp, ...]
     computes: tuple[MachineOp, ...]
@@ -67,13 +67,15 @@ class PlacedOp:
     row: Row | None = None
 
 
-def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mapping[Needed, int] = NOTHING) -> list[PlacedOp]:
+def lower_region(
+    plan: RegionPlan, bases: BaseAddresses, chip: Chip, hoisted_addresses: Mapping[BlockUse, int] = NOTHING
+) -> list[PlacedOp]:
     """Every operation of a region without synchronisation. kept: addresses of constants that are brought once."""
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), AccumulatorAddresses(chip)
     tops: dict[str, BufferOrigin] = {}
-    there = _Kept(kept, set())
-    lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops, there) for i, p in enumerate(plan.layers)]
+    hoisted_blocks = _HoistedBlocks(hoisted_addresses, set())
+    lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops, hoisted_blocks) for i, p in enumerate(plan.layers)]
     for step in plan.steps():
         if isinstance(step, BufferShift):
             groups.append(lowerings[step.layer].shift(step))
@@ -82,12 +84,14 @@ def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mappi
         elif isinstance(step, LayerCall):
             groups += lowerings[step.layer].tiles(step.extent)
         else:
-            groups += lowerings[step].groups(_fetched(step, plan, lowerings, chip))
-    return list(_overlapped(groups, chip))
+            groups += lowerings[step].groups(_emit_prefetches(step, plan, lowerings, chip))
+    return list(_overlap_loads(groups, chip))
 
 
-def _fetched(step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], chip: Chip) -> Iterator[Sequence[MachineOp]]:
-    """What a layer fetches for others behind the loads of each of its works."""
+def _emit_prefetches(
+    step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], chip: Chip
+) -> Iterator[Sequence[MachineOp]]:
+    """Yield the prefetches that a layer issues for others after the loads of each of its tile tasks."""
     parts = plan.fetched.get(step, ())
     for cuts in plan.cuts(step, chip) if parts else ():
         owners = ((lowerings[parts[cut.part][0]], parts[cut.part][1], cut) for cut in cuts)
@@ -95,7 +99,7 @@ def _fetched(step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], c
 
 
 class BufferOrigin(NamedTuple):
-    """Of a root that does not hold all of itself, what lies first."""
+    """A position of the first element that a root holds, where it does not hold all of itself."""
 
     row: int = 0
     column: int = 0
@@ -103,8 +107,10 @@ class BufferOrigin(NamedTuple):
 
 
 class _LoadChannels:
-    """Deals copies out to the channels that load and reach their memories: each to the one that ends it first, by the work it was
-    given so far."""
+    """A dealer of copies to the channels that load and reach their memories.
+
+    Each copy goes to the channel that would end it first, given the copies it has so far.
+    """
 
     def __init__(self, chip: Chip):
         self._chip, self._latency_cycles = chip, chip.dram.latency_cycles
@@ -123,11 +129,11 @@ class _LoadChannels:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _HoistedBlocks:
     """Constants that are brought once: where they lie, and which are there."""
 
-    places: Mapping[Needed, int]
-    there: set[tuple[int, int]]
+    places: Mapping[BlockUse, int]
+    resident_blocks: set[tuple[int, int]]
 
     def take(self, layer: int, block: ConstantBlock, unit: Unit) -> tuple[Location, bool] | None:
         """(where it lies, whether it is there already); None where it is none of them."""
@@ -135,9 +141,9 @@ class _Kept:
         address = self.places.get((layer, block.key, space))
         if address is None:
             return None
-        held = (space, address) in self.there
-        self.there.add((space, address))
-        return Location(Space(space), address), held
+        is_loaded = (space, address) in self.resident_blocks
+        self.resident_blocks.add((space, address))
+        return Location(Space(space), address), is_loaded
 
 
 class _LayerLowering:
@@ -151,17 +157,22 @@ class _LayerLowering:
         channels: _LoadChannels,
         sums: AccumulatorAddresses,
         tops: dict[str, BufferOrigin],
-        kept: _Kept,
+        hoisted: _HoistedBlocks,
     ):
-        """tops: the first of what a root holds, where it does not hold all."""
-        self.tops, self.kept = tops, kept
+        """Prepare the lowering of one layer.
+
+        `tops`: first position that a root holds, where it does not hold all.
+        """
+        self.tops, self.hoisted = tops, hoisted
         self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
         store = chip.channels[-1]
         self.loads = CopyEngine(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = CopyEngine(store.number, chip.dma_dimensions)
         self.rings = empty_buffers(planned.plan.rings) if planned.plan is not None else {}
-        self.ahead = {key: part for part in (planned.plan.fetches if planned.plan is not None else ()) for key in part.offsets}
+        self.prefetch_by_key = {
+            key: part for part in (planned.plan.fetches if planned.plan is not None else ()) for key in part.offsets
+        }
         self.starts: dict[str, int] = {}  # in DRAM, of parts
         self.units = iter(planned.units or ())
 
@@ -183,7 +194,10 @@ class _LayerLowering:
         return self.plan.views[name]
 
     def groups(self, fetched: Iterator[Sequence[MachineOp]]) -> Iterator[Group]:
-        """Of the whole layer. fetched: copies that are asked for behind the loads of each of the works."""
+        """Yield the groups of the whole layer.
+
+        `fetched`: copies that are issued after the loads of each tile task.
+        """
         if self.planned.plan is None:
             yield self.moves()
             return
@@ -199,46 +213,46 @@ class _LayerLowering:
         return self.channels.deal(copies(*ends, [Stride(stop - start, 1, 1)], 1, self.loads))
 
     def tiles(self, extent: Extent) -> list[Group]:
-        """Of the works that make a part of the output."""
+        """Return the groups of the tile tasks that compute a part of the output."""
         return list(self._tiles(extent))
 
     def _tiles(self, extent: Extent | None) -> Iterator[Group]:
         plan = self.planned.plan
         assert plan is not None
-        works = self.layer.tiled.nest(self.layer, plan.tiling, extent).works()
-        return (self._tile(work, next(self.units, plan.units[0])) for work in works)
+        tasks = self.layer.tiled.nest(self.layer, plan.tiling, extent).iterate_tasks()
+        return (self._tile(task, next(self.units, plan.units[0])) for task in tasks)
 
     def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
         """(the slot for it, whether it is there already)."""
-        index, held = self.rings[role, space].take(key)
-        return self.plan.slot(self.index, role, space, index), held
+        index, is_resident = self.rings[role, space].take(key)
+        return self.plan.slot(self.index, role, space, index), is_resident
 
-    def _tile(self, work: TileTask, unit: Unit) -> Group:
+    def _tile(self, task: TileTask, unit: Unit) -> Group:
         loads: list[MachineOp] = []
-        sites = [self._read(f"r{i}", box, unit, loads) for i, box in enumerate(work.reads)]
-        addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(work.blocks)]
+        sites = [self._read(f"r{i}", box, unit, loads) for i, box in enumerate(task.reads)]
+        addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(task.blocks)]
         stores: list[MachineOp] = []
-        out = self._write(work.write, unit, stores) if work.write is not None else None
-        computes = lower_to_unit(work.emit(sites, addresses, out), unit, self.chip, self.sums)
+        out = self._write(task.write, unit, stores) if task.write is not None else None
+        computes = lower_to_unit(task.emit(sites, addresses, out), unit, self.chip, self.sums)
         return Group(tuple(loads), computes, tuple(stores), self.index)
 
     def _read(self, role: str, box: Box, unit: Unit, loads: list[MachineOp]) -> BoxLocation:
         base, view = self.location(box.tensor, box.start), self.view(box.tensor)
         if not needs_staging(box, unit, self.plan.residents):
             return BoxLocation(base.address, view.strides)
-        slot, held = self._take(role, unit.roles[box.role], box)
+        slot, is_resident = self._take(role, unit.roles[box.role], box)
         site = BoxLocation(slot.address, view.box_alone(box))
-        if not held:
+        if not is_resident:
             strides = box_strides(box, view.strides, site.strides)
             loads += self.channels.deal(copies(base, slot, strides, view.item_bytes, self.loads))
         return site
 
     def _block(self, role: str, block: ConstantBlock, unit: Unit, loads: list[MachineOp]) -> int:
-        part = self.ahead.get(block.key)
+        part = self.prefetch_by_key.get(block.key)
         if part is not None:
             return self.plan.part(self.index, part).address + part.offsets[block.key]
-        slot, held = self.kept.take(self.index, block, unit) or self._take(role, unit.roles[block.role], block.key)
-        if not held:
+        slot, is_resident = self.hoisted.take(self.index, block, unit) or self._take(role, unit.roles[block.role], block.key)
+        if not is_resident:
             source = Location(Space.DRAM, self.bases.block(block))
             loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.loads))
         return slot.address
@@ -271,7 +285,7 @@ class _LayerLowering:
         return Group((), (), tuple(lower_moves(self.layer, self.plan.views, self.location, self.chip)), self.index, self._row())
 
     def _row(self) -> Row | None:
-        index = self.layer.mover.row_index(self.layer)
+        index = self.layer.move_op.row_index(self.layer)
         if index is None:
             return None
         number, reached = self.layer.node.inputs[index.number], self.view(index.tensor)
@@ -279,11 +293,11 @@ class _LayerLowering:
         return Row(at.space, at.address, self.view(number).item_bytes, reached.strides.along[index.axis], index.limit)
 
 
-def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
+def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
     """Loads of the next group move ahead of this group's computes and stores wherever no byte forbids it."""
 
     def placed(ops: Sequence[MachineOp], group: Group) -> list[PlacedOp]:
-        return [_placed(op, group.layer, group.row, chip) for op in ops]
+        return [_place_op(op, group.layer, group.row, chip) for op in ops]
 
     waiting = placed(groups[0].loads, groups[0]) if groups else []
     for index, group in enumerate(groups):
@@ -301,12 +315,14 @@ def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
         yield from body
 
 
-def _placed(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> PlacedOp:
-    found = accesses(op, chip)
+def _place_op(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> PlacedOp:
+    op_accesses = accesses(op, chip)
     if row is None or not isinstance(op, Copy) or not (op.destination_base or op.source_base):
-        return PlacedOp(op, layer, found)
+        return PlacedOp(op, layer, op_accesses)
     index = MemoryIndex(0, row.scale, row.limit)
-    return PlacedOp(op, layer, tuple(anywhere(a, (index,)) if a.write == bool(op.destination_base) else a for a in found), row)
+    return PlacedOp(
+        op, layer, tuple(anywhere(a, (index,)) if a.write == bool(op.destination_base) else a for a in op_accesses), row
+    )
 
 
 def conflict(a: Access, b: Access) -> bool:

@@ -18,17 +18,19 @@ Places = Mapping[bytes, Sequence[tuple[int, int]]]  # of constants: offset and b
 
 
 def images_of_entries(entries: Mapping[str, Container]) -> dict[str, bytes]:
-    """Of each entry what `image_files` gives, in a folder of its name, but for constants: those of all are one file beside the
-    folders, in which stands once what they have in common."""
+    """Return the `image_files` of each entry in a folder of its name, except for constants.
+
+    Constants of all entries are one file beside the folders, in which common bytes are stored once.
+    """
     writer, pieces = BlockWriter(), dict[bytes, Pieces]()
     for container in entries.values():
         writer.next_entry()
         for data in (data for s in container.segments if isinstance(s, Region) for _, data in sorted(s.constants)):
-            said = writer.constant(data)
-            pieces[data] = [[said, 0, len(data)]] if isinstance(said, int) else said
+            constant_ref = writer.constant(data)
+            pieces[data] = [[constant_ref, 0, len(data)]] if isinstance(constant_ref, int) else constant_ref
     blocks = writer.blocks()
     offsets = list(accumulate(map(len, blocks), initial=0))
-    places = {data: [(offsets[n] + first, size) for n, first, size in found] for data, found in pieces.items()}
+    places = {data: [(offsets[n] + first, size) for n, first, size in block_pieces] for data, block_pieces in pieces.items()}
     files = {SHARED: b"".join(blocks)}
     for name, container in entries.items():
         files |= {f"{name}/{file}": data for file, data in _files(container, places).items()}
@@ -43,11 +45,14 @@ def image_files(container: Container) -> dict[str, bytes]:
 
 
 def _files(container: Container, places: Places | None) -> dict[str, bytes]:
-    """places: where constants lie in the file of all entries, None: each region has a file of its own."""
+    """Return the files of a container.
+
+    `places`: places of constants in the file of all entries, None: each region has a file of its own.
+    """
     files: dict[str, bytes] = {}
     segments = [_segment(i, segment, container, files, places) for i, segment in enumerate(container.segments)]
     machine = container.machine
-    said = {
+    ports_header = {
         "version": 1,
         "model": container.name,
         "machine": machine.chip.name,
@@ -57,13 +62,13 @@ def _files(container: Container, places: Places | None) -> dict[str, bytes]:
         "outputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in container.outputs],
         "segments": segments,
     }
-    return {PORTS: (json.dumps(said, indent=1) + "\n").encode(), **files}
+    return {PORTS: (json.dumps(ports_header, indent=1) + "\n").encode(), **files}
 
 
 def _segment(
     index: int, segment: Region | HostSubgraph, container: Container, files: dict[str, bytes], places: Places | None
 ) -> dict[str, Any]:
-    """What ports.json says of a segment; its files are added."""
+    """Return the ports.json section of a segment, and add its files."""
     if isinstance(segment, HostSubgraph):
         files[f"island{index}.onnx"] = segment.model
         return {"kind": "island", "file": f"island{index}.onnx", "inputs": list(segment.inputs), "outputs": list(segment.outputs)}
@@ -72,16 +77,16 @@ def _segment(
     if places is None:
         data = [block for _, block in sorted(segment.constants)]
         files[constants] = b"".join(data)
-        found = [[(offset, len(block))] for offset, block in zip(accumulate(map(len, data), initial=0), data)]
+        block_places = [[(offset, len(block))] for offset, block in zip(accumulate(map(len, data), initial=0), data)]
     else:
         constants = f"../{SHARED}"
-        found = [places[block] for _, block in sorted(segment.constants)]
+        block_places = [places[block] for _, block in sorted(segment.constants)]
     return {
         "kind": "region",
         "program": {"file": program, "words": len(segment.program) // container.machine.isa.word_bytes},
         "constants": {
             "file": constants,
-            "blocks": [b for (address, _), at in zip(sorted(segment.constants), found) for b in _blocks(address, at)],
+            "blocks": [b for (address, _), at in zip(sorted(segment.constants), block_places) for b in _blocks(address, at)],
         },
         "dram_bytes": segment.dram_bytes,
         "areas": [_area(a) for a in segment.areas],
@@ -91,14 +96,14 @@ def _segment(
     }
 
 
-def _blocks(address: int, found: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
-    """Of constants at an address whose pieces lie at these offsets."""
-    starts = accumulate((size for _, size in found), initial=address)
-    return [{"address": at, "bytes": size, "offset": offset} for at, (offset, size) in zip(starts, found)]
+def _blocks(address: int, pieces: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
+    """Return the blocks of constants at an address whose pieces lie at these offsets."""
+    starts = accumulate((size for _, size in pieces), initial=address)
+    return [{"address": at, "bytes": size, "offset": offset} for at, (offset, size) in zip(starts, pieces)]
 
 
 def _state(state: State) -> dict[str, Any]:
-    part = {} if state.part is None else {"part": {"first": state.part.first, "of": state.part.whole}}
+    part = {} if state.part is None else {"part": {"first": state.part.first, "of": state.part.total_rows}}
     ring = {} if state.ring is None else {"ring": state.ring._asdict()}
     return {**_port(state.port), "output": state.output, **part, **ring}
 

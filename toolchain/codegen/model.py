@@ -38,29 +38,34 @@ class Port:
         return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
 
     def holds_as(self, other: Port) -> bool:
-        """Whether the same bytes mean the same in both, wherever these lie."""
+        """Return whether the same bytes mean the same in both ports, wherever the ports lie."""
         return replace(self, tensor="", address=0) == replace(other, tensor="", address=0)
 
 
 @dataclass(frozen=True)
 class State:
-    """A tensor that stays in DRAM from one run to the next. port: where and how, as a run finds it; its names are those of the
-    input. made: the chip's tensor that the run leaves there; output: the model's output that this is; part: of both, None: all
-    of them; ring: where in the port the state is, None: it is all of it."""
+    """A tensor that stays in DRAM from one run to the next.
+
+    `port`: place and layout of the state as a run finds it; its names are those of the input.
+    `present_tensor`: the chip's tensor that the run leaves there.
+    `output`: the model's output that this tensor is.
+    `part`: part of both, None: all of them.
+    `ring`: position of the state in the port, None: it is all of it.
+    """
 
     port: Port
-    made: str
+    present_tensor: str
     output: str
     part: StatePart | None = None
     ring: CircularState | None = None
 
     @property
     def name(self) -> str:
-        """Of its area."""
+        """Return the name of the state's area."""
         return area_name(self.port.model, self.part, 0 if self.part is None else self.port.shape[0])
 
     def holds_as(self, other: State) -> bool:
-        """Whether the same bytes mean the same in both."""
+        """Return whether the same bytes mean the same in both states."""
         return (self.part, self.ring) == (other.part, other.ring) and self.port.holds_as(other.port)
 
     @property
@@ -73,28 +78,38 @@ class State:
 
 
 def state_of(carried: ChipState, port: Port) -> State:
-    """port: of what a run reads."""
-    return State(replace(port, model=carried.pair.past), carried.made, carried.pair.present, carried.part, carried.ring)
+    """Return the state of a container.
+
+    `port`: port of the tensor that a run reads.
+    """
+    return State(replace(port, model=carried.pair.past), carried.present_tensor, carried.pair.present, carried.part, carried.ring)
 
 
 @dataclass(frozen=True)
 class AreaContent:
-    """What lies in an area of DRAM. kind: constants, activations (what a program keeps between layers), input, output or state.
-    tensor: of a port, the model's; of a state the input."""
+    """A content of a DRAM area.
+
+    `kind`: constants, activations (kept by a program between layers), input, output or state.
+    `tensor`: for a port the model's tensor; for a state the input.
+    """
 
     kind: str
     tensor: str = ""
 
     @property
     def label(self) -> str:
-        """As options name it: `constants`, `input:x`."""
+        """Return the label that options use: `constants`, `input:x`."""
         return f"{self.kind}:{self.tensor}" if self.tensor else self.kind
 
 
 @dataclass(frozen=True)
 class DramArea:
-    """DRAM bytes base .. base + size_bytes. base_register: the one that holds `base` when the program starts, by which it reaches
-    what lies here; 0: its addresses are absolute."""
+    """A range of DRAM bytes base .. base + size_bytes.
+
+    `base_register`: register that holds `base` when the program starts, and by which the program reaches the
+    area.
+    0: its addresses are absolute.
+    """
 
     holds: tuple[AreaContent, ...]
     base: int
@@ -112,9 +127,11 @@ class DramArea:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram. turns: of a batch
-    that is repeated, the samples that lie there one after another, one an iteration. granule: so many channels lie together, the
-    next ones surface_bytes further; 0: all do."""
+    """A location of a layer's tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram.
+
+    `turns`: for a repeated batch, the number of samples stored there one after another, one an iteration.
+    `granule`: number of channels that lie together, the next ones surface_bytes further; 0: all do.
+    """
 
     tensor: str
     space: str
@@ -124,24 +141,24 @@ class LayerResult:
     granule: int = 0
     surface_bytes: int = 0
 
-    def held(self, kind: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def get_storage(self, kind: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides of what lies there, a sample of it where they take turns: of granules, whole ones, each a last
         dimension. Raises ValueError where the tensor holds no such samples."""
         shape = kind.shape if self.turns == 1 else sample_shape(kind.shape, self.turns)
         if not self.granule:
             return shape, self.strides
-        held = (*shape[:-1], -(-shape[-1] // self.granule), self.granule)
-        return held, (*self.strides[:-1], self.surface_bytes, self.strides[-1])
+        granule_shape = (*shape[:-1], -(-shape[-1] // self.granule), self.granule)
+        return granule_shape, (*self.strides[:-1], self.surface_bytes, self.strides[-1])
 
     def place(self, kind: TensorType, space: int) -> Access:
         """The bytes, in the order of the tensor's elements; space: code of the memory."""
-        shape, strides = self.held(kind)
+        shape, strides = self.get_storage(kind)
         return Access(space, self.address, shape, strides, np.dtype(kind.dtype).itemsize, True)
 
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """What reports and `npu-sim --verify` need of a layer: `sources` are the model's own nodes."""
+    """A description of a layer for reports and `npu-sim --verify`. `sources` are the model's own nodes."""
 
     name: str
     op: str
@@ -151,7 +168,9 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What a plan takes of a memory on the chip, by its name, and the least that any plan of the same live ranges could."""
+    """A plan's use of an on-chip memory, by its name, and the least that any plan of the same live ranges could
+    need.
+    """
 
     memory: str
     peak_bytes: int
@@ -190,31 +209,34 @@ class Region:
         return (*(p.tensor for p in self.inputs), *(s.port.tensor for s in self.states))
 
     @property
-    def made(self) -> tuple[str, ...]:
+    def result_tensors(self) -> tuple[str, ...]:
         """The chip's tensors that are wanted behind it."""
-        return (*(p.tensor for p in self.outputs), *(s.made for s in self.states))
+        return (*(p.tensor for p in self.outputs), *(s.present_tensor for s in self.states))
 
     def layer_of(self, flow: InstructionStream, index: int) -> int:
-        """Of an operation that is dispatched; -1 for none. A call runs its block for the layers from its own on: each lies as
-        far from it as the operation's own from that of the block's begin."""
+        """Return the layer of a dispatched operation, -1 for none.
+
+        A call runs its block for the layers from the call's own layer on.
+        Each layer keeps its distance from the block's first layer.
+        """
         layer = self.op_layers[flow.sources[index]]
         for call, block in flow.calls[index]:
-            here, there = self.op_layers[call], self.op_layers[block]
-            layer = layer + here - there if min(layer, here, there) >= 0 else -1
+            here, block_layer = self.op_layers[call], self.op_layers[block]
+            layer = layer + here - block_layer if min(layer, here, block_layer) >= 0 else -1
         return layer if layer < len(self.layers) else -1
 
     def layers_of(self, flow: InstructionStream) -> NDArray[np.int64]:
         """`layer_of` of each operation that is dispatched."""
-        found = np.array(self.op_layers, np.int64)[np.array(flow.sources, np.int64)]
-        found[found >= len(self.layers)] = -1
+        layer_indexes = np.array(self.op_layers, np.int64)[np.array(flow.sources, np.int64)]
+        layer_indexes[layer_indexes >= len(self.layers)] = -1
         for index, calls in enumerate(flow.calls):
             if calls:
-                found[index] = self.layer_of(flow, index)
-        return found
+                layer_indexes[index] = self.layer_of(flow, index)
+        return layer_indexes
 
     @property
     def bases(self) -> dict[int, int]:
-        """What the base registers of areas hold when the program starts."""
+        """Return the values of the areas' base registers when the program starts."""
         return {area.base_register: area.base for area in self.areas if area.base_register}
 
 
@@ -238,7 +260,7 @@ class IoType:
 
     @property
     def type(self) -> str:
-        """In onnxruntime's words, for example tensor(float)."""
+        """Return the type in onnxruntime's notation, for example tensor(float)."""
         return f"tensor({_ORT_NAMES.get(self.dtype, self.dtype)})"
 
 

@@ -1,8 +1,9 @@
-"""Blocks that are called: what a program says several times, equal but for addresses, it says once.
+"""Outline repeated sequences that are equal but for addresses into blocks that are called.
 
-The program is cut into groups, each an operation with its waits and signals. A run of groups that comes again, every address
-that moved by a base register, becomes a block where it comes first and a call where it comes again. What the front end
-dispatches is the same, operation for operation.
+The program is cut into groups, each an operation with its waits and signals.
+A run of groups that repeats, with every moved address reached by a base register, becomes a block at its
+first place.
+It becomes a call at the others. The front end dispatches the same operations, one for one.
 """
 
 from __future__ import annotations
@@ -40,9 +41,13 @@ _Need = tuple[int, str, tuple[Place, ...]]  # an operation, its address, and whe
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Groups [first, first + count) come again at each of `places`; slots: the register of an address (operation of the block,
-    parameter), by its place among `moved`; moved: at each place the base and offset of each register; saving: in words."""
+class _RepeatedRun:
+    """A run of groups [first, first + count) that repeats at each of `places`.
+
+    `slots`: the register of an address (operation of the block, parameter), by its place among `moved`.
+    `moved`: at each place the base and offset of each register.
+    `saving`: in words.
+    """
 
     places: tuple[int, ...]
     count: int
@@ -54,21 +59,24 @@ class _Found:
 def outline_region(region: Region, machine: Machine) -> Region | None:
     """The region with blocks that are called; None where that makes its program no shorter. Its front end dispatches the same
     operations, of the same layers."""
-    found = decode(region.program, machine.isa)
-    made = outline_program(SynchronisedProgram(found.ops, region.op_layers), found.words, machine)
-    program = encode(made.ops, machine.isa)
+    decoded = decode(region.program, machine.isa)
+    outlined = outline_program(SynchronisedProgram(decoded.ops, region.op_layers), decoded.words, machine)
+    program = encode(outlined.ops, machine.isa)
     if len(program) >= len(region.program):
         return None
-    shorter = replace(region, program=program, op_layers=made.layers)
-    if _run(region, found.ops, machine) != _run(shorter, made.ops, machine):
+    shorter = replace(region, program=program, op_layers=outlined.layers)
+    if _run(region, decoded.ops, machine) != _run(shorter, outlined.ops, machine):
         raise InternalError(f"{machine.chip.name}: blocks that are called change what its front end dispatches")
     return shorter
 
 
 def _run(region: Region, ops: Sequence[MachineOp], machine: Machine) -> list[tuple[MachineOp, int]]:
-    """What is dispatched, with the layer of each."""
+    """Return the dispatched operations with the layer of each."""
     flow = dispatch_program(machine.chip, ops, None, region.bases)
-    named = (replace(op, **{base: 0 for base, _ in op.based()}) if op.based() else op for op in flow)
+    named = (
+        replace(op, **{base: 0 for base, _ in op.pair_bases_with_addresses()}) if op.pair_bases_with_addresses() else op
+        for op in flow
+    )
     return [(op, region.layer_of(flow, i)) for i, op in enumerate(named)]
 
 
@@ -90,44 +98,50 @@ def _costs(ops: Sequence[MachineOp], machine: Machine) -> _Costs:
 
 
 def outline_program(program: SynchronisedProgram, words: Sequence[int], machine: Machine) -> SynchronisedProgram:
-    """words: of each operation. The program itself where nothing in it is worth a call, or the machine has none."""
+    """Return the outlined program, or the program itself where no call pays or the machine has no calls.
+
+    `words`: instruction words of each operation.
+    """
     control, used = machine.chip.control, _bases_used(program.ops)
     call = control.call
     if call is None:
         return program
     groups = _Groups(program, words, _costs(program.ops, machine), machine.chip)
-    found: list[_Found] = []
-    while len(found) < call.blocks:
-        best = max(groups.repeated(control.bases - used), key=lambda f: f.saving, default=None)
+    chosen_runs: list[_RepeatedRun] = []
+    while len(chosen_runs) < call.blocks:
+        best = max(groups.list_runs(control.bases - used), key=lambda f: f.saving, default=None)
         if best is None or best.saving <= 0:
             break
-        found.append(best)
+        chosen_runs.append(best)
         groups.take(best)
-    return _Writer(program, groups.starts, found, used).written() if found else program
+    return _Writer(program, groups.starts, chosen_runs, used).written() if chosen_runs else program
 
 
 def _bases_used(ops: Sequence[MachineOp]) -> int:
-    named = (getattr(op, base) for op in ops for base, _ in op.based())
+    named = (getattr(op, base) for op in ops for base, _ in op.pair_bases_with_addresses())
     return max((*named, *(op.base for op in ops if isinstance(op, SetBase | LoadBase))), default=0)
 
 
 class _Groups:
-    """starts: the first operation of each group, and the end of all."""
+    """A division of the program into groups.
+
+    `starts`: the first operation of each group, and the end of all.
+    """
 
     def __init__(self, program: SynchronisedProgram, words: Sequence[int], costs: _Costs, chip: Chip):
         ops, self._layers, self._costs = program.ops, program.layers, costs
         self._movable = {kind: _movable(kind, chip) for kind in {type(op) for op in ops}}
         self._ops = ops
-        apart = [i for i, op in enumerate(ops) if not i or not (isinstance(ops[i - 1], Wait) or isinstance(op, Signal))]
-        self.starts = [*apart, len(ops)]
+        group_starts = [i for i, op in enumerate(ops) if not i or not (isinstance(ops[i - 1], Wait) or isinstance(op, Signal))]
+        self.starts = [*group_starts, len(ops)]
         self._words = [sum(words[a:b]) for a, b in self._spans()]
-        known: dict[object, int] = {}
-        self._ids = [known.setdefault(self._said(g), len(known)) for g in range(len(apart))]
+        number_by_key: dict[object, int] = {}
+        self._ids = [number_by_key.setdefault(self._get_group_key(g), len(number_by_key)) for g in range(len(group_starts))]
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         return zip(self.starts, self.starts[1:])
 
-    def _said(self, group: int) -> object:
+    def _get_group_key(self, group: int) -> object:
         """Equal for groups that may be one in a block. Those of the front end are equal to none."""
         first, last = self.starts[group], self.starts[group + 1]
         ops = self._ops[first:last]
@@ -135,99 +149,104 @@ class _Groups:
             return group
         before = self._layers[first - 1] if first else -1
         steps = tuple(layer - before for layer in self._layers[first:last])
-        return steps, tuple((type(op), self._fixed(op)) for op in ops)
+        return steps, tuple((type(op), self._list_fixed_values(op)) for op in ops)
 
-    def _fixed(self, op: MachineOp) -> tuple[int, ...]:
-        """What no base register moves."""
+    def _list_fixed_values(self, op: MachineOp) -> tuple[int, ...]:
+        """Return the parameters that no base register moves."""
         moved = {name for pair in self._movable[type(op)] for name in pair}
         return tuple(int(getattr(op, name)) for name in op.parameters() if name not in moved)
 
-    def take(self, found: _Found) -> None:
-        """What is in a block, or called, is in no other."""
+    def take(self, run: _RepeatedRun) -> None:
+        """Mark the groups of a block or call as used, so that they join no other."""
         fresh = max(self._ids) + 1
-        for place in found.places:
-            for group in range(place, place + found.count):
+        for place in run.places:
+            for group in range(place, place + run.count):
                 self._ids[group], fresh = fresh, fresh + 1
 
-    def repeated(self, registers: int) -> Iterator[_Found]:
-        found = {run for places, count in find_repeats(self._ids, _LEAST_GROUPS) for run in _behind(places, count)}
-        for places, count in sorted(found, key=lambda r: (-(len(r[0]) - 1) * r[1], r))[:_MOST_TRIED]:
-            needs = [self._moved(places, g) for g in range(count)]
+    def list_runs(self, registers: int) -> Iterator[_RepeatedRun]:
+        candidate_runs = {
+            run for places, count in find_repeats(self._ids, _LEAST_GROUPS) for run in _list_disjoint_runs(places, count)
+        }
+        for places, count in sorted(candidate_runs, key=lambda r: (-(len(r[0]) - 1) * r[1], r))[:_MOST_TRIED]:
+            needs = [self._list_moved_addresses(places, g) for g in range(count)]
             yield from (self._window(places, needs, registers >> part) for part in range(registers.bit_length() + 1))
 
-    def _window(self, places: Sequence[int], needs: Sequence[Sequence[_Need]], registers: int) -> _Found:
+    def _window(self, places: Sequence[int], needs: Sequence[Sequence[_Need]], registers: int) -> _RepeatedRun:
         """The part of a run whose addresses so many registers can move that saves most; of no saving where there is none."""
-        held: Counter[tuple[Place, ...]] = Counter()
+        vector_counts: Counter[tuple[Place, ...]] = Counter()
         best, first, words = (0, 0, 0), 0, 0
         for last, need in enumerate(needs):
-            held.update(v for _, _, v in need)
+            vector_counts.update(v for _, _, v in need)
             words += self._elsewhere(places, last)
-            while len(held) > registers:
+            while len(vector_counts) > registers:
                 for _, _, v in needs[first]:
-                    held[v] -= 1
-                    if not held[v]:
-                        del held[v]
+                    vector_counts[v] -= 1
+                    if not vector_counts[v]:
+                        del vector_counts[v]
                 words -= self._elsewhere(places, first)
                 first += 1
             if last + 1 - first >= _LEAST_GROUPS:
                 costs = self._costs
-                each = len(held) * costs.set_base + costs.call + costs.forgotten
+                each = len(vector_counts) * costs.set_base + costs.call + costs.forgotten
                 best = max(best, (words - len(places) * each - costs.call - costs.forgotten, first, last + 1))
         saving, first, last = best
-        return self._found([p + first for p in places], last - first, needs[first:last], saving)
+        return self._make_run([p + first for p in places], last - first, needs[first:last], saving)
 
     def _elsewhere(self, places: Sequence[int], offset: int) -> int:
         """Words of a group of the run, but for the one that stays."""
         return sum(self._words[p + offset] for p in places[1:])
 
-    def _found(self, places: Sequence[int], count: int, needs: Sequence[Sequence[_Need]], saving: int) -> _Found:
+    def _make_run(self, places: Sequence[int], count: int, needs: Sequence[Sequence[_Need]], saving: int) -> _RepeatedRun:
         vectors = list(dict.fromkeys(v for need in needs for _, _, v in need))
         base = self.starts[places[0]]
         slots = {(op - base, address): vectors.index(v) for need in needs for op, address, v in need}
         moved = tuple(tuple(v[k] for v in vectors) for k in range(len(places)))
-        return _Found(tuple(places), count, slots, moved, saving)
+        return _RepeatedRun(tuple(places), count, slots, moved, saving)
 
-    def _moved(self, places: Sequence[int], offset: int) -> list[_Need]:
+    def _list_moved_addresses(self, places: Sequence[int], offset: int) -> list[_Need]:
         """(operation, address, its base and offset from that of the block at each place) of what does not stay."""
-        found: list[_Need] = []
+        moved_addresses: list[_Need] = []
         starts = [self.starts[p + offset] for p in places]
         for i in range(self.starts[places[0] + offset + 1] - starts[0]):
             ops = [self._ops[s + i] for s in starts]
             for base, address in self._movable[type(ops[0])]:
-                own = getattr(ops[0], address)
-                vector = tuple((getattr(op, base), getattr(op, address) - own) for op in ops)
+                first_address = getattr(ops[0], address)
+                vector = tuple((getattr(op, base), getattr(op, address) - first_address) for op in ops)
                 if len({*vector}) > 1:
-                    found.append((starts[0] + i, address, vector))
-        return found
+                    moved_addresses.append((starts[0] + i, address, vector))
+        return moved_addresses
 
 
 def _movable(kind: type[MachineOp], chip: Chip) -> tuple[tuple[str, str], ...]:
     """Base and address of what a base register can move on this machine."""
-    return tuple((base, address) for base, address in kind.based() if kind.need(base, chip).high)
+    return tuple((base, address) for base, address in kind.pair_bases_with_addresses() if kind.need(base, chip).high)
 
 
-def _behind(places: Sequence[int], count: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Places that lie behind each other, with how much of the run is at each, at two or more: from the first on as many as the
-    whole run leaves room for; where they lie over one another, as layers that come again one behind the other do, also all of
-    them, with what is between two neighbours."""
+def _list_disjoint_runs(places: Sequence[int], count: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield disjoint places, with how much of the run is at each, at two or more.
+
+    From the first place on, there are as many places as the whole run leaves room for.
+    Places overlap where layers repeat one after the other.
+    In that case, yield all of them too, with the part between two neighbours.
+    """
     places = sorted(places)
     least = min((b - a for a, b in pairwise(places)), default=count)
     for length in sorted({count, min(count, least)}):
-        found: list[int] = []
+        disjoint_places: list[int] = []
         for place in places:
-            if not found or place >= found[-1] + length:
-                found.append(place)
-        if len(found) > 1 and length >= _LEAST_GROUPS:
-            yield tuple(found), length
+            if not disjoint_places or place >= disjoint_places[-1] + length:
+                disjoint_places.append(place)
+        if len(disjoint_places) > 1 and length >= _LEAST_GROUPS:
+            yield tuple(disjoint_places), length
 
 
 class _Writer:
     """The program with blocks and calls. Their registers are those from `used` + 1 on."""
 
-    def __init__(self, program: SynchronisedProgram, starts: Sequence[int], found: Sequence[_Found], used: int):
+    def __init__(self, program: SynchronisedProgram, starts: Sequence[int], runs: Sequence[_RepeatedRun], used: int):
         self._program, self._starts, self._used = program, starts, used
-        self._at = {place: (number, k) for number, f in enumerate(found) for k, place in enumerate(f.places)}
-        self._found = found
+        self._at = {place: (number, k) for number, f in enumerate(runs) for k, place in enumerate(f.places)}
+        self._runs = runs
 
     def written(self) -> SynchronisedProgram:
         ops: list[MachineOp] = []
@@ -235,24 +254,24 @@ class _Writer:
         group = 0
         while group < len(self._starts) - 1:
             number, k = self._at.get(group, (-1, 0))
-            count = self._found[number].count if number >= 0 else 1
+            count = self._runs[number].count if number >= 0 else 1
             first, last = self._starts[group], self._starts[group + count]
-            made = [*self._program.ops[first:last]]
-            own = [*self._program.layers[first:last]]
+            group_ops = [*self._program.ops[first:last]]
+            group_layers = [*self._program.layers[first:last]]
             if number >= 0:
                 head: list[MachineOp] = [
-                    SetBase(self._used + 1 + i, base, offset) for i, (base, offset) in enumerate(self._found[number].moved[k])
+                    SetBase(self._used + 1 + i, base, offset) for i, (base, offset) in enumerate(self._runs[number].moved[k])
                 ]
                 head.append(Call(number) if k else BlockBegin(number))
-                made = [*head, *([] if k else (*self._named(made, self._found[number]), BlockEnd()))]
-                own = [own[0]] * len(head) + ([] if k else [*own, own[-1]])
-            ops += made
-            layers += own
+                group_ops = [*head, *([] if k else (*self._name_registers(group_ops, self._runs[number]), BlockEnd()))]
+                group_layers = [group_layers[0]] * len(head) + ([] if k else [*group_layers, group_layers[-1]])
+            ops += group_ops
+            layers += group_layers
             group += count
         return SynchronisedProgram(tuple(ops), tuple(layers))
 
-    def _named(self, ops: Sequence[MachineOp], found: _Found) -> Iterator[MachineOp]:
-        """With the registers of the addresses that move."""
+    def _name_registers(self, ops: Sequence[MachineOp], run: _RepeatedRun) -> Iterator[MachineOp]:
+        """Yield the operations with the registers of the addresses that move."""
         for i, op in enumerate(ops):
-            named = {base: self._used + 1 + found.slots[i, a] for base, a in op.based() if (i, a) in found.slots}
+            named = {base: self._used + 1 + run.slots[i, a] for base, a in op.pair_bases_with_addresses() if (i, a) in run.slots}
             yield replace(op, **named) if named else op

@@ -1,7 +1,8 @@
-"""States of a program: what a run leaves of one is written to where the run read it, once nothing reads it there any more.
+"""Write the next value of a state to the place where the run read it, once nothing reads it there any more.
 
-While a region is lowered the new value lies at an address of no memory, so that the operations in their final order show whether
-each byte of the old value is read before it is written over. Where one is not, the value is made elsewhere and copied at the end.
+While a region is lowered, the new value lies at an address of no memory.
+The operations in their final order show whether each byte of the old value is read before it is overwritten.
+Where one is not, the value is made elsewhere and copied at the end.
 """
 
 from __future__ import annotations
@@ -19,33 +20,40 @@ ELSEWHERE = 1 << 44  # beyond the DRAM of any machine, and a multiple of every a
 
 @dataclass(frozen=True)
 class StatePlace:
-    """Of one state. made: its tensor of the chip; elsewhere: where its bytes are while the region is lowered; address: where they
-    belong."""
+    """A place of one state.
 
-    made: str
+    `present_tensor`: its next value's tensor of the chip.
+    `elsewhere`: address of its bytes while the region is lowered.
+    `address`: address where they belong.
+    """
+
+    present_tensor: str
     elsewhere: int
     address: int
     size_bytes: int
 
 
 class StillRead(Exception):
-    """made: states whose next value would be written over bytes that are read later."""
+    """A fault: the next value of some states would overwrite bytes that are read later.
 
-    def __init__(self, made: Sequence[str]):
-        super().__init__(", ".join(made))
-        self.made = tuple(made)
+    `present_tensors`: the next values of these states.
+    """
+
+    def __init__(self, present_tensors: Sequence[str]):
+        super().__init__(", ".join(present_tensors))
+        self.present_tensors = tuple(present_tensors)
 
 
 def write_states_in_place(placed: Sequence[PlacedOp], states: Sequence[StatePlace], chip: Chip) -> Sequence[PlacedOp]:
     """The operations with every state where it belongs. Raises StillRead."""
-    failing = [state.made for state in states if _still_read(placed, state)]
+    failing = [state.present_tensor for state in states if _still_read(placed, state)]
     if failing:
         raise StillRead(failing)
-    return [_moved(p, states, chip) for p in placed] if states else placed
+    return [_move_to_place(p, states, chip) for p in placed] if states else placed
 
 
 def _still_read(placed: Sequence[PlacedOp], state: StatePlace) -> bool:
-    """Whether an operation reads bytes of the old value that it or one before it writes."""
+    """Return whether an operation reads bytes of the old value that it or an earlier one writes."""
     shift = state.address - state.elsewhere
     reads: list[tuple[int, Access]] = []
     writes: list[tuple[int, Access]] = []
@@ -63,7 +71,7 @@ def _meets(access: Access, first: int, size_bytes: int) -> bool:
     return access.address < first + size_bytes and first < access.end
 
 
-def _moved(placed: PlacedOp, states: Iterable[StatePlace], chip: Chip) -> PlacedOp:
+def _move_to_place(placed: PlacedOp, states: Iterable[StatePlace], chip: Chip) -> PlacedOp:
     if all(a.space != Space.DRAM or a.end <= ELSEWHERE for a in placed.accesses):
         return placed
     op = placed.op

@@ -15,19 +15,22 @@ from toolchain.input_limits import DRAM_BYTES
 
 
 def relocate_container(container: Container, bases: Mapping[str, int]) -> Container:
-    """bases: new address of the area that holds `constants`, `activations`, `input:TENSOR`, `output:TENSOR` or
-    `state:INPUT`; with `SEGMENT:` in
-    front where several programs have such a one. Raises CompileError with every fault."""
+    """Move areas to new addresses. Raise CompileError with every fault.
+
+    `bases`: new address of the area that holds `constants`, `activations`, `input:TENSOR`, `output:TENSOR` or
+    `state:INPUT`.
+    `SEGMENT:` precedes the name where several programs have such an area.
+    """
     if not bases:
         return container
     faults: list[str] = []
     moves: dict[int, dict[int, int]] = {}  # segment -> register -> base
     for name, base in bases.items():
-        found = _found(container, name)
-        if isinstance(found, str):
-            faults.append(f"base {name}={base:#x}: {found}")
+        area_match = _find_area(container, name)
+        if isinstance(area_match, str):
+            faults.append(f"base {name}={base:#x}: {area_match}")
             continue
-        segment, area = found
+        segment, area = area_match
         moved = moves.setdefault(segment, {})
         if moved.setdefault(area.base_register, base) != base:
             faults.append(
@@ -39,21 +42,21 @@ def relocate_container(container: Container, bases: Mapping[str, int]) -> Contai
         assert isinstance(region, Region)
         areas = tuple(replace(a, base=moved.get(a.base_register, a.base)) for a in region.areas)
         faults += _faults(areas, container.machine.chip)
-        segments[index] = _moved(region, areas)
+        segments[index] = _move_areas(region, areas)
     if faults:
         raise CompileError("\n".join(faults))
     return replace(container, segments=tuple(segments))
 
 
-def _found(container: Container, name: str) -> tuple[int, DramArea] | str:
+def _find_area(container: Container, name: str) -> tuple[int, DramArea] | str:
     """The segment and the area that a name means, or why there is none."""
-    said, label = re.fullmatch(r"(?:([0-9]{1,9}):)?(.*)", name, re.S).groups()  # type: ignore[union-attr]
+    segment_text, label = re.fullmatch(r"(?:([0-9]{1,9}):)?(.*)", name, re.S).groups()  # type: ignore[union-attr]
     regions = {i: s for i, s in enumerate(container.segments) if isinstance(s, Region)}
     areas = [(i, a) for i, region in regions.items() for a in region.areas if any(h.label == label for h in a.holds)]
-    chosen = [(i, a) for i, a in areas if said is None or i == int(said)]
+    chosen = [(i, a) for i, a in areas if segment_text is None or i == int(segment_text)]
     if not chosen:
-        known = {h.label for region in regions.values() for a in region.areas for h in a.holds}
-        return f"no program has such an area; there are {', '.join(sorted(known)) or 'none'}"
+        labels = {h.label for region in regions.values() for a in region.areas for h in a.holds}
+        return f"no program has such an area; there are {', '.join(sorted(labels)) or 'none'}"
     if len(chosen) > 1:
         return f"several programs have one; say of which: {', '.join(f'{i}:{label}' for i, _ in chosen)}"
     ((_, area),) = chosen
@@ -68,13 +71,13 @@ def _found(container: Container, name: str) -> tuple[int, DramArea] | str:
 def _faults(areas: tuple[DramArea, ...], chip: Chip) -> Iterator[str]:
     step = chip.dram.alignment_bytes
     for area in areas:
-        said = f"base {area.label}={area.base:#x}"
+        prefix = f"base {area.label}={area.base:#x}"
         if area.base < 0 or area.base % step:
-            yield f"{said}: must be a multiple of {step} from 0 on (memories.dram.alignment_bytes)"
+            yield f"{prefix}: must be a multiple of {step} from 0 on (memories.dram.alignment_bytes)"
         elif area.end > chip.dram.size:
-            yield f"{said}: ends at {area.end:#x}, outside of the {chip.dram.size:#x} bytes of dram (memories.dram.size)"
+            yield f"{prefix}: ends at {area.end:#x}, outside of the {chip.dram.size:#x} bytes of dram (memories.dram.size)"
         elif area.end > DRAM_BYTES:
-            yield f"{said}: ends at {area.end:#x}; the simulator holds {DRAM_BYTES:#x} bytes of dram"
+            yield f"{prefix}: ends at {area.end:#x}; the simulator holds {DRAM_BYTES:#x} bytes of dram"
     for before, after in pairwise(sorted(areas, key=lambda a: a.base)):
         if after.base < before.end:
             yield (
@@ -83,15 +86,15 @@ def _faults(areas: tuple[DramArea, ...], chip: Chip) -> Iterator[str]:
             )
 
 
-def _moved(region: Region, areas: tuple[DramArea, ...]) -> Region:
+def _move_areas(region: Region, areas: tuple[DramArea, ...]) -> Region:
     def place(address: int) -> int:
         old = area_at(region.areas, address)
         assert old is not None  # what a file says of its areas holds all of its addresses
         new = areas[region.areas.index(old)]
         return address - old.base + new.base
 
-    def port(found: Port) -> Port:
-        return replace(found, address=place(found.address))
+    def port(old_port: Port) -> Port:
+        return replace(old_port, address=place(old_port.address))
 
     def layer(info: LayerInfo) -> LayerInfo:
         if info.result is None or info.result.space != "dram":

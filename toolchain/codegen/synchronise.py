@@ -1,15 +1,20 @@
-"""Signals and waits that order every two operations which touch the same bytes, one of them writing.
+"""Insert signals and waits that order every two operations which touch the same bytes, one of them writing.
 
-Engines are in order and run side by side. For every operation the latest conflicting one on each other engine is found;
-what the engine does not know to be over yet (vector clocks) gets a signal behind it and a wait in front. A semaphore
-serves one pair of engines, so that its k-th wait answers its k-th signal.
+Engines are in order and run concurrently. For every operation the latest conflicting one on each other engine
+is found.
+Vector clocks show which of them the engine does not yet know to be over.
+These get a signal after them and a wait in front.
+A semaphore serves one pair of engines, so that its k-th wait answers its k-th signal.
 
-On machines of few semaphores only some pairs have one; the others are ordered by relays, a wait and a signal on engines in
-between. Where a count could pass `sync.max_count`, the waiting engine answers by a semaphore of its own, and the next signal
-waits for that answer. Every signal stands before its wait in program order, so nothing of this can block for good.
+On machines with few semaphores only some pairs have one.
+The others are ordered by relays, a wait and a signal on engines in between.
+Where a count could pass `sync.max_count`, the waiting engine answers by a semaphore of its own.
+The next signal waits for that answer. Every signal stands before its wait in program order, so nothing can
+block for good.
 
-A program that is repeated ends with a barrier: one engine hears that the last operation of every other is over, and then
-all hear of it. Nothing of an iteration runs beside anything of the next.
+A program that is repeated ends with a barrier.
+One engine learns that the last operation of every other is over, and then signals all of them.
+Nothing of an iteration runs concurrently with the next.
 """
 
 from __future__ import annotations
@@ -80,16 +85,19 @@ class _Order:
 def synchronise(
     placed: Sequence[PlacedOp], chip: Chip, mutable_dram_bytes: int, repeat: BatchLoop | None = None
 ) -> SynchronisedProgram:
-    """placed: in program order, which defines what the program means. DRAM from `mutable_dram_bytes` on is only read.
+    """Synchronise the operations of a program.
 
-    Raises CompileError where even the fewest semaphores that can order the engines are more than the machine has.
+    Raise CompileError where even the fewest semaphores that can order the engines are more than the machine has.
+
+    `placed`: in program order, which defines what the program means.
+    `mutable_dram_bytes`: DRAM from here on is only read.
     """
     if repeat is not None and chip.sync.max_count < 2:
         raise CompileError(f"{chip.name}: a repeat needs sync.max_count=2, for its barrier leaves a signal to the next iteration")
-    order = _ordered(placed, chip, mutable_dram_bytes, None, repeat is not None)
+    order = _order_engines(placed, chip, mutable_dram_bytes, None, repeat is not None)
     links = _scarce_links(order, chip.sync.semaphores) if order.semaphores > chip.sync.semaphores else ()
     for some in links:
-        order = _ordered(placed, chip, mutable_dram_bytes, some, repeat is not None)
+        order = _order_engines(placed, chip, mutable_dram_bytes, some, repeat is not None)
         if order.semaphores <= chip.sync.semaphores:
             break
     if order.semaphores > chip.sync.semaphores:
@@ -113,54 +121,59 @@ def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
 
 
 def _ring(counts: Counter[Pair], engines: Sequence[int]) -> list[Pair]:
-    """A way through all engines and back by much used pairs: the best of all ways, or of many engines from each to the one
-    that it signals most."""
+    """Return a cycle through all engines by much used pairs.
+
+    It is the best of all cycles; with many engines, each is followed by the one that it signals most.
+    """
     if len(engines) <= _MOST_PERMUTED:
         ways = ((engines[0], *rest) for rest in permutations(engines[1:]))
-        return max((_closed(way) for way in ways), key=lambda links: sum(counts[link] for link in links))
-    way, left = [engines[0]], list(engines[1:])
-    while left:
-        way.append(max(left, key=lambda e: counts[way[-1], e]))
-        left.remove(way[-1])
-    return _closed(way)
+        return max((_close_ring(way) for way in ways), key=lambda links: sum(counts[link] for link in links))
+    way, unvisited = [engines[0]], list(engines[1:])
+    while unvisited:
+        way.append(max(unvisited, key=lambda e: counts[way[-1], e]))
+        unvisited.remove(way[-1])
+    return _close_ring(way)
 
 
-def _closed(way: Sequence[int]) -> list[Pair]:
+def _close_ring(way: Sequence[int]) -> list[Pair]:
     return list(zip(way, (*way[1:], way[0])))
 
 
-def _ordered(
+def _order_engines(
     placed: Sequence[PlacedOp], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None, closed: bool
 ) -> _Order:
-    """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all). closed: with a
-    barrier at the end."""
+    """Find the events that each operation must wait for by semaphore.
+
+    `links`: the pairs of engines that have a semaphore (None: all).
+    `closed`: with a barrier at the end.
+    """
     engines = len(chip.units)
     queues = [p.op.queue(chip) for p in placed]
     history = AccessHistory([mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])], engines)
     clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last event of p that e knows to be over
-    known: list[np.ndarray] = []
+    clock_by_event: list[np.ndarray] = []
     events: list[_Event] = []
     hops = _hops(links, engines)
 
     def happen(engine: int, item: int, relay: bool, waits: Sequence[int]) -> int:
         for source in waits:
-            np.maximum(clocks[engine], known[source], out=clocks[engine])
+            np.maximum(clocks[engine], clock_by_event[source], out=clocks[engine])
         clocks[engine][engine] = len(events)
-        known.append(clocks[engine].copy())
+        clock_by_event.append(clocks[engine].copy())
         events.append(_Event(engine, item, relay, tuple(sorted(waits))))
         return len(events) - 1
 
     def waits_for(engine: int, index: int, latest: Iterable[int]) -> list[int]:
         """The events to wait for, so that all of `latest` are known to be over (-1: nothing)."""
-        seen, waits = clocks[engine].copy(), dict[int, int]()  # waits: one event an engine
+        clock, waits = clocks[engine].copy(), dict[int, int]()  # waits: one event an engine
         # The latest first: what it knows may make the others needless.
         for source in sorted((int(s) for s in latest), reverse=True):
-            if source < 0 or events[source].engine == engine or source <= seen[events[source].engine]:
+            if source < 0 or events[source].engine == engine or source <= clock[events[source].engine]:
                 continue
             for hop in hops.get((events[source].engine, engine), ()):
-                told = source <= clocks[hop][events[source].engine]
-                source = int(clocks[hop][hop]) if told else happen(hop, index, True, (source,))
-            np.maximum(seen, known[source], out=seen)
+                hop_is_informed = source <= clocks[hop][events[source].engine]
+                source = int(clocks[hop][hop]) if hop_is_informed else happen(hop, index, True, (source,))
+            np.maximum(clock, clock_by_event[source], out=clock)
             waits[events[source].engine] = max(source, waits.get(events[source].engine, -1))
         return list(waits.values())
 
@@ -172,32 +185,32 @@ def _ordered(
         # The engine of the last operation knows most.
         end, hub = len(placed) - 1, events[-1].engine
         others = [e for e in range(engines) if e != hub and clocks[e][e] >= 0]
-        heard = waits_for(hub, end, [clocks[e][e] for e in others])
-        last = happen(hub, end, True, heard) if heard else len(events) - 1
+        hub_waits = waits_for(hub, end, [clocks[e][e] for e in others])
+        last = happen(hub, end, True, hub_waits) if hub_waits else len(events) - 1
         for engine in others:
-            told = waits_for(engine, end, [last])
-            if told:
-                happen(engine, end, True, told)
+            end_waits = waits_for(engine, end, [last])
+            if end_waits:
+                happen(engine, end, True, end_waits)
     # The barrier's own signals may still stand when the next iteration begins, one of each pair.
-    return _Order(tuple(events), _answers(events, known, chip.sync.max_count - closed))
+    return _Order(tuple(events), _answers(events, clock_by_event, chip.sync.max_count - closed))
 
 
 def _hops(links: frozenset[Pair] | None, engines: int) -> dict[Pair, tuple[int, ...]]:
     """The engines between two that have no semaphore of their own, by the shortest way."""
-    found: dict[Pair, tuple[int, ...]] = {}
+    hops_by_pair: dict[Pair, tuple[int, ...]] = {}
     for start in range(engines) if links is not None else ():
         ways: dict[int, tuple[int, ...]] = {start: ()}
         front = [start]
         for here in front:
-            for _, there in sorted(link for link in links or () if link[0] == here):
-                if there not in ways:
-                    ways[there] = (*ways[here], there)
-                    front.append(there)
-        found |= {(start, end): way[:-1] for end, way in ways.items() if end != start}
-    return found
+            for _, neighbour in sorted(link for link in links or () if link[0] == here):
+                if neighbour not in ways:
+                    ways[neighbour] = (*ways[here], neighbour)
+                    front.append(neighbour)
+        hops_by_pair |= {(start, end): way[:-1] for end, way in ways.items() if end != start}
+    return hops_by_pair
 
 
-def _answers(events: Sequence[_Event], known: Sequence[np.ndarray], limit: int) -> dict[Pair, tuple[_Answer, ...]]:
+def _answers(events: Sequence[_Event], clock_by_event: Sequence[np.ndarray], limit: int) -> dict[Pair, tuple[_Answer, ...]]:
     """A signal is safe when its engine knows that the wait `limit` before it is over; the others need an answer."""
     sent: dict[Pair, list[tuple[int, int]]] = {}
     for consumer, event in enumerate(events):
@@ -207,18 +220,18 @@ def _answers(events: Sequence[_Event], known: Sequence[np.ndarray], limit: int) 
         pair: tuple(
             _Answer(source, consumer, earlier)
             for (source, consumer), (_, earlier) in zip(signals[limit:], signals)
-            if known[source][pair[1]] < earlier
+            if clock_by_event[source][pair[1]] < earlier
         )
         for pair, signals in sorted(sent.items())
     }
-    return {pair: found for pair, found in answers.items() if found}
+    return {pair: pair_answers for pair, pair_answers in answers.items() if pair_answers}
 
 
 def _assemble(placed: Sequence[PlacedOp], order: _Order, repeat: BatchLoop | None) -> SynchronisedProgram:
     events = order.events
     number = {pair: i for i, pair in enumerate(sorted(order.pairs))}
     answer_number = {pair: len(number) + i for i, pair in enumerate(order.answers)}
-    answers = {(a.source, a.consumer): a for found in order.answers.values() for a in found}
+    answers = {(a.source, a.consumer): a for pair_answers in order.answers.values() for a in pair_answers}
     after: dict[int, list[MachineOp]] = {}
     answering: dict[tuple[int, int], int] = {}  # (event, engine whose signal it waits for) -> semaphore of the answer
     for consumer, event in enumerate(events):
@@ -241,9 +254,9 @@ def _assemble(placed: Sequence[PlacedOp], order: _Order, repeat: BatchLoop | Non
             if (index, pair[0]) in answering:
                 before.append(Signal(event.engine, answering[index, pair[0]]))
         item = placed[event.item]
-        made = [*before, *([] if event.relay else [item.op]), *after.get(index, [])]
-        ops += made
-        layers += [item.layer] * len(made)
+        item_ops = [*before, *([] if event.relay else [item.op]), *after.get(index, [])]
+        ops += item_ops
+        layers += [item.layer] * len(item_ops)
     if repeat is not None:
         return SynchronisedProgram(*wrap_batch_loop(ops, layers, repeat))
     return SynchronisedProgram((*ops, End()), (*layers, -1))

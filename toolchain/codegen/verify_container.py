@@ -1,4 +1,4 @@
-"""Whether what a compiled file says of its regions and of its integer graph goes together."""
+"""Check that the regions and the integer graph of a compiled file are consistent."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ def reading_layers() -> Iterator[None]:
 
 def _check_graph(segments: Sequence[Region | HostSubgraph], graph: Graph) -> None:
     """The integer graph computes every port of the regions from what came before it."""
-    made = set(graph.constants)
+    produced_tensors = set(graph.constants)
     nodes = {n.name for n in graph.nodes}
     for region in segments:
         if not isinstance(region, Region):
             continue
-        made.update(region.read)
-        held = set(region.nodes)
+        produced_tensors.update(region.read)
+        region_nodes = set(region.nodes)
         missing = next((n for n in region.nodes if n not in nodes), None)
         if missing is not None:
             raise ProgramError(f"graph: has no node {missing!r}, which a region holds")
-        for node in (n for n in graph.nodes if n.name in held):
-            undefined = next((n for n in node.inputs if n and n not in made), None)
+        for node in (n for n in graph.nodes if n.name in region_nodes):
+            undefined = next((n for n in node.inputs if n and n not in produced_tensors), None)
             if undefined is not None:
                 raise ProgramError(f"graph: node {node.name!r} reads {undefined!r} before it is made")
-            made.update(node.outputs)
+            produced_tensors.update(node.outputs)
         for port in region.outputs:
-            if port.tensor not in made:
+            if port.tensor not in produced_tensors:
                 raise ProgramError(f"graph: no node makes the port {port.model!r}")
         for state in region.states:
-            _check_state(state, graph, made)
+            _check_state(state, graph, produced_tensors)
 
 
-def _check_state(state: State, graph: Graph, made: Collection[str]) -> None:
-    """What a run leaves of it is what the next one reads."""
+def _check_state(state: State, graph: Graph, produced_tensors: Collection[str]) -> None:
+    """Check that the tensor a run leaves in a state is the one that the next run reads."""
     name = state.port.model
-    if state.made not in made or state.made not in graph.types:
+    if state.present_tensor not in produced_tensors or state.present_tensor not in graph.types:
         raise ProgramError(f"graph: no node makes the state {name!r}")
-    read, left = (graph.types.get(n) for n in (state.port.tensor, state.made))
-    if read is not None and read != left:
+    read, left_type = (graph.types.get(n) for n in (state.port.tensor, state.present_tensor))
+    if read is not None and read != left_type:
         raise ProgramError(f"graph: the state {name!r} is left in another type than it is read in")
 
 
 def _check_operators(graph: Graph, machine: Machine) -> None:
-    """What the report asks of the operators follows from tensors of the right kinds."""
+    """Check that operators have tensors of the right kinds, so that the report's queries succeed."""
     for node in graph.nodes:
         missing = next((n for n in (*node.inputs, *node.outputs) if n and n not in graph.types), None)
         if missing is not None:
@@ -81,12 +81,12 @@ def _check_operators(graph: Graph, machine: Machine) -> None:
 
 
 def _check_results(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
-    """Each layer's tensor is the one that its node makes, and lies inside its memory."""
-    made = {n.name: n.outputs[0] for n in graph.nodes}
+    """Check that each layer's tensor is the one that its node makes, and lies inside its memory."""
+    output_by_node = {n.name: n.outputs[0] for n in graph.nodes}
     for region in (s for s in segments if isinstance(s, Region)):
         sizes = {s.name: s.memory.size for s in machine.chip.spaces} | {"dram": region.dram_bytes}
         for layer, result in ((i.name, i.result) for i in region.layers if i.result is not None):
-            if made.get(layer) != result.tensor:
+            if output_by_node.get(layer) != result.tensor:
                 raise ProgramError(f"layer {layer!r}: its result {result.tensor!r} is not what its node makes")
             kind = graph.types[result.tensor]
             if len(result.strides) != len(kind.shape):
@@ -94,7 +94,7 @@ def _check_results(segments: Sequence[Region | HostSubgraph], graph: Graph, mach
             if result.granule and len(kind.shape) != 4:
                 raise ProgramError(f"layer {layer!r}: its result is in granules with {len(kind.shape)} dimensions")
             try:
-                shape, strides = result.held(kind)
+                shape, strides = result.get_storage(kind)
             except ValueError as fault:
                 raise ProgramError(f"layer {layer!r}: {fault}") from None
             reach = sum((n - 1) * stride for n, stride in zip(shape, strides))

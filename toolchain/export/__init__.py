@@ -1,1 +1,1 @@
-"""What was quantized, in formats of others."""
+"""Export the quantized network in formats of other tools."""

@@ -22,14 +22,18 @@ from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.pool.integer import IntegerAveragePool
 
-_WHOLE = 1 << 24  # float32 has all whole numbers up to it
-_MEANT = 1 << 21  # the sum that a mean is of, after two roundings of float32, is less than a half from it
+_MAX_EXACT_INTEGER = 1 << 24  # float32 has all whole numbers up to it
+_MAX_EXACT_MEAN_SUM = 1 << 21  # the sum that a mean is of, after two roundings of float32, is less than a half from it
 _CLAMPS = ("Clip", "Relu")
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """inputs: of the model's node, with which it makes sums of codes; those of `count` codes as their mean. bias: int64[c]."""
+    """A sum of codes in a layer.
+
+    `inputs`: inputs of the model's node with which it makes sums of codes; for a mean of `count` codes, its inputs.
+    `bias`: int64[c].
+    """
 
     inputs: tuple[str, ...]
     requant: Requant
@@ -40,57 +44,70 @@ class _Sum:
 
 @dataclass(frozen=True)
 class ExactSums:
-    """readers: of the model's tensors."""
+    """A writer of sums of codes as real numbers.
+
+    `readers`: consumers of the model's tensors.
+    """
 
     writer: Writer
     integer: Graph
     readers: Mapping[str, Sequence[OnnxNode]]
 
     def write(self, node: OnnxNode, layer: Node, output: str) -> bool:
-        """node: of the model, `layer` on the chip. Writes what makes `output`, real numbers on whole steps; False, and nothing is
-        written, where the layer is no sum of codes, or one beyond float32's whole numbers, or rounds to even."""
-        tensor = self._clamped(node.outputs[0])
-        if tensor is None or not self._held_as(tensor, layer.outputs[0]) or not self._held_as(node.inputs[0], layer.inputs[0]):
+        """Write the nodes that make `output`, real numbers on whole steps. Return False, with nothing written, where that fails.
+
+        It fails where the layer is no sum of codes, exceeds float32's integers, or rounds to even.
+        `node`: of the model, `layer` on the chip.
+        """
+        tensor = self._find_coded_tensor(node.outputs[0])
+        if (
+            tensor is None
+            or not self._has_same_codes(tensor, layer.outputs[0])
+            or not self._has_same_codes(node.inputs[0], layer.inputs[0])
+        ):
             return False
-        found = self._sum(node, layer)
-        if found is None:
+        layer_sum = self._sum(node, layer)
+        if layer_sum is None:
             return False
-        rounding = found.rounding
+        rounding = layer_sum.rounding
         name, kind = node.name, self.writer.source.types[node.outputs[0]]
         wide = TensorType(kind.shape, "float64")
 
-        def made(step: str, op_type: str, *inputs: str) -> str:
-            return self.writer.made(f"{name}/{step}", op_type, inputs, wide)
+        def add_step(step: str, op_type: str, *inputs: str) -> str:
+            return self.writer.add_node(f"{name}/{step}", op_type, inputs, wide)
 
         def constant(step: str, value: Array) -> str:
-            """value: [c], along the channels, or of any one number."""
+            """Add a constant.
+
+            `value`: [c], along the channels, or of any one number.
+            """
             shape = (-1, *(1,) * (len(kind.shape) - 2)) if value.size > 1 else ()
             return self.writer.constant(f"{name}/{step}", value.astype(np.float64).reshape(shape))
 
         summed = self.writer.fresh(f"{name}/sums")
         self.writer.types[summed] = kind
-        self.writer.nodes.append(replace(node, inputs=found.inputs, outputs=(summed,)))
-        sums = self.writer.made(f"{name}/sums64", "Cast", (summed,), wide, to=TensorProto.DOUBLE)
-        if found.count > 1:  # a mean, of which float32 has rounded the last bits
-            sums = made("whole", "Round", made("total", "Mul", sums, constant("count", np.array(found.count))))
-        if found.bias is not None:
-            sums = made("biased", "Add", sums, constant("bias", found.bias))
-        steps = made("steps", "Mul", sums, constant("factor", rounding.factor))
+        self.writer.nodes.append(replace(node, inputs=layer_sum.inputs, outputs=(summed,)))
+        sums = self.writer.add_node(f"{name}/sums64", "Cast", (summed,), wide, to=TensorProto.DOUBLE)
+        if layer_sum.count > 1:  # a mean, of which float32 has rounded the last bits
+            sums = add_step("whole", "Round", add_step("total", "Mul", sums, constant("count", np.array(layer_sum.count))))
+        if layer_sum.bias is not None:
+            sums = add_step("biased", "Add", sums, constant("bias", layer_sum.bias))
+        steps = add_step("steps", "Mul", sums, constant("factor", rounding.factor))
         offset = np.array(rounding.offset)
-        if found.requant.low >= found.requant.zero_point:  # what is below zero is clamped whatever it is rounded to
+        if layer_sum.requant.low >= layer_sum.requant.zero_point:  # what is below zero is clamped whatever it is rounded to
             offset = offset + rounding.away
         elif rounding.away.any():
-            steps = made(
-                "nudged", "Add", steps, made("away", "Mul", made("sign", "Sign", sums), constant("nudge", rounding.away))
+            steps = add_step(
+                "nudged", "Add", steps, add_step("away", "Mul", add_step("sign", "Sign", sums), constant("nudge", rounding.away))
             )
-        steps = made("floor", "Floor", made("raised", "Add", steps, constant("offset", offset)))
+        steps = add_step("floor", "Floor", add_step("raised", "Add", steps, constant("offset", offset)))
         scale = np.float32(self.writer.coded[tensor].quant.scale)
-        real = made("real", "Mul", steps, constant("scale", np.array(scale)))
+        real = add_step("real", "Mul", steps, constant("scale", np.array(scale)))
         self.writer.types[output] = kind
         self.writer.nodes.append(Node(f"{name}/output", OnnxOp("Cast", {"to": TensorProto.FLOAT}), (real,), (output,)))
         return True
 
-    def _clamped(self, name: str) -> str | None:
+    def _find_coded_tensor(self, name: str) -> str | None:
         """The first tensor with codes from here on behind clamps, which a layer on the chip has fused."""
         while name not in self.writer.coded:
             readers = self.readers.get(name, ())
@@ -99,9 +116,9 @@ class ExactSums:
             (name,) = readers[0].outputs
         return name
 
-    def _held_as(self, tensor: str, held: str) -> bool:
-        """Whether the chip's tensor has the codes that are written for the model's."""
-        kind, coded = self.integer.types[held], self.writer.coded.get(tensor)
+    def _has_same_codes(self, tensor: str, chip_tensor: str) -> bool:
+        """Return whether the chip's tensor has the codes that are written for the model's tensor."""
+        kind, coded = self.integer.types[chip_tensor], self.writer.coded.get(tensor)
         return coded is not None and (kind.quant, kind.dtype) == (coded.quant, coded.dtype)
 
     def _sum(self, node: OnnxNode, layer: Node) -> _Sum | None:
@@ -116,24 +133,24 @@ class ExactSums:
         codes, bias = weight_codes(node, layer, self.integer, self.writer.source), self.integer.constants[layer.inputs[2]]
         largest = np.abs(codes.astype(np.int64)).reshape(len(codes), -1).sum(1) * self._largest(layer)
         rounding, overflow = real_rounding(op.requant), 1 << (op.accumulator_bits - 1)
-        if rounding is None or largest.max() > _WHOLE or (largest + np.abs(bias)).max() >= overflow:
+        if rounding is None or largest.max() > _MAX_EXACT_INTEGER or (largest + np.abs(bias)).max() >= overflow:
             return None
         x, name = self._in_steps(node), f"{node.name}/weights"
         if op.group:  # beyond 8 bits
             weights = self.writer.constant(name, codes.astype(np.float32))
         else:
-            weights = self.writer.stored(name, codes, np.array(1), np.array(0, codes.dtype))
+            weights = self.writer.add_quantized_constant(name, codes, np.array(1), np.array(0, codes.dtype))
         return _Sum((x, weights), op.requant, rounding, bias)
 
     def _mean(self, node: OnnxNode, layer: Node) -> _Sum | None:
         ((count, requant),) = operator_of(layer, IntegerAveragePool).requants
         rounding = real_rounding(requant)
-        if rounding is None or count * self._largest(layer) > _MEANT:
+        if rounding is None or count * self._largest(layer) > _MAX_EXACT_MEAN_SUM:
             return None
         return _Sum((self._in_steps(node), *node.inputs[1:]), requant, rounding, count=count)
 
     def _largest(self, layer: Node) -> int:
-        """Of a code of the input, less its zero point."""
+        """Return the largest magnitude of an input code less its zero point."""
         kind = self.integer.types[layer.inputs[0]]
         ends = np.iinfo(kind.dtype)
         assert kind.quant is not None
@@ -144,11 +161,11 @@ class ExactSums:
         codes, zero = self.writer.codes[node.inputs[0]]
         one = self.writer.constant(f"{node.name}/one", np.asarray(1, np.float32))
         kind = self.writer.source.types[node.inputs[0]]
-        return self.writer.made(f"{node.name}/input", "DequantizeLinear", (codes, one, zero), kind)
+        return self.writer.add_node(f"{node.name}/input", "DequantizeLinear", (codes, one, zero), kind)
 
 
 def weight_codes(node: OnnxNode, layer: Node, integer: Graph, source: OnnxGraph) -> Array:
-    """Of a layer of products, whole, as the model's node has them."""
+    """Return the complete weights of a layer of products in the layout of the model's node."""
     codes = operator_of(layer, IntegerConvolution).whole_weights(integer.constants[layer.inputs[1]])
     if node.op.op_type == "Gemm":
         if not node.op.attributes["transB"]:

@@ -1,9 +1,8 @@
-"""The quantized network as ONNX that others run: QuantizeLinear and DequantizeLinear at every tensor that the chip holds.
+"""Export the quantized network as ONNX that other tools run: QuantizeLinear and DequantizeLinear at every chip tensor.
 
-Layers that add up codes are written as the machine rounds them (`toolchain.export.exact_sums`), or as kernels for codes do,
-once: their
-weights with scales, biases int32 where such kernels take them. Others stay operators of floats between two roundings, tensors of
-wide codes floats.
+Layers that add up codes are written as the machine rounds them (`toolchain.export.exact_sums`).
+Otherwise they are written as kernels for codes round, once: weights with scales, biases int32 where such kernels take them.
+Other layers stay operators of floats between two roundings, and tensors of wide codes stay floats.
 """
 
 from __future__ import annotations
@@ -45,16 +44,20 @@ def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Origin
 def qdq_graph(
     model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False
 ) -> OnnxGraph:
-    """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
-    layout)."""
+    """Return the network as an ONNX graph with QDQ pairs.
+
+    `integer`: the integer graph, nothing fused after its layers.
+    `chosen`: the same in float, clamps fused.
+    `origins`: chip tensor -> (model tensor, layout).
+    """
     spread = split_phases(model.graph, chosen, integer)
-    graph, coded = spread.graph, _coded(integer, origins, model, spread)
+    graph, coded = spread.graph, _find_coded_tensors(integer, origins, model, spread)
     writer, by_name = Writer(graph, coded), {n.name: n for n in integer.nodes}
     sums = None if nearest else ExactSums(writer, integer, graph.consumers())
     layers = _Layers(writer, sums, integer, chosen, chip)
     for name in graph.inputs:
         if name in coded:
-            writer.rounded(name, name, writer.fresh(f"{name}/dequantized"))
+            writer.add_rounding(name, name, writer.fresh(f"{name}/dequantized"))
     for node in graph.nodes:
         layer = by_name.get(node.name)
         on_host = layer is not None and isinstance(layer.op, OnnxOp)  # not by sources: a norm's are also those of its own mean
@@ -64,9 +67,9 @@ def qdq_graph(
     return base.with_nodes(writer.nodes)
 
 
-def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: PhasedModel) -> dict[str, CodedTensor]:
-    made = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
-    found: dict[str, CodedTensor] = {}
+def _find_coded_tensors(integer: Graph, origins: Origins, model: NormalModel, spread: PhasedModel) -> dict[str, CodedTensor]:
+    chip_outputs = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
+    coded_by_tensor: dict[str, CodedTensor] = {}
     for name, (tensor, layout) in origins.items():
         kind = integer.types.get(name)
         if kind is None or kind.quant is None or layout == INNER or model.types[tensor].dtype != "float32":
@@ -74,18 +77,18 @@ def _coded(integer: Graph, origins: Origins, model: NormalModel, spread: PhasedM
         if CodeType(kind.dtype).is_wide:  # no type of QuantizeLinear; finer than a float32 is
             continue
         # of a tensor that the chip holds in both orders, and reads from the host in none, the codes are the same
-        if tensor not in found or name == tensor:
-            made_here = name in made or (tensor in found and found[tensor].made)
-            found[tensor] = CodedTensor(kind.quant, kind.dtype, made_here)
-    for tensor, name in spread.held.items():
+        if tensor not in coded_by_tensor or name == tensor:
+            made_here = name in chip_outputs or (tensor in coded_by_tensor and coded_by_tensor[tensor].is_chip_output)
+            coded_by_tensor[tensor] = CodedTensor(kind.quant, kind.dtype, made_here)
+    for tensor, name in spread.chip_tensor_by_name.items():
         kind = integer.types[name]
         if kind.quant is not None and not CodeType(kind.dtype).is_wide:
-            found.setdefault(tensor, CodedTensor(kind.quant, kind.dtype, True))
+            coded_by_tensor.setdefault(tensor, CodedTensor(kind.quant, kind.dtype, True))
     for node in spread.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
         x, y = node.inputs[0] if node.inputs else "", node.outputs[0]
-        if node.op.op_type in _MOVES and x in found and y not in found:
-            found[y] = replace(found[x], made=True)
-    return found
+        if node.op.op_type in _MOVES and x in coded_by_tensor and y not in coded_by_tensor:
+            coded_by_tensor[y] = replace(coded_by_tensor[x], made=True)
+    return coded_by_tensor
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class _Layers:
     def take(self, node: OnnxNode, layer: Node | None, on_host: bool) -> None:
         writer = self.writer
         exact = {
-            n: writer.fresh(f"{n}/exact") for n in node.outputs if n in writer.coded and writer.coded[n].made and not on_host
+            n: writer.fresh(f"{n}/exact")
+            for n in node.outputs
+            if n in writer.coded and writer.coded[n].is_chip_output and not on_host
         }
         outputs = [exact.get(n, n) for n in node.outputs]
         if layer is None or self.sums is None or not self.sums.write(node, layer, outputs[0]):
@@ -109,14 +114,14 @@ class _Layers:
             if layer is not None:
                 self._codes_of(node, layer, inputs)
             writer.nodes.append(Node(node.name, _as_kernels_read(node.op), tuple(inputs), tuple(outputs), node.sources))
-        for name, made in zip(node.outputs, outputs):
+        for name, output_name in zip(node.outputs, outputs):
             if name not in writer.coded:
                 continue
-            if made != name:
-                writer.types[made] = writer.source.types[name]
-                writer.rounded(name, made, name)
+            if output_name != name:
+                writer.types[output_name] = writer.source.types[name]
+                writer.add_rounding(name, output_name, name)
             else:  # the host's: it goes on as it is, and the chip reads its codes
-                writer.rounded(name, name, writer.fresh(f"{name}/dequantized"))
+                writer.add_rounding(name, name, writer.fresh(f"{name}/dequantized"))
 
     def _read(self, name: str, on_host: bool) -> str:
         return name if on_host else self.writer.dequantized.get(name, name)
@@ -142,7 +147,7 @@ class _Layers:
         if op.group:  # whole numbers beyond 8 bits: groups of them with minima are no type of ONNX
             inputs[1] = self.writer.constant(name, (codes * scales.reshape(-1, *(1,) * (codes.ndim - 1))).astype(np.float32))
         else:
-            inputs[1] = self.writer.stored(name, codes, scale, zero, 0 if each else None)
+            inputs[1] = self.writer.add_quantized_constant(name, codes, scale, zero, 0 if each else None)
         if len(inputs) > 2 and inputs[2]:
             inputs[2] = self._bias(node, bias, x.scale, np.broadcast_to(scales, bias.shape))
 
@@ -151,12 +156,12 @@ class _Layers:
         steps = np.float32(x_scale) * scales
         numerics = self.chip.numerics
         if numerics.rounding_of("convolution") in _LOST_HALF:
-            given = next(n for n in self.chosen.nodes if n.name == node.name)
-            codes = np.rint(self.chosen.constants[given.inputs[2]].astype(np.float64) / steps)
+            chosen_node = next(n for n in self.chosen.nodes if n.name == node.name)
+            codes = np.rint(self.chosen.constants[chosen_node.inputs[2]].astype(np.float64) / steps)
         name = f"{node.name}/bias"
         if numerics.activation.bits != 8 or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
             return self.writer.constant(name, (codes * steps).astype(np.float32))
-        return self.writer.stored(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
+        return self.writer.add_quantized_constant(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
 
     def _operand(self, node: Node, layer: Node, inputs: list[str]) -> None:
         """The constant operand of a sum or product, by the codes and the scale that the chip has it in."""
@@ -166,40 +171,43 @@ class _Layers:
             return  # whole numbers stay what they are
         op = operator_of(layer, IntegerBinary)
         codes, shape = self.integer.constants[layer.inputs[at]], self.writer.source.types[node.outputs[0]].shape
-        held = self.integer.types[layer.outputs[0]].shape
-        if held != shape and len(shape) == 4:  # channels last
+        chip_shape = self.integer.types[layer.outputs[0]].shape
+        if chip_shape != shape and len(shape) == 4:  # channels last
             codes = codes.reshape((1,) * (4 - codes.ndim) + codes.shape).transpose(NCHW)
         scale = operand_scale(op, at, self._quant(layer.inputs[1 - at]).scale, self._quant(layer.outputs[0]).scale)
         zero = op.a_zero_point if at == 0 else op.b_zero_point
         stored = np.ascontiguousarray(codes)
-        inputs[where] = self.writer.stored(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
+        inputs[where] = self.writer.add_quantized_constant(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
 
     def _quant(self, name: str) -> Quant:
-        found = self.integer.types[name].quant
-        assert found is not None, name
-        return found
+        quant = self.integer.types[name].quant
+        assert quant is not None, name
+        return quant
 
 
 def _as_kernels_read(op: OnnxOp) -> OnnxOp:
-    """Without dilations of one, which onnxruntime's average for codes does not know by name."""
+    """Return the operator without dilations of one, which onnxruntime's average for codes does not know by name."""
     if op.op_type != "AveragePool" or any(d != 1 for d in op.attributes.get("dilations", ())):
         return op
     return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "dilations"})
 
 
 def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:
-    """float32[1] or [c]: of weights, so that x_scale * scale / y_scale, in float32 and from left to right as QLinearConv has it,
-    is the requantization where a float32 gives it, else to a unit in the last place."""
+    """Return the weight scales, float32[1] or [c].
+
+    The requantization is x_scale * scale / y_scale, in float32 and from left to right as QLinearConv has it.
+    It is exact where a float32 gives it, else to a unit in the last place.
+    """
     x, y = np.float32(x_scale), np.float32(y_scale)
-    found = (requant.real_scale * float(y) / float(x)).astype(np.float32)
-    for near in (np.nextafter(found, np.float32(0)), np.nextafter(found, np.float32(np.inf))):
-        meets, nearly = (x * scale / y == requant.real_scale for scale in (near, found))
-        found = np.where(meets & ~nearly, near, found)
-    return found
+    scales = (requant.real_scale * float(y) / float(x)).astype(np.float32)
+    for near in (np.nextafter(scales, np.float32(0)), np.nextafter(scales, np.float32(np.inf))):
+        meets, nearly = (x * scale / y == requant.real_scale for scale in (near, scales))
+        scales = np.where(meets & ~nearly, near, scales)
+    return scales
 
 
 def operand_scale(op: IntegerBinary, at: int, other_scale: float, y_scale: float) -> float:
-    """Of the constant operand number `at`, from the requantizations that it has led to."""
+    """Return the scale of the constant operand number `at`, derived from the requantizations."""
     if op.kind == "mul":
         return float(op.out_requant.real_scale[0]) * y_scale / other_scale
     assert op.a_requant is not None and op.b_requant is not None

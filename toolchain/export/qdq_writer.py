@@ -16,11 +16,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class CodedTensor:
-    """Of a model tensor: what its codes are, and whether the chip makes them (or only reads them)."""
+    """A description of a model tensor's codes, and whether the chip makes them (or only reads them)."""
 
     quant: Quant
     dtype: str
-    made: bool
+    is_chip_output: bool
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Writer:
     dequantized: dict[str, str] = field(default_factory=dict)
     codes: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def rounded(self, name: str, source: str, target: str) -> None:
+    def add_rounding(self, name: str, source: str, target: str) -> None:
         """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""
         coded = self.coded[name]
         parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
@@ -65,7 +65,7 @@ class Writer:
         self.types[name] = TensorType(value.shape, str(value.dtype))
         return name
 
-    def stored(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
+    def add_quantized_constant(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
         """A constant as codes that are dequantized."""
         name = self.fresh(name)
         stored = self.constant(f"{name}/codes", codes)
@@ -75,7 +75,7 @@ class Writer:
         self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear", attributes), (stored, *parameters), (name,)))
         return name
 
-    def made(self, name: str, op_type: str, inputs: tuple[str, ...], kind: TensorType, **attributes: Any) -> str:
+    def add_node(self, name: str, op_type: str, inputs: tuple[str, ...], kind: TensorType, **attributes: Any) -> str:
         """One tensor more, by a node of its name."""
         name = self.fresh(name)
         self.types[name] = kind

@@ -1,4 +1,4 @@
-"""How a machine brings sums to codes, as one formula of real numbers."""
+"""Express how a machine rounds sums to codes, as one formula of real numbers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _FIRST_BITS = 31  # behind them DOUBLE_ROUND rounds a first time
 
 @dataclass(frozen=True)
 class RealRounding:
-    """A sum's code, before zero point and clamp, is floor(sum * factor + offset + sign(sum) * away).
+    """A rounding rule: a sum's code, before zero point and clamp, is floor(sum * factor + offset + sign(sum) * away).
 
-    factor, away: float64[1] or [c]. In float64 to the bit where factor's shift and the codes have 52 bits together, else but for
-    sums that are within 2^-36 of the next code.
+    The rule is exact in float64 where factor's shift and the codes have 52 bits together.
+    Otherwise it is exact but for sums that are within 2^-36 of the next code.
+    `factor`, `away`: float64[1] or [c].
     """
 
     factor: Array
@@ -29,7 +30,7 @@ class RealRounding:
 
 
 def real_rounding(requant: Requant) -> RealRounding | None:
-    """None of those that wrap, and of the roundings to even."""
+    """Return the rounding rule, or None for rules that wrap and for the roundings to even."""
     multiplier, shift = requant.integer_form
     tie = np.ldexp(0.5, -shift)  # half of what products of whole numbers differ by
     offset, away = 0.5, np.zeros(shift.shape)

@@ -21,27 +21,34 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PhasedModel:
-    """graph: of the model, with convolutions and moves in the place of each ConvTranspose that is one convolution on the chip;
-    held: of tensors that only this graph has, the chip's tensor whose codes they have."""
+    """A model whose ConvTranspose nodes are replaced by convolutions and moves, where each is one convolution on the chip.
+
+    `graph`: the replaced graph of the model.
+    `chip_tensor_by_name`: for tensors that only this graph has, the chip's tensor with the same codes.
+    """
 
     graph: OnnxGraph
-    held: Mapping[str, str]
+    chip_tensor_by_name: Mapping[str, str]
 
 
 def split_phases(graph: OnnxGraph, chosen: Graph, integer: Graph) -> PhasedModel:
-    """chosen: the chip's operators in float, clamps fused; integer: the same, nothing fused behind layers."""
+    """Replace each ConvTranspose that is one convolution on the chip.
+
+    `chosen`: the chip's operators in float, clamps fused.
+    `integer`: the same, nothing fused after layers.
+    """
     layers = {n.name: n for n in integer.nodes if isinstance(n.op, IntegerConvolution)}
     products = [n for n in chosen.nodes if isinstance(n.op, Convolution) and n.name in layers]
     by_source = {source: n for n in products for source in n.sources}
     steps, nodes = _Steps(graph, chosen), list[OnnxNode]()
     for node in graph.nodes:
-        known = (by_source.get(s) for s in (node.sources or (node.name,)))
-        product = next((n for n in known if n is not None), None) if node.op.op_type == "ConvTranspose" else None
+        source_products = (by_source.get(s) for s in (node.sources or (node.name,)))
+        product = next((n for n in source_products if n is not None), None) if node.op.op_type == "ConvTranspose" else None
         if product is None:
             nodes.append(node)
         else:
             nodes += steps.of(node, product, layers[product.name].outputs[0])
-    return PhasedModel(graph.with_nodes(nodes, steps.types, steps.constants), steps.held)
+    return PhasedModel(graph.with_nodes(nodes, steps.types, steps.constants), steps.chip_tensor_by_name)
 
 
 @dataclass
@@ -52,21 +59,25 @@ class _Steps:
     chosen: Graph
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-    held: dict[str, str] = field(default_factory=dict)
+    chip_tensor_by_name: dict[str, str] = field(default_factory=dict)
 
-    def of(self, node: OnnxNode, product: Node, made: str) -> list[OnnxNode]:
-        """product: the convolution for it; made: the chip's tensor of its codes, where a clamp behind the moves may be fused."""
+    def of(self, node: OnnxNode, product: Node, chip_tensor: str) -> list[OnnxNode]:
+        """Return the nodes that replace a ConvTranspose.
+
+        `product`: the convolution that replaces it.
+        `chip_tensor`: the chip's tensor of its codes; a clamp after the moves may be fused into it.
+        """
         (x, weights), y, a = node.inputs[:2], node.outputs[0], node.op.attributes
         size, out = self.graph.types[x].shape, self.graph.types[y].shape
         rows, columns = both_phases(a, self.graph.types[weights].shape, size, out)
         kernel = np.ascontiguousarray(self.chosen.constants[product.inputs[1]].transpose(NCHW))
-        chain = _Chain(self, node, made)
+        chain = _Chain(self, node, chip_tensor)
         before, after = (rows.before, columns.before), (rows.after, columns.after)
         if min(*before, *after) < 0:
             first, last = ([max(-p, 0) for p in ends] for ends in (before, after))
-            kept = (*size[:2], *(n - f - z for n, f, z in zip(size[2:], first, last, strict=True)))
-            x = chain.cut("kept", x, first, kept)
-            self.held[x] = product.inputs[0]
+            cut_shape = (*size[:2], *(n - f - z for n, f, z in zip(size[2:], first, last, strict=True)))
+            x = chain.cut("kept", x, first, cut_shape)
+            self.chip_tensor_by_name[x] = product.inputs[0]
         attributes = {
             "kernel_shape": kernel.shape[2:],
             "strides": (1, 1),
@@ -79,8 +90,8 @@ class _Steps:
             inputs.append(self.constant(f"{node.name}/biases", self.chosen.constants[product.inputs[2]]))
         shape = (out[0], kernel.shape[0], rows.count, columns.count)
         made_here = chain.step(product.name, OnnxOp("Conv", attributes), tuple(inputs), shape)
-        chain.interleaved(made_here, int(a["group"]), rows, columns, out)
-        return chain.ended(y)
+        chain.interleave(made_here, int(a["group"]), rows, columns, out)
+        return chain.finish(y)
 
     def constant(self, name: str, value: np.ndarray) -> str:
         name = self.fresh(name)
@@ -97,45 +108,48 @@ class _Chain:
 
     steps: _Steps
     node: OnnxNode
-    made: str
+    chip_tensor: str
     nodes: list[OnnxNode] = field(default_factory=list)
 
     def step(self, name: str, op: OnnxOp, inputs: tuple[str, ...], shape: Shape) -> str:
         output = self.steps.fresh(f"{self.node.outputs[0]}/{op.op_type}")
         self.steps.types[output] = TensorType(shape, "float32")
-        self.steps.held[output] = self.made
+        self.steps.chip_tensor_by_name[output] = self.chip_tensor
         self.nodes.append(Node(name, op, inputs, (output,), self.node.sources or (self.node.name,)))
         return output
 
-    def _moved(self, what: str, op: OnnxOp, x: str, shape: Shape, parameters: Mapping[str, Sequence[int]]) -> str:
+    def _add_move(self, what: str, op: OnnxOp, x: str, shape: Shape, parameters: Mapping[str, Sequence[int]]) -> str:
         name = step_name(self.node.name, what)
-        given = (self.steps.constant(f"{name}/{key}", np.array(value)) for key, value in parameters.items())
-        return self.step(name, op, (x, *given), shape)
+        constants = (self.steps.constant(f"{name}/{key}", np.array(value)) for key, value in parameters.items())
+        return self.step(name, op, (x, *constants), shape)
 
     def cut(self, what: str, x: str, first: Sequence[int], shape: Shape) -> str:
         """Rows and columns from `first` on."""
         ends = [f + n for f, n in zip(first, shape[2:], strict=True)]
-        return self._moved(what, OnnxOp("Slice"), x, shape, {"starts": first, "ends": ends, "axes": (2, 3)})
+        return self._add_move(what, OnnxOp("Slice"), x, shape, {"starts": first, "ends": ends, "axes": (2, 3)})
 
-    def _viewed(self, what: str, x: str, shape: Shape) -> str:
-        return self._moved(what, OnnxOp("Reshape"), x, shape, {"shape": shape})
+    def _add_view(self, what: str, x: str, shape: Shape) -> str:
+        return self._add_move(what, OnnxOp("Reshape"), x, shape, {"shape": shape})
 
-    def interleaved(self, x: str, groups: int, rows: Phases, columns: Phases, out: Shape) -> None:
-        """x: [n, groups (row phase) (column phase) o/g, groups of rows, groups of columns]."""
+    def interleave(self, x: str, groups: int, rows: Phases, columns: Phases, out: Shape) -> None:
+        """Interleave the phases.
+
+        `x`: [n, groups (row phase) (column phase) o/g, groups of rows, groups of columns].
+        """
         n, channels, h, w = self.steps.types[x].shape
         r, c = rows.stride, columns.stride
-        whole = (n, out[1], h * r, w * c)
+        full_shape = (n, out[1], h * r, w * c)
         if r * c > 1:
             inner = channels // (groups * r * c)
-            x = self._viewed("view", x, (n, groups, r, c, inner, h, w))
+            x = self._add_view("view", x, (n, groups, r, c, inner, h, w))
             interleaving = OnnxOp("Transpose", {"perm": (0, 1, 4, 5, 2, 6, 3)})
-            x = self._moved("moved", interleaving, x, (n, groups, inner, h, r, w, c), {})
-            x = self._viewed("uncut", x, whole)
-        if whole != out:
+            x = self._add_move("moved", interleaving, x, (n, groups, inner, h, r, w, c), {})
+            x = self._add_view("uncut", x, full_shape)
+        if full_shape != out:
             self.cut("cut", x, [rows.cut, columns.cut], out)
 
-    def ended(self, name: str) -> list[OnnxNode]:
+    def finish(self, name: str) -> list[OnnxNode]:
         """The last node makes the model's tensor `name`."""
         last = self.nodes[-1]
-        self.steps.held[name] = self.steps.held.pop(last.outputs[0])
+        self.steps.chip_tensor_by_name[name] = self.steps.chip_tensor_by_name.pop(last.outputs[0])
         return [*self.nodes[:-1], Node(last.name, last.op, last.inputs, (name,), last.sources)]

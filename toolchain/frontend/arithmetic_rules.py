@@ -25,8 +25,11 @@ def keeps_shape(n: OnnxNode, scope: Rewriter, index: int = 0) -> bool:
 
 
 def even_rank(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A constant of higher rank than the other operand loses its leading ones, and the result gets its rank by a Reshape;
-    where they are more than ones the other operand gets the rank first. So constants never raise a rank."""
+    """Give a constant no higher rank than its operand.
+
+    A constant of higher rank loses its leading ones, and the result gets its rank by a Reshape. Where they are
+    more than ones the other operand gets the rank first. So constants never raise a rank.
+    """
     index = next((i for i, name in enumerate(n.inputs) if name in scope.constants), None)
     if index is None or len(n.inputs) != 2 or n.inputs[1 - index] in scope.constants or 0 in scope.shape(n.outputs[0]):
         return None
@@ -89,8 +92,10 @@ def merge_constants(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         return None
     with np.errstate(all="ignore"):
         both = inner + outer if op_type == "Add" else inner * outer
-    kept = np.isfinite(both) | (np.isinf(inner) | np.isinf(outer)) & ~np.isnan(both)  # a mask's infinity stays what it is
-    if not (kept if op_type == "Add" else np.isfinite(both)).all():
+    constant_finite = np.isfinite(both) | (np.isinf(inner) | np.isinf(outer)) & ~np.isnan(
+        both
+    )  # a mask's infinity stays what it is
+    if not (constant_finite if op_type == "Add" else np.isfinite(both)).all():
         return None
     inputs = (before.inputs[0], scope.constant(n.inputs[1], np.asarray(both)))
     return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=(*before.sources, *n.sources)),))

@@ -25,8 +25,11 @@ Samples = Callable[[Mapping[str, TensorType]], Iterator[Sample]]
 
 @dataclass(frozen=True)
 class ModelData:
-    """Samples by the types of the inputs, each with what the data hold of them. source: their name in sentences; judge:
-    more of them, which must agree, by their name."""
+    """Samples by the types of the inputs, each with the inputs that the data hold.
+
+    `source`: their name in sentences.
+    `judge`: further samples by their name, which must agree.
+    """
 
     source: str
     samples: Samples
@@ -43,29 +46,36 @@ class BoundByData:
 
 
 def import_bound_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
-    """The graph as it is; where that has shapes that depend on values, with the fewest inputs bound that mend it, which become
-    initializers of `proto`. Raises CompileError as `import_graph`, and says which input would mend it but differs."""
+    """Import the graph, with the fewest inputs bound that make its shapes static.
+
+    The bound inputs become initializers of `proto`; none are bound where the graph is static as it is. Raises
+    CompileError as `import_graph`, and says which input would mend it but differs.
+    """
     try:
         return BoundByData(import_graph(proto, bound.types))
     except CompileError as fault:
         candidates = [n for n, t in bound.types.items() if len(t.shape) < 2 and t.elements <= _ELEMENTS]
         if data is None or not candidates:
             raise
-        held = _held(data, bound.types, candidates)
-        values = None if held is None else _fewest(proto, bound, held.values)
-        if held is None or not values:
-            raise _explained(proto, bound, fault, held) from None
+        sample_values = _collect_values(data, bound.types, candidates)
+        values = None if sample_values is None else _fewest(proto, bound, sample_values.values)
+        if sample_values is None or not values:
+            raise _explain_binding(proto, bound, fault, sample_values) from None
     if data.judge is not None:
         _require_equal(*data.judge, bound.types, values)
     hold_values(proto.graph, values)
     types = {n: t for n, t in bound.types.items() if n not in values}
-    return BoundByData(import_graph(proto, types), values, tuple(held.note(n) for n in values))
+    return BoundByData(import_graph(proto, types), values, tuple(sample_values.note(n) for n in values))
 
 
 @dataclass(frozen=True)
-class _Held:
-    """values: of inputs that are alike in all of `count` samples; first: of all inputs in the first; other: by input, the first
-    sample that has another value, and the value."""
+class _SampleValues:
+    """Values of small inputs in calibration data.
+
+    `values`: inputs that are equal in all of `count` samples.
+    `first`: all inputs of the first sample.
+    `other`: by input, the first sample that has another value, and the value.
+    """
 
     source: str
     count: int
@@ -81,33 +91,40 @@ class _Held:
         return f"{what} {proof} of {self.source}{doubt}; a run that feeds another value is refused"
 
 
-def _held(data: ModelData, types: Mapping[str, TensorType], names: list[str]) -> _Held | None:
-    """None: the data do not fit the inputs, or there are none."""
+def _collect_values(data: ModelData, types: Mapping[str, TensorType], names: list[str]) -> _SampleValues | None:
+    """Return the values of inputs over all samples.
+
+    The answer is None where there are no samples, or where they do not fit the inputs.
+    """
     try:
         samples = data.samples(types)
         first = next(samples, {})
-        known = {n: first[n] for n in names if n in first}
+        first_values = {n: first[n] for n in names if n in first}
         other: dict[str, tuple[int, np.ndarray]] = {}
         count = 1
         for count, sample in enumerate(samples, 2):
-            for name in known.keys() - other.keys():
-                if not np.array_equal(sample[name], known[name]):
+            for name in first_values.keys() - other.keys():
+                if not np.array_equal(sample[name], first_values[name]):
                     other[name] = count - 1, sample[name]
     except (CompileError, StopIteration):
         return None
-    return _Held(data.source, count, {n: v for n, v in known.items() if n not in other}, known, other) if known else None
+    return (
+        _SampleValues(data.source, count, {n: v for n, v in first_values.items() if n not in other}, first_values, other)
+        if first_values
+        else None
+    )
 
 
 def _fewest(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of these values those without any of which the graph is not static; none where all together do not help."""
-    needed = dict(islice(values.items(), _INPUTS))
-    if not _is_static(proto, bound, needed):
+    """Return the fewest of these values that make the graph static; none where all together do not."""
+    bindings = dict(islice(values.items(), _INPUTS))
+    if not _is_static(proto, bound, bindings):
         return {}
-    for name in sorted(needed, key=lambda n: needed[n].dtype.kind != "f"):  # floats are data more often
-        fewer = {n: v for n, v in needed.items() if n != name}
+    for name in sorted(bindings, key=lambda n: bindings[n].dtype.kind != "f"):  # floats are data more often
+        fewer = {n: v for n, v in bindings.items() if n != name}
         if fewer and _is_static(proto, bound, fewer):
-            needed = fewer
-    return needed
+            bindings = fewer
+    return bindings
 
 
 def _is_static(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.ndarray]) -> bool:
@@ -121,17 +138,22 @@ def _is_static(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, 
     return True
 
 
-def _explained(proto: onnx.ModelProto, bound: BoundInputs, fault: CompileError, held: _Held | None) -> CompileError:
+def _explain_binding(
+    proto: onnx.ModelProto, bound: BoundInputs, fault: CompileError, sample_values: _SampleValues | None
+) -> CompileError:
     """The fault, and which inputs would mend it if they did not differ."""
-    needed = _fewest(proto, bound, held.first) if held is not None and held.other else {}
-    differing = [n for n in needed if held is not None and n in held.other]
-    if held is None or not differing:
+    bindings = _fewest(proto, bound, sample_values.first) if sample_values is not None and sample_values.other else {}
+    differing = [n for n in bindings if sample_values is not None and n in sample_values.other]
+    if sample_values is None or not differing:
         return fault
     name = differing[0]
-    sample, value = held.other[name]
-    there = f"sample 0 of {held.source} holds {shown_elements(held.first[name])}, sample {sample} {shown_elements(value)}"
+    sample, value = sample_values.other[name]
+    difference = (
+        f"sample 0 of {sample_values.source} holds {shown_elements(sample_values.first[name])}, sample {sample} "
+        f"{shown_elements(value)}"
+    )
     way_out = (
-        f"it depends on input {name!r}, which differs: {there}; fix it with --value {name}=V0,V1 and give data of that value"
+        f"it depends on input {name!r}, which differs: {difference}; fix it with --value {name}=V0,V1 and give data of that value"
     )
     return CompileError(f"{fault}\n  help: {way_out}")
 

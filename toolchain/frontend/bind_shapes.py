@@ -19,22 +19,26 @@ Dim = int | str  # a name, or "?" for a dimension without one
 
 @dataclass(frozen=True)
 class BoundInputs:
-    """assumed: the inputs whose first dimension nobody said."""
+    """The types of a model's inputs. `assumed`: inputs whose first dimension nobody gave."""
 
     types: Mapping[str, TensorType]
     notes: tuple[str, ...]
     assumed: tuple[str, ...] = ()
 
     def without(self, names: Collection[str]) -> BoundInputs:
-        """Where these inputs are constants."""
+        """Return the types of the inputs that remain where these names are constants."""
         return replace(self, types={n: t for n, t in self.types.items() if n not in names})
 
 
 def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
-    """`shapes`: input name -> the whole shape. A name shared by dimensions binds them all. CompileError otherwise."""
+    """Bind every dimension of every input to a number. Raises CompileError where one is open or contradicts the
+    model.
+
+    `shapes`: the complete shape by input name. A name shared by dimensions binds them all.
+    """
     initializers = {i.name for i in graph.initializer}
     inputs = [i for i in graph.input if i.name not in initializers]
-    declared = {i.name: declared_shape(i) for i in inputs}
+    declared = {i.name: get_declared_shape(i) for i in inputs}
     dtypes = {i.name: input_dtype(i) for i in inputs}
     zeros = {i.name: zero_axes(i) for i in inputs}
     values: dict[str, int] = {}
@@ -54,8 +58,10 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
     return BoundInputs(types, tuple(notes), tuple(assumed))
 
 
-def declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
-    """None when the model gives no rank. Sizes of 0 or less are exporters' way of saying dynamic."""
+def get_declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
+    """Return the dimensions that the model declares, None when it gives no rank. Sizes of 0 or less are exporters'
+    way of saying dynamic.
+    """
     if info.type.WhichOneof("value") != "tensor_type":
         kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type").replace("_", " ")
         raise refuse(f'input "{info.name}"', f"is a {kind}; only tensors can be inputs")
@@ -84,7 +90,7 @@ def zero_axes(info: onnx.ValueInfoProto) -> frozenset[int]:
 def check_option(
     name: str, shape: tuple[int, ...], declared: Mapping[str, tuple[Dim, ...] | None], empty: Collection[int] = ()
 ) -> None:
-    """empty: axes that may have the size 0."""
+    """Raise CompileError where a `--shape` does not fit its input. `empty`: axes that may have the size 0."""
     if name not in declared:
         raise refuse(option(name, shape), f'the model has no input "{name}"', f"its inputs are {', '.join(declared) or 'none'}")
     if any(d < 0 or (d == 0 and axis not in empty) for axis, d in enumerate(shape)):

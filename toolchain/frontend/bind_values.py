@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from toolchain.errors import CompileError
-from toolchain.frontend.bind_shapes import Dim, declared_shape, input_dtype, show
+from toolchain.frontend.bind_shapes import Dim, get_declared_shape, input_dtype, show
 from toolchain.frontend.convert import numpy_dtype
 from toolchain.frontend.errors import refuse
 
@@ -25,7 +25,7 @@ def bind_values(
     its type."""
     initializers = {i.name for i in graph.initializer}
     inputs = {i.name: i for i in graph.input if i.name not in initializers}
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     faults: list[str] = []
     for name, value in values.items():
         try:
@@ -33,20 +33,20 @@ def bind_values(
                 raise refuse(
                     option(name, value), f'the model has no input "{name}"', f"its inputs are {', '.join(inputs) or 'none'}"
                 )
-            found[name] = _array(inputs[name], value, shapes.get(name))
+            arrays[name] = _array(inputs[name], value, shapes.get(name))
         except CompileError as fault:
             faults.append(str(fault))
     if faults:
         raise CompileError("\n".join(faults))
-    hold_values(graph, found)
-    return found
+    hold_values(graph, arrays)
+    return arrays
 
 
 def hold_values(graph: onnx.GraphProto, values: Mapping[str, np.ndarray]) -> None:
     """Makes these inputs of the graph initializers."""
-    kept = [i for i in graph.input if i.name not in values]
+    remaining_inputs = [i for i in graph.input if i.name not in values]
     del graph.input[:]
-    graph.input.extend(kept)
+    graph.input.extend(remaining_inputs)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
 
 
@@ -57,7 +57,7 @@ def option(name: str, value: Value) -> str:
 def _array(info: onnx.ValueInfoProto, value: Value, shape: Sequence[int] | None) -> np.ndarray:
     dtype = numpy_dtype(input_dtype(info))
     numbers = [_number(info.name, value, text, dtype) for text in value]
-    dims: Sequence[Dim] | None = declared_shape(info) if shape is None else tuple(shape)
+    dims: Sequence[Dim] | None = get_declared_shape(info) if shape is None else tuple(shape)
     if dims is None and len(numbers) == 1:
         dims = ()
     if dims is not None and len(dims) == 1 and isinstance(dims[0], str):
@@ -68,8 +68,8 @@ def _array(info: onnx.ValueInfoProto, value: Value, shape: Sequence[int] | None)
     size = tuple(int(d) for d in dims)
     if len(numbers) not in (1, prod(size)):
         raise refuse(option(info.name, value), f"has {len(numbers)} numbers, the input {prod(size)}: {show(dims)}")
-    made = np.asarray(numbers, dtype)
-    return np.broadcast_to(made.reshape(-1)[0] if len(numbers) == 1 else made.reshape(size), size).copy()
+    array = np.asarray(numbers, dtype)
+    return np.broadcast_to(array.reshape(-1)[0] if len(numbers) == 1 else array.reshape(size), size).copy()
 
 
 def _number(name: str, value: Value, text: str, dtype: np.dtype) -> bool | int | float:

@@ -34,7 +34,7 @@ from toolchain.frontend.source_names import map_source_names
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
 
 
-def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]:
+def merge_rule_tables(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]:
     keys = dict.fromkeys(key for table in tables for key in table)
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
 
@@ -57,23 +57,26 @@ TABLES = (
     scatter_rules,
     reshape_sinking_rules,
 )
-RULES = merged(*(module.RULES for module in TABLES))
-LATE = merged(RULES, decompose_reductions.LATE, convolution_rules.LATE)  # once norms that are written out are found
+RULES = merge_rule_tables(*(module.RULES for module in TABLES))
+LATE = merge_rule_tables(RULES, decompose_reductions.LATE, convolution_rules.LATE)  # once norms that are written out are found
 FACTORS = frozenset(
     ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
 )
 SMALL = 4096  # elements; constants up to this size are compared by value
 
 
-def canonicalize(graph: OnnxGraph, opset: int, own: Collection[str]) -> tuple[OnnxGraph, dict[str, str]]:
-    """own: the file's tensors. Gives its names too, of what is another shape of them here (`map_source_names`)."""
+def canonicalize(graph: OnnxGraph, opset: int, source_tensors: Collection[str]) -> tuple[OnnxGraph, dict[str, str]]:
+    """Rewrite the graph into canonical form and return it with source names of tensors that have another shape here.
+
+    `source_tensors`: the file's tensors (see `map_source_names`).
+    """
     moved: dict[tuple[str, str], None] = {}
     graph = eliminate_dead_code(graph)
     check_factors(graph)
     graph = rewrite(graph, RULES, opset, moved)
     graph = rewrite(eliminate_common_subexpressions(graph), LATE, opset, moved)
     graph = with_constant_outputs(graph)
-    return graph, map_source_names(graph, moved, own)
+    return graph, map_source_names(graph, moved, source_tensors)
 
 
 def check_factors(graph: OnnxGraph) -> None:
@@ -86,10 +89,10 @@ def check_factors(graph: OnnxGraph) -> None:
 
 
 def eliminate_common_subexpressions(graph: OnnxGraph) -> OnnxGraph:
-    """Of nodes that compute the same from the same, the first stays for all."""
+    """Keep the first of nodes that compute the same from the same inputs."""
     first: dict[tuple[Any, ...], OnnxNode] = {}
     same: dict[str, str] = {}
-    kept: list[OnnxNode] = []
+    nodes: list[OnnxNode] = []
     for old in graph.nodes:
         node = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs))
         inputs = tuple(identity(n, graph) for n in node.inputs)
@@ -97,10 +100,10 @@ def eliminate_common_subexpressions(graph: OnnxGraph) -> OnnxGraph:
         twin = first.get(key)
         if twin is None or len(node.outputs) != 1 or node.outputs[0] in graph.outputs or node.op.op_type in RANDOM:
             first.setdefault(key, node)
-            kept.append(node)
+            nodes.append(node)
             continue
         same[node.outputs[0]] = twin.outputs[0]
-    return eliminate_dead_code(replace(graph, nodes=tuple(kept)))
+    return eliminate_dead_code(replace(graph, nodes=tuple(nodes)))
 
 
 def attributes_key(node: OnnxNode) -> str:
@@ -124,7 +127,7 @@ def with_constant_outputs(graph: OnnxGraph) -> OnnxGraph:
     values = {f"{name}/value": graph.constants[name] for name in constant}
     types = {f"{name}/value": graph.types[name] for name in constant}
     nodes = [Node(f"{name}/constant", OnnxOp("Identity"), (f"{name}/value",), (name,)) for name in constant]
-    kept = {n: v for n, v in graph.constants.items() if n not in constant}
+    constants = {n: v for n, v in graph.constants.items() if n not in constant}
     moved = {name: f"{name}/value" for name in constant}
     users = [replace(n, inputs=tuple(moved.get(i, i) for i in n.inputs)) for n in graph.nodes]
-    return replace(graph, constants=kept).with_nodes([*users, *nodes], types, values)
+    return replace(graph, constants=constants).with_nodes([*users, *nodes], types, values)

@@ -18,8 +18,8 @@ TO = ("to", "dtype", "output_dtype")  # attributes that name the type of what a 
 
 def cast_to_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]]:
     """The graph with float32 for all other floats, and a note that says so. The model's inputs and outputs keep their types."""
-    found = sorted({t.dtype for t in graph.types.values() if t.dtype in OTHERS})
-    if not found:
+    other_dtypes = sorted({t.dtype for t in graph.types.values() if t.dtype in OTHERS})
+    if not other_dtypes:
         return graph, ()
     narrow = {n for n in (*graph.inputs, *graph.outputs) if graph.types[n].dtype in OTHERS}
     names = {n: _fresh(f"{n}/float32", graph.types) for n in narrow}
@@ -42,7 +42,7 @@ def cast_to_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str,
     for name in graph.outputs:
         if name in names and name not in graph.inputs:
             emit(_cast(names[name], name, graph.types[name].dtype))
-    note = f"the model computes in {', '.join(found)}, which is taken as float32"
+    note = f"the model computes in {', '.join(other_dtypes)}, which is taken as float32"
     return replace(graph, nodes=distinctly_named(nodes), types=types, constants=constants), (note,)
 
 

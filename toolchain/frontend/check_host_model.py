@@ -1,4 +1,6 @@
-"""What the host may be asked to run: the models inside compiled files hold what the frontend puts there, and nothing else."""
+"""Check what a compiled file asks the host to run: its models hold what the frontend puts there, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def find_host_model_fault(model: bytes) -> str | None:
 
 
 def _size_fault(proto: onnx.ModelProto) -> str | None:
-    """By the shapes that follow from the inputs', whatever the file declares."""
+    """Return the fault of a tensor that is too large, by the shapes that follow from the inputs', whatever the file
+    declares.
+    """
     del proto.graph.value_info[:]
     try:
         graph = shape_inference.infer_shapes(proto, data_prop=True).graph

@@ -1,4 +1,6 @@
-"""What a node says that cannot be so, and that onnx's own type inference lets pass: one sentence with the value and its limit."""
+"""Find contradictions of a node that onnx's own type inference lets pass: one sentence with the value and its
+limit.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class NodeFacts:
 
 
 def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
-    """node: number and types of its inputs are right. Raises one CompileError with all that is wrong."""
+    """Raise one CompileError with all contradictions of a node. The number and types of its inputs are right."""
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
     facts = NodeFacts(node, types, constants)
     faults = [*_flags(facts), *_numbers(facts), *_parameters(facts)]
@@ -70,12 +72,12 @@ def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[st
         raise all_of(faults)
 
 
-def _flags(said: NodeFacts) -> Faults:
+def _flags(facts: NodeFacts) -> Faults:
     """Yield a fault for each flag that is neither 0 nor 1."""
-    for key in () if said.node.op.domain else _FLAGS:
-        value = said.number(key, 0)
+    for key in () if facts.node.op.domain else _FLAGS:
+        value = facts.number(key, 0)
         if value not in (0, 1):
-            yield said.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
+            yield facts.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
 
 
 def _numbers(said: NodeFacts) -> Faults:
@@ -100,187 +102,189 @@ def _parameters(said: NodeFacts) -> Faults:
             yield said.refuse(f'its operand "{name}" is {list(shape)}; it must be one number, []')
 
 
-def conv(said: NodeFacts) -> Faults:
-    x, w, group = said.shape(0), said.shape(1), said.number("group", 1)
+def conv(facts: NodeFacts) -> Faults:
+    x, w, group = facts.shape(0), facts.shape(1), facts.number("group", 1)
     if len(x) != len(w) or len(x) < 3:
         return  # onnx says it
-    yield from _kernel_of(said, w[2:])
+    yield from _kernel_of(facts, w[2:])
     if x[1] != w[1] * group or w[0] % group:
         weights = f"weights {list(w)} with group={group} take {w[1] * group}"
-        yield said.refuse(f"its input has {x[1]} channels; its {weights}, and their {w[0]} outputs must divide by the group")
-    yield from _bias(said, w[0])
-    yield from _padding_once(said, len(w) - 2)
-    yield from _window_fits(said, w[2:], ceil=False)
+        yield facts.refuse(f"its input has {x[1]} channels; its {weights}, and their {w[0]} outputs must divide by the group")
+    yield from _bias(facts, w[0])
+    yield from _padding_once(facts, len(w) - 2)
+    yield from _window_fits(facts, w[2:], ceil=False)
 
 
-def conv_transpose(said: NodeFacts) -> Faults:
-    x, w, group = said.shape(0), said.shape(1), said.number("group", 1)
+def conv_transpose(facts: NodeFacts) -> Faults:
+    x, w, group = facts.shape(0), facts.shape(1), facts.number("group", 1)
     if len(x) != len(w) or len(x) < 3:
         return
-    yield from _kernel_of(said, w[2:])
+    yield from _kernel_of(facts, w[2:])
     if x[1] != w[0] or w[0] % group:
-        yield said.refuse(f"its input has {x[1]} channels; its weights {list(w)} take {w[0]}, which group={group} must divide")
-    yield from _bias(said, w[1] * group)
-    yield from _padding_once(said, len(w) - 2)
-    yield from _spread_size(said, x[2:], w[2:])
+        yield facts.refuse(f"its input has {x[1]} channels; its weights {list(w)} take {w[0]}, which group={group} must divide")
+    yield from _bias(facts, w[1] * group)
+    yield from _padding_once(facts, len(w) - 2)
+    yield from _spread_size(facts, x[2:], w[2:])
 
 
-def _spread_size(said: NodeFacts, size: Shape, kernel: Shape) -> Faults:
-    """What a ConvTranspose makes is some elements, and no more than its window and stride reach."""
-    rank, auto, wanted = len(kernel), said.node.op.attributes.get("auto_pad", "NOTSET"), said.ints("output_shape", ())
-    strides, dilations, extra = (said.ints(k, (d,) * rank) for k, d in (("strides", 1), ("dilations", 1), ("output_padding", 0)))
-    pads = said.ints("pads", (0,) * 2 * rank)
-    if not all(len(v) == rank for v in (strides, dilations, extra, wanted or kernel)) or len(pads) != 2 * rank:
+def _spread_size(facts: NodeFacts, size: Shape, kernel: Shape) -> Faults:
+    """Yield the faults of a ConvTranspose's output size: it is some elements, and no more than its window and stride
+    reach.
+    """
+    rank, auto, output_shape = len(kernel), facts.node.op.attributes.get("auto_pad", "NOTSET"), facts.ints("output_shape", ())
+    strides, dilations, extra = (facts.ints(k, (d,) * rank) for k, d in (("strides", 1), ("dilations", 1), ("output_padding", 0)))
+    pads = facts.ints("pads", (0,) * 2 * rank)
+    if not all(len(v) == rank for v in (strides, dilations, extra, output_shape or kernel)) or len(pads) != 2 * rank:
         return
-    whole = [s * (n - 1) + (k - 1) * d + 1 for n, s, k, d in zip(size, strides, kernel, dilations)]
-    if any(out > n + s - 1 for out, n, s in zip(wanted, whole, strides)):
-        most = _by([n + s - 1 for n, s in zip(whole, strides)])
-        yield said.refuse(f"output_shape={list(wanted)} is beyond the {most} that its window and strides reach")
-    if not wanted and auto in SAME and any(n + e < i * s for n, e, i, s in zip(whole, extra, size, strides)):
+    reach = [s * (n - 1) + (k - 1) * d + 1 for n, s, k, d in zip(size, strides, kernel, dilations)]
+    if any(out > n + s - 1 for out, n, s in zip(output_shape, reach, strides)):
+        most = _by([n + s - 1 for n, s in zip(reach, strides)])
+        yield facts.refuse(f"output_shape={list(output_shape)} is beyond the {most} that its window and strides reach")
+    if not output_shape and auto in SAME and any(n + e < i * s for n, e, i, s in zip(reach, extra, size, strides)):
         reason = f"auto_pad={auto} with strides={list(strides)} beyond its window: {DISAGREE}"
-        yield said.refuse(reason, "give the size as output_shape=[...], or the padding as pads=[...]")
-    made = [n + e - a - b for n, e, a, b in zip(whole, extra, pads, pads[rank:])]
-    if not wanted and min(made) < 1:
-        yield said.refuse(f"pads={list(pads)} leave nothing of the {_by([n + e for n, e in zip(whole, extra)])} that it makes")
+        yield facts.refuse(reason, "give the size as output_shape=[...], or the padding as pads=[...]")
+    padded_sizes = [n + e - a - b for n, e, a, b in zip(reach, extra, pads, pads[rank:])]
+    if not output_shape and min(padded_sizes) < 1:
+        yield facts.refuse(f"pads={list(pads)} leave nothing of the {_by([n + e for n, e in zip(reach, extra)])} that it makes")
 
 
-def pool(said: NodeFacts) -> Faults:
-    kernel = said.ints("kernel_shape", ())
-    if len(kernel) != len(said.shape(0)) - 2:
+def pool(facts: NodeFacts) -> Faults:
+    kernel = facts.ints("kernel_shape", ())
+    if len(kernel) != len(facts.shape(0)) - 2:
         return
     rank = len(kernel)
-    yield from _padding_once(said, rank)
-    dilations, pads, mode = said.ints("dilations", (1,) * rank), said.ints("pads", (0,) * 2 * rank), said.node.op.attributes
+    yield from _padding_once(facts, rank)
+    dilations, pads, mode = facts.ints("dilations", (1,) * rank), facts.ints("pads", (0,) * 2 * rank), facts.node.op.attributes
     auto = str(mode.get("auto_pad", "NOTSET"))
     if auto in SAME and any(k > 1 and d > 1 for k, d in zip(kernel, dilations)):
         reason = f"auto_pad={auto} with dilations={list(dilations)}: {DISAGREE}"
-        yield said.refuse(reason, "give the padding as pads=[...], without auto_pad")
-    strides, size = said.ints("strides", (1,) * rank), said.shape(0)[2:]
+        yield facts.refuse(reason, "give the padding as pads=[...], without auto_pad")
+    strides, size = facts.ints("strides", (1,) * rank), facts.shape(0)[2:]
     if auto in SAME and any((n - 1) // s * s + k < n for n, s, k in zip(size, strides, kernel)):
         reason = f"auto_pad={auto} with strides={list(strides)} beyond its window: {DISAGREE}"
-        yield said.refuse(reason, "give the padding as pads=[...], without auto_pad")
+        yield facts.refuse(reason, "give the padding as pads=[...], without auto_pad")
     if len(pads) == 2 * rank and any(p >= k for p, k in zip(pads, (*kernel, *kernel))):
         reason = f"pads={list(pads)} must be smaller than kernel_shape={list(kernel)}, as onnxruntime has it"
-        yield said.refuse(reason, "pad the input by a Pad before it")
-    yield from _window_fits(said, kernel, ceil=bool(mode.get("ceil_mode", 0)))
+        yield facts.refuse(reason, "pad the input by a Pad before it")
+    yield from _window_fits(facts, kernel, ceil=bool(mode.get("ceil_mode", 0)))
 
 
-def _kernel_of(said: NodeFacts, weights: Shape) -> Faults:
-    kernel = said.ints("kernel_shape", weights)
+def _kernel_of(facts: NodeFacts, weights: Shape) -> Faults:
+    kernel = facts.ints("kernel_shape", weights)
     if kernel != weights:
-        yield said.refuse(f'kernel_shape={list(kernel)}, but its weights "{said.node.inputs[1]}" are {list(weights)} wide')
+        yield facts.refuse(f'kernel_shape={list(kernel)}, but its weights "{facts.node.inputs[1]}" are {list(weights)} wide')
 
 
-def _bias(said: NodeFacts, outputs: int) -> Faults:
-    if said.has(2) and said.shape(2) != (outputs,):
-        yield said.refuse(f'its bias "{said.node.inputs[2]}" is {list(said.shape(2))}; it has {outputs} output channels')
+def _bias(facts: NodeFacts, outputs: int) -> Faults:
+    if facts.has(2) and facts.shape(2) != (outputs,):
+        yield facts.refuse(f'its bias "{facts.node.inputs[2]}" is {list(facts.shape(2))}; it has {outputs} output channels')
 
 
-def _padding_once(said: NodeFacts, rank: int) -> Faults:
-    auto, pads = said.node.op.attributes.get("auto_pad", "NOTSET"), said.ints("pads", (0,) * 2 * rank)
+def _padding_once(facts: NodeFacts, rank: int) -> Faults:
+    auto, pads = facts.node.op.attributes.get("auto_pad", "NOTSET"), facts.ints("pads", (0,) * 2 * rank)
     if auto != "NOTSET" and any(pads):
         reason = f"auto_pad={auto} and pads={list(pads)} contradict each other"
-        yield said.refuse(reason, "leave one of them out: only auto_pad=NOTSET goes with pads")
+        yield facts.refuse(reason, "leave one of them out: only auto_pad=NOTSET goes with pads")
 
 
-def _window_fits(said: NodeFacts, kernel: Shape, ceil: bool) -> Faults:
+def _window_fits(facts: NodeFacts, kernel: Shape, ceil: bool) -> Faults:
     """Rounding up, a last window may begin in the input and end behind it."""
-    rank, size = len(kernel), said.shape(0)[2:]
-    dilations, pads = said.ints("dilations", (1,) * rank), said.ints("pads", (0,) * 2 * rank)
-    if said.node.op.attributes.get("auto_pad", "NOTSET") in SAME or len(dilations) != rank or len(pads) != 2 * rank:
+    rank, size = len(kernel), facts.shape(0)[2:]
+    dilations, pads = facts.ints("dilations", (1,) * rank), facts.ints("pads", (0,) * 2 * rank)
+    if facts.node.op.attributes.get("auto_pad", "NOTSET") in SAME or len(dilations) != rank or len(pads) != 2 * rank:
         return
-    strides = said.ints("strides", (1,) * rank)
+    strides = facts.ints("strides", (1,) * rank)
     wide = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     padded = [n + a + b for n, a, b in zip(size, pads, pads[rank:])]
     if any(n and w - (s - 1 if ceil else 0) > p for n, w, s, p in zip(size, wide, strides, padded)):
-        yield said.refuse(f"its window of {_by(wide)} is larger than its input of {_by(padded)}, padding counted")
+        yield facts.refuse(f"its window of {_by(wide)} is larger than its input of {_by(padded)}, padding counted")
 
 
 def _by(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def prelu(said: NodeFacts) -> Faults:
-    x, slope = said.shape(0), said.shape(1)
+def prelu(facts: NodeFacts) -> Faults:
+    x, slope = facts.shape(0), facts.shape(1)
     if len(slope) > len(x) or any(s not in (1, d) for s, d in zip(slope[::-1], x[::-1])):
-        reason = f'its slope "{said.node.inputs[1]}" {list(slope)} does not broadcast to its input {list(x)}'
-        yield said.refuse(reason, "give the slope as many dimensions as the input at most, each 1 or the input's")
+        reason = f'its slope "{facts.node.inputs[1]}" {list(slope)} does not broadcast to its input {list(x)}'
+        yield facts.refuse(reason, "give the slope as many dimensions as the input at most, each 1 or the input's")
 
 
-def gather(said: NodeFacts) -> Faults:
+def gather(facts: NodeFacts) -> Faults:
     """Gather, GatherElements, ScatterElements."""
-    rank, axis = len(said.shape(0)), said.number("axis", 0)
-    yield from _axis(said, axis, rank)
+    rank, axis = len(facts.shape(0)), facts.number("axis", 0)
+    yield from _axis(facts, axis, rank)
     if -rank <= axis < rank:
-        yield from _indices(said, said.value(1), said.shape(0)[axis])
+        yield from _indices(facts, facts.value(1), facts.shape(0)[axis])
 
 
-def gather_nd(said: NodeFacts) -> Faults:
+def gather_nd(facts: NodeFacts) -> Faults:
     """GatherND, ScatterND: the last dimension of the indices counts through those of the data, behind the batch's."""
-    indices, batch = said.value(1), said.number("batch_dims", 0)
-    most = min(len(said.shape(0)), len(said.shape(1))) - 1
+    indices, batch = facts.value(1), facts.number("batch_dims", 0)
+    most = min(len(facts.shape(0)), len(facts.shape(1))) - 1
     if not 0 <= batch <= max(most, 0):
-        yield said.refuse(
-            f"batch_dims={batch}: its data {list(said.shape(0))} and indices {list(said.shape(1))} have {most} at most"
+        yield facts.refuse(
+            f"batch_dims={batch}: its data {list(facts.shape(0))} and indices {list(facts.shape(1))} have {most} at most"
         )
         return
     if indices is None or not indices.size:
         return
     if not indices.ndim:
-        yield said.refuse(f'its indices "{said.node.inputs[1]}" are a scalar; at least one dimension is needed')
+        yield facts.refuse(f'its indices "{facts.node.inputs[1]}" are a scalar; at least one dimension is needed')
         return
-    for at, size in zip(range(indices.shape[-1]), said.shape(0)[batch:]):
-        yield from _indices(said, indices[..., at], size)
+    for at, size in zip(range(indices.shape[-1]), facts.shape(0)[batch:]):
+        yield from _indices(facts, indices[..., at], size)
 
 
-def _indices(said: NodeFacts, indices: np.ndarray | None, size: int) -> Faults:
+def _indices(facts: NodeFacts, indices: np.ndarray | None, size: int) -> Faults:
     if indices is None or not indices.size:
         return
     wrong = indices[(indices < -size) | (indices >= size)]
     if wrong.size:
         allowed = f"{-size} to {size - 1}" if size else "none"
-        yield said.refuse(f'its indices "{said.node.inputs[1]}" hold {wrong[0]}; the dimension has {size} elements: {allowed}')
+        yield facts.refuse(f'its indices "{facts.node.inputs[1]}" hold {wrong[0]}; the dimension has {size} elements: {allowed}')
 
 
-def hardmax(said: NodeFacts) -> Faults:
-    yield from _axis(said, said.number("axis", -1), len(said.shape(0)))
+def hardmax(facts: NodeFacts) -> Faults:
+    yield from _axis(facts, facts.number("axis", -1), len(facts.shape(0)))
 
 
-def _axis(said: NodeFacts, axis: int, rank: int) -> Faults:
+def _axis(facts: NodeFacts, axis: int, rank: int) -> Faults:
     if not -rank <= axis < rank:
         allowed = f"{-rank} to {rank - 1}" if rank else "none"
-        yield said.refuse(f"axis {axis} is outside rank {rank}: {allowed}")
+        yield facts.refuse(f"axis {axis} is outside rank {rank}: {allowed}")
 
 
-def cum_sum(said: NodeFacts) -> Faults:
-    axis = said.value(1)
+def cum_sum(facts: NodeFacts) -> Faults:
+    axis = facts.value(1)
     if axis is not None and axis.size == 1:
-        yield from _axis(said, int(axis.reshape(-1)[0]), len(said.shape(0)))
+        yield from _axis(facts, int(axis.reshape(-1)[0]), len(facts.shape(0)))
 
 
-def transpose(said: NodeFacts) -> Faults:
-    rank = len(said.shape(0))
-    perm = said.ints("perm", range(rank)[::-1])
+def transpose(facts: NodeFacts) -> Faults:
+    rank = len(facts.shape(0))
+    perm = facts.ints("perm", range(rank)[::-1])
     if sorted(perm) != list(range(rank)):
-        yield said.refuse(f"perm={list(perm)} is no order of the {rank} dimensions of its input")
+        yield facts.refuse(f"perm={list(perm)} is no order of the {rank} dimensions of its input")
 
 
-def reshape(said: NodeFacts) -> Faults:
-    x, target = said.shape(0), said.value(1)
+def reshape(facts: NodeFacts) -> Faults:
+    x, target = facts.shape(0), facts.value(1)
     if target is None:
         return
-    zero_copies = not said.number("allowzero", 0)
+    zero_copies = not facts.number("allowzero", 0)
     sizes = [x[i] if d == 0 and zero_copies and i < len(x) else d for i, d in enumerate(target.reshape(-1).tolist())]
     if sizes.count(-1) == 0 and prod(sizes) != prod(x):
-        yield said.refuse(f"{list(x)} has {prod(x)} elements, the shape {target.tolist()} {prod(sizes)}")
+        yield facts.refuse(f"{list(x)} has {prod(x)} elements, the shape {target.tolist()} {prod(sizes)}")
 
 
-def split(said: NodeFacts) -> Faults:
-    rank, axis, outputs = len(said.shape(0)), said.number("axis", 0), len(said.node.outputs)
-    yield from _axis(said, axis, rank)
-    named = said.number("num_outputs", outputs)
+def split(facts: NodeFacts) -> Faults:
+    rank, axis, outputs = len(facts.shape(0)), facts.number("axis", 0), len(facts.node.outputs)
+    yield from _axis(facts, axis, rank)
+    named = facts.number("num_outputs", outputs)
     if named != outputs:
-        yield said.refuse(f"num_outputs={named}, but it has {outputs} outputs")
+        yield facts.refuse(f"num_outputs={named}, but it has {outputs} outputs")
 
 
 def squeeze(said: NodeFacts) -> Faults:
@@ -288,49 +292,49 @@ def squeeze(said: NodeFacts) -> Faults:
         yield said.refuse(f'its axes "{said.node.inputs[1]}" are an empty list: {DISAGREE}', "leave them out, or name them")
 
 
-def pad(said: NodeFacts) -> Faults:
+def pad(facts: NodeFacts) -> Faults:
     """Reflection takes elements that are there."""
-    x, pads = said.shape(0), said.value(1)
-    if said.node.op.attributes.get("mode") != "reflect" or pads is None or said.has(3) or pads.size != 2 * len(x):
+    x, pads = facts.shape(0), facts.value(1)
+    if facts.node.op.attributes.get("mode") != "reflect" or pads is None or facts.has(3) or pads.size != 2 * len(x):
         return
     for axis, size in enumerate(x):
         most = max(int(pads[axis]), int(pads[axis + len(x)]))
         if most >= max(size, 1):
-            yield said.refuse(f"pads={pads.tolist()}: dimension {axis} of {size} has {max(size - 1, 0)} to reflect, not {most}")
+            yield facts.refuse(f"pads={pads.tolist()}: dimension {axis} of {size} has {max(size - 1, 0)} to reflect, not {most}")
 
 
-def clip(said: NodeFacts) -> Faults:
+def clip(facts: NodeFacts) -> Faults:
     for index in (1, 2):
-        if said.has(index) and said.shape(index) not in ((), (1,)):  # onnxruntime takes [1] too, and exporters write it
-            yield said.refuse(f'its limit "{said.node.inputs[index]}" is {list(said.shape(index))}; it must be one number, []')
+        if facts.has(index) and facts.shape(index) not in ((), (1,)):  # onnxruntime takes [1] too, and exporters write it
+            yield facts.refuse(f'its limit "{facts.node.inputs[index]}" is {list(facts.shape(index))}; it must be one number, []')
 
 
-def layer_norm(said: NodeFacts) -> Faults:
-    x = said.shape(0)
-    axis = said.number("axis", -1)
-    yield from _axis(said, axis, len(x))
+def layer_norm(facts: NodeFacts) -> Faults:
+    x = facts.shape(0)
+    axis = facts.number("axis", -1)
+    yield from _axis(facts, axis, len(x))
     for index in (1, 2):
-        if not said.has(index):
+        if not facts.has(index):
             continue
-        own = said.shape(index)
-        if len(own) > len(x) or any(a not in (1, b) for a, b in zip(own[::-1], x[::-1])):
-            yield said.refuse(f'"{said.node.inputs[index]}" {list(own)} does not broadcast to its input {list(x)}')
+        scale_shape = facts.shape(index)
+        if len(scale_shape) > len(x) or any(a not in (1, b) for a, b in zip(scale_shape[::-1], x[::-1])):
+            yield facts.refuse(f'"{facts.node.inputs[index]}" {list(scale_shape)} does not broadcast to its input {list(x)}')
 
 
-def instance_norm(said: NodeFacts) -> Faults:
-    channels = said.shape(0)[1:2]
+def instance_norm(facts: NodeFacts) -> Faults:
+    channels = facts.shape(0)[1:2]
     for index in (1, 2):
-        if said.shape(index) != channels:
-            name, own, x = said.node.inputs[index], list(said.shape(index)), list(said.shape(0))
-            yield said.refuse(f'"{name}" is {own}; its input {x} takes {list(channels)}')
+        if facts.shape(index) != channels:
+            name, parameter_shape, x = facts.node.inputs[index], list(facts.shape(index)), list(facts.shape(0))
+            yield facts.refuse(f'"{name}" is {parameter_shape}; its input {x} takes {list(channels)}')
 
 
-def recurrent(said: NodeFacts) -> Faults:
+def recurrent(facts: NodeFacts) -> Faults:
     """onnxruntime asks for it, though ONNX has it as optional."""
-    if said.node.op.attributes.get("hidden_size") is None and len(said.shape(2)) == 3:
-        units = said.shape(2)[2]
-        reason = f'has no hidden_size; its recurrent weights "{said.node.inputs[2]}" are for {units} units'
-        yield said.refuse(reason, f"write hidden_size={units} into the node")
+    if facts.node.op.attributes.get("hidden_size") is None and len(facts.shape(2)) == 3:
+        units = facts.shape(2)[2]
+        reason = f'has no hidden_size; its recurrent weights "{facts.node.inputs[2]}" are for {units} units'
+        yield facts.refuse(reason, f"write hidden_size={units} into the node")
 
 
 def local_response_norm(said: NodeFacts) -> Faults:

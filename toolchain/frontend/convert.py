@@ -1,4 +1,4 @@
-"""Between ONNX protobufs and the project's nodes, types and arrays."""
+"""Convert between ONNX protobufs and the project's nodes, types and arrays."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from toolchain.errors import CompileError
 from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
-FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+FLOATS, INTEGERS = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 NO_STRINGS = (
     "tensors of strings are not supported; cut off the nodes that read or make them (onnx.utils.extract_model), "
     "and run these in onnxruntime beside the chip"
 )
-ARRAYS = frozenset((*FLOATS, *WHOLE, "bool"))  # element types that numpy and onnxruntime hand to each other
+ARRAYS = frozenset((*FLOATS, *INTEGERS, "bool"))  # element types that numpy and onnxruntime hand to each other
 
 
 def node_from_proto(proto: onnx.NodeProto, name: str) -> OnnxNode:
@@ -87,7 +87,7 @@ def elem_type(dtype: str) -> int:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Also the names that only ml_dtypes knows (bfloat16, int4, float8...)."""
+    """Return the numpy type, also of names that only ml_dtypes knows (bfloat16, int4, float8...)."""
     try:
         return np.dtype(name)
     except TypeError:

@@ -97,7 +97,7 @@ def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         "pads": tuple(pads.get(a, 0) for pads in (x.begin, x.end) for a in slid),
         "group": n.op.attributes["group"],
     }
-    made = chain.make("Conv", before, kernel, *n.inputs[2:], own=True, **attributes)
+    made = chain.make("Conv", before, kernel, *n.inputs[2:], takes_node_name=True, **attributes)
     y = scope.shape(n.outputs[0])
     made = chain.make("Reshape", made, tuple(y[a] for a in perm))
     if perm != (0, 1, 2, 3, 4):
@@ -120,7 +120,7 @@ def computed_weights(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     around = (group,) if group > 1 else ()
     right = chain.make("Reshape", joined, (*around, count * len(places), area))
     left = chain.make("Reshape", n.inputs[1], (*around, w[0] // group, count * len(places)))
-    made = chain.make("Reshape", chain.make("MatMul", left, right, own=True), y)
+    made = chain.make("Reshape", chain.make("MatMul", left, right, takes_node_name=True), y)
     if bias := operand(n, 2):
         chain.make("Add", made, chain.make("Reshape", bias, (w[0], 1, 1)))
     return chain.done()
@@ -132,7 +132,7 @@ def computed_bias(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if not bias or bias in scope.constants or n.inputs[1] not in scope.constants or not _is_resolved(n, scope):
         return None
     chain = NodeChain(n, scope)
-    made = chain.make("Conv", *n.inputs[:2], own=True, **n.op.attributes)
+    made = chain.make("Conv", *n.inputs[:2], takes_node_name=True, **n.op.attributes)
     chain.make("Add", made, chain.make("Reshape", bias, (w[0], *(1 for _ in w[2:]))))
     return chain.done()
 

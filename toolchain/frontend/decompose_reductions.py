@@ -15,11 +15,11 @@ Axes = tuple[int, ...]
 
 
 def axes_of(n: OnnxNode, scope: Rewriter) -> Axes | None:
-    """Of a reduction of real numbers, once its axes are written out and kept as ones."""
-    found = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
-    if found is None or not found.size or not n.op.attributes["keepdims"] or not scope.is_float(n.inputs[0]):
+    """Return the axes of a reduction of real numbers, once they are explicit and kept as ones."""
+    axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
+    if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(n.inputs[0]):
         return None
-    return tuple(found.tolist())
+    return tuple(axes.tolist())
 
 
 def decompose_reduction(make: Callable[[NodeChain, str, Axes], object]) -> Rule:
@@ -90,7 +90,7 @@ def split_axes(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def neighbours(axes: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether only dimensions of one lie between them."""
+    """Return whether only dimensions of one lie between the axes."""
     ordered = sorted(axes)
     between = range(ordered[0], ordered[-1])
     return prod(shape[i] for i in between if i not in ordered) == 1

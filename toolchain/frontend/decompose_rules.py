@@ -22,8 +22,8 @@ def transpose_to_last(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         return None
     chain, perm = NodeChain(n, scope), [*range(axis), *range(axis + 1, len(shape)), axis]
     last = chain.make("Transpose", n.inputs[0], perm=tuple(perm))
-    made = chain.make(n.op.op_type, last, own=True, axis=len(shape) - 1)
-    chain.make("Transpose", made, perm=tuple(int(i) for i in np.argsort(perm)))
+    result = chain.make(n.op.op_type, last, takes_node_name=True, axis=len(shape) - 1)
+    chain.make("Transpose", result, perm=tuple(int(i) for i in np.argsort(perm)))
     return chain.done()
 
 
@@ -45,8 +45,8 @@ def local_response(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if len(shape) != 4 or shape[1] > MOST_CHANNELS or not scope.is_float(x):
         return None
     channel = np.arange(shape[1])
-    behind = channel[None, :] - channel[:, None]
-    within = (behind >= -((a["size"] - 1) // 2)) & (behind <= a["size"] // 2)
+    distance = channel[None, :] - channel[:, None]
+    within = (distance >= -((a["size"] - 1) // 2)) & (distance <= a["size"] // 2)
     weights = (within * (a["alpha"] / a["size"])).astype(scope.types[x].dtype).reshape(*within.shape, 1, 1)
     chain = NodeChain(n, scope)
     same = {"kernel_shape": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1), "dilations": (1, 1)}
@@ -80,7 +80,7 @@ def mean_and_variance(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     chain, perm = NodeChain(n, scope), [*(a for a in range(len(shape)) if a not in axes), *axes]
     last = chain.make("Transpose", x, perm=tuple(perm))
     ones = np.ones([shape[a] for a in axes], scope.types[x].dtype)
-    normal = chain.make("LayerNormalization", last, ones, own=True, axis=len(shape) - len(axes), epsilon=TINY)
+    normal = chain.make("LayerNormalization", last, ones, takes_node_name=True, axis=len(shape) - len(axes), epsilon=TINY)
     chain.make("Transpose", normal, perm=tuple(int(i) for i in np.argsort(perm)))
     return chain.done()
 

@@ -29,24 +29,28 @@ def apply_decompositions(
     made_of: Mapping[str, str] = MappingProxyType({}),
     steps_error: float = 0.0,
 ) -> NormalModel:
-    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, repeated,
-    first, made_of, steps_error: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
+    """Replace nodes of the model by their steps. Raises InternalError where steps make an output of another type.
+
+    `steps`: by node, the nodes in its place, which make its outputs.
+    `constants`: constants that the steps read.
+    `inner`, `finest`, `repeated`, `first`, `made_of`, `steps_error`: as in NormalModel.
+    """
     if not steps:
         return model
     types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
-    known, nodes = {**model.graph.constants, **constants}, list[OnnxNode]()
+    constants_by_name, nodes = {**model.graph.constants, **constants}, list[OnnxNode]()
     for node in model.graph.nodes:
         for step in steps.get(node.name, ()):
             step = replace(step, op=replace(step.op, attributes={**defaults(step, model.opset), **step.op.attributes}))
             nodes.append(step)
-            for name, made in infer(step, types, known, model.opset).items():
-                if name in model.types and model.types[name] != made:
-                    raise InternalError(f"node {node.name}: its steps make {name} of {made}, not of {model.types[name]}")
-                types[name] = made
+            for name, step_type in infer(step, types, constants_by_name, model.opset).items():
+                if name in model.types and model.types[name] != step_type:
+                    raise InternalError(f"node {node.name}: its steps make {name} of {step_type}, not of {model.types[name]}")
+                types[name] = step_type
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
     divided = replace(
         model, graph=eliminate_dead_code(graph), undivided=model, inner=inner, finest=finest, first=first, made_of=made_of
     )
-    names = {**model.own, **repeated}
-    return replace(divided, repeated={**model.repeated, **repeated}, own=names, steps_error=steps_error)
+    names = {**model.source_name_by_tensor, **repeated}
+    return replace(divided, repeated={**model.repeated, **repeated}, source_name_by_tensor=names, steps_error=steps_error)

@@ -1,7 +1,10 @@
-"""A quantized model as a float network: constants in real numbers, computation on codes as computation on what they stand for.
+"""Convert a quantized model to a float network.
 
-What is left of its quantization are pairs of QuantizeLinear and DequantizeLinear on activations, one behind the other, and
-for each node how the file stores its constants (quant.file_qparams).
+Constants become real numbers, and computation on codes becomes computation on the numbers that the codes
+stand for.
+The remaining quantization is pairs of QuantizeLinear and DequantizeLinear on activations, one directly after
+the other.
+Beside the graph stands, for each node, how the file stores its constants (quant.file_qparams).
 """
 
 from __future__ import annotations
@@ -44,7 +47,11 @@ QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 
 @dataclass(frozen=True)
 class DequantizedGraph:
-    """`stored`: by node, how the file holds its constants. `notes`: of those that no machine can hold so."""
+    """A dequantized graph with the quantization of its constants.
+
+    `stored`: by node, how the file holds its constants.
+    `notes`: sentences about constants that no machine can hold as the file does.
+    """
 
     graph: OnnxGraph
     stored: Mapping[str, FileWeights]
@@ -52,9 +59,10 @@ class DequantizedGraph:
 
 
 def dequantize_graph(graph: OnnxGraph, opset: int, static: bool = False) -> DequantizedGraph:
-    """static: what quantizes by each run's own range (DynamicQuantizeLinear) has a range that calibration finds.
+    """Return the graph in real numbers, with the file's quantization of constants beside it.
 
-    Raises CompileError: scales of activations that are not finite and positive.
+    Raise CompileError for scales of activations that are not finite and positive.
+    `static`: give DynamicQuantizeLinear, which quantizes by each run's own range, a range that calibration finds.
     """
     walk = DequantizeState(graph, opset, static, dict(graph.types), dict(graph.constants))
     if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
@@ -71,7 +79,7 @@ def dequantize_graph(graph: OnnxGraph, opset: int, static: bool = False) -> Dequ
 
 
 def _notes(walk: DequantizeState) -> Iterator[str]:
-    """Of weights that no machine holds as the file does."""
+    """Yield notes about weights that no machine holds as the file does."""
     if walk.lost:
         yield f"weights of {format_count(walk.lost, 'layer')} {_LOST}"
     read = [walk.floats[n] for node in walk.nodes for n in node.inputs[:2] if n in walk.floats and node.op.op_type in WEIGHTED]
@@ -83,7 +91,7 @@ def _take(node: OnnxNode, walk: DequantizeState) -> None:
     rule = None if node.op.domain else _RULES.get(node.op.op_type)
     if rule is not None and rule(node, walk):
         return
-    if not _moved(node, walk):
+    if not _convert_data_movement(node, walk):
         _plain(node, walk)
 
 
@@ -103,33 +111,37 @@ def _parameters(node: OnnxNode, walk: DequantizeState) -> tuple[np.ndarray, np.n
 
 
 def _quantize(node: OnnxNode, walk: DequantizeState) -> bool:
-    found, x = _parameters(node, walk), node.inputs[0]
-    if x in walk.constants and found is not None and found[1].dtype.name not in NUMPY:
-        walk.constants[node.outputs[0]] = _rounded(walk.constants[x], *found[:2], node)
+    qparams, x = _parameters(node, walk), node.inputs[0]
+    if x in walk.constants and qparams is not None and qparams[1].dtype.name not in NUMPY:
+        walk.constants[node.outputs[0]] = _quantize_constant(walk.constants[x], *qparams[:2], node)
         return True
-    if x in walk.constants and found is not None:
-        made = evaluate(replace(node, inputs=tuple(walk.same.get(n, n) for n in node.inputs)), walk.constants, walk.opset)
-        walk.constants.update(made)
-        walk.types.update((n, type_of(v)) for n, v in made.items())
+    if x in walk.constants and qparams is not None:
+        value_by_output = evaluate(
+            replace(node, inputs=tuple(walk.same.get(n, n) for n in node.inputs)), walk.constants, walk.opset
+        )
+        walk.constants.update(value_by_output)
+        walk.types.update((n, type_of(v)) for n, v in value_by_output.items())
         return True
-    if found is None or found[0].size != 1 or found[2] not in CODES:
+    if qparams is None or qparams[0].size != 1 or qparams[2] not in CODES:
         return False
     walk.emit(node)
-    walk.meant[node.outputs[0]] = CodeTensor("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
+    walk.code_tensors[node.outputs[0]] = CodeTensor(
+        "", float(qparams[0].reshape(-1)[0]), int(qparams[1].reshape(-1)[0]), qparams[2]
+    )
     return True
 
 
-def _rounded(x: np.ndarray, scale: np.ndarray, point: np.ndarray, node: OnnxNode) -> np.ndarray:
+def _quantize_constant(x: np.ndarray, scale: np.ndarray, point: np.ndarray, node: OnnxNode) -> np.ndarray:
     """x in codes of a type that onnxruntime does not take from Python: float8, float4, or 4 bits."""
     import ml_dtypes  # comes with onnx
 
-    of, zero = (_beside(v.astype(np.float32), x.shape, node) for v in (scale, point))
+    of, zero = (_broadcast_qparam(v.astype(np.float32), x.shape, node) for v in (scale, point))
     limits = (ml_dtypes.finfo if point.dtype.name.startswith("float") else ml_dtypes.iinfo)(point.dtype)
     codes = x / of + zero if point.dtype.name.startswith("float") else np.rint(x / of) + zero
     return np.clip(codes, float(limits.min), float(limits.max)).astype(point.dtype)
 
 
-def _beside(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode) -> np.ndarray:
+def _broadcast_qparam(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode) -> np.ndarray:
     """Scales or zero points of a QuantizeLinear or DequantizeLinear, beside each number of `shape` or broadcast to them."""
     block, axis = int(node.op.attributes.get("block_size") or 0), int(node.op.attributes.get("axis", 1))
     if values.size == 1:
@@ -140,66 +152,71 @@ def _beside(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode) -> np.nd
 
 
 def _dequantize(node: OnnxNode, walk: DequantizeState) -> bool:
-    found, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
-    if found is None:
+    qparams, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
+    if qparams is None:
         return False
     if q in walk.constants:
-        _dequantized_constant(node, *found[:2], walk)
+        _dequantize_constant(node, *qparams[:2], walk)
         return True
-    if fold_scale_into_product(node, *found[:2], walk):
+    if fold_scale_into_product(node, *qparams[:2], walk):
         return True
-    if found[0].size != 1:
+    if qparams[0].size != 1:
         return False
-    meant = CodeTensor("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
-    known = walk.meant.get(q, meant)
-    if replace(known, real="") != meant:
+    code_tensor = CodeTensor("", float(qparams[0].reshape(-1)[0]), int(qparams[1].reshape(-1)[0]), qparams[2])
+    earlier_tensor = walk.code_tensors.get(q, code_tensor)
+    if replace(earlier_tensor, real="") != code_tensor:
         return False  # other scales than those that made it
-    if known.real:
-        walk.same[y] = walk.same.get(known.real, known.real)
+    if earlier_tensor.real:
+        walk.same[y] = walk.same.get(earlier_tensor.real, earlier_tensor.real)
         return True
     walk.emit(node)
-    walk.meant[q] = replace(known, real=y)
+    walk.code_tensors[q] = replace(earlier_tensor, real=y)
     return True
 
 
-def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> None:
+def _dequantize_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> None:
     """Codes that are floats (float8, float4) are the real numbers alone: no machine has such."""
     codes = walk.constants[node.inputs[0]]
     floats = codes.dtype.name.startswith("float")
     number = np.float64 if floats else np.int64
-    whole, point = codes.astype(number), point.astype(number)
+    integer_codes, point = codes.astype(number), point.astype(number)
     block, axis = int(node.op.attributes.get("block_size") or 1), int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
-    spread, zero = (_beside(v, codes.shape, node) for v in (scale, point))
+    spread, zero = (_broadcast_qparam(v, codes.shape, node) for v in (scale, point))
     y = node.outputs[0]
-    value = ((whole - zero).astype(np.float32) * spread.astype(np.float32)).astype(np.float32)
+    value = ((integer_codes - zero).astype(np.float32) * spread.astype(np.float32)).astype(np.float32)
     walk.constants[y] = value
     walk.types[y] = type_of(value)
     if floats:
         walk.floats[y] = codes.dtype.name
     elif scale.ndim > 1 and scale.size > 1:
-        walk.held[y] = make_block_quantized_constant(whole, scale, point, axis, block)
+        walk.quantized_constants[y] = make_block_quantized_constant(integer_codes, scale, point, axis, block)
     else:
-        walk.held[y] = make_quantized_constant(whole - zero, scale, axis, spread, int(point.reshape(-1)[0]), codes.dtype.name)
+        walk.quantized_constants[y] = make_quantized_constant(
+            integer_codes - zero, scale, axis, spread, int(point.reshape(-1)[0]), codes.dtype.name
+        )
 
 
 def _dynamic(node: OnnxNode, walk: DequantizeState) -> bool:
     """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
     the real numbers instead: codes of scale 1."""
     if not walk.static:
-        return _scaled_in_each_run(node, walk)
+        return _convert_dynamic_codes(node, walk)
     y, scale, point = node.outputs
     real = walk.fresh(f"{y}/real")
     walk.emit(node)
     walk.emit(Node(f"{node.name}/real", OnnxOp("DequantizeLinear", {"axis": 1}), (y, scale, point), (real,), node.sources))
     walk.same[scale] = walk.constant(f"{scale}/one", np.ones((), np.float32))
     walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
-    walk.meant[y] = CodeTensor(real, 1.0, 0, "uint8")
+    walk.code_tensors[y] = CodeTensor(real, 1.0, 0, "uint8")
     return True
 
 
-def _scaled_in_each_run(node: OnnxNode, walk: DequantizeState) -> bool:
-    """What products alone read: codes less their zero point are numbers of a tensor of its own, in units of a scale that each run
-    computes. Behind the products the file multiplies by that scale, as by any other tensor."""
+def _convert_dynamic_codes(node: OnnxNode, walk: DequantizeState) -> bool:
+    """Convert a DynamicQuantizeLinear that only products read; return whether it could be converted.
+
+    Codes less their zero point are numbers of a separate tensor, in units of a scale that each run computes.
+    After the products the file multiplies by that scale, as by any other tensor.
+    """
     y, _, point = node.outputs
     readers = [n for n in walk.graph.nodes if not {y, point}.isdisjoint(n.inputs)]
     if not {y, point}.isdisjoint(walk.graph.outputs) or not all(_multiplies(n, y, point) for n in readers):
@@ -208,23 +225,23 @@ def _scaled_in_each_run(node: OnnxNode, walk: DequantizeState) -> bool:
     units, one = walk.fresh(f"{y}/units"), walk.constant(f"{y}/one", np.ones((), np.float32))
     walk.emit(Node(f"{node.name}/units", OnnxOp("DequantizeLinear", {"axis": 1}), (y, one, point), (units,), node.sources))
     walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
-    walk.meant[y] = CodeTensor(units, 1.0, 0, "uint8")
+    walk.code_tensors[y] = CodeTensor(units, 1.0, 0, "uint8")
     return True
 
 
 def _multiplies(node: OnnxNode, codes: str, point: str) -> bool:
-    """Whether all that the node does with them is a product of these codes less this zero point."""
+    """Return whether the node uses the codes only in a product of these codes less this zero point."""
     operands = [(operand(node, i), operand(node, i + 2)) for i in range(2)]
     mine = all((a == codes) == (p == point) for a, p in operands)
     return node.op.op_type in PRODUCTS and mine and codes not in node.inputs[2:] and point not in node.inputs[:2]
 
 
-def _moved(node: OnnxNode, walk: DequantizeState) -> bool:
+def _convert_data_movement(node: OnnxNode, walk: DequantizeState) -> bool:
     """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
     if node.op.domain or not node.inputs:
         return False
     parts = node.inputs if node.op.op_type == "Concat" else node.inputs[:1]
-    codes = [walk.meant.get(n) for n in parts]
+    codes = [walk.code_tensors.get(n) for n in parts]
     first = codes[0]
     if first is None or not _only_moves(node):
         return False
@@ -241,7 +258,7 @@ def _moved(node: OnnxNode, walk: DequantizeState) -> bool:
         others = (pads, walk.constant(f"{node.name}/value", around), *(n for n in axes if n))
     outputs = tuple(walk.fresh(f"{n}/real") if n else "" for n in node.outputs)
     walk.emit(replace(node, inputs=(*reals, *others), outputs=outputs))
-    walk.meant.update((n, replace(first, real=real)) for n, real in zip(node.outputs, outputs) if n)
+    walk.code_tensors.update((n, replace(first, real=real)) for n, real in zip(node.outputs, outputs) if n)
     return True
 
 
@@ -270,26 +287,26 @@ def _product(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def _how(node: OnnxNode, walk: DequantizeState) -> FileWeights | None:
-    """How the file holds the constants of a node."""
-    weights = walk.held.get(operand(node, 1))
+    """Return how the file holds the constants of a node."""
+    weights = walk.quantized_constants.get(operand(node, 1))
     if node.op.op_type not in WEIGHTED:
-        constant = weights or walk.held.get(operand(node, 0))
-        return None if constant is None else constant.stored(0)
+        constant = weights or walk.quantized_constants.get(operand(node, 0))
+        return None if constant is None else constant.find_axis_weights(0)
     if weights is None:
-        left = walk.held.get(operand(node, 0)) if node.op.op_type == "MatMul" else None
-        how = None if left is None else left.stored(0)
-        walk.lost += left is not None and how is None
+        left_weights = walk.quantized_constants.get(operand(node, 0)) if node.op.op_type == "MatMul" else None
+        how = None if left_weights is None else left_weights.find_axis_weights(0)
+        walk.lost += left_weights is not None and how is None
         return None if how is None else replace(how, product=True)
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
     several = node.op.op_type == "MatMul" and isinstance(weights, QuantizedConstant) and weights.scale.size > 1
     along_batch = several and weights.axis < weights.codes.ndim - 2  # to the chip an activation, of one scale
-    how = weights.stored(weights.axis if along_batch else 0 if transposed else WEIGHTED[node.op.op_type])
-    bias = walk.held.get(operand(node, 2))
+    how = weights.find_axis_weights(weights.axis if along_batch else 0 if transposed else WEIGHTED[node.op.op_type])
+    bias = walk.quantized_constants.get(operand(node, 2))
     if how is None:
         walk.lost += 1
         return None
-    own = isinstance(bias, QuantizedConstant) and bias.dtype == "int32"
-    return replace(how, product=True, bias=bias.real() if own and isinstance(bias, QuantizedConstant) else None)
+    is_int32_bias = isinstance(bias, QuantizedConstant) and bias.dtype == "int32"
+    return replace(how, product=True, bias=bias.real() if is_int32_bias and isinstance(bias, QuantizedConstant) else None)
 
 
 _RULES = {

@@ -1,4 +1,4 @@
-"""What the walk that takes a quantized model's codes away knows: which tensors are codes, of what, and what was made of them."""
+"""Define the state of the dequantizing walk: which tensors are codes, of what, and what replaced them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ SUMS = "int32"
 
 @dataclass(frozen=True)
 class CodeTensor:
-    """A tensor of codes: `real` is the float tensor of what they stand for ("" until something reads it), by scale and zero
-    point; of sums of products the scale of one input is known and the weights' is not, so they have no dtype of CODES."""
+    """A tensor of codes, with its scale and zero point.
+
+    `real`: the float tensor that the codes stand for, "" until something reads it.
+    Sums of products have no dtype of CODES: the scale of one input is known and the scale of the weights is not.
+    """
 
     real: str
     scale: float
@@ -31,8 +34,12 @@ class CodeTensor:
 
 @dataclass
 class DequantizeState:
-    """The nodes that have been taken so far, in real numbers. same: tensor -> the one that holds the same; meant: of tensors of
-    codes; static: ranges of each run are calibrated."""
+    """The state of the walk: the nodes taken so far, in real numbers.
+
+    `same`: by tensor, the one that holds the same.
+    `code_tensors`: tensors of codes by name.
+    `static`: ranges of each run are calibrated.
+    """
 
     graph: OnnxGraph
     opset: int
@@ -40,9 +47,9 @@ class DequantizeState:
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
     same: dict[str, str] = field(default_factory=dict)
-    meant: dict[str, CodeTensor] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
-    held: dict[str, QuantizedConstant | BlockQuantizedConstant] = field(default_factory=dict)  # by constant
+    code_tensors: dict[str, CodeTensor] = field(default_factory=dict)
+    emitted_tensors: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
+    quantized_constants: dict[str, QuantizedConstant | BlockQuantizedConstant] = field(default_factory=dict)  # by constant
     nodes: list[OnnxNode] = field(default_factory=list)
     stored: dict[str, FileWeights] = field(default_factory=dict)  # by node
     floats: dict[str, str] = field(default_factory=dict)  # by constant, the type of its codes, which are floats
@@ -54,15 +61,15 @@ class DequantizeState:
         if foldable(node, self.constants):
             self.constants.update(evaluate(node, self.constants, self.opset))
             self.types.update((n, type_of(self.constants[n])) for n in node.outputs if n)
-            held = self.held.get(operand(node, 0))
-            if isinstance(held, BlockQuantizedConstant) and (
-                made := held.behind(node, tuple(self.constants[n] for n in node.inputs[1:]))
+            block_constant = self.quantized_constants.get(operand(node, 0))
+            if isinstance(block_constant, BlockQuantizedConstant) and (
+                result_constant := block_constant.apply_node(node, tuple(self.constants[n] for n in node.inputs[1:]))
             ):
-                self.held[node.outputs[0]] = made
+                self.quantized_constants[node.outputs[0]] = result_constant
             return
         self.types.update(infer(node, self.types, self.constants, self.opset))
         self.nodes.append(node)
-        self.made.update(node.outputs)
+        self.emitted_tensors.update(node.outputs)
 
     def fresh(self, base: str) -> str:
         """A name that no tensor has."""
@@ -83,19 +90,19 @@ class DequantizeState:
 
 def get_real_tensor(name: str, walk: DequantizeState) -> str:
     """The float tensor that codes stand for."""
-    codes = walk.meant[name]
+    codes = walk.code_tensors[name]
     if codes.real:
         return walk.same.get(codes.real, codes.real)
-    made = walk.fresh(f"{name}/real")
-    walk.emit(_conversion("DequantizeLinear", name, made, codes, walk))
-    walk.meant[name] = replace(codes, real=made)
-    return made
+    real_name = walk.fresh(f"{name}/real")
+    walk.emit(_conversion("DequantizeLinear", name, real_name, codes, walk))
+    walk.code_tensors[name] = replace(codes, real=real_name)
+    return real_name
 
 
 def make_codes(name: str, walk: DequantizeState) -> None:
-    """Where only what the codes stand for is there: they are quantized from it."""
-    codes = walk.meant.get(name)
-    if codes is None or name in walk.made or name in walk.graph.inputs:
+    """Quantize the codes from their real tensor where only the real tensor exists."""
+    codes = walk.code_tensors.get(name)
+    if codes is None or name in walk.emitted_tensors or name in walk.graph.inputs:
         return
     if codes.dtype == SUMS:
         _make_sums(name, codes, walk)
@@ -106,10 +113,10 @@ def make_codes(name: str, walk: DequantizeState) -> None:
 def _make_sums(name: str, codes: CodeTensor, walk: DequantizeState) -> None:
     """Sums of products, where anything but their scales reads them: whole numbers, exact below 2^24."""
     factor = walk.constant(f"{name}/factor", np.asarray(1 / codes.scale, np.float32))
-    scaled, whole = walk.fresh(f"{name}/scaled"), walk.fresh(f"{name}/whole")
+    scaled, rounded_sums = walk.fresh(f"{name}/scaled"), walk.fresh(f"{name}/whole")
     walk.emit(Node(f"{name}/scale", OnnxOp("Mul"), (codes.real, factor), (scaled,), ()))
-    walk.emit(Node(f"{name}/round", OnnxOp("Round"), (scaled,), (whole,), ()))
-    walk.emit(Node(f"{name}/cast", OnnxOp("Cast", {"to": elem_type(SUMS)}), (whole,), (name,), ()))
+    walk.emit(Node(f"{name}/round", OnnxOp("Round"), (scaled,), (rounded_sums,), ()))
+    walk.emit(Node(f"{name}/cast", OnnxOp("Cast", {"to": elem_type(SUMS)}), (rounded_sums,), (name,), ()))
 
 
 def _conversion(op_type: str, x: str, y: str, codes: CodeTensor, walk: DequantizeState) -> OnnxNode:

@@ -128,7 +128,7 @@ def _product(a: _Labelled, b: _Labelled, needed: str, out: str) -> _Labelled:
     around = (of[batch],) if batch else ()
     a.reshape("", (*around, of[left], of[summed]))
     b.reshape("", (*around, of[summed], of[right]))
-    name = a.chain.make("MatMul", a.name, b.name, own=len(a.chain.n.inputs) == 2)
+    name = a.chain.make("MatMul", a.name, b.name, takes_node_name=len(a.chain.n.inputs) == 2)
     made, labels = _Labelled(a.chain, name, "", (*around, of[left], of[right])), batch + left + right
     made.reshape(labels, [sizes[c] for c in labels])
     return made
@@ -146,7 +146,7 @@ def _elementwise(a: _Labelled, b: _Labelled, out: str) -> _Labelled:
     narrow.transpose("".join(c for c in wide.labels if c in narrow.labels))
     sizes = [narrow.size(c) if c in narrow.labels else 1 for c in wide.labels]
     narrow.reshape(wide.labels, sizes)
-    made = wide.chain.make("Mul", wide.name, narrow.name, own=len(wide.chain.n.inputs) == 2)
+    made = wide.chain.make("Mul", wide.name, narrow.name, takes_node_name=len(wide.chain.n.inputs) == 2)
     return _Labelled(wide.chain, made, wide.labels, wide.sizes)
 
 

@@ -11,18 +11,21 @@ from toolchain.ir.graph import OnnxNode
 
 
 def refuse(thing: str, reason: str, way_out: str = "") -> CompileError:
-    """`thing: reason`, then a line `help: way_out` when there is one."""
+    """Return an error that reads `thing: reason`, then a line `help: way_out` when there is one."""
     return CompileError(f"{thing}: {reason}" + (f"\n  help: {way_out}" if way_out else ""))
 
 
 class NodeFault(CompileError):
-    """What is wrong with one node or several: each fault, then each way out once."""
+    """An error about one node or several: each fault, then each way out once."""
 
     def __init__(self, faults: Iterable[tuple[str, str]]):
-        """faults: what is said, and the way out or ""."""
+        """Make the error message from the faults.
+
+        `faults`: pairs of the sentence and the way out, "" for none.
+        """
         self.faults = tuple(dict.fromkeys(faults))
         ways_out = dict.fromkeys(f"  help: {way_out}" for _, way_out in self.faults if way_out)
-        super().__init__("\n".join([*(said for said, _ in self.faults), *ways_out]))
+        super().__init__("\n".join([*(reason for reason, _ in self.faults), *ways_out]))
 
 
 def refuse_node(node: OnnxNode, reason: str, way_out: str = "") -> NodeFault:
@@ -30,10 +33,13 @@ def refuse_node(node: OnnxNode, reason: str, way_out: str = "") -> NodeFault:
 
 
 def all_of(faults: Iterable[NodeFault]) -> NodeFault:
-    return NodeFault(said for fault in faults for said in fault.faults)
+    return NodeFault(fault_pair for fault in faults for fault_pair in fault.faults)
 
 
 def unusable(name: str, value: np.ndarray, bad: np.ndarray, kind: str) -> CompileError:
-    """bad: where `value`, a constant, holds `kind`: NaN or Inf."""
+    """Return the error for a constant with unusable values.
+
+    `bad`: mask of the places where `value`, a constant, holds `kind`, which is NaN or Inf.
+    """
     reason = f"holds {kind} in {np.count_nonzero(bad)} of its {value.size} values"
     return refuse(f"weight {name}", reason, "train or export the model again")

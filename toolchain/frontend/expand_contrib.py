@@ -31,20 +31,22 @@ def _over_space(w: ExpansionBuilder, op_type: str, inputs: Sequence[str]) -> str
     ever."""
     attributes = dict(w.node.op.attributes)
     if attributes.pop("channels_last", 0):
-        return _turned(w, op_type, inputs, attributes)
+        return _apply_channels_first(w, op_type, inputs, attributes)
     return w.add("", op_type, inputs, attributes=attributes)
 
 
-def _turned(w: ExpansionBuilder, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any], output: str = "") -> str:
+def _apply_channels_first(
+    w: ExpansionBuilder, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any], output: str = ""
+) -> str:
     rank = len(w.types[w.node.inputs[0]].shape)
     first = w.add("channels_first", "Transpose", inputs[:1], attributes={"perm": (0, rank - 1, *range(1, rank - 1))})
-    made = w.add("", op_type, [first, *inputs[1:]], attributes=attributes)
-    return w.add("channels_last", "Transpose", [made], output, {"perm": (0, *range(2, rank), 1)})
+    op_output = w.add("", op_type, [first, *inputs[1:]], attributes=attributes)
+    return w.add("channels_last", "Transpose", [op_output], output, {"perm": (0, *range(2, rank), 1)})
 
 
 def _max_pool(w: ExpansionBuilder) -> None:
     """NhwcMaxPool, of codes."""
-    _turned(w, "MaxPool", w.node.inputs, w.node.op.attributes, w.node.outputs[0])
+    _apply_channels_first(w, "MaxPool", w.node.inputs, w.node.op.attributes, w.node.outputs[0])
 
 
 def _matrix_product(w: ExpansionBuilder) -> None:
@@ -69,9 +71,9 @@ def _binary(op_type: str) -> Callable[[ExpansionBuilder], None]:
     return lambda w: w.codes(w.add("", op_type, [w.real(0), w.real(3)]), 6)
 
 
-def _unary(op_type: str, *kept: str) -> Callable[[ExpansionBuilder], None]:
+def _unary(op_type: str, *attribute_names: str) -> Callable[[ExpansionBuilder], None]:
     def rule(w: ExpansionBuilder) -> None:
-        attributes = {k: v for k, v in w.node.op.attributes.items() if k in kept}
+        attributes = {k: v for k, v in w.node.op.attributes.items() if k in attribute_names}
         w.codes(w.add("", op_type, [w.real(0)], attributes=attributes), 3)
 
     return rule
@@ -113,7 +115,7 @@ def _where(w: ExpansionBuilder) -> None:
     w.codes(w.add("", "Where", [w.node.inputs[0], w.real(1), w.real(4)]), 7)
 
 
-def _scaled_product(w: ExpansionBuilder) -> None:
+def _expand_scaled_product(w: ExpansionBuilder) -> None:
     """MatMulIntegerToFloat: A, B, their scales, their zero points, bias."""
     _product_of_codes(w, (w.node.inputs[0], w.node.inputs[2], w.input(4)), (w.node.inputs[1], w.node.inputs[3], w.input(5)), 6)
 
@@ -121,13 +123,17 @@ def _scaled_product(w: ExpansionBuilder) -> None:
 def _dynamic_product(w: ExpansionBuilder) -> None:
     """DynamicQuantizeMatMul: A, which is quantized by its own range in each run, B, B's scale and zero point, bias."""
     names = tuple(f"{w.node.name}/{part}" for part in ("codes", "scale", "zero_point"))
-    made = Node(f"{w.node.name}/dynamic", OnnxOp("DynamicQuantizeLinear"), (w.node.inputs[0],), names, w.node.sources)
-    w.nodes.append(made)
+    quantize_node = Node(f"{w.node.name}/dynamic", OnnxOp("DynamicQuantizeLinear"), (w.node.inputs[0],), names, w.node.sources)
+    w.nodes.append(quantize_node)
     _product_of_codes(w, names, (w.node.inputs[1], w.node.inputs[2], w.input(3)), 4)
 
 
 def _product_of_codes(w: ExpansionBuilder, a: tuple[str, ...], b: tuple[str, ...], bias: int) -> None:
-    """a, b: codes, scale and zero point ("" for none); bias: the number of that input."""
+    """Emit an integer product of two tensors of codes, scaled, with its bias.
+
+    `a`, `b`: codes, scale and zero point of an operand, "" for none.
+    `bias`: the number of the bias input.
+    """
     inputs = [a[0], b[0], a[2], b[2]]
     while not inputs[-1]:
         inputs.pop()
@@ -153,43 +159,47 @@ def _n_bits(w: ExpansionBuilder) -> None:
     if bits not in (2, 4, 8) or size < 1 or n < 1 or k < 1:
         raise refuse_node(w.node, f"has bits={bits}, block_size={size}, N={n}, K={k}; bits of 2, 4 or 8 are read")
     blocks = -(-k // size)
-    codes = _unpacked(w.value(1, "weights"), bits, n * blocks, size, w.node).reshape(n, blocks, size)
+    codes = _unpack_codes(w.value(1, "weights"), bits, n * blocks, size, w.node).reshape(n, blocks, size)
     scales = w.value(2, "scales").astype(np.float32)
     if scales.size != n * blocks:
         raise refuse_node(w.node, f"has {scales.size} scales; {n} x {blocks} are needed")
     points = np.full(n * blocks, 1 << (bits - 1), np.float32)
     if w.input(3):
-        given = w.value(3, "zero points")
-        packed = given.dtype == np.uint8
-        points = (_unpacked(given, bits, n, blocks, w.node) if packed else given).astype(np.float32)
-    weight = _blocked(w, codes, scales.reshape(n, blocks), points.reshape(n, blocks), (k, bits))
+        zero_points = w.value(3, "zero points")
+        packed = zero_points.dtype == np.uint8
+        points = (_unpack_codes(zero_points, bits, n, blocks, w.node) if packed else zero_points).astype(np.float32)
+    weight = _dequantize_blocks(w, codes, scales.reshape(n, blocks), points.reshape(n, blocks), (k, bits))
     bias = w.input(5)
     y = w.add("", "MatMul", [w.node.inputs[0], weight], "" if bias else w.node.outputs[0])
     if bias:
         w.add("bias", "Add", [y, bias], w.node.outputs[0])
 
 
-def _blocked(w: ExpansionBuilder, codes: np.ndarray, scales: np.ndarray, points: np.ndarray, of: tuple[int, int]) -> str:
-    """codes: uint8[n, blocks, size]; of: how many a row has, and of how many bits. Real numbers [k, n], by a DequantizeLinear.
+def _dequantize_blocks(
+    w: ExpansionBuilder, codes: np.ndarray, scales: np.ndarray, points: np.ndarray, of: tuple[int, int]
+) -> str:
+    """Return the real numbers [k, n] of blocked codes, by a DequantizeLinear.
 
-    Zero points that are no codes are added behind it.
+    Zero points that are no codes are added after the DequantizeLinear.
+    `codes`: uint8[n, blocks, size].
+    `of`: how many codes a row has, and how many bits each.
     """
     (k, bits), size = of, codes.shape[2]
-    whole = (points == np.rint(points)) & (points >= 0) & (points < 1 << bits)
+    is_code = (points == np.rint(points)) & (points >= 0) & (points < 1 << bits)
     names = [
         w.constant("codes", np.ascontiguousarray(codes.reshape(len(codes), -1)[:, :k].T)),
         w.constant("scales", np.ascontiguousarray(scales.T.astype(w.types[w.node.inputs[0]].dtype))),
-        w.constant("points", np.ascontiguousarray(np.where(whole, points, 0).T.astype(np.uint8))),
+        w.constant("points", np.ascontiguousarray(np.where(is_code, points, 0).T.astype(np.uint8))),
     ]
     real = w.add("real", "DequantizeLinear", names, attributes={"axis": 0, "block_size": size})
-    minima = np.where(whole, 0, -points * scales).astype(np.float32)
+    minima = np.where(is_code, 0, -points * scales).astype(np.float32)
     if not minima.any():
         return real
     least = np.ascontiguousarray(np.repeat(minima.T, size, 0)[:k].astype(w.types[w.node.inputs[0]].dtype))
     return w.add("minima", "Add", [real, w.constant("least", least)])
 
 
-def _gathered_blocks(w: ExpansionBuilder) -> None:
+def _expand_gathered_blocks(w: ExpansionBuilder) -> None:
     """GatherBlockQuantized: rows of a table of few bits that has a scale for each block of a row. A Gather of its real values."""
     table, scales = w.value(0, "table"), w.value(2, "scales")
     size, bits = w.attribute("block_size", 128), w.attribute("bits", 4)
@@ -197,18 +207,18 @@ def _gathered_blocks(w: ExpansionBuilder) -> None:
     if not flat or bits not in (4, 8) or size < 1:
         raise refuse_node(w.node, "is read of rows of a matrix, in blocks along them, of 4 or 8 bits", "leave Gather in float")
     packed = table.dtype == np.uint8
-    codes = _unpacked(table, bits, len(table), table.shape[1] * 8 // bits, w.node) if packed else table.astype(np.int8)
+    codes = _unpack_codes(table, bits, len(table), table.shape[1] * 8 // bits, w.node) if packed else table.astype(np.int8)
     points = np.full(scales.shape, 1 << (bits - 1) if packed else 0, codes.dtype)
     if w.input(3):
-        given = w.value(3, "zero points")
+        zero_points = w.value(3, "zero points")
         rows, columns = scales.shape
-        points = _unpacked(given, bits, rows, columns, w.node) if packed else given.astype(np.int8)
+        points = _unpack_codes(zero_points, bits, rows, columns, w.node) if packed else zero_points.astype(np.int8)
     names = [w.constant("codes", codes), w.node.inputs[2], w.constant("points", points.reshape(scales.shape))]
     real = w.add("real", "DequantizeLinear", names, attributes={"axis": 1, "block_size": size})
     w.add("", "Gather", [real, w.node.inputs[1]], w.node.outputs[0], {"axis": 0})
 
 
-def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
+def _unpack_codes(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
     """uint8 -> uint8[rows, columns], low bits first, each row in bytes of its own."""
     a_byte = 8 // bits
     row_bytes = -(-columns // a_byte)
@@ -240,10 +250,10 @@ RULES: Mapping[tuple[str, str], Callable[[ExpansionBuilder], None]] = {
             "QuantizeLinear": _linear,
             "DequantizeLinear": _linear,
             "QLinearWhere": _where,
-            "MatMulIntegerToFloat": _scaled_product,
+            "MatMulIntegerToFloat": _expand_scaled_product,
             "DynamicQuantizeMatMul": _dynamic_product,
             "MatMulNBits": _n_bits,
-            "GatherBlockQuantized": _gathered_blocks,
+            "GatherBlockQuantized": _expand_gathered_blocks,
             "NhwcMaxPool": _max_pool,
             **FUSED,
         }.items()

@@ -1,4 +1,4 @@
-"""What onnxruntime makes one operator of, as its optimizer writes it into a file: the operators that it was.
+"""Expand the operators that onnxruntime's optimizer fuses and writes into a file into the original ones.
 
 Source: onnxruntime docs/ContribOperators.md, com.microsoft.
 """
@@ -20,7 +20,7 @@ _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _number(w: ExpansionBuilder, suffix: str, value: Any) -> str:
-    """Of the type of the first input."""
+    """Add a constant of the first input's type and return its name."""
     return w.constant(suffix, np.asarray(value, w.types[w.node.inputs[0]].dtype))
 
 
@@ -30,7 +30,7 @@ def _ends(w: ExpansionBuilder, kind: str, inputs: list[str], **attributes: Any) 
 
 
 def _gelu(approximate: str) -> Callable[[ExpansionBuilder], None]:
-    """Of the input and, where there is one, its bias."""
+    """Return a rule that expands a Gelu of the input, with a bias where there is one."""
 
     def rule(w: ExpansionBuilder) -> None:
         x = w.node.inputs[0]
@@ -48,9 +48,9 @@ def _quick_gelu(w: ExpansionBuilder) -> None:
 
 
 def _skip_norm(w: ExpansionBuilder) -> None:
-    """input, skip, gamma, beta, bias: a norm of their sum, which is the fourth output."""
+    """Expand a norm of a sum with inputs input, skip, gamma, beta, bias; the sum is the fourth output."""
     _only(w, 3, "its mean or deviation is used")
-    x = _summed(w, 4)
+    x = _add_inputs(w, 4)
     inputs = [x, w.node.inputs[2], *([w.input(3)] if w.input(3) else [])]
     _ends(w, "LayerNormalization", inputs, axis=-1, epsilon=w.attribute("epsilon", 1e-12))
 
@@ -58,19 +58,25 @@ def _skip_norm(w: ExpansionBuilder) -> None:
 def _skip_rms(w: ExpansionBuilder) -> None:
     """input, skip, gamma, bias."""
     _only(w, 3, "its mean or deviation is used")
-    _rms(w, _summed(w, 3), w.node.inputs[2], w.attribute("epsilon", 1e-5))
+    _rms(w, _add_inputs(w, 3), w.node.inputs[2], w.attribute("epsilon", 1e-5))
 
 
-def _simplified(w: ExpansionBuilder) -> None:
-    """x, scale: in the domain of ONNX, which has none of that name."""
+def _expand_simplified_norm(w: ExpansionBuilder) -> None:
+    """Expand SimplifiedLayerNormalization (inputs x, scale).
+
+    The node is in the domain of ONNX, which has no operator of that name.
+    """
     _only(w, 2, "its deviation is used")
     if w.attribute("axis", -1) % len(w.types[w.node.inputs[0]].shape) != len(w.types[w.node.inputs[0]].shape) - 1:
         raise refuse_node(w.node, "normalises more than the last dimension", PLAIN)
     _rms(w, w.node.inputs[0], w.node.inputs[1], w.attribute("epsilon", 1e-5))
 
 
-def _summed(w: ExpansionBuilder, bias: int) -> str:
-    """bias: the number of that input."""
+def _add_inputs(w: ExpansionBuilder, bias: int) -> str:
+    """Return the sum of the first two inputs, with the bias where there is one.
+
+    `bias`: the number of the bias input.
+    """
     total = w.node.outputs[3] if len(w.node.outputs) > 3 else ""
     x = w.add("sum", "Add", w.node.inputs[:2], "" if w.input(bias) else total)
     return w.add("bias", "Add", [x, w.input(bias)], total) if w.input(bias) else x
@@ -105,16 +111,16 @@ def _product(w: ExpansionBuilder) -> None:
     if alpha == 1:
         _ends(w, "MatMul", operands)
     else:
-        made = w.add("", "MatMul", operands)
-        w.add("scale", "Mul", [made, _number(w, "alpha", alpha)], w.node.outputs[0])
+        product = w.add("", "MatMul", operands)
+        w.add("scale", "Mul", [product, _number(w, "alpha", alpha)], w.node.outputs[0])
 
 
 def _convolution(w: ExpansionBuilder) -> None:
     """X, W, B, and what is added: then its activation."""
-    kept = {k: v for k, v in w.node.op.attributes.items() if k in _WINDOW}
+    window_attributes = {k: v for k, v in w.node.op.attributes.items() if k in _WINDOW}
     inputs = [n for n in w.node.inputs[:3] if n]
     kind, last = w.attribute("activation", ""), w.node.outputs[0]
-    y = w.add("", "Conv", inputs, "" if kind or w.input(3) else last, kept)
+    y = w.add("", "Conv", inputs, "" if kind or w.input(3) else last, window_attributes)
     if w.input(3):
         y = w.add("sum", "Add", [y, w.input(3)], "" if kind else last)
     if kind:
@@ -122,9 +128,9 @@ def _convolution(w: ExpansionBuilder) -> None:
 
 
 def _gemm(w: ExpansionBuilder) -> None:
-    kept = {k: v for k, v in w.node.op.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
+    gemm_attributes = {k: v for k, v in w.node.op.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
     kind = w.attribute("activation", "")
-    y = w.add("", "Gemm", [n for n in w.node.inputs if n], "" if kind else w.node.outputs[0], kept)
+    y = w.add("", "Gemm", [n for n in w.node.inputs if n], "" if kind else w.node.outputs[0], gemm_attributes)
     if kind:
         names = ("alpha", "beta", "gamma")
         _activation(
@@ -133,7 +139,10 @@ def _gemm(w: ExpansionBuilder) -> None:
 
 
 def _activation(w: ExpansionBuilder, x: str, kind: str, numbers: Any) -> None:
-    """numbers: of its attributes, in the order that onnxruntime has them."""
+    """Add the activation `kind` after `x` as the node's output.
+
+    `numbers`: values of its attributes, in onnxruntime's order.
+    """
     named = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Elu": ("alpha",)}
     inputs, attributes = [x], dict(zip(named.get(kind, ()), numbers))
     if kind == "Clip":
@@ -155,7 +164,7 @@ FUSED: Mapping[str, Callable[[ExpansionBuilder], None]] = {
     "MultiHeadAttention": multi_head_attention,
     "QuickGelu": _quick_gelu,
     "RotaryEmbedding": rotary_embedding,
-    "SimplifiedLayerNormalization": _simplified,
+    "SimplifiedLayerNormalization": _expand_simplified_norm,
     "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms,
 }

@@ -1,4 +1,4 @@
-"""What stands for an operator that is written out: nodes in order, and the constants they name."""
+"""Build the nodes, in order, that replace an expanded operator, and the constants they name."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _kind(value: Any) -> str:
 
 @dataclass
 class ExpansionBuilder:
-    """What stands for one node so far: nodes in order, and the constants they name."""
+    """A builder of what replaces one node: nodes in order, and the constants they name."""
 
     node: OnnxNode
     types: Mapping[str, TensorType]
-    known: Mapping[str, np.ndarray]
+    known_constants: Mapping[str, np.ndarray]
     nodes: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -38,18 +38,23 @@ class ExpansionBuilder:
 
     def value(self, index: int, what: str) -> np.ndarray:
         """A constant input. CompileError where it is absent or computed."""
-        value = self.known.get(self.input(index))
+        value = self.known_constants.get(self.input(index))
         if value is None:
             raise refuse_node(self.node, f"its {what} is computed or missing, not constant", CONSTANT)
         return value
 
     def shape(self, index: int, *ranks: int) -> tuple[int, ...]:
-        """Of an input. CompileError where it is absent, or has another number of dimensions."""
-        found = self.types[self.input(index)].shape if self.input(index) else ()
-        if len(found) not in ranks:
-            wanted, has = " or ".join(map(str, ranks)), f"has {len(found)} dimensions" if self.input(index) else "is missing"
-            raise refuse_node(self.node, f"its input {index} {has}; {wanted} are needed")
-        return found
+        """Return the shape of an input. Raise CompileError where the input is absent or has another number of
+        dimensions.
+        """
+        input_shape = self.types[self.input(index)].shape if self.input(index) else ()
+        if len(input_shape) not in ranks:
+            rank_text, has = (
+                " or ".join(map(str, ranks)),
+                f"has {len(input_shape)} dimensions" if self.input(index) else "is missing",
+            )
+            raise refuse_node(self.node, f"its input {index} {has}; {rank_text} are needed")
+        return input_shape
 
     def attribute(self, name: str, default: Any) -> Any:
         """CompileError where it is of another kind than its default, if that is not None."""
@@ -70,9 +75,9 @@ class ExpansionBuilder:
     ) -> str:
         """A node; the name of what it makes."""
         name = f"{self.node.name}/{suffix}" if suffix else self.node.name
-        made = output or f"{name}_output"
-        self.nodes.append(Node(name, OnnxOp(op_type, dict(attributes)), tuple(inputs), (made,), self.node.sources))
-        return made
+        output_name = output or f"{name}_output"
+        self.nodes.append(Node(name, OnnxOp(op_type, dict(attributes)), tuple(inputs), (output_name,), self.node.sources))
+        return output_name
 
     def cut(self, suffix: str, x: str, first: int, last: int, axis: int) -> str:
         """x from `first` to `last` of a dimension."""
@@ -82,16 +87,19 @@ class ExpansionBuilder:
     def heads(self, suffix: str, x: str, count: int) -> str:
         """[batch, length, count depth] as [batch, count, length, depth]."""
         shape = self.constant(f"{suffix}/shape", np.array([0, 0, count, -1], np.int64))
-        apart = self.add(f"{suffix}/apart", "Reshape", [x, shape])
-        return self.add(f"{suffix}/heads", "Transpose", [apart], "", {"perm": (0, 2, 1, 3)})
+        split_heads = self.add(f"{suffix}/apart", "Reshape", [x, shape])
+        return self.add(f"{suffix}/heads", "Transpose", [split_heads], "", {"perm": (0, 2, 1, 3)})
 
-    def joined(self, x: str, output: str) -> str:
+    def join_heads(self, x: str, output: str) -> str:
         """[batch, heads, length, depth] as [batch, length, heads depth]."""
         back = self.add("back", "Transpose", [x], "", {"perm": (0, 2, 1, 3)})
         return self.add("joined", "Reshape", [back, self.constant("joined/shape", np.array([0, 0, -1], np.int64))], output)
 
     def real(self, index: int, axis: int = 0) -> str:
-        """What input `index` stands for, by the scale and zero point behind it, for each index of `axis` where they are many."""
+        """Return the tensor of real numbers that input `index` stands for, by the scale and zero point after that input.
+
+        Several scales are one for each index of `axis`.
+        """
         scale = self.value(index + 1, f"scale (input {index + 1})")
         triple = self.node.inputs[index : index + 3]
         inputs = [n for n in triple if n]

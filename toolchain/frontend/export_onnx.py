@@ -20,31 +20,37 @@ APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the m
 
 
 def to_part(graph: OnnxGraph, opset: int) -> FloatSubmodel:
-    """For onnxruntime, with the weights where they lie."""
-    apart = {n: v for n, v in graph.constants.items() if v.dtype == np.float32 and v.size > APART_ELEMENTS}
-    proto = to_proto(graph, opset, apart)
-    return FloatSubmodel(proto.SerializeToString(), graph.inputs, graph.outputs, weights=apart)
+    """Return the graph as a model for onnxruntime; large float weights stay outside and are not copied."""
+    external_weights = {n: v for n, v in graph.constants.items() if v.dtype == np.float32 and v.size > APART_ELEMENTS}
+    proto = to_proto(graph, opset, external_weights)
+    return FloatSubmodel(proto.SerializeToString(), graph.inputs, graph.outputs, weights=external_weights)
 
 
-def to_proto(graph: OnnxGraph, opset: int, apart: Collection[str] = ()) -> onnx.ModelProto:
+def to_proto(graph: OnnxGraph, opset: int, external_names: Collection[str] = ()) -> onnx.ModelProto:
     """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values."""
     named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
     constants = [n for n in dict.fromkeys([*named, *graph.outputs]) if n in graph.constants]
     inner = [n for node in graph.nodes for n in node.outputs if n and n not in graph.outputs]
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         [node_to_proto(node) for node in graph.nodes],
         graph.name,
         [value_info(n, graph.types) for n in graph.inputs],
         [value_info(n, graph.types) for n in graph.outputs],
-        [placeholder(n, graph.types[n]) if n in apart else numpy_helper.from_array(graph.constants[n], n) for n in constants],
+        [
+            placeholder(n, graph.types[n]) if n in external_names else numpy_helper.from_array(graph.constants[n], n)
+            for n in constants
+        ],
         value_info=[value_info(n, graph.types) for n in inner],
     )
-    return model_of(made, opset)
+    return model_of(graph_proto, opset)
 
 
 def least_opset(graph: OnnxGraph, newest: int) -> int:
-    """The first from NORMAL_OPSET on that has all of its operators, in whose words they are in every later one: runtimes lag
-    behind the newest QuantizeLinear. newest: in which it is written."""
+    """Return the first opset from NORMAL_OPSET on that has all operators of the graph.
+
+    Operators mean the same in every later opset, and runtimes lag behind the newest QuantizeLinear.
+    `newest`: the opset in which the graph is written.
+    """
     used = {(n.op.op_type, frozenset(n.op.attributes)) for n in graph.nodes if not n.op.domain}
     return next((v for v in range(NORMAL_OPSET, newest) if all(_has(v, *op) for op in used)), newest)
 
@@ -58,32 +64,40 @@ def _has(opset: int, op_type: str, attributes: frozenset[str]) -> bool:
 
 def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
     """An initializer whose values lie elsewhere."""
-    made = onnx.TensorProto(name=name, data_type=elem_type(t.dtype), dims=t.shape, data_location=onnx.TensorProto.EXTERNAL)
+    tensor_proto = onnx.TensorProto(
+        name=name, data_type=elem_type(t.dtype), dims=t.shape, data_location=onnx.TensorProto.EXTERNAL
+    )
     for key, value in (("location", "elsewhere"), ("offset", 0), ("length", t.size_bytes)):
-        made.external_data.add(key=key, value=str(value))
-    return made
+        tensor_proto.external_data.add(key=key, value=str(value))
+    return tensor_proto
 
 
 def subgraph(graph: OnnxGraph, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
     """The nodes between these tensors. CompileError when an output needs an input of the graph that is not given."""
-    wanted, needed = set(outputs) - set(inputs), []
+    pending_tensors, needed_nodes = set(outputs) - set(inputs), []
     unknown = [n for n in (*inputs, *outputs) if n not in graph.types]
     if unknown:
         raise CompileError(f'the model has no tensor "{unknown[0]}"')
     for node in reversed(graph.nodes):
-        if not wanted.intersection(node.outputs):
+        if not pending_tensors.intersection(node.outputs):
             continue
-        needed.append(node)
-        wanted.update(n for n in node.inputs if n and n not in inputs)
-    missing = [n for n in graph.inputs if n in wanted and n not in inputs]
+        needed_nodes.append(node)
+        pending_tensors.update(n for n in node.inputs if n and n not in inputs)
+    missing = [n for n in graph.inputs if n in pending_tensors and n not in inputs]
     if missing:
         raise CompileError(f'cannot cut the model at {", ".join(inputs)}: "{missing[0]}" is needed too')
-    return cut(graph, list(reversed(needed)), inputs, outputs)
+    return cut(graph, list(reversed(needed_nodes)), inputs, outputs)
 
 
 def cut(graph: OnnxGraph, nodes: list[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
-    """Of a node that makes one of `inputs` and something else, what it makes of the first has another name: it is given."""
-    own = {name: fresh_name(f"{name}/made", graph.types) for node in nodes for name in node.outputs if name in inputs}
-    kept = [replace(node, outputs=tuple(own.get(n, n) for n in node.outputs)) for node in nodes]
-    types = {**graph.types, **{other: graph.types[name] for name, other in own.items()}}
-    return Graph(graph.name, (), tuple(inputs), tuple(outputs), types, graph.constants).with_nodes(kept)
+    """Return the subgraph of these nodes, with these inputs and outputs.
+
+    A node may make one of `inputs` and something else. Its own output for that input gets another name, since the
+    input is fed.
+    """
+    new_name_by_tensor = {
+        name: fresh_name(f"{name}/made", graph.types) for node in nodes for name in node.outputs if name in inputs
+    }
+    cut_nodes = [replace(node, outputs=tuple(new_name_by_tensor.get(n, n) for n in node.outputs)) for node in nodes]
+    types = {**graph.types, **{other: graph.types[name] for name, other in new_name_by_tensor.items()}}
+    return Graph(graph.name, (), tuple(inputs), tuple(outputs), types, graph.constants).with_nodes(cut_nodes)

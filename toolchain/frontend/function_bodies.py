@@ -26,24 +26,27 @@ def has_body(node: OnnxNode) -> bool:
 
 def body(node: OnnxNode, types: Mapping[str, TensorType], opset: int) -> Iterator[OnnxNode]:
     """The nodes in order, which make the node's outputs. CompileError: ONNX defines none for it."""
-    found = _function(node, types, opset)
-    names = {"": "", **dict.fromkeys(found.input, ""), **dict(zip(found.input, node.inputs))}
-    names |= {inner: outer for inner, outer in zip(found.output, node.outputs) if outer}
-    taken = set(types)
-    for i, proto in enumerate(found.node):
+    function = _function(node, types, opset)
+    names = {"": "", **dict.fromkeys(function.input, ""), **dict(zip(function.input, node.inputs))}
+    names |= {inner: outer for inner, outer in zip(function.output, node.outputs) if outer}
+    used_names = set(types)
+    for i, proto in enumerate(function.node):
         for inner in proto.output:
             if inner not in names:
-                names[inner] = fresh_name(f"{node.name}/{inner}", taken)
-                taken.add(names[inner])
+                names[inner] = fresh_name(f"{node.name}/{inner}", used_names)
+                used_names.add(names[inner])
         inputs, outputs = (tuple(names[n] for n in group) for group in (proto.input, proto.output))
-        made = node_from_proto(proto, f"{node.name}/{proto.op_type}_{i}")
-        finite = {key: _finite(value) for key, value in made.op.attributes.items()}
-        made = replace(made, op=OnnxOp(made.op.op_type, finite))
-        yield replace(made, inputs=inputs, outputs=outputs, sources=node.sources)
+        inner_node = node_from_proto(proto, f"{node.name}/{proto.op_type}_{i}")
+        finite = {key: _finite(value) for key, value in inner_node.op.attributes.items()}
+        inner_node = replace(inner_node, op=OnnxOp(inner_node.op.op_type, finite))
+        yield replace(inner_node, inputs=inputs, outputs=outputs, sources=node.sources)
 
 
 def _finite(value: Any) -> Any:
-    """What masks a score, where it is minus infinity: a row of it alone would be no number, until the body says 0 of it."""
+    """Return the value with minus infinity in a mask replaced by the finite MASKED, and other values unchanged.
+
+    A row of minus infinity alone would give NaN until the function body replaces it by 0.
+    """
     is_mask = isinstance(value, np.ndarray) and value.dtype == np.float32 and np.isneginf(value).any()
     return np.where(np.isneginf(value), np.float32(MASKED), value) if is_mask else value
 
@@ -55,7 +58,9 @@ def _function(node: OnnxNode, types: Mapping[str, TensorType], opset: int) -> on
     if not versions:
         raise refuse_node(node, f"has no definition by other operators for opset {opset}", "export it written out")
     read = [type_proto(types[n]).SerializeToString() if n else b"" for n in node.inputs]
-    given = schema.get_context_dependent_function_with_opset_version(max(versions), node_to_proto(node).SerializeToString(), read)
+    serialized = schema.get_context_dependent_function_with_opset_version(
+        max(versions), node_to_proto(node).SerializeToString(), read
+    )
     function = onnx.FunctionProto()
-    function.ParseFromString(given)
+    function.ParseFromString(serialized)
     return function

@@ -1,7 +1,9 @@
-"""com.microsoft's GroupQueryAttention, as onnxruntime-genai writes decoders: RotaryEmbedding, TensorScatter and Attention.
+"""Expand com.microsoft's GroupQueryAttention, as onnxruntime-genai writes decoders, into RotaryEmbedding,
+TensorScatter and Attention.
 
-Source: onnxruntime docs/ContribOperators.md. Rows of a cache that no token has reached are unspecified there; here they are what
-they were in the past, so that a cache may lie in one place from run to run.
+Source: onnxruntime docs/ContribOperators.md. There, rows of a cache that no token has reached are
+unspecified.
+Here they keep their past values, so that a cache may stay in one place from run to run.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from onnx import TensorProto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.expansion_builder import MASKED, ExpansionBuilder
 
-_QUERY, _KEY, _VALUE, _PAST, _LENGTHS, _TOTAL, _COS, _PLACES, _BIAS, _GIVEN = 0, 1, 2, 3, 5, 6, 7, 9, 10, 16
+_QUERY, _KEY, _VALUE, _PAST, _LENGTHS, _TOTAL, _COS, _PLACES, _BIAS, _QUERY_LENGTHS = 0, 1, 2, 3, 5, 6, 7, 9, 10, 16
 _REFUSED = {
     11: "has sinks (head_sink)",
     12: "keeps its cache in codes (k_scale)",
@@ -29,18 +31,18 @@ def group_query_attention(w: ExpansionBuilder) -> None:
     query_seqlens."""
     _check(w)
     heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
-    query, key, value = _apart(w, heads, groups)
+    query, key, value = _split_heads(w, heads, groups)
     length = w.types[w.node.inputs[_QUERY]].shape[1]
     first = _is_first(w, length)
     past = w.constant("none", np.zeros(w.types[w.node.inputs[_QUERY]].shape[0], np.int64)) if first else _past_length(w, length)
     places = w.add("places", "Add", [_column(w, past, "past, as column"), w.constant("chunk", np.arange(length)[None])])
     if w.attribute("do_rotary", 0):
-        query, key = (_turned(w, x, places, name) for x, name in ((query, "query"), (key, "key")))
-    keys, values = (_kept(w, x, past, i, first) for i, x in enumerate((key, value)))
+        query, key = (_rotate(w, x, places, name) for x, name in ((query, "query"), (key, "key")))
+    keys, values = (_update_cache(w, x, past, i, first) for i, x in enumerate((key, value)))
     numbers = {"scale": w.attribute("scale", 0.0), "softcap": w.attribute("softcap", 0.0)}
     attributes = {name: number for name, number in numbers.items() if number}
-    seen = w.add("", "Attention", [query, keys, values, _mask(w, places, _places_of(w, length))], "", attributes)
-    w.joined(seen, w.node.outputs[0])
+    attention_output = w.add("", "Attention", [query, keys, values, _mask(w, places, _places_of(w, length))], "", attributes)
+    w.join_heads(attention_output, w.node.outputs[0])
 
 
 def _check(w: ExpansionBuilder) -> None:
@@ -64,12 +66,12 @@ def _check(w: ExpansionBuilder) -> None:
         _ = w.shape(index, rank) if w.input(index) else ()
 
 
-def _apart(w: ExpansionBuilder, heads: int, groups: int) -> list[str]:
+def _split_heads(w: ExpansionBuilder, heads: int, groups: int) -> list[str]:
     """Query, key and value as [batch, heads, length, depth]."""
     counts, names = (heads, groups, groups), list(w.node.inputs[:3])
     if not w.input(_KEY):
-        whole = w.types[names[0]].shape[2]
-        depth = whole // (heads + 2 * groups)
+        packed_width = w.types[names[0]].shape[2]
+        depth = packed_width // (heads + 2 * groups)
         ends = np.cumsum([0, *(n * depth for n in counts)])
         names = [w.cut(f"part {i}", names[0], a, b, 2) for i, (a, b) in enumerate(pairwise(ends))]
     return [w.heads(what, name, count) for name, count, what in zip(names, counts, ("query", "key", "value"))]
@@ -81,18 +83,18 @@ def _past(w: ExpansionBuilder) -> int:
 
 
 def _total(w: ExpansionBuilder) -> int | None:
-    """None: it is known only when it runs."""
-    value = w.known.get(w.input(_TOTAL))
+    """Return the total sequence length, or None where it is known only at run time."""
+    value = w.known_constants.get(w.input(_TOTAL))
     return None if value is None else int(value.reshape(-1)[0])
 
 
 def _is_first(w: ExpansionBuilder, length: int) -> bool:
-    """Whether the chunk is the beginning, which onnxruntime knows by equal lengths."""
-    return not _past(w) or (not w.input(_GIVEN) and _total(w) == length)
+    """Return whether the chunk is the beginning, which onnxruntime recognises by equal lengths."""
+    return not _past(w) or (not w.input(_QUERY_LENGTHS) and _total(w) == length)
 
 
 def _places_of(w: ExpansionBuilder, length: int) -> int:
-    """Of the cache behind the node."""
+    """Return the number of places in the cache after the node."""
     return max(_past(w), _total(w) or 0, length)
 
 
@@ -101,10 +103,10 @@ def _past_length(w: ExpansionBuilder, length: int) -> str:
     one = w.constant("one", np.ones(1, np.int64))
     last = w.add("lengths", "Reshape", [w.node.inputs[_LENGTHS], w.constant("row", np.array([-1], np.int64))])
     lengths = w.add("total", "Add", [w.add("last", "Cast", [last], "", {"to": TensorProto.INT64}), one])
-    given = w.constant("length", np.full(1, length, np.int64))
-    if w.input(_GIVEN):
-        given = w.add("given", "Cast", [w.input(_GIVEN)], "", {"to": TensorProto.INT64})
-    before = w.add("before", "Sub", [lengths, given])
+    query_lengths = w.constant("length", np.full(1, length, np.int64))
+    if w.input(_QUERY_LENGTHS):
+        query_lengths = w.add("given", "Cast", [w.input(_QUERY_LENGTHS)], "", {"to": TensorProto.INT64})
+    before = w.add("before", "Sub", [lengths, query_lengths])
     return w.add("past", "Max", [before, w.constant("least place", np.zeros(1, np.int64))])  # rows are more than tokens
 
 
@@ -112,14 +114,14 @@ def _column(w: ExpansionBuilder, x: str, what: str) -> str:
     return w.add(what, "Reshape", [x, w.constant(f"{what}/shape", np.array([-1, 1], np.int64))])
 
 
-def _turned(w: ExpansionBuilder, x: str, places: str, what: str) -> str:
+def _rotate(w: ExpansionBuilder, x: str, places: str, what: str) -> str:
     cos, sin = w.node.inputs[_COS : _COS + 2]
     depth = 2 * w.types[cos].shape[1]  # a part of each head's, where it is less
     attributes = {"interleaved": w.attribute("rotary_interleaved", 0), "rotary_embedding_dim": depth}
     return w.add(f"{what}/turned", "RotaryEmbedding", [x, cos, sin, w.input(_PLACES) or places], "", attributes)
 
 
-def _kept(w: ExpansionBuilder, new: str, past: str, index: int, first: bool) -> str:
+def _update_cache(w: ExpansionBuilder, new: str, past: str, index: int, first: bool) -> str:
     """The cache behind the node: the past with these rows. index: 0 of keys, 1 of values."""
     what, length = ("key", "value")[index], w.types[w.node.inputs[_QUERY]].shape[1]
     output = w.node.outputs[1 + index] if len(w.node.outputs) > 1 + index else ""
@@ -140,20 +142,20 @@ def _mask(w: ExpansionBuilder, places: str, count: int) -> str:
     """bool[batch, 1, length, count] of what a token sees, [length, count] of one sample, or what is added to its scores."""
     samples = w.types[w.node.inputs[_QUERY]].shape[0]
     here = w.add("places of rows", "Reshape", [places, w.constant("mask/rows", _leading(samples, -1, 1))])
-    there = w.constant("mask/places", np.arange(count))
+    positions = w.constant("mask/places", np.arange(count))
     last = here
     if not w.attribute("causal", 1):
         lengths = w.add("mask/lengths", "Cast", [w.node.inputs[_LENGTHS]], "", {"to": TensorProto.INT64})
         last = w.add("mask/last", "Reshape", [lengths, w.constant("mask/row", _leading(samples, 1, 1))])
-    seen = w.add("seen", "LessOrEqual", [there, last])
+    visible_keys = w.add("seen", "LessOrEqual", [positions, last])
     window = w.attribute("local_window_size", -1)
     if window > 0:
         oldest = w.add("oldest", "Sub", [here, w.constant("window", np.array(window, np.int64))])
-        seen = w.add("near", "And", [seen, w.add("not too old", "Greater", [there, oldest])])
+        visible_keys = w.add("near", "And", [visible_keys, w.add("not too old", "Greater", [positions, oldest])])
     if not w.input(_BIAS):
-        return seen
+        return visible_keys
     least = w.constant("least", np.array(MASKED, w.types[w.input(_BIAS)].dtype))
-    return w.add("bias", "Where", [seen, w.input(_BIAS), least])
+    return w.add("bias", "Where", [visible_keys, w.input(_BIAS), least])
 
 
 def _leading(samples: int, *shape: int) -> np.ndarray:

@@ -37,7 +37,7 @@ from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, distinctl
 
 @dataclass
 class ImportState:
-    """What is known so far on the way through the nodes: a builder, gone when the graph is made."""
+    """A builder that holds what is known on the way through the nodes, discarded when the graph is made."""
 
     opset: int
     types: dict[str, TensorType]
@@ -57,7 +57,10 @@ class ImportState:
 
 @dataclass(frozen=True)
 class ImportedGraph:
-    """repeated: tensors that a step of a Loop or a Scan makes, with the name of what they are at all its steps."""
+    """A graph made from an ONNX file.
+
+    `repeated`: by tensor that a step of a Loop or a Scan makes, the name of that tensor over all steps.
+    """
 
     graph: OnnxGraph
     repeated: Mapping[str, str]
@@ -83,12 +86,12 @@ def check_output(output: onnx.ValueInfoProto, walk: ImportState) -> None:
         raise refuse(thing, "no node makes it")
     declared_type = output.type.tensor_type.elem_type if output.type.HasField("tensor_type") else 0
     try:
-        made = array_dtype(walk.types[output.name].dtype)
-        declared = dtype_name(declared_type) if declared_type else made
+        actual_dtype = array_dtype(walk.types[output.name].dtype)
+        declared = dtype_name(declared_type) if declared_type else actual_dtype
     except CompileError as fault:
         raise refuse(thing, str(fault)) from fault
-    if declared != made:
-        raise refuse(thing, f"is declared {declared}, but the nodes make it {made}")
+    if declared != actual_dtype:
+        raise refuse(thing, f"is declared {declared}, but the nodes make it {actual_dtype}")
 
 
 def visit_graph(graph: onnx.GraphProto, walk: ImportState) -> None:
@@ -96,7 +99,7 @@ def visit_graph(graph: onnx.GraphProto, walk: ImportState) -> None:
     for tensor in graph.initializer:
         if tensor.name in used:
             add_constant(tensor.name, array_from_proto(tensor, f"weight {tensor.name}"), walk)
-    nodes, cuts = sorted_nodes(graph, walk.types.keys() | walk.lost, walk.names), dict[str, tuple[OnnxNode, NodeFault]]()
+    nodes, cuts = sort_nodes(graph, walk.types.keys() | walk.lost, walk.names), dict[str, tuple[OnnxNode, NodeFault]]()
     readers = Counter(name for node in graph.node for name in (*node.input, *list_captured_names(node)))
     readers.update(output.name for output in graph.output)
     for node in nodes:
@@ -116,10 +119,15 @@ def visit_graph(graph: onnx.GraphProto, walk: ImportState) -> None:
 def is_row_update(
     node: OnnxNode, cuts: Mapping[str, tuple[OnnxNode, NodeFault]], readers: Counter[str], walk: ImportState
 ) -> bool:
-    """Whether the node puts rows between what is cut, of which it makes nothing that depends on values: then it stands there, and
-    the slices that it alone reads have no faults. cuts: with their faults; readers: of each tensor."""
-    known = RowUpdateState(walk.types, walk.constants, walk.nodes, {name: cut for name, (cut, _) in cuts.items()})
-    written = match_row_update(node, known) if all(readers[n] == 1 for n in node.inputs if n in cuts) else None
+    """Return whether the node is a row update, and if so add its replacement and drop the faults of its slices.
+
+    A row update puts rows between slices whose lengths depend on values, while its result's shape does not.
+    The slices that it alone reads then have no faults.
+    `cuts`: by tensor, the slice and its fault.
+    `readers`: number of readers of each tensor.
+    """
+    row_state = RowUpdateState(walk.types, walk.constants, walk.nodes, {name: cut for name, (cut, _) in cuts.items()})
+    written = match_row_update(node, row_state) if all(readers[n] == 1 for n in node.inputs if n in cuts) else None
     if written is None:
         return False
     for name in (n for n in node.inputs if n in cuts):
@@ -151,27 +159,33 @@ def add_constant(name: str, value: np.ndarray, walk: ImportState) -> None:
     walk.types[name] = type_of(value)
 
 
-def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: dict[str, int]) -> list[OnnxNode]:
-    """In the file's order where that is topological; else the earliest order that is. Names made unique."""
+def sort_nodes(graph: onnx.GraphProto, defined_names: set[str], names: dict[str, int]) -> list[OnnxNode]:
+    """Return the nodes in the file's order where that is topological, else in the earliest order that is.
+
+    Names are made unique. Raise CompileError for a cycle or an undefined tensor.
+    """
     waiting = [(node_from_proto(p, unique_name(p, i, names)), list_captured_names(p)) for i, p in enumerate(graph.node)]
-    made = {n for node, _ in waiting for n in node.outputs if n}
-    check_definitions(waiting, known, made)
+    produced_names = {n for node, _ in waiting for n in node.outputs if n}
+    check_definitions(waiting, defined_names, produced_names)
     rounds = count_sweeps(waiting)
-    left = [w for w, when in zip(waiting, rounds) if when is None]
-    if left:
-        raise cycle_fault(left)
+    cyclic_nodes = [w for w, when in zip(waiting, rounds) if when is None]
+    if cyclic_nodes:
+        raise cycle_fault(cyclic_nodes)
     return [waiting[i][0] for _, i in sorted((when, i) for i, when in enumerate(rounds) if when is not None)]
 
 
 def count_sweeps(nodes: list[tuple[OnnxNode, set[str]]]) -> list[int | None]:
-    """How often the list is gone through, taking what can be computed, before each node can be; None: never."""
+    """Return for each node how many sweeps over the list are needed before it can be computed, None for never.
+
+    Each sweep takes the nodes that can be computed.
+    """
     producer = {n: i for i, (node, _) in enumerate(nodes) for n in node.outputs if n}
     needs = [{producer[n] for n in (*node.inputs, *outer) if n in producer} for node, outer in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
-    for i, needed in enumerate(needs):
-        for j in needed:
+    for i, producer_indices in enumerate(needs):
+        for j in producer_indices:
             readers[j].append(i)
-    missing = [len(needed) for needed in needs]
+    missing = [len(producer_indices) for producer_indices in needs]
     rounds: list[int | None] = [None] * len(nodes)
     ready = [i for i, count in enumerate(missing) if not count]
     earliest = [0] * len(nodes)
@@ -187,7 +201,10 @@ def count_sweeps(nodes: list[tuple[OnnxNode, set[str]]]) -> list[int | None]:
 
 
 def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str:
-    """names: those given so far, with the suffix to try next where another node asks for the same."""
+    """Return a name for the node that no earlier node has.
+
+    `names`: names in use, with the suffix to try next where another node asks for the same name.
+    """
     base = proto.name or f"{proto.op_type}_{index}"
     name, suffix = base, names.get(base, 2)
     while name in names:
@@ -197,23 +214,23 @@ def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str
     return name
 
 
-def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], known: set[str], made: set[str]) -> None:
-    seen = set(known)
+def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], defined_names: set[str], produced_names: set[str]) -> None:
+    defined_so_far = set(defined_names)
     for node, outer in nodes:
         for name in (*node.inputs, *sorted(outer)):
-            if name and name not in known and name not in made:
+            if name and name not in defined_names and name not in produced_names:
                 raise refuse_node(node, f'its input "{name}" is defined nowhere')
         for name in node.outputs:
-            if name and name in seen:
+            if name and name in defined_so_far:
                 raise refuse_node(node, f'its output "{name}" is defined twice')
-            seen.add(name)
+            defined_so_far.add(name)
 
 
-def cycle_fault(left: list[tuple[OnnxNode, set[str]]]) -> CompileError:
-    producer = {n: node for node, _ in left for n in node.outputs if n}
-    outer = {node.name: names for node, names in left}
+def cycle_fault(cyclic_nodes: list[tuple[OnnxNode, set[str]]]) -> CompileError:
+    producer = {n: node for node, _ in cyclic_nodes for n in node.outputs if n}
+    outer = {node.name: names for node, names in cyclic_nodes}
     path: dict[str, int] = {}
-    node = left[0][0]
+    node = cyclic_nodes[0][0]
     while node.name not in path:
         path[node.name] = len(path)
         node = next(producer[n] for n in (*node.inputs, *sorted(outer[node.name])) if n in producer)
@@ -253,14 +270,14 @@ def visit(node: OnnxNode, walk: ImportState) -> None:
 
 
 def add_body(node: OnnxNode, walk: ImportState) -> None:
-    """What ONNX defines the node by, which is spelled as in the opset that has it."""
+    """Visit the nodes of the function by which ONNX defines the node, in the opset that has that function."""
     walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
-    own, walk.opset = walk.opset, opset_with([node.op.op_type], walk.opset)
+    outer_opset, walk.opset = walk.opset, opset_with([node.op.op_type], walk.opset)
     try:
         for inner in body(node, walk.types, walk.opset):
             visit(inner, walk)
     finally:
-        walk.opset = own
+        walk.opset = outer_opset
 
 
 def within(walk: ImportState) -> Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]:
@@ -295,12 +312,15 @@ def add_node(node: OnnxNode, walk: ImportState) -> None:
         walk.types[name] = type_of(value)
 
 
-def count_folded(node: OnnxNode, found: Mapping[str, TensorType], walk: ImportState) -> None:
-    """Before they are computed: values may be larger than the constants they come from, by so much in the whole model."""
-    made = sum(t.elements * numpy_dtype(t.dtype).itemsize for t in found.values())
-    walk.folded_bytes += max(0, made - sum(walk.constants[n].nbytes for n in set(node.inputs) if n))
+def count_folded(node: OnnxNode, output_types: Mapping[str, TensorType], walk: ImportState) -> None:
+    """Count the bytes that folding this node adds, before its values are computed.
+
+    Values may be larger than their constants by FOLDED_BYTES in the whole model. Raise CompileError beyond that.
+    """
+    output_bytes = sum(t.elements * numpy_dtype(t.dtype).itemsize for t in output_types.values())
+    walk.folded_bytes += max(0, output_bytes - sum(walk.constants[n].nbytes for n in set(node.inputs) if n))
     if walk.folded_bytes > FOLDED_BYTES:
-        reason = f"makes {made:,} bytes of constants; {FOLDED_BYTES:,} more than the file holds are the most"
+        reason = f"makes {output_bytes:,} bytes of constants; {FOLDED_BYTES:,} more than the file holds are the most"
         raise refuse(f"node {node.name} ({node.op.op_type})", reason, "make it an input of the model")
 
 
@@ -326,12 +346,12 @@ def complete(node: OnnxNode, walk: ImportState) -> OnnxNode:
 
 def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
     """The attributes that its operator has a default of."""
-    found: dict[str, Any] = {}
+    default_by_name: dict[str, Any] = {}
     for name, attribute in schema_of(node, opset).attributes.items():
         if attribute.default_value.type:
             value = onnx.helper.get_attribute_value(attribute.default_value)
-            found[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
-    return found
+            default_by_name[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
+    return default_by_name
 
 
 def _text(value: Any) -> Any:

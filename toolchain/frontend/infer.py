@@ -1,4 +1,4 @@
-"""What one node yields: its outputs' types by ONNX's own rules, its values by onnxruntime when its inputs are constant."""
+"""Infer what one node yields: output types by ONNX's rules, values by onnxruntime when all inputs are constant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_DATA = 4096  # elements; larger constants never decide a shape
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
 SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
 COUNTED = frozenset(("NonZero", "Compress", "Range"))  # whose outputs are as long as their inputs' values say
-KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
+NOT_FOLDED = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
 CEIL_OPSET = 22  # before it, onnx counts a last window of a pool that lies in the end padding; onnxruntime never makes it
 MOST_SIZE = 2**63 - 1  # that ONNX can say of a dimension
 END_HERE = "end the model before this node and do the rest outside"
@@ -53,20 +53,24 @@ def infer(
     input_types = {name: type_proto(types[name]) for name in node.inputs if name}
     rule = schema_of(node, max(opset, CEIL_OPSET)) if node.op.attributes.get("ceil_mode") else schema
     imports = [helper.make_opsetid("", opset_with([node.op.op_type], opset))]
-    counted = counted_type(node, types, constants)
+    counted = infer_counted_type(node, types, constants)
     if counted is not None:
         return {node.outputs[0]: static_type(node, node.outputs[0], type_proto(counted))}
     try:
-        found = shape_inference.infer_node_outputs(rule, node_to_proto(node), input_types, data, opset_imports=imports)
+        inferred_types = shape_inference.infer_node_outputs(rule, node_to_proto(node), input_types, data, opset_imports=imports)
     except Exception as fault:
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
-    if not all(has_shape(found.get(n)) for n in node.outputs if n):
-        found |= infer_by_body(node, input_types, data, opset)
-    made = {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
-    return made if node.op.op_type != "ConvTranspose" or node.op.domain else {node.outputs[0]: spread_type(node, types, made)}
+    if not all(has_shape(inferred_types.get(n)) for n in node.outputs if n):
+        inferred_types |= infer_by_body(node, input_types, data, opset)
+    output_types = {name: static_type(node, name, inferred_types.get(name)) for name in node.outputs if name}
+    return (
+        output_types
+        if node.op.op_type != "ConvTranspose" or node.op.domain
+        else {node.outputs[0]: spread_type(node, types, output_types)}
+    )
 
 
-def counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> TensorType | None:
+def infer_counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> TensorType | None:
     """The output's type where constants say how many elements it has, of operators for which onnx counts none."""
     op_type = node.op.op_type
     if node.op.domain or op_type not in COUNTED:
@@ -78,8 +82,8 @@ def counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Map
         shape, axis = (x.elements,) if "axis" not in node.op.attributes else x.shape, node.op.attributes.get("axis", 0)
         if values[1].ndim != 1 or not -len(shape) <= axis < len(shape):
             return None  # onnx refuses it
-        kept = int(np.count_nonzero(values[1][: shape[axis]]))
-        return TensorType(tuple(kept if i == axis % len(shape) else d for i, d in enumerate(shape)), x.dtype)
+        selected_count = int(np.count_nonzero(values[1][: shape[axis]]))
+        return TensorType(tuple(selected_count if i == axis % len(shape) else d for i, d in enumerate(shape)), x.dtype)
     if op_type == "Range" and all(v is not None and v.size == 1 for v in values):
         start, limit, delta = (float(v.item()) for v in values if v is not None)
         steps = (limit - start) / delta if delta else np.inf
@@ -87,39 +91,45 @@ def counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Map
     return None
 
 
-def spread_type(node: OnnxNode, types: Mapping[str, TensorType], found: Mapping[str, TensorType]) -> TensorType:
-    """A ConvTranspose whose attributes give the output's size. onnx stops at sizes below the input's, and adds the
-    output_padding to those of SAME; the specification and onnxruntime do not."""
+def spread_type(node: OnnxNode, types: Mapping[str, TensorType], inferred_types: Mapping[str, TensorType]) -> TensorType:
+    """Return the type of a ConvTranspose whose attributes give the output's size.
+
+    The onnx package stops at sizes below the input's, and adds output_padding to the sizes of SAME.
+    The specification and onnxruntime do not.
+    """
     a, x = node.op.attributes, types[node.inputs[0]].shape
     size = tuple(a.get("output_shape") or ())
     if not size and a.get("auto_pad", "NOTSET") in SAME:
         size = tuple(n * s for n, s in zip(x[2:], a.get("strides") or (1,) * len(x[2:])))
     if not size:
-        return found[node.outputs[0]]
+        return inferred_types[node.outputs[0]]
     channels = types[node.inputs[1]].shape[1] * a.get("group", 1)
     return TensorType((x[0], channels, *size), types[node.inputs[0]].dtype)
 
 
-def has_shape(found: onnx.TypeProto | None) -> bool:
-    return found is not None and found.HasField("tensor_type") and found.tensor_type.HasField("shape")
+def has_shape(type_proto: onnx.TypeProto | None) -> bool:
+    return type_proto is not None and type_proto.HasField("tensor_type") and type_proto.tensor_type.HasField("shape")
 
 
 def infer_by_body(
     node: OnnxNode, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
 ) -> dict[str, onnx.TypeProto]:
-    """For operators that onnx defines by other operators: shapes through those."""
+    """Return the output types of an operator that onnx defines by other operators, inferred through those.
+
+    The answer is empty where inference fails.
+    """
     if node.op.op_type in SAME_SHAPE:
         return {node.outputs[0]: input_types[node.inputs[0]]}
     inputs = [helper.make_value_info(n, t) for n, t in input_types.items() if n not in data]
     outputs = [onnx.ValueInfoProto(name=n) for n in node.outputs if n]
     graph = helper.make_graph([node_to_proto(node)], "body", inputs, outputs, list(data.values()))
     try:
-        found = shape_inference.infer_shapes(model_of(graph, opset), strict_mode=True, data_prop=True)
+        inferred_model = shape_inference.infer_shapes(model_of(graph, opset), strict_mode=True, data_prop=True)
     except Exception as fault:
         if is_out_of_memory(fault):
             raise
         return {}  # the shape stays unknown, which is refused with its own message
-    return {o.name: o.type for o in found.graph.output if o.HasField("type")}
+    return {o.name: o.type for o in inferred_model.graph.output if o.HasField("type")}
 
 
 def check_inputs(node: OnnxNode, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
@@ -133,15 +143,15 @@ def check_inputs(node: OnnxNode, schema: onnx.defs.OpSchema, types: Mapping[str,
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]
         if not name:
             continue
-        spelled = f"tensor({onnx.TensorProto.DataType.Name(elem_type(types[name].dtype)).lower()})"
-        if spelled not in formal.types:
-            raise refuse_node(node, f'input {index} "{name}" is {spelled}, which {node.op.op_type} does not take')
-        if formal.is_homogeneous and bound.setdefault(formal.type_str, spelled) != spelled:
-            raise refuse_node(node, f'input {index} "{name}" is {spelled}, the inputs before it are {bound[formal.type_str]}')
+        type_text = f"tensor({onnx.TensorProto.DataType.Name(elem_type(types[name].dtype)).lower()})"
+        if type_text not in formal.types:
+            raise refuse_node(node, f'input {index} "{name}" is {type_text}, which {node.op.op_type} does not take')
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, type_text) != type_text:
+            raise refuse_node(node, f'input {index} "{name}" is {type_text}, the inputs before it are {bound[formal.type_str]}')
 
 
 def check_complete(node: OnnxNode, schema: onnx.defs.OpSchema) -> None:
-    """As many inputs as the operator takes, and every attribute that it needs."""
+    """Raise CompileError unless the node has as many inputs as its operator takes and every required attribute."""
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
     for index, formal in enumerate(schema.inputs[: schema.min_input]):
@@ -157,13 +167,13 @@ def inference_fault(fault: Exception) -> str:
     return re.sub(r"^\[\w+\] (\(op_type:.*?\): )?(\[\w+\] )?", "", first_line(fault))
 
 
-def static_type(node: OnnxNode, name: str, found: onnx.TypeProto | None) -> TensorType:
-    if found is not None and found.WhichOneof("value") not in (None, "tensor_type"):
-        kind = str(found.WhichOneof("value")).removesuffix("_type")
+def static_type(node: OnnxNode, name: str, type_proto: onnx.TypeProto | None) -> TensorType:
+    if type_proto is not None and type_proto.WhichOneof("value") not in (None, "tensor_type"):
+        kind = str(type_proto.WhichOneof("value")).removesuffix("_type")
         raise refuse_node(node, f'its output "{name}" is a {kind}; only tensors are supported', END_HERE)
-    if found is None or not has_shape(found):
+    if type_proto is None or not has_shape(type_proto):
         raise refuse_node(node, f'the shape of its output "{name}" is not known before it runs', END_HERE)
-    dims = found.tensor_type.shape.dim
+    dims = type_proto.tensor_type.shape.dim
     if not all(d.HasField("dim_value") for d in dims):
         shown = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "?" for d in dims)
         raise refuse_node(node, f'the shape [{shown}] of its output "{name}" depends on values', END_HERE)
@@ -175,14 +185,14 @@ def static_type(node: OnnxNode, name: str, found: onnx.TypeProto | None) -> Tens
             node, f'its output "{name}" would have the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most'
         )
     try:
-        return TensorType(shape, dtype_name(found.tensor_type.elem_type))
+        return TensorType(shape, dtype_name(type_proto.tensor_type.elem_type))
     except CompileError as fault:
         raise refuse_node(node, f'output "{name}": {fault}', END_HERE) from fault
 
 
 def foldable(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> bool:
     op_type = node.op.op_type
-    return op_type not in RANDOM and op_type not in KEPT and all(n in constants for n in node.inputs if n)
+    return op_type not in RANDOM and op_type not in NOT_FOLDED and all(n in constants for n in node.inputs if n)
 
 
 def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
@@ -217,7 +227,7 @@ def constant_value(node: OnnxNode) -> np.ndarray:
 
 
 def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
-    """With the oldest IR version that this opset allows, at least 10 (four-bit types)."""
+    """Return a model of the graph with the oldest IR version that this opset allows, at least 10 (four-bit types)."""
     opsets = [helper.make_opsetid("", opset_with((n.op_type for n in graph.node), opset))]
     if any(n.domain == "ai.onnx.ml" for n in graph.node):
         opsets.append(helper.make_opsetid("ai.onnx.ml", 5))

@@ -18,11 +18,11 @@ PRODUCTS: Mapping[str, str] = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 def integer_product(node: OnnxNode, walk: DequantizeState) -> bool:
     """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
     a, b = node.inputs[:2]
-    x = walk.meant.get(a)
+    x = walk.code_tensors.get(a)
     if x is None or not _zero_point(node, 2, x, walk):
         return False
     name = walk.fresh(f"{node.outputs[0]}/real")
-    scale, held = x.scale, None
+    scale, file_weights = x.scale, None
     if b in walk.constants:
         codes = walk.constants[b].astype(np.int64)
         point = walk.constants.get(operand(node, 3)) if operand(node, 3) else np.zeros((), np.int64)
@@ -33,30 +33,30 @@ def integer_product(node: OnnxNode, walk: DequantizeState) -> bool:
         shape[axis] = -1
         codes = codes - (point.astype(np.int64).reshape(shape) if point.size > 1 else point.astype(np.int64).reshape(()))
         weights = walk.constant(f"{b}/real", codes.astype(np.float32))
-        held = replace(make_file_weights(codes, np.ones(1), axis), product=True)
+        file_weights = replace(make_file_weights(codes, np.ones(1), axis), product=True)
     else:
-        w = walk.meant.get(b)
+        w = walk.code_tensors.get(b)
         if w is None or not _zero_point(node, 3, w, walk):
             return False
         weights, scale = get_real_tensor(b, walk), scale * w.scale
     real = get_real_tensor(a, walk)
     op = replace(node.op, op_type=PRODUCTS[node.op.op_type])
     walk.emit(replace(node, op=op, inputs=(real, weights), outputs=(name,)))
-    if held is not None:
-        walk.stored[node.name] = held
-    walk.meant[node.outputs[0]] = CodeTensor(name, scale, 0, SUMS)
+    if file_weights is not None:
+        walk.stored[node.name] = file_weights
+    walk.code_tensors[node.outputs[0]] = CodeTensor(name, scale, 0, SUMS)
     return True
 
 
 def _zero_point(node: OnnxNode, index: int, codes: CodeTensor, walk: DequantizeState) -> bool:
-    """Whether the node takes off the zero point that the codes have."""
+    """Return whether the node subtracts the same zero point that the codes have."""
     point = walk.scalar(operand(node, index)) if operand(node, index) else 0.0
     return point is not None and point == codes.zero_point
 
 
 def cast_codes(node: OnnxNode, walk: DequantizeState) -> bool:
     """Codes as float numbers: what they stand for over their scale."""
-    codes = walk.meant.get(node.inputs[0])
+    codes = walk.code_tensors.get(node.inputs[0])
     y = node.outputs[0]
     if codes is None or walk.types[y].dtype != "float32":
         return False
@@ -72,22 +72,22 @@ def cast_codes(node: OnnxNode, walk: DequantizeState) -> bool:
 
 def fold_bias_into_product(node: OnnxNode, walk: DequantizeState) -> bool:
     """Sums of products plus a constant of 32 bits: the products plus what that stands for."""
-    sums = [walk.meant.get(n) for n in node.inputs]
+    sums = [walk.code_tensors.get(n) for n in node.inputs]
     at = next((i for i, s in enumerate(sums) if s is not None and s.dtype == SUMS), None)
     if at is None or (bias := walk.constants.get(node.inputs[1 - at])) is None:
         return False
-    known, y = sums[at], node.outputs[0]
-    assert known is not None
-    real = walk.constant(f"{node.name}/bias", (bias.astype(np.float64) * known.scale).astype(np.float32))
-    made = walk.fresh(f"{y}/real")
-    walk.emit(Node(node.name, OnnxOp("Add"), (get_real_tensor(node.inputs[at], walk), real), (made,), node.sources))
-    walk.meant[y] = replace(known, real=made)
+    sum_tensor, y = sums[at], node.outputs[0]
+    assert sum_tensor is not None
+    real = walk.constant(f"{node.name}/bias", (bias.astype(np.float64) * sum_tensor.scale).astype(np.float32))
+    real_name = walk.fresh(f"{y}/real")
+    walk.emit(Node(node.name, OnnxOp("Add"), (get_real_tensor(node.inputs[at], walk), real), (real_name,), node.sources))
+    walk.code_tensors[y] = replace(sum_tensor, real=real_name)
     return True
 
 
 def fold_scale_into_product(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> bool:
     """A DequantizeLinear of sums of products: a product by its scale over theirs."""
-    sums = walk.meant.get(node.inputs[0])
+    sums = walk.code_tensors.get(node.inputs[0])
     if sums is None or sums.dtype != SUMS or point.any():
         return False
     shape = [1] * len(walk.types[node.inputs[0]].shape)

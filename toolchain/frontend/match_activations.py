@@ -32,10 +32,10 @@ def match_clipped_sum(name: str, scope: Rewriter) -> tuple[OnnxNode, OnnxNode, f
 
 def hard_sigmoid(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """clip(x + b, 0, k) * (1 / k) = HardSigmoid with alpha 1 / k and beta b / k."""
-    found, factor = match_clipped_sum(n.inputs[0], scope), scalar(n.inputs[1], scope)
-    if found is None or not close(factor, 1 / found[3]):
+    clipped_sum, factor = match_clipped_sum(n.inputs[0], scope), scalar(n.inputs[1], scope)
+    if clipped_sum is None or not close(factor, 1 / clipped_sum[3]):
         return None
-    clip, add, b, k = found
+    clip, add, b, k = clipped_sum
     sources = (*add.sources, *clip.sources, *n.sources)
     return Rewrite((node(n.name, "HardSigmoid", add.inputs[:1], n.outputs[0], sources, alpha=1 / k, beta=b / k),))
 
@@ -48,10 +48,10 @@ def hard_swish(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
             if close(gate.op.attributes["alpha"], SIXTH) and close(gate.op.attributes["beta"], 0.5):
                 return Rewrite((node(n.name, "HardSwish", (x,), n.outputs[0], (*gate.sources, *n.sources)),))
             return None
-        found = match_clipped_sum(other, scope)
-        if found is None or found[1].inputs[0] != x or not close(found[2], 3) or not close(found[3], 6):
+        clipped_sum = match_clipped_sum(other, scope)
+        if clipped_sum is None or clipped_sum[1].inputs[0] != x or not close(clipped_sum[2], 3) or not close(clipped_sum[3], 6):
             continue
-        sources = (*found[1].sources, *found[0].sources, *n.sources)
+        sources = (*clipped_sum[1].sources, *clipped_sum[0].sources, *n.sources)
         return Rewrite(build_scaled_function(n, "HardSwish", x, 6.0, sources, scope))
     return None
 
@@ -71,14 +71,14 @@ def build_scaled_function(
 
 def gelu(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """(x / 2) * (1 + erf(x / sqrt 2)) = Gelu(x); without the half, twice that."""
-    for left, other in (n.inputs, n.inputs[::-1]):
-        found = one_plus_erf(other, scope)
-        if found is None:
+    for half_operand, other in (n.inputs, n.inputs[::-1]):
+        erf_match = one_plus_erf(other, scope)
+        if erf_match is None:
             continue
-        x, inside = found
+        x, inside = erf_match
         sources = (*inside, *n.sources)
-        half = scope.only_user(left, ("Mul",))
-        if left == x:
+        half = scope.only_user(half_operand, ("Mul",))
+        if half_operand == x:
             return Rewrite(build_scaled_function(n, "Gelu", x, 2.0, sources, scope))
         if half is not None and half.inputs[0] == x and close(scalar(half.inputs[1], scope), 0.5):
             return Rewrite((node(n.name, "Gelu", (x,), n.outputs[0], (*half.sources, *sources), approximate="none"),))

@@ -34,18 +34,18 @@ class VarianceRoot:
 
 
 def strip_unit_reshapes(name: str, scope: Rewriter) -> tuple[str, Sources]:
-    """What `name` is but for Reshapes that only add or drop dimensions of one."""
+    """Return the tensor behind Reshapes that only add or drop dimensions of one, with the sources of those Reshapes."""
     sources: Sources = ()
     while (n := scope.producer(name, "Reshape")) is not None:
-        kept, given = ([d for d in scope.shape(t) if d != 1] for t in (name, n.inputs[0]))
-        if kept != given:
+        output_dims, input_dims = ([d for d in scope.shape(t) if d != 1] for t in (name, n.inputs[0]))
+        if output_dims != input_dims:
             break
         name, sources = n.inputs[0], (*n.sources, *sources)
     return name, sources
 
 
 def strip_reshapes(name: str, scope: Rewriter) -> tuple[str, Sources]:
-    """What `name` is but for Reshapes of any kind."""
+    """Return the tensor behind Reshapes of any kind, with the sources of those Reshapes."""
     sources: Sources = ()
     while (n := scope.producer(name, "Reshape")) is not None:
         name, sources = n.inputs[0], (*n.sources, *sources)
@@ -53,7 +53,7 @@ def strip_reshapes(name: str, scope: Rewriter) -> tuple[str, Sources]:
 
 
 def is_same_tensor(a: str, b: str, scope: Rewriter) -> bool:
-    """Whether two tensors are one, Reshapes there and back between them or not."""
+    """Return whether two tensors are the same one, ignoring Reshapes there and back between them."""
     return scope.shape(a) == scope.shape(b) and strip_reshapes(a, scope)[0] == strip_reshapes(b, scope)[0]
 
 
@@ -77,37 +77,37 @@ def differences(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, Source
 
 def mean_of(name: str, scope: Rewriter) -> tuple[str, tuple[int, ...], Sources] | None:
     """(x, axes, sources) where `name` is the mean of x over axes; a sum over their number is one."""
-    found, passed = producer(name, "ReduceMean", scope), ()
-    if found is None:
+    mean_match, passed = producer(name, "ReduceMean", scope), ()
+    if mean_match is None:
         factor = producer(name, "Mul", scope)  # count * (1 / count), as sums come out of the normal form
         one = scalar(factor[0].inputs[1], scope) if factor is not None else None
         if factor is None or one is None or not isclose(one, 1, rel_tol=1e-5):
             return None
-        found, passed = producer(factor[0].inputs[0], "ReduceMean", scope), factor[1]
-    if found is None:
+        mean_match, passed = producer(factor[0].inputs[0], "ReduceMean", scope), factor[1]
+    if mean_match is None:
         return None
-    axes = scope.constants.get(operand(found[0], 1))
-    return None if axes is None else (found[0].inputs[0], tuple(axes.tolist()), (*found[1], *passed))
+    axes = scope.constants.get(operand(mean_match[0], 1))
+    return None if axes is None else (mean_match[0].inputs[0], tuple(axes.tolist()), (*mean_match[1], *passed))
 
 
 def is_mean(name: str, root: VarianceRoot, scope: Rewriter) -> Sources | None:
     """The sources of `name` where it is the mean that belongs to `root`, shaped to stand beside x."""
-    found = mean_of(name, scope)
+    mean_match = mean_of(name, scope)
     if (
-        found is None
-        or not is_same_tensor(found[0], root.x, scope)
-        or found[1] != root.axes
+        mean_match is None
+        or not is_same_tensor(mean_match[0], root.x, scope)
+        or mean_match[1] != root.axes
         or not broadcasts_along_axes(name, root, scope)
     ):
         return None
-    return found[2]
+    return mean_match[2]
 
 
 def broadcasts_along_axes(name: str, root: VarianceRoot, scope: Rewriter) -> bool:
-    """Whether `name` broadcasts against x along the axes, and only there."""
-    kept = tuple(1 if axis in root.axes else d for axis, d in enumerate(root.shape))
+    """Return whether `name` broadcasts against x along the axes, and only there."""
+    reduced_shape = tuple(1 if axis in root.axes else d for axis, d in enumerate(root.shape))
     shape = scope.shape(name)
-    return (1,) * (len(kept) - len(shape)) + shape == kept
+    return (1,) * (len(reduced_shape) - len(shape)) + shape == reduced_shape
 
 
 def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
@@ -119,13 +119,17 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
     """
     shifted, rooted, inverse, sources, behind = name, False, False, list[str](), 0.0
     for _ in range(3):
-        if not rooted and (found := producer(shifted, "Sqrt", scope)):
+        if not rooted and (root_match := producer(shifted, "Sqrt", scope)):
             rooted = True
-        elif not inverse and (found := producer(shifted, "Reciprocal", scope)):
+        elif not inverse and (root_match := producer(shifted, "Reciprocal", scope)):
             inverse = True
-        elif not (rooted or inverse) and (found := producer(shifted, "Pow", scope)) and scalar(found[0].inputs[1], scope) == -0.5:
+        elif (
+            not (rooted or inverse)
+            and (root_match := producer(shifted, "Pow", scope))
+            and scalar(root_match[0].inputs[1], scope) == -0.5
+        ):
             rooted = inverse = True
-        elif not inverse and (found := producer(shifted, "Div", scope)) and scalar(found[0].inputs[0], scope) == 1:
+        elif not inverse and (root_match := producer(shifted, "Div", scope)) and scalar(root_match[0].inputs[0], scope) == 1:
             inverse = True
         elif not (rooted or behind) and (bounded := _kept_from_zero(shifted, scope)) and bounded[1] <= SMALL:
             shifted, behind = bounded[:2]
@@ -133,8 +137,8 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
             continue
         else:
             break
-        shifted = found[0].inputs[1 if found[0].op.op_type == "Div" else 0]
-        sources[:0] = found[1]
+        shifted = root_match[0].inputs[1 if root_match[0].op.op_type == "Div" else 0]
+        sources[:0] = root_match[1]
     if not rooted:
         return
     inside, epsilon, adding = _kept_from_zero(shifted, scope) or (shifted, 0.0, ())
@@ -166,8 +170,8 @@ def spreads_of(name: str, scope: Rewriter) -> Iterator[Spread]:
     """mean((x - mean)^2), mean(x^2) - mean^2, mean(x^2), also kept from below zero."""
     positive = producer(name, "Relu", scope)
     if positive is not None:
-        for found in spreads_of(positive[0].inputs[0], scope):
-            yield (*found[:4], (*found[4], *positive[1]))
+        for inner_spread in spreads_of(positive[0].inputs[0], scope):
+            yield (*inner_spread[:4], (*inner_spread[4], *positive[1]))
     for way in (_of_squared_differences, _of_moments, _of_squares):
         spread = way(name, scope)
         if spread is not None:
@@ -188,21 +192,21 @@ def _of_squared_differences(name: str, scope: Rewriter) -> Spread | None:
 
 
 def _of_moments(name: str, scope: Rewriter) -> Spread | None:
-    found = producer(name, "Sub", scope) or producer(name, "Add", scope)
-    for second, first, sources in differences(found[0], scope) if found is not None else ():
+    difference_match = producer(name, "Sub", scope) or producer(name, "Add", scope)
+    for second, first, sources in differences(difference_match[0], scope) if difference_match is not None else ():
         of_squares, of_mean = mean_of(second, scope), square_of(first, scope)
         product, passed = strip_reshapes(of_squares[0], scope) if of_squares is not None else ("", ())
         squared = square_of(product, scope)
         mean = mean_of(of_mean[0], scope) if of_mean is not None else None
-        if of_squares is None or of_mean is None or squared is None or mean is None or found is None:
+        if of_squares is None or of_mean is None or squared is None or mean is None or difference_match is None:
             continue
         # between tensors of one size nothing is broadcast
-        alike = prod(scope.shape(second)) == prod(scope.shape(first)) == prod(scope.shape(name))
+        has_equal_sizes = prod(scope.shape(second)) == prod(scope.shape(first)) == prod(scope.shape(name))
         one = strip_reshapes(mean[0], scope)[0] == strip_reshapes(squared[0], scope)[0] and scope.shape(mean[0]) == scope.shape(
             of_squares[0]
         )
-        if alike and one and mean[1] == of_squares[1]:
-            steps = (*mean[2], *of_mean[1], *squared[1], *passed, *of_squares[2], *sources, *found[1])
+        if has_equal_sizes and one and mean[1] == of_squares[1]:
+            steps = (*mean[2], *of_mean[1], *squared[1], *passed, *of_squares[2], *sources, *difference_match[1])
             return mean[0], scope.shape(mean[0]), mean[1], True, steps
     return None
 

@@ -29,17 +29,17 @@ def product(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     for dividend, other in (n.inputs, n.inputs[::-1]):
         for inverse, scale, sources in strip_constant_factor(other, scope):
             for root in roots_of(inverse, scope):
-                found = of_dividend(n, dividend, root, scale, sources, scope) if root.inverse else None
-                if found is not None:
-                    return found
+                norm_rewrite = of_dividend(n, dividend, root, scale, sources, scope) if root.inverse else None
+                if norm_rewrite is not None:
+                    return norm_rewrite
     return None
 
 
 def of_dividend(n: OnnxNode, name: str, root: VarianceRoot, scale: str, sources: Sources, scope: Rewriter) -> Rewrite | None:
     for dividend, own_scale, scaling in strip_constant_factor(name, scope):
-        own = is_dividend(dividend, root, scope) if not (scale and own_scale) else None
-        if own is not None:
-            x, steps = own
+        dividend_match = is_dividend(dividend, root, scope) if not (scale and own_scale) else None
+        if dividend_match is not None:
+            x, steps = dividend_match
             return build_norm(n, x, root, scale or own_scale, "", (*sources, *steps, *scaling), scope)
     return None
 
@@ -47,20 +47,20 @@ def of_dividend(n: OnnxNode, name: str, root: VarianceRoot, scale: str, sources:
 def is_dividend(name: str, root: VarianceRoot, scope: Rewriter) -> tuple[str, Sources] | None:
     """x and the sources of `name` where it is what belongs above `root`: x - mean, or x as it is."""
     if not root.centred:
-        alike = scope.shape(name) == root.shape and strip_reshapes(name, scope)[0] == strip_reshapes(root.x, scope)[0]
-        return (name, ()) if alike else None
+        has_same_elements = scope.shape(name) == root.shape and strip_reshapes(name, scope)[0] == strip_reshapes(root.x, scope)[0]
+        return (name, ()) if has_same_elements else None
     less = scope.producer(name, "Sub") or scope.producer(name, "Add")
-    for x, mean, own in differences(less, scope) if less is not None else ():
+    for x, mean, difference_sources in differences(less, scope) if less is not None else ():
         inner = is_mean(mean, root, scope)
         if is_same_tensor(x, root.x, scope) and inner is not None:
-            return root.x, (*inner, *own)
+            return root.x, (*inner, *difference_sources)
     return None
 
 
-def apart(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def match_expanded_norm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """x * s - mean * s, or x * s + (shift - mean * s), where s = scale / sqrt(variance + epsilon)."""
-    for whole, taken, shift, sources in minuends(n, scope):
-        left, right = scope.producer(whole, "Mul"), scope.producer(taken, "Mul")
+    for minuend, subtrahend, shift, sources in minuends(n, scope):
+        left, right = scope.producer(minuend, "Mul"), scope.producer(subtrahend, "Mul")
         for x, s in (left.inputs, left.inputs[::-1]) if left is not None and right is not None else ():
             other = [m for m, t in (right.inputs, right.inputs[::-1]) if t == s] if right is not None else []
             for inverse, scale, scaling in strip_constant_factor(s, scope) if other else ():
@@ -144,12 +144,12 @@ def norm_node(
 def scale_or_shift(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """A Mul, then an Add, of one number for each place normalised over: the scale and the bias; also behind a Transpose."""
     value, moved = scope.constants.get(n.inputs[1]), scope.only_user(n.inputs[0], ("Transpose",))
-    made = n.inputs[0] if moved is None else moved.inputs[0]
-    before = scope.only_user(made, (LAYER_NORM, RMS_NORM))
+    norm_output = n.inputs[0] if moved is None else moved.inputs[0]
+    before = scope.only_user(norm_output, (LAYER_NORM, RMS_NORM))
     if value is None or before is None or any(before.outputs[1:]) or scope.shape(n.inputs[0]) != scope.shape(n.outputs[0]):
         return None
     axis = before.op.attributes["axis"]
-    over = scope.shape(made)[axis:]
+    over = scope.shape(norm_output)[axis:]
     if moved is not None:
         perm = moved.op.attributes["perm"]
         value = value.reshape((1,) * (len(perm) - value.ndim) + value.shape).transpose(np.argsort(perm))
@@ -175,6 +175,6 @@ def scale_or_shift(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 RULES: Mapping[str, Sequence[Rule]] = {
     "Div": (quotient,),
     "Mul": (product, scale_or_shift),
-    "Add": (apart, scale_or_shift),
-    "Sub": (apart,),
+    "Add": (match_expanded_norm, scale_or_shift),
+    "Sub": (match_expanded_norm,),
 }

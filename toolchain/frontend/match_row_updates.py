@@ -1,7 +1,7 @@
-"""Rows put into a tensor by slices: what is before them, they, and what is behind, joined again, are a TensorScatter.
+"""Match a row update written with slices: head, new rows and tail, concatenated, are a TensorScatter.
 
-The lengths of such slices depend on where the rows go, that of the whole does not: at a place where the rows have no room in
-the tensor the file's own nodes make another length.
+The lengths of such slices depend on where the rows go, and the length of the result does not.
+Where the rows have no room in the tensor, the file's own nodes make another length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class _Cut(NamedTuple):
 
 
 class RowUpdateState(NamedTuple):
-    """Of the nodes so far. cuts: Slices whose length depends on values, by what they would make."""
+    """The nodes, types and constants known so far.
+
+    `cuts`: Slices whose length depends on values, by the tensor each would make.
+    """
 
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
@@ -37,55 +40,55 @@ class RowUpdateState(NamedTuple):
     cuts: Mapping[str, OnnxNode]
 
 
-def match_row_update(node: OnnxNode, known: RowUpdateState) -> ExpansionBuilder | None:
-    """What stands for a Concat that puts rows; None where it is none."""
-    if node.op.op_type != "Concat" or len(node.inputs) != 3 or node.inputs[1] not in known.types:
+def match_row_update(node: OnnxNode, row_state: RowUpdateState) -> ExpansionBuilder | None:
+    """Return the replacement of a Concat that is a row update, or None where it is not one."""
+    if node.op.op_type != "Concat" or len(node.inputs) != 3 or node.inputs[1] not in row_state.types:
         return None
-    head, tail = (_cut(known.cuts.get(name), known) for name in (node.inputs[0], node.inputs[2]))
+    head, tail = (_cut(row_state.cuts.get(name), row_state) for name in (node.inputs[0], node.inputs[2]))
     if head is None or tail is None or head.x != tail.x or not has_operator("TensorScatter"):
         return None
-    shape, rows = known.types[head.x].shape, known.types[node.inputs[1]].shape
-    axis, ends = int(node.op.attributes["axis"]) % len(shape), _number(tail.last, known)
+    shape, rows = row_state.types[head.x].shape, row_state.types[node.inputs[1]].shape
+    axis, ends = int(node.op.attributes["axis"]) % len(shape), _number(tail.last, row_state)
     if axis == 0 or {head.axis, tail.axis} != {axis} or len(rows) != len(shape) or ends is None or ends < shape[axis]:
         return None
-    place = _place(head.last, known)
-    if _number(head.first, known) != 0 or place is None or _place(tail.first, known) != (place[0], place[1] + rows[axis]):
+    place = _place(head.last, row_state)
+    if _number(head.first, row_state) != 0 or place is None or _place(tail.first, row_state) != (place[0], place[1] + rows[axis]):
         return None
-    w = ExpansionBuilder(node, known.types, known.constants)
-    whole = w.add("place", "Cast", [head.last], "", {"to": TensorProto.INT64})
-    each = w.add("places", "Expand", [whole, w.constant("samples", np.array(shape[:1], np.int64))])
+    w = ExpansionBuilder(node, row_state.types, row_state.constants)
+    start_row = w.add("place", "Cast", [head.last], "", {"to": TensorProto.INT64})
+    each = w.add("places", "Expand", [start_row, w.constant("samples", np.array(shape[:1], np.int64))])
     w.add("", "TensorScatter", [head.x, node.inputs[1], each], node.outputs[0], {"axis": axis})
     return w
 
 
-def _cut(node: OnnxNode | None, known: RowUpdateState) -> _Cut | None:
+def _cut(node: OnnxNode | None, row_state: RowUpdateState) -> _Cut | None:
     """A Slice along one dimension in steps of one."""
-    if node is None or node.op.op_type != "Slice" or len(node.inputs) < 3 or node.inputs[0] not in known.types:
+    if node is None or node.op.op_type != "Slice" or len(node.inputs) < 3 or node.inputs[0] not in row_state.types:
         return None
     x, first, last, axes, steps = (*node.inputs, "", "")[:5]
-    single = all(n in known.types and known.types[n].elements == 1 for n in (first, last))
-    axis = _number(axes, known) if axes else 0
-    if not single or axis is None or (steps and _number(steps, known) != 1):
+    single = all(n in row_state.types and row_state.types[n].elements == 1 for n in (first, last))
+    axis = _number(axes, row_state) if axes else 0
+    if not single or axis is None or (steps and _number(steps, row_state) != 1):
         return None
-    return _Cut(x, first, last, axis % len(known.types[x].shape))
+    return _Cut(x, first, last, axis % len(row_state.types[x].shape))
 
 
-def _number(name: str, known: RowUpdateState) -> int | None:
+def _number(name: str, row_state: RowUpdateState) -> int | None:
     """A constant of one element."""
-    value = known.constants.get(name)
+    value = row_state.constants.get(name)
     return int(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
-def _place(name: str, known: RowUpdateState) -> tuple[str, int] | None:
+def _place(name: str, row_state: RowUpdateState) -> tuple[str, int] | None:
     """A computed number as a tensor and what is added to it; None where it is constant."""
     more = 0
-    while name not in known.constants:
-        node = _maker(name, known.nodes)
-        if node is None or known.types[node.inputs[0]].elements != 1:
+    while name not in row_state.constants:
+        node = _maker(name, row_state.nodes)
+        if node is None or row_state.types[node.inputs[0]].elements != 1:
             return name, more
         if node.op.op_type in _MOVES:
             name = node.inputs[0]
-        elif node.op.op_type == "Add" and (number := _added(node, known)) is not None:
+        elif node.op.op_type == "Add" and (number := _match_constant_addend(node, row_state)) is not None:
             name, more = number[0], more + number[1]
         else:
             return name, more
@@ -96,10 +99,10 @@ def _maker(name: str, nodes: Iterable[OnnxNode]) -> OnnxNode | None:
     return next((n for n in nodes if name in n.outputs), None)
 
 
-def _added(node: OnnxNode, known: RowUpdateState) -> tuple[str, int] | None:
+def _match_constant_addend(node: OnnxNode, row_state: RowUpdateState) -> tuple[str, int] | None:
     """(the one operand, the other) where that is a constant of one element."""
     for one, other in (node.inputs, node.inputs[::-1]):
-        number = _number(other, known)
+        number = _number(other, row_state)
         if number is not None:
             return one, number
     return None

@@ -1,5 +1,7 @@
-"""What takes, or mixes, the elements of one dimension as no copy does: a product with a constant matrix, of 0 and 1 where they
-are only taken, which integers do exactly."""
+"""Rewrite selections and mixtures along one dimension that no copy can do as products with a constant matrix.
+
+Plain selections use a matrix of 0 and 1, which integers multiply exactly.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,20 @@ from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, OnnxNode
 
 
 def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.ndarray) -> str:
-    """matrix: [after, before] of a dimension. The last is multiplied by from the right, the one before it from the left; others
-    are turned to be the last."""
+    """Add a product with a matrix along one axis and return its output.
+
+    The last axis is multiplied from the right, the one before it from the left. Any other axis is transposed to
+    be the last.
+    `matrix`: [after, before] of the dimension.
+    """
     matrix = matrix.astype(chain.scope.types[chain.n.inputs[0]].dtype)
     if axis == rank - 1:
         return chain.make("MatMul", x, np.ascontiguousarray(matrix.T))
     if axis == rank - 2:
         return chain.make("MatMul", matrix, x)
     perm = [*range(axis), *range(axis + 1, rank), axis]
-    made = chain.make("MatMul", chain.make("Transpose", x, perm=tuple(perm)), np.ascontiguousarray(matrix.T))
-    return chain.make("Transpose", made, perm=tuple(int(i) for i in np.argsort(perm)))
+    product = chain.make("MatMul", chain.make("Transpose", x, perm=tuple(perm)), np.ascontiguousarray(matrix.T))
+    return chain.make("Transpose", product, perm=tuple(int(i) for i in np.argsort(perm)))
 
 
 def make_selection_matrix(indices: Sequence[int], size: int) -> np.ndarray:
@@ -39,8 +45,10 @@ def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
 
 
 def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Padding by the edge, by reflection or by what is at the other end, of any length: axis by axis a Concat of what is before,
-    the whole, and what is behind."""
+    """Rewrite a Pad by edge, reflection or wrap-around, of any length.
+
+    Axis by axis it becomes a Concat of the part before, the tensor, and the part after.
+    """
     mode, pads, x = n.op.attributes["mode"], scope.constants.get(n.inputs[1]), n.inputs[0]
     if mode not in ("edge", "reflect", "wrap") or pads is None or operand(n, 3) or not scope.is_float(x):
         return None
@@ -78,48 +86,59 @@ def reverse_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         return None
     x, shape = n.inputs[0], scope.shape(n.inputs[0])
     cuts = list(zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist()))
-    wanted = {a: range(s, max(e, -1), d) for a, s, e, d in cuts if d < 0}
-    small = all(0 < len(r) * shape[a] <= MAX_MATRIX for a, r in wanted.items())
-    if not small or all(len(r) <= MAX_PARTS for r in wanted.values()):
+    reversed_ranges = {a: range(s, max(e, -1), d) for a, s, e, d in cuts if d < 0}
+    small = all(0 < len(r) * shape[a] <= MAX_MATRIX for a, r in reversed_ranges.items())
+    if not small or all(len(r) <= MAX_PARTS for r in reversed_ranges.values()):
         return None
     chain = NodeChain(n, scope)
-    ahead = [c for c in cuts if c[3] > 0]
-    if ahead:
-        x = chain.make("Slice", x, *(tuple(c[i] for c in ahead) for i in (1, 2, 0, 3)))
-    for a, indices in wanted.items():
+    forward_cuts = [c for c in cuts if c[3] > 0]
+    if forward_cuts:
+        x = chain.make("Slice", x, *(tuple(c[i] for c in forward_cuts) for i in (1, 2, 0, 3)))
+    for a, indices in reversed_ranges.items():
         x = multiply_axis(chain, x, a, len(shape), make_selection_matrix(indices, shape[a]))
     return chain.done()
 
 
 def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """By constant indices in more runs than copies are made for."""
+    """Rewrite a Gather whose constant indices form more runs than copies are made for."""
     indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
     if indices is None or not indices.size or x in scope.constants or not scope.is_float(x):
         return None
     shape = scope.shape(x)
-    wanted = [int(i) % shape[axis] for i in indices.reshape(-1)]
-    if len(wanted) * shape[axis] > MAX_MATRIX or len(rising_runs(wanted)) <= MAX_PARTS:
+    source_indices = [int(i) % shape[axis] for i in indices.reshape(-1)]
+    if len(source_indices) * shape[axis] > MAX_MATRIX or len(rising_runs(source_indices)) <= MAX_PARTS:
         return None
     chain = NodeChain(n, scope)
-    made = multiply_axis(chain, x, axis, len(shape), make_selection_matrix(wanted, shape[axis]))
-    chain.make("Reshape", made, scope.shape(n.outputs[0]))
+    product = multiply_axis(chain, x, axis, len(shape), make_selection_matrix(source_indices, shape[axis]))
+    chain.make("Reshape", product, scope.shape(n.outputs[0]))
     return chain.done()
 
 
 def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """By factors that are not whole, or otherwise than by repeating or between two neighbours: axis by axis, each by the matrix
-    that onnxruntime makes of a unit matrix."""
+    """Rewrite a Resize with fractional factors, or with modes other than repetition or interpolation between two
+    neighbours.
+
+    Each axis is multiplied by the matrix that onnxruntime makes from a unit matrix.
+    """
     a, x = n.op.attributes, n.inputs[0]
     before, after = scope.shape(x), scope.shape(n.outputs[0])
     _, _, scales, sizes = (*n.inputs, "", "", "")[:4]
-    given, wanted = (found if found is not None and found.size else None for found in map(scope.constants.get, (scales, sizes)))
+    scale_values, size_values = (
+        factor_or_size if factor_or_size is not None and factor_or_size.size else None
+        for factor_or_size in map(scope.constants.get, (scales, sizes))
+    )
     if a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in before or not scope.is_float(x):
         return None
-    if a["coordinate_transformation_mode"] == "tf_crop_and_resize" or (given is None and wanted is None):
+    if a["coordinate_transformation_mode"] == "tf_crop_and_resize" or (scale_values is None and size_values is None):
         return None
-    changed = [i for i in range(len(before)) if before[i] != after[i] or (given is not None and given[i] != 1)]
-    whole = all(after[i] % before[i] == 0 and (given is None or given[i] == after[i] // before[i]) for i in changed)
-    plain = {"nearest": whole and all(is_repeat(before[i], after[i] // before[i], a) for i in changed), "linear": whole}
+    changed = [i for i in range(len(before)) if before[i] != after[i] or (scale_values is not None and scale_values[i] != 1)]
+    has_integer_factors = all(
+        after[i] % before[i] == 0 and (scale_values is None or scale_values[i] == after[i] // before[i]) for i in changed
+    )
+    plain = {
+        "nearest": has_integer_factors and all(is_repeat(before[i], after[i] // before[i], a) for i in changed),
+        "linear": has_integer_factors,
+    }
     if plain.get(a["mode"], False) and not a["antialias"]:
         return None
     if not changed or any(before[i] * after[i] > MAX_MATRIX for i in changed):
@@ -127,7 +146,11 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     chain = NodeChain(n, scope)
     for i in sorted(changed, key=lambda i: after[i] / before[i]):  # what makes it smaller first
         x = multiply_axis(
-            chain, x, i, len(before), _matrix(n, before[i], after[i], None if given is None else float(given[i]), scope)
+            chain,
+            x,
+            i,
+            len(before),
+            _matrix(n, before[i], after[i], None if scale_values is None else float(scale_values[i]), scope),
         )
     return chain.done()
 
@@ -137,8 +160,8 @@ def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, scope: Re
     names = ("x", "", "by") if scale is not None else ("x", "", "", "by")
     by = np.asarray([1, scale], np.float32) if scale is not None else np.asarray([before, after], np.int64)
     node = replace(n, inputs=names, outputs=("y",))
-    found = evaluate(node, {"x": np.eye(before, dtype=np.float32), "by": by}, scope.opset)["y"]
-    return found.T.astype(np.float64)
+    interpolation = evaluate(node, {"x": np.eye(before, dtype=np.float32), "by": by}, scope.opset)["y"]
+    return interpolation.T.astype(np.float64)
 
 
 RULES: Mapping[str, Sequence[Rule]] = {

@@ -25,7 +25,7 @@ from toolchain.frontend.import_graph import unique_name
 from toolchain.frontend.promote_attributes import promote
 from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, read_model
 from toolchain.frontend.sequence_lengths import length_warnings
-from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
+from toolchain.frontend.source import Source, get_shared_tensors, read_before, source_of
 from toolchain.ir.file_quantization import FileWeights
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import OnnxGraph, TensorType, fresh_name
@@ -39,10 +39,13 @@ NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class DecomposedModel:
-    """Of a model with steps in the place of operators: `whole`, as it was before; `within`: what is measured of tensors between
-    steps."""
+    """A model in which steps replaced operators.
 
-    whole: onnx.ModelProto
+    `original_model`: the model before that.
+    `within`: the measured range of tensors between steps.
+    """
+
+    original_model: onnx.ModelProto
     within: Mapping[str, ClippedRange]
 
 
@@ -73,9 +76,9 @@ class NormalModel:
     source: Source | None = None
     stored: Mapping[str, FileWeights] = field(default_factory=dict[str, FileWeights])
     weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    own: Mapping[str, str] = field(default_factory=dict[str, str])
+    source_name_by_tensor: Mapping[str, str] = field(default_factory=dict[str, str])
     undivided: NormalModel | None = None
-    whole: Mapping[str, str] = field(default_factory=dict[str, str])
+    reasons_undivided: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
     finest: frozenset[str] = frozenset()
     repeated: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -85,7 +88,7 @@ class NormalModel:
     states: tuple[StatePair, ...] = ()
     states_asked: tuple[StatePair, ...] = ()
     states_likely: tuple[StatePair, ...] = ()
-    alike: Mapping[str, str] = field(default_factory=dict[str, str])
+    twin_by_tensor: Mapping[str, str] = field(default_factory=dict[str, str])
     bound: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     @cached_property
@@ -95,7 +98,10 @@ class NormalModel:
 
     @property
     def divided(self) -> DecomposedModel | None:
-        """For calibration; None where nothing was taken apart, and no state goes through a sequence."""
+        """Return the decomposed model for calibration.
+
+        The answer is None where nothing was decomposed and no state goes through a sequence.
+        """
         within = {**{n: r for n, r in self.inner.items() if isinstance(r, ClippedRange)}, **self.over_sequences}
         return DecomposedModel((self.undivided or self).proto, within) if within or self.undivided is not None else None
 
@@ -112,48 +118,60 @@ class NormalModel:
         measured = {n: r for n, r in self.inner.items() if isinstance(r, ClippedRange) and r.as_one}
         return self._with_states({**dict.fromkeys(sorted(self.first), anything), **steps, **measured}, anything)
 
-    def _with_states(self, found: Mapping[str, ClippedRange], anything: ClippedRange) -> dict[str, ClippedRange]:
-        """What a run leaves of a state is measured as what the next one reads."""
-        all_ = dict(found)
+    def _with_states(self, range_by_tensor: Mapping[str, ClippedRange], anything: ClippedRange) -> dict[str, ClippedRange]:
+        """Return the ranges with each state's output measured together with the input of the next run."""
+        all_ = dict(range_by_tensor)
         for pair in self.states:
-            known = {all_[n].as_one for n in pair if n in all_} - {""}
-            one = min(known, default=f"{pair.past}={pair.present}")
-            all_ = {n: replace(r, as_one=one) if r.as_one in known else r for n, r in all_.items()}
+            shared_names = {all_[n].as_one for n in pair if n in all_} - {""}
+            one = min(shared_names, default=f"{pair.past}={pair.present}")
+            all_ = {n: replace(r, as_one=one) if r.as_one in shared_names else r for n, r in all_.items()}
             all_ |= {n: replace(all_.get(n, anything), as_one=one) for n in pair}
         return all_
 
     def name(self, tensor: str) -> str:
-        """What people are told of a tensor: the file's name, where it has all elements of it."""
-        return self.own.get(tensor, tensor)
+        """Return the name that people are told of a tensor: the file's name, where that tensor has all its elements."""
+        return self.source_name_by_tensor.get(tensor, tensor)
 
-    def by_name(self, said: Mapping[str, T]) -> dict[str, T]:
-        """What is said of tensors of the graph, by their names in the file. Of the shapes that one of the file's has here the
-        first counts: what only arranges a tensor keeps its codes."""
+    def by_name(self, value_by_tensor: Mapping[str, T]) -> dict[str, T]:
+        """Return values of graph tensors by the tensors' names in the file.
+
+        Several tensors here may be one of the file in other shapes; the first counts, since reshaping keeps codes.
+        """
         order = {n: i for i, n in enumerate((*self.inputs, *(n for node in self.graph.nodes for n in node.outputs)))}
-        found: dict[str, T] = {}
-        for tensor in sorted(said, key=lambda n: order.get(n, len(order))):
-            found.setdefault(self.name(tensor), said[tensor])
-        return found
+        value_by_name: dict[str, T] = {}
+        for tensor in sorted(value_by_tensor, key=lambda n: order.get(n, len(order))):
+            value_by_name.setdefault(self.name(tensor), value_by_tensor[tensor])
+        return value_by_name
 
-    def in_all_shapes(self, said: Mapping[str, T]) -> dict[str, T]:
-        """What is said of the file's tensors, of their other shapes too where nothing is said of these."""
-        return {**{t: said[own] for t, own in self.own.items() if own in said}, **said}
+    def in_all_shapes(self, value_by_tensor: Mapping[str, T]) -> dict[str, T]:
+        """Return values of the file's tensors, repeated for their other shapes that have no value of their own."""
+        return {
+            **{
+                t: value_by_tensor[source_name]
+                for t, source_name in self.source_name_by_tensor.items()
+                if source_name in value_by_tensor
+            },
+            **value_by_tensor,
+        }
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
-        """Models that, run one behind the other, compute these tensors: the file's own as far as it has them, then what the
-        normal form makes of them."""
-        own = {} if self.source is None else self.source.types
-        shared = shared_tensors(self.graph, own)
+        """Yield models that, run one after the other, compute these tensors.
+
+        The first computes the file's own tensors as far as the file has them. The second computes the rest in
+        canonical form.
+        """
+        source_types = {} if self.source is None else self.source.types
+        shared = get_shared_tensors(self.graph, source_types)
         rest = [n for n in names if n not in shared]
         read = read_before(self.graph, rest, shared)
-        taken = tuple(dict.fromkeys(n for n in (*names, *read) if n in shared))
-        if self.source is not None and taken:
-            yield self.source.part(taken)
+        source_tensors = tuple(dict.fromkeys(n for n in (*names, *read) if n in shared))
+        if self.source is not None and source_tensors:
+            yield self.source.part(source_tensors)
         if rest:
             yield self.normal_part(read, rest)
 
     def normal_part(self, inputs: Sequence[str], outputs: Sequence[str]) -> FloatSubmodel:
-        """What the normal form makes of `inputs`."""
+        """Return the part of the canonical form that computes `outputs` from `inputs`."""
         return to_part(subgraph(self.graph, inputs, outputs), self.opset)
 
     @property
@@ -173,46 +191,64 @@ def load_model(
     static_ranges: bool = False,
     data: ModelData | None = None,
 ) -> NormalModel:
-    """`shapes`: input name -> its whole shape; values: input name -> the numbers that it is from now on; static_ranges: as in
-    `dequantized`; data: where samples lie, by which inputs are bound that shapes depend on.
-    CompileError, in one message, when the model cannot be used."""
+    """Read an ONNX file into canonical form. Raise CompileError, in one message, when the model cannot be used.
+
+    `shapes`: full shape by input name.
+    `values`: by input name, the constant numbers that replace the input.
+    `static_ranges`: the `static` of `dequantize_graph`.
+    `data`: where samples lie; they bind inputs that shapes depend on.
+    """
     proto, inlined = read_model(path)
     fixed = bind_values(proto.graph, values, shapes)
-    said = {name: shape for name, shape in shapes.items() if name not in fixed}
-    bound = bind_inputs(proto.graph, said)
+    free_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
+    bound = bind_inputs(proto.graph, free_shapes)
     by_data = import_bound_by_data(proto, bound, data)
     static, graph = by_data.static, by_data.static.graph
     bound = bound.without(by_data.values)
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
-    held = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
-    weights = {name: _weights(n, graph.constants, held) for (name, _), n in zip(nodes, proto.graph.node)}
-    made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
-    warnings = length_warnings(proto, graph, bound, said)
+    origin_by_output = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    weights = {name: _weights(n, graph.constants, origin_by_output) for (name, _), n in zip(nodes, proto.graph.node)}
+    file_tensors = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
+    warnings = length_warnings(proto, graph, bound, free_shapes)
     constant_inputs = {**fixed, **by_data.values}
     source = source_of(Path(path), proto, inlined, bound, graph, constant_inputs)
     del proto
     wide, notes = cast_to_float32(graph, opset)
     real = dequantize_graph(wide, opset, static_ranges)
-    normal, own = canonicalize(real.graph, opset, made)
-    taken = made | normal.types.keys()
-    steps = {n: fresh_name(one, taken) for n, one in static.repeated.items() if n in normal.types}
-    own |= {n: one for n, one in steps.items() if n not in made}
-    told = (*bound.notes, *by_data.notes, *notes, *real.notes), tuple(warnings)
-    return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps, bound=constant_inputs)
+    normal, source_name_by_tensor = canonicalize(real.graph, opset, file_tensors)
+    used_names = file_tensors | normal.types.keys()
+    steps = {n: fresh_name(one, used_names) for n, one in static.repeated.items() if n in normal.types}
+    source_name_by_tensor |= {n: one for n, one in steps.items() if n not in file_tensors}
+    notes_and_warnings = (*bound.notes, *by_data.notes, *notes, *real.notes), tuple(warnings)
+    return NormalModel(
+        normal,
+        opset,
+        *notes_and_warnings,
+        nodes,
+        source,
+        real.stored,
+        weights,
+        source_name_by_tensor,
+        repeated=steps,
+        bound=constant_inputs,
+    )
 
 
-def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], held: Mapping[str, str]) -> tuple[str, ...]:
-    """held: by tensor, what it is before it is rounded, or as codes."""
-    found: list[str] = []
+def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], origin_by_output: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of a node's constants of two or more dimensions, with all names each has in the file.
+
+    `origin_by_output`: by tensor, the one before it was rounded or stored as codes.
+    """
+    weight_names: list[str] = []
     for name in node.input[:2] if node.op_type == "Gemm" else node.input:
         names = [name]
-        while names[-1] in held:
-            names.append(held[names[-1]])
+        while names[-1] in origin_by_output:
+            names.append(origin_by_output[names[-1]])
         if names[-1] in constants and constants[names[-1]].ndim > 1:
-            found += names
-    return tuple(found)
+            weight_names += names
+    return tuple(weight_names)
 
 
 def to_graph(model: NormalModel) -> OnnxGraph:

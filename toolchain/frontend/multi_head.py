@@ -46,55 +46,63 @@ def multi_head_attention(w: ExpansionBuilder) -> None:
 
 
 def attention(w: ExpansionBuilder) -> None:
-    """input, weights, bias, mask_index, past, attention_bias: a product makes queries, keys and values."""
+    """Expand Attention, whose inputs are input, weights, bias, mask_index, past, attention_bias.
+
+    One product makes queries, keys and values.
+    """
     if w.input(4) or w.input(6) or w.attribute("do_rotary", 0) or any(w.node.outputs[1:]):
         raise refuse_node(w.node, "has a cache of keys and values together, or turns them (past, do_rotary)", _WRITTEN_OUT)
     _, (_, width) = w.shape(0, 3), w.shape(1, 2)
     sizes = w.attribute("qkv_hidden_sizes", ()) or (width // 3,) * 3
     if len(sizes) != 3 or sum(sizes) != width or min(sizes) < 1:
         raise refuse_node(w.node, f"has qkv_hidden_sizes={list(sizes)}; three are needed, together {width}")
-    whole = w.add("product", "MatMul", w.node.inputs[:2])
+    packed_product = w.add("product", "MatMul", w.node.inputs[:2])
     if w.input(2):
-        whole = w.add("product and bias", "Add", [whole, w.input(2)])
+        packed_product = w.add("product and bias", "Add", [packed_product, w.input(2)])
     ends = np.cumsum([0, *sizes])
-    parts = [w.cut(f"part {i}", whole, int(ends[i]), int(ends[i + 1]), 2) for i in range(3)]
+    parts = [w.cut(f"part {i}", packed_product, int(ends[i]), int(ends[i + 1]), 2) for i in range(3)]
     _attend(w, parts, (3, 5), ["", ""])
 
 
 def _attend(w: ExpansionBuilder, names: Sequence[str], masks: tuple[int, int], past: Sequence[str]) -> None:
-    """names: query, key and value [batch, length, heads depth]; masks: inputs that say which keys count, and what is added."""
+    """Add the attention of query, key and value.
+
+    `names`: query, key and value, each [batch, length, heads depth].
+    `masks`: indices of the inputs that say which keys count and what is added to scores.
+    `past`: past keys and values, "" for none.
+    """
     heads = w.attribute("num_heads", 0)
     if heads < 1:
         raise refuse_node(w.node, f"has num_heads={heads}; 1 or more are needed")
-    query, *kept = (w.heads(what, name, heads) for name, what in zip(names, ("query", "key", "value")))
+    query, *keys_values = (w.heads(what, name, heads) for name, what in zip(names, ("query", "key", "value")))
     for i, name in enumerate(past):
         output = w.node.outputs[1 + i] if len(w.node.outputs) > 1 + i else ""
         if name:
-            kept[i] = w.add(f"present {i}", "Concat", [name, kept[i]], output, {"axis": 2})
+            keys_values[i] = w.add(f"present {i}", "Concat", [name, keys_values[i]], output, {"axis": 2})
         elif output:
-            kept[i] = w.add(f"present {i}", "Identity", [kept[i]], output)
+            keys_values[i] = w.add(f"present {i}", "Identity", [keys_values[i]], output)
     before = w.shape(w.node.inputs.index(past[0]), 4)[2] if past[0] else 0
     mask = _mask(w, masks, before)
     scale = {"scale": w.attribute("scale", 0.0)} if w.attribute("scale", 0.0) else {}
-    seen = w.add("", "Attention", [query, *kept, *([mask] if mask else [])], "", scale)
-    w.joined(seen, w.node.outputs[0])
+    attention_output = w.add("", "Attention", [query, *keys_values, *([mask] if mask else [])], "", scale)
+    w.join_heads(attention_output, w.node.outputs[0])
 
 
 def _mask(w: ExpansionBuilder, inputs: tuple[int, int], before: int) -> str:
-    """What is added to scores, or which are seen; "" for all."""
+    """Return the mask: the tensor added to scores, or the visible keys, "" for all."""
     padding, bias = (w.input(i) for i in inputs)
     length = w.types[w.node.inputs[0]].shape[1]
-    seen = ""
+    visible_keys = ""
     if padding:
         if len(w.types[padding].shape) != 2:
             raise refuse_node(
                 w.node, f"has a mask of {len(w.types[padding].shape)} dimensions; those of 2 are read", _WRITTEN_OUT
             )
         rows = w.add("mask/bool", "Cast", [padding], "", {"to": TensorProto.BOOL})
-        seen = w.add("mask/rows", "Unsqueeze", [rows, w.constant("mask/axes", np.array([1, 2], np.int64))])
+        visible_keys = w.add("mask/rows", "Unsqueeze", [rows, w.constant("mask/axes", np.array([1, 2], np.int64))])
     if w.attribute("unidirectional", 0):
         earlier = w.constant("earlier", np.tri(length, before + length, before, dtype=bool))
-        seen = w.add("mask/both", "And", [seen, earlier]) if seen else earlier
-    if not bias or not seen:
-        return bias or seen
-    return w.add("mask/bias", "Where", [seen, bias, w.constant("least", np.array(MASKED, w.types[bias].dtype))])
+        visible_keys = w.add("mask/both", "And", [visible_keys, earlier]) if visible_keys else earlier
+    if not bias or not visible_keys:
+        return bias or visible_keys
+    return w.add("mask/bias", "Where", [visible_keys, bias, w.constant("least", np.array(MASKED, w.types[bias].dtype))])

@@ -16,32 +16,38 @@ Operand = str | float | np.ndarray | tuple[int, ...]
 
 @dataclass
 class NodeChain:
-    """n: the node whose place they take."""
+    """A builder of a chain of nodes that replaces one node.
+
+    `n`: the node that they replace.
+    """
 
     n: OnnxNode
     scope: Rewriter
     nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
 
     def shape(self) -> tuple[int, ...]:
-        """Of the node's first input."""
+        """Return the shape of the node's first input."""
         return self.scope.shape(self.n.inputs[0])
 
-    def make(self, op_type: str, *inputs: Operand, own: bool = False, **attributes: Any) -> str:
-        """A node; the name of what it makes. inputs: tensors, or constants: whole numbers as a tuple, others of the type of the
-        node's first input; own: whether it does what the node is for, and has its name; attributes: those that are not the
-        operator's defaults."""
-        name = self.n.name if own else self.scope.fresh(f"{self.n.name}/{op_type.lower()}{len(self.nodes) or ''}")
+    def make(self, op_type: str, *inputs: Operand, takes_node_name: bool = False, **attributes: Any) -> str:
+        """Add a node and return the name of its output.
+
+        `inputs`: tensors, or constants: integers as a tuple, others of the type of the node's first input.
+        `takes_node_name`: the new node does the main work and takes the name of the replaced node.
+        `attributes`: attributes that differ from the operator's defaults.
+        """
+        name = self.n.name if takes_node_name else self.scope.fresh(f"{self.n.name}/{op_type.lower()}{len(self.nodes) or ''}")
         named = [x if isinstance(x, str) else self._constant(f"{name}/{i}", x) for i, x in enumerate(inputs)]
         y = self.scope.tensor(f"{self.n.outputs[0]}/{op_type.lower()}")
-        made = node(name, op_type, named, y, self.n.sources)
-        given = {**defaults(made, self.scope.opset), **attributes}
-        self.nodes.append(replace(made, op=replace(made.op, attributes=given)))
+        new_node = node(name, op_type, named, y, self.n.sources)
+        all_attributes = {**defaults(new_node, self.scope.opset), **attributes}
+        self.nodes.append(replace(new_node, op=replace(new_node.op, attributes=all_attributes)))
         return y
 
     def done(self) -> Rewrite:
         """The last node makes the node's output, and has its name if no other has."""
         *before, last = self.nodes
-        name = last.name if any(made.name == self.n.name for made in before) else self.n.name
+        name = last.name if any(earlier_node.name == self.n.name for earlier_node in before) else self.n.name
         return Rewrite((*before, replace(last, name=name, outputs=self.n.outputs)))
 
     def _constant(self, name: str, value: float | np.ndarray | tuple[int, ...]) -> str:

@@ -27,8 +27,10 @@ class QuantizedConstant:
     zero_point: int
     dtype: str
 
-    def stored(self, axis: int) -> FileWeights | None:
-        """As a node reads it whose channels are along `axis`; None where its scales are along another."""
+    def find_axis_weights(self, axis: int) -> FileWeights | None:
+        """Return the weights for a node whose channels are along `axis`, or None where the scales are along another
+        axis.
+        """
         if self.scale.size > 1 and axis % self.codes.ndim != self.axis:
             return None
         one = self.scale.size == 1 and self.dtype in BITS
@@ -43,8 +45,12 @@ class QuantizedConstant:
 def make_quantized_constant(
     codes: np.ndarray, scale: np.ndarray, axis: int, spread: np.ndarray, zero_point: int, dtype: str
 ) -> QuantizedConstant:
-    """codes: less their zero points; spread: the scales beside them. Codes of a scale below zero turn around, those of zero are
-    zero: they are codes of no type of an activation then."""
+    """Return a quantized constant with positive scales.
+
+    A negative scale negates its codes, and a scale of zero has codes of zero. Such codes have no activation type.
+    `codes`: codes less their zero points.
+    `spread`: the scales broadcast beside the codes.
+    """
     if (scale > 0).all():
         return QuantizedConstant(codes, scale, axis, zero_point, dtype)
     return QuantizedConstant(codes * np.sign(spread).astype(np.int64), np.where(scale == 0, 1, np.abs(scale)), axis, 0, "")
@@ -52,9 +58,10 @@ def make_quantized_constant(
 
 @dataclass(frozen=True, eq=False)
 class BlockQuantizedConstant:
-    """A constant: real = scale x code + minimum; each `size` neighbours along `axis` share both.
+    """A block-quantized constant: real = scale x code + minimum; each `size` neighbours along `axis` share both.
 
-    codes: as the file has them; scales, minima: float64 of its rank, blocks along `axis`.
+    `codes`: as the file has them.
+    `scales`, `minima`: float64 of the same rank, blocks along `axis`.
     """
 
     codes: np.ndarray
@@ -63,16 +70,22 @@ class BlockQuantizedConstant:
     axis: int
     size: int
 
-    def stored(self, axis: int) -> FileWeights | None:
-        """As `Held.stored`: of a matrix, or kernels of one element, in blocks along the reduction."""
+    def find_axis_weights(self, axis: int) -> FileWeights | None:
+        """Return the weights as `QuantizedConstant.find_axis_weights` does, or None where they do not fit.
+
+        A fit is a matrix, or kernels of one element, in blocks along the reduction.
+        """
         if self.codes.ndim < 2 or {axis % self.codes.ndim, self.axis} != {0, 1} or any(n > 1 for n in self.codes.shape[2:]):
             return None
         parts = (v.reshape(v.shape[:2]) for v in (self.codes, self.scales, self.minima))
         codes, scales, minima = (v if self.axis else v.T for v in parts)
         return make_file_weight_groups(FileWeightGroups(codes, scales, minima if minima.any() else None, self.size))
 
-    def behind(self, node: OnnxNode, others: tuple[np.ndarray, ...]) -> BlockQuantizedConstant | None:
-        """What a node makes of it, its first input: the turned matrix, or a number for each block added. None: no such thing."""
+    def apply_node(self, node: OnnxNode, others: tuple[np.ndarray, ...]) -> BlockQuantizedConstant | None:
+        """Return the constant that a node makes of this one, its first input, or None where it is no such constant.
+
+        A node may transpose the matrix, or add one number for each block.
+        """
         if node.op.op_type == "Transpose" and self.codes.ndim == 2:
             if tuple(node.op.attributes.get("perm", (1, 0))) == (0, 1):
                 return self
@@ -88,16 +101,19 @@ class BlockQuantizedConstant:
 def make_block_quantized_constant(
     codes: np.ndarray, scales: np.ndarray, points: np.ndarray, axis: int, size: int
 ) -> BlockQuantizedConstant:
-    """real = scale (code - point), as a DequantizeLinear with blocks along `axis` has it. Its scales are above zero: codes of a
-    scale below turn around within their range, those of a scale of zero are their point, at the largest scale beside it."""
+    """Return the constant real = scale (code - point), as a DequantizeLinear with blocks along `axis` defines it.
+
+    The result's scales are positive: codes of a negative scale are mirrored within their range.
+    A block of scale zero has codes equal to its point, at the largest scale beside it.
+    """
 
     def each(values: np.ndarray) -> np.ndarray:
         return np.take(np.repeat(values, size, axis), range(codes.shape[axis]), axis)
 
     scales, points = scales.astype(np.float64), np.broadcast_to(points, scales.shape)
-    turned, nothing, ends = scales < 0, scales == 0, codes.min(initial=0) + codes.max(initial=0)
-    codes = np.where(each(nothing), each(points), np.where(each(turned), ends - codes, codes))
-    points = np.where(turned, ends - points, points)
+    is_negative, nothing, ends = scales < 0, scales == 0, codes.min(initial=0) + codes.max(initial=0)
+    codes = np.where(each(nothing), each(points), np.where(each(is_negative), ends - codes, codes))
+    points = np.where(is_negative, ends - points, points)
     largest = np.abs(scales).max(axis, keepdims=True)
     scales = np.where(nothing, np.where(largest > 0, largest, 1), np.abs(scales))
     return BlockQuantizedConstant(codes, scales, -points * scales, axis, size)

@@ -82,7 +82,7 @@ def parse(path: Path) -> onnx.ModelProto:
 
 
 def is_text(graph: onnx.GraphProto) -> bool:
-    """Whether every name is UTF-8; protobuf hands out others as bytes."""
+    """Return whether every name is UTF-8; protobuf returns other names as bytes."""
     names: list[object] = [graph.name, *(i.name for i in (*graph.initializer, *graph.input, *graph.output))]
     names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
     for node in graph.node:
@@ -124,7 +124,7 @@ def newest_opset() -> int:
 
 
 def has_operator(op_type: str) -> bool:
-    """Whether the installed onnx and onnxruntime both read this one of LATER."""
+    """Return whether the installed onnx and onnxruntime both read this operator of LATER."""
     return newest_opset() >= LATER[op_type]
 
 
@@ -194,19 +194,19 @@ def check_operators(graph: onnx.GraphProto, opset: int) -> None:
 
 
 def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, str]]:
-    """What is wrong with each node, and the way out or ""."""
+    """Yield the faults of each node, each with the way out or ""."""
     for index, node in enumerate(graph.node):
         thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
         domain = "" if node.domain == "ai.onnx" else node.domain
-        known = domain in DOMAINS and onnx.defs.has(node.op_type, domain)
-        if (domain, node.op_type) in WRITTEN_OUT and not known:
+        is_known_operator = domain in DOMAINS and onnx.defs.has(node.op_type, domain)
+        if (domain, node.op_type) in WRITTEN_OUT and not is_known_operator:
             pass  # its schema is onnxruntime's; what it lacks is said where it is written out
         elif domain not in DOMAINS:
             way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
             unknown = f'is no operator of "{domain}" that is read' if domain in FOREIGN else f'domain "{domain}" is not known'
             reason, way_out = REFUSED.get((domain, node.op_type), (unknown, way_out))
             yield f"{thing}: {reason}", way_out
-        elif not known:
+        elif not is_known_operator:
             yield f"{thing}: is not an ONNX operator", ""
         elif domain == "" and not onnx.defs.has(node.op_type, max(opset, EARLY.get(node.op_type, 0)), domain):
             yield f"{thing}: is not an operator of opset {opset}, which the model declares", ""
@@ -219,15 +219,15 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
 
 
 def attribute_faults(node: onnx.NodeProto, thing: str, opset: int, domain: str) -> Iterator[tuple[str, str]]:
-    """Each attribute is of the kind that the operator takes: what reads them relies on it."""
-    known = onnx.defs.get_schema(node.op_type, opset, domain).attributes
+    """Yield a fault for each attribute that is not of the kind its operator takes; later readers rely on the kinds."""
+    attribute_schemas = onnx.defs.get_schema(node.op_type, opset, domain).attributes
     for attribute in node.attribute:
-        if attribute.name not in known:
+        if attribute.name not in attribute_schemas:
             continue
-        wanted: Any = known[attribute.name].type  # an enum, whatever its stub says
-        if attribute.type != wanted.value:
+        expected_type: Any = attribute_schemas[attribute.name].type  # an enum, whatever its stub says
+        if attribute.type != expected_type.value:
             kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
-            yield f'{thing}: its attribute "{attribute.name}" is {kind}, {node.op_type} takes {wanted.name}', ""
+            yield f'{thing}: its attribute "{attribute.name}" is {kind}, {node.op_type} takes {expected_type.name}', ""
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -283,9 +283,9 @@ def check_length(tensor: onnx.TensorProto, location: str) -> None:
     dtype = numpy_dtype(dtype_name(tensor.data_type))
     if dtype.name[-1:] == "4" or (dtype.name[-1:] == "2" and dtype.itemsize == 1):
         return  # packed types: two or four elements in a byte
-    needed = dtype.itemsize
+    expected_bytes = dtype.itemsize
     for d in tensor.dims:
-        needed *= d
-    if len(tensor.raw_data) != needed:
-        reason = f'external data "{location}" has {len(tensor.raw_data)} bytes for it, {needed} are needed'
+        expected_bytes *= d
+    if len(tensor.raw_data) != expected_bytes:
+        reason = f'external data "{location}" has {len(tensor.raw_data)} bytes for it, {expected_bytes} are needed'
         raise refuse(f"weight {tensor.name}", reason, "copy the file again; it may be cut short")

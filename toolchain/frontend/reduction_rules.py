@@ -18,22 +18,22 @@ OTHER_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "
 def reduce(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """Axes written out, rising, non-negative; dimensions kept, and dropped by a Reshape."""
     x, shape, a = n.inputs[0], scope.shape(n.inputs[0]), n.op.attributes
-    given = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
-    if given is None or not shape:
+    axis_values = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
+    if axis_values is None or not shape:
         return None
-    if not given.size and a["noop_with_empty_axes"]:
+    if not axis_values.size and a["noop_with_empty_axes"]:
         return Rewrite(same=x) if n.op.op_type in REDUCTIONS else None
-    axes = sorted({int(v) % len(shape) for v in given.reshape(-1)}) or list(range(len(shape)))
+    axes = sorted({int(v) % len(shape) for v in axis_values.reshape(-1)}) or list(range(len(shape)))
     if n.op.op_type in REDUCTIONS:
         axes = [v for v in axes if shape[v] != 1]
     if not axes:
         return Rewrite((reshape(n, "", x, scope.shape(n.outputs[0]), n.outputs[0], scope),))
-    if a["keepdims"] and operand(n, 1) and given.tolist() == axes:
+    if a["keepdims"] and operand(n, 1) and axis_values.tolist() == axes:
         return None
     inputs = (x, scope.ints(f"{n.name}/axes", axes))
     op = OnnxOp(n.op.op_type, {"keepdims": 1, "noop_with_empty_axes": 0})
-    kept = tuple(1 if v in axes else d for v, d in enumerate(shape))
-    if scope.shape(n.outputs[0]) == kept:
+    unit_axes_shape = tuple(1 if v in axes else d for v, d in enumerate(shape))
+    if scope.shape(n.outputs[0]) == unit_axes_shape:
         return Rewrite((replace(n, op=op, inputs=inputs),))
     y = scope.tensor(f"{n.outputs[0]}/kept")
     return Rewrite(
@@ -65,23 +65,25 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
     if roi or a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in before:
         return None
-    given = scope.constants.get(scales)
-    if before == after and (sizes or (given is not None and (given == 1).all())):
+    scale_values = scope.constants.get(scales)
+    if before == after and (sizes or (scale_values is not None and (scale_values == 1).all())):
         return Rewrite(same=x)
     factors = [o // i for i, o in zip(before, after)]
-    if any(o % i for i, o in zip(before, after)) or (given is not None and given.tolist() != factors):
+    if any(o % i for i, o in zip(before, after)) or (scale_values is not None and scale_values.tolist() != factors):
         return None
     plain = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", "mode": "nearest"}
     repeats = a["mode"] == "nearest" and all(is_repeat(i, f, a) for i, f in zip(before, factors))
     attributes = {**a, **plain} if repeats else dict(a)
-    if given is not None and attributes == dict(a):
+    if scale_values is not None and attributes == dict(a):
         return None
     inputs = (x, "", scope.constant(f"{n.name}/scales", np.asarray(factors, np.float32)))
     return Rewrite((replace(n, op=OnnxOp("Resize", attributes), inputs=inputs),))
 
 
 def is_repeat(size: int, factor: int, a: Mapping[str, object]) -> bool:
-    """Whether nearest resizing of an axis by `factor` is y[i] = x[i // factor]. Modes as in ONNX Resize-19."""
+    """Return whether nearest resizing of an axis by `factor` is y[i] = x[i // factor]. Modes are those of ONNX
+    Resize-19.
+    """
     if factor == 1:
         return True
     i = np.arange(size * factor, dtype=np.float64)

@@ -29,8 +29,10 @@ class RepeatedRun(NamedTuple):
 def tie_block_ranges(model: NormalModel) -> NormalModel:
     """The model whose tensors of blocks that are alike have one range each."""
     graph = model.graph
-    known: dict[Hashable, int] = {}
-    ids = np.array([known.setdefault(_said(node, graph), len(known)) for node in graph.nodes], np.int64)
+    id_by_description: dict[Hashable, int] = {}
+    ids = np.array(
+        [id_by_description.setdefault(_describe_node(node, graph), len(id_by_description)) for node in graph.nodes], np.int64
+    )
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -43,18 +45,18 @@ def tie_block_ranges(model: NormalModel) -> NormalModel:
         for name, twin in zip((*node.inputs, *node.outputs), (*other.inputs, *other.outputs), strict=True):
             if name and name not in graph.constants and twin not in graph.constants:
                 parent[root(twin)] = root(name)
-    return replace(model, alike={name: root(name) for name in parent if root(name) != name})
+    return replace(model, twin_by_tensor={name: root(name) for name in parent if root(name) != name})
 
 
-def _said(node: OnnxNode, graph: OnnxGraph) -> Hashable:
+def _describe_node(node: OnnxNode, graph: OnnxGraph) -> Hashable:
     """Equal for nodes that may be one program: weights differ, what is said in instructions does not."""
 
     def operand(name: str) -> Hashable:
         value = graph.constants.get(name)
         if value is None:
             return graph.types.get(name)
-        told = value.size == 1 or value.dtype.kind in "iub"
-        return str(value.dtype), value.shape, value.tobytes() if told else b""
+        is_in_program = value.size == 1 or value.dtype.kind in "iub"
+        return str(value.dtype), value.shape, value.tobytes() if is_in_program else b""
 
     attributes = tuple(sorted((key, repr(value)) for key, value in node.op.attributes.items()))
     outputs = tuple(graph.types.get(name) for name in node.outputs)
@@ -62,18 +64,21 @@ def _said(node: OnnxNode, graph: OnnxGraph) -> Hashable:
 
 
 def _twins(ids: np.ndarray) -> dict[int, int]:
-    """By node, the earlier one that it is like: of the longest run of nodes that come again so which holds it. What stands
-    between the nodes of a block, as what the first one makes for all, cuts its run in two."""
+    """Return, by node, the earlier node that it repeats.
+
+    The longest run of repeated nodes that holds a node decides.
+    Nodes that stand between the nodes of a block, such as one shared by all blocks, cut a run in two.
+    """
     runs = [run for period in range(1, len(ids)) for run in _runs(ids[:-period] == ids[period:], period)]
-    found: dict[int, int] = {}
+    twin_by_node: dict[int, int] = {}
     for length, period, first in sorted(runs, key=lambda r: (-r.length, r.period, r.first)):
         for node in range(first, first + length):
-            found.setdefault(node + period, node)
-    return found
+            twin_by_node.setdefault(node + period, node)
+    return twin_by_node
 
 
 def _runs(equal: np.ndarray, period: int) -> Iterator[RepeatedRun]:
-    """Of so many neighbours that it is no chance."""
+    """Yield runs of equal neighbours that are too long to be chance."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
     for first, last in zip(edges[::2].tolist(), edges[1::2].tolist()):
         if last - first >= _LEAST_NODES:

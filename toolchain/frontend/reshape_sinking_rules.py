@@ -32,8 +32,12 @@ def unary(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def binary(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Both operands reshaped from one shape to one shape, one the result of a 1-D window (the other takes its four dimensions),
-    or one operand and a constant that can follow it."""
+    """Move Reshapes from the operands of a binary operator to its result.
+
+    Both operands are reshaped between the same two shapes, or one is reshaped and the other is a constant that
+    can follow.
+    One operand may also be the result of a 1-D window; the other then takes its four dimensions.
+    """
     target = scope.shape(n.outputs[0])
     left, right = (scope.producer(name, "Reshape") for name in n.inputs)
     three = all(len(scope.shape(name)) == 3 and name not in scope.constants for name in n.inputs)
@@ -65,8 +69,8 @@ def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tupl
     if [d for d in source if d != 1] != [d for d in target if d != 1]:
         return None
     aligned = (1,) * (len(target) - len(shape)) + shape
-    left = iter([d for d, t in zip(aligned, target) if t != 1])
-    full = [1 if d == 1 else next(left) for d in source]
+    remaining_dims = iter([d for d, t in zip(aligned, target) if t != 1])
+    full = [1 if d == 1 else next(remaining_dims) for d in source]
     first = next((axis for axis, d in enumerate(full) if d != 1), len(full))
     return tuple(full[first:])
 
@@ -81,18 +85,18 @@ def with_width(name: str, scope: Rewriter) -> str | None:
 
 
 def in_2d(n: OnnxNode, scope: Rewriter) -> Rewrite:
-    """On operands of four dimensions; what is no result of a 1-D window is reshaped."""
+    """Rewrite the node on operands of four dimensions, reshaping those that are no result of a 1-D window."""
     operands, more = list[str](), list[OnnxNode]()
     for name in n.inputs:
-        found = with_width(name, scope)
-        operands.append(found or scope.tensor(f"{name}/2d"))
-        if found is None:
+        name_4d = with_width(name, scope)
+        operands.append(name_4d or scope.tensor(f"{name}/2d"))
+        if name_4d is None:
             more.append(reshape(n, f"operand_to_2d_{len(more)}", name, (*scope.shape(name), 1), operands[-1], scope))
     return Rewrite((*more, *sink_reshape(n, operands, scope).nodes))
 
 
 def concat(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """With the result of a 1-D window among its parts."""
+    """Rewrite a Concat that has the result of a 1-D window among its parts."""
     if not any(with_width(x, scope) for x in n.inputs):
         return None
     return in_2d(replace(n, op=replace(n.op, attributes={"axis": n.op.attributes["axis"] % 3})), scope)
@@ -118,7 +122,7 @@ def cut(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Of a 1-D window's result, along its rows."""
+    """Rewrite a Resize of a 1-D window's result, along its rows."""
     x = with_width(n.inputs[0], scope)
     _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
     by = scope.constants.get(sizes or scales)

@@ -29,7 +29,7 @@ class Rewrite:
 
 @dataclass
 class Rewriter:
-    """What a rule may ask of the graph, and where it puts new names and constants."""
+    """A view of the graph for rewrite rules, which also takes their new names and constants."""
 
     opset: int
     types: dict[str, TensorType]
@@ -115,15 +115,15 @@ def sweep(
     changed = False
     for old in graph.nodes:
         anchor = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs)) if same else old
-        found = first_match(anchor, rules, scope)
-        if found is None:
+        rule_result = first_match(anchor, rules, scope)
+        if rule_result is None:
             emit(anchor, done, scope)
             continue
-        if found.same:
-            changed |= keep_output(anchor, found.same, same, renamed, done, scope)
+        if rule_result.same:
+            changed |= keep_output(anchor, rule_result.same, same, renamed, done, scope)
             continue
         changed = True
-        for new in found.nodes:
+        for new in rule_result.nodes:
             place(new, done, scope)
     if renamed:
         done = [rename(n, renamed) for n in done]
@@ -136,9 +136,9 @@ def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: Re
     if anchor.op.domain:
         return None
     for rule in rules.get(anchor.op.op_type, ()):
-        found = rule(anchor, scope)
-        if found is not None:
-            return found
+        rule_result = rule(anchor, scope)
+        if rule_result is not None:
+            return rule_result
     return None
 
 
@@ -187,23 +187,23 @@ def rename(node: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
 
 
 def eliminate_dead_code(graph: OnnxGraph) -> OnnxGraph:
-    """Without nodes, constants and types that no output needs; unused optional outputs become ''."""
-    needed = set(graph.outputs)
-    kept: list[OnnxNode] = []
+    """Remove nodes, constants and types that no output needs; unused optional outputs become ''."""
+    live_tensors = set(graph.outputs)
+    live_nodes: list[OnnxNode] = []
     for old in reversed(graph.nodes):
-        if not needed.intersection(old.outputs):
+        if not live_tensors.intersection(old.outputs):
             continue
-        needed.update(n for n in old.inputs if n)
-        kept.append(old)
-    trimmed = [trim_outputs(n, needed) for n in reversed(kept)]
+        live_tensors.update(n for n in old.inputs if n)
+        live_nodes.append(old)
+    trimmed = [trim_outputs(n, live_tensors) for n in reversed(live_nodes)]
     return graph.with_nodes(trimmed)
 
 
-def trim_outputs(old: OnnxNode, needed: set[str]) -> OnnxNode:
+def trim_outputs(old: OnnxNode, live_tensors: set[str]) -> OnnxNode:
     if len(old.outputs) == 1:
         return old
     required = onnx.defs.get_schema(old.op.op_type).min_output if not old.op.domain else len(old.outputs)
-    outputs = [n if n in needed or index < required else "" for index, n in enumerate(old.outputs)]
+    outputs = [n if n in live_tensors or index < required else "" for index, n in enumerate(old.outputs)]
     while not outputs[-1]:
         outputs.pop()
     return replace(old, outputs=tuple(outputs))

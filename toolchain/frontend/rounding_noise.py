@@ -31,8 +31,12 @@ class NoisyModel:
 
 
 def add_rounding_noise(proto: onnx.ModelProto, types: Mapping[str, TensorType], step: Callable[[str], float]) -> tuple[str, int]:
-    """Changes proto: each tensor of `types`, made by a node outside of subgraphs, is multiplied element by element by
-    1 + step(its element type) * noise. Gives the name of the new input and how many numbers it has."""
+    """Add a relative rounding noise to tensors of proto, in place.
+
+    Each tensor of `types` that a node outside of subgraphs makes is multiplied element by element.
+    The factor is 1 + step(its element type) * noise.
+    Return the name of the new input and how many numbers it has.
+    """
     names, new = [*_names(proto.graph)], "noise"
     while any(name.startswith(new) for name in names):
         new += "_"
@@ -46,7 +50,7 @@ def add_rounding_noise(proto: onnx.ModelProto, types: Mapping[str, TensorType], 
             if name in types:
                 node.output[i] = f"{new}_of_{len(nodes)}"
                 start = int(rng.integers(STARTS))
-                nodes += _moved(node.output[i], name, types[name], new, start, opset_of(proto))
+                nodes += _add_noise_nodes(node.output[i], name, types[name], new, start, opset_of(proto))
     copied = onnx.GraphProto(node=nodes)
     del proto.graph.node[:]
     proto.graph.node.extend(copied.node)
@@ -99,7 +103,7 @@ def _factors(noise: str, dtype: str, step: float) -> list[onnx.NodeProto]:
     return chain.ending_in(f"{noise}_{dtype}")
 
 
-def _moved(x: str, y: str, t: TensorType, noise: str, start: int, opset: int) -> list[onnx.NodeProto]:
+def _add_noise_nodes(x: str, y: str, t: TensorType, noise: str, start: int, opset: int) -> list[onnx.NodeProto]:
     chain, factors = _Chain(x), f"{noise}_{t.dtype}"
     starts, ends = [start], [start + t.elements]
     if opset < CUT_BY_INPUTS:

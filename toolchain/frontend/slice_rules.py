@@ -16,8 +16,8 @@ def slice_(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     With a negative step an end before the first element is -dim - 1, as counted by ONNX.
     """
     parameters = [scope.constants.get(name) if name else None for name in (*n.inputs[1:], "", "")[:4]]
-    given = [bool(name) for name in (*n.inputs[1:], "", "")[:4]]
-    if any(g and p is None for g, p in zip(given, parameters)):
+    present_inputs = [bool(name) for name in (*n.inputs[1:], "", "")[:4]]
+    if any(g and p is None for g, p in zip(present_inputs, parameters)):
         return None
     shape = scope.shape(n.inputs[0])
     cuts = slice_cuts(shape, *parameters)
@@ -30,7 +30,7 @@ def slice_(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     return Rewrite((slice_node(n.name, n.inputs[0], cuts, n.outputs[0], n.sources, scope),))
 
 
-def reversed_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def split_reversed_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """A negative step over few elements, in slice_'s form: the other cuts, then a Concat of the elements."""
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
@@ -40,14 +40,14 @@ def reversed_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if axis is None:
         return None
     start, end, step = cuts.pop(axis)
-    wanted = range(start, max(end, -1), step)
-    if not 0 < len(wanted) <= MAX_PARTS:
+    source_indices = range(start, max(end, -1), step)
+    if not 0 < len(source_indices) <= MAX_PARTS:
         return None
     nodes, x = [], n.inputs[0]
     if cuts:
         x = scope.tensor(f"{n.outputs[0]}/cut")
         nodes.append(slice_node(f"{n.name}/cut", n.inputs[0], cuts, x, n.sources, scope))
-    return Rewrite((*nodes, *concat_slices(n, x, [{axis: (i, i + 1, 1)} for i in wanted], axis, n.outputs[0], scope)))
+    return Rewrite((*nodes, *concat_slices(n, x, [{axis: (i, i + 1, 1)} for i in source_indices], axis, n.outputs[0], scope)))
 
 
 def slice_cuts(
@@ -103,11 +103,11 @@ def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if indices is None or indices.size == 0 or x in scope.constants:
         return None
     dim = scope.shape(x)[axis]
-    wanted = rising_runs([int(i) % dim for i in indices.reshape(-1)])
-    if len(wanted) > MAX_PARTS:
+    index_runs = rising_runs([int(i) % dim for i in indices.reshape(-1)])
+    if len(index_runs) > MAX_PARTS:
         return None
     part = scope.tensor(f"{n.outputs[0]}/slice")
-    cuts = [{axis: (run.start, run.stop, run.step)} for run in wanted]
+    cuts = [{axis: (run.start, run.stop, run.step)} for run in index_runs]
     return Rewrite(
         (*concat_slices(n, x, cuts, axis, part, scope), reshape(n, "", part, scope.shape(n.outputs[0]), n.outputs[0], scope))
     )
@@ -133,17 +133,17 @@ def concat_slices(
     if len(cuts) == 1:
         return [slice_node(f"{n.name}/slice", x, cuts[0], output, n.sources, scope)]
     nodes: list[OnnxNode] = []
-    made: dict[tuple[int, int, int], str] = {}
+    part_by_cut: dict[tuple[int, int, int], str] = {}
     for cut in cuts:
-        if cut[axis] not in made:
-            made[cut[axis]] = part = scope.tensor(f"{output}/part")
-            nodes.append(slice_node(f"{n.name}/part{len(made)}", x, cut, part, n.sources, scope))
-    parts = [made[cut[axis]] for cut in cuts]
+        if cut[axis] not in part_by_cut:
+            part_by_cut[cut[axis]] = part = scope.tensor(f"{output}/part")
+            nodes.append(slice_node(f"{n.name}/part{len(part_by_cut)}", x, cut, part, n.sources, scope))
+    parts = [part_by_cut[cut[axis]] for cut in cuts]
     return [*nodes, node(f"{n.name}/join", "Concat", parts, output, n.sources, axis=axis)]
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
-    "Slice": (slice_, reversed_slice),
+    "Slice": (slice_, split_reversed_slice),
     "Split": (split,),
     "Gather": (gather,),
 }

@@ -22,11 +22,21 @@ FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an inp
 
 @dataclass(frozen=True)
 class Source:
-    """path: the ONNX file; inputs: their bound types; types: what its own nodes make; constants: those of them that depend on no
-    input; dims: the values of named dimensions. rewritten: its bytes cannot be run as they are: functions to
-    write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits. fixed: inputs
-    that are constants here: they are fed, since onnxruntime may crash where it folds the branches that they decide. cleared:
-    caches, in which onnxruntime puts zeros where nothing is defined, at places that no token has reached."""
+    """A model file that onnxruntime runs.
+
+    `path`: the ONNX file.
+    `inputs`: types of the bound inputs.
+    `types`: types of the tensors that its own nodes make.
+    `constants`: those tensors that depend on no input.
+    `dims`: values of named dimensions.
+    `rewritten`: the file's bytes cannot be run as they are.
+    Reasons are functions to expand, inputs of size 0, initializers among the inputs, and products that may run in
+    8 bits.
+    `fixed`: inputs that are constants here.
+    They are fed, since onnxruntime may crash where it folds the branches that they decide.
+    `cleared`: caches in which onnxruntime puts zeros at places that no token has reached, where nothing is
+    defined.
+    """
 
     path: Path
     inputs: Mapping[str, TensorType]
@@ -41,10 +51,10 @@ class Source:
     def part(self, names: Sequence[str]) -> FloatSubmodel:
         """The file's model with these tensors for outputs, beside those that it has."""
         inner = [n for n in names if n not in self.outputs]
-        model = self.path if not self.rewritten and not inner else self._tapped(inner)
+        model = self.path if not self.rewritten and not inner else self._make_tapped_model(inner)
         return self._part(model, names)
 
-    def rounded_elsewhere(self, names: Sequence[str], step: Callable[[str], float]) -> NoisyModel:
+    def make_noisy_model(self, names: Sequence[str], step: Callable[[str], float]) -> NoisyModel:
         """The same, every float tensor that nodes make of the inputs moved by a relative `step`, by element type."""
         proto = self._proto()
         computed = {n: t for n, t in self.types.items() if n not in self.constants and t.dtype in ROUNDED and t.elements}
@@ -54,14 +64,14 @@ class Source:
 
     def _part(self, model: bytes | Path, names: Sequence[str]) -> FloatSubmodel:
         return FloatSubmodel(
-            model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims, given=self.fixed
+            model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims, extra_inputs=self.fixed
         )
 
     def _taps(self, names: Sequence[str]) -> bytes:
         taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
         return onnx.ModelProto(graph=onnx.GraphProto(output=taps)).SerializeToString()
 
-    def _tapped(self, names: Sequence[str]) -> bytes:
+    def _make_tapped_model(self, names: Sequence[str]) -> bytes:
         more = self._taps(names)
         if self.rewritten:
             return self._proto().SerializeToString() + more
@@ -86,7 +96,7 @@ class Source:
 
 
 def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
-    """Of products whose activations onnxruntime may round as it likes."""
+    """Return the attributes of products whose activations onnxruntime may round as it likes."""
     nodes = (n for n in graph.node if n.op_type == "MatMulNBits")
     return [a for n in nodes for a in n.attribute if a.name == "accuracy_level" and a.i]
 
@@ -94,10 +104,15 @@ def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
 def source_of(
     path: Path, proto: onnx.ModelProto, inlined: bool, bound: BoundInputs, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
 ) -> Source:
-    """proto: as read, and whether functions were written out in it; static: its graph, tensors by the file's own names; fixed:
-    inputs that are constants."""
+    """Return the source of a model that was read.
+
+    `proto`: the model as read.
+    `inlined`: functions were expanded in it.
+    `static`: its graph, tensors by the file's own names.
+    `fixed`: inputs that are constants.
+    """
     graph = proto.graph
-    made = [n for node in graph.node for n in node.output if n in static.types]
+    node_outputs = [n for node in graph.node for n in node.output if n in static.types]
     initializers = {i.name for i in graph.initializer} - fixed.keys()
     declared = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
     empty = any(d.HasField("dim_value") and d.dim_value <= 0 for dims in declared.values() for d in dims)
@@ -106,8 +121,8 @@ def source_of(
     return Source(
         path,
         dict(bound.types),
-        {n: static.types[n] for n in made},
-        frozenset(n for n in made if n in static.constants),
+        {n: static.types[n] for n in node_outputs},
+        frozenset(n for n in node_outputs if n in static.constants),
         frozenset(o.name for o in graph.output),
         tuple(dims.items()),
         inlined or empty or fed or bool(_coarse_products(graph)),
@@ -116,25 +131,25 @@ def source_of(
     )
 
 
-def shared_tensors(normal: OnnxGraph, own: Mapping[str, TensorType]) -> frozenset[str]:
-    """What the nodes of the normal form make under a name and of a type that the file's own tensors have as well."""
-    found: set[str] = set()
+def get_shared_tensors(normal: OnnxGraph, source_types: Mapping[str, TensorType]) -> frozenset[str]:
+    """Return the tensors that nodes of the canonical form make with the same name and type as the file's own."""
+    shared_names: set[str] = set()
     for node in normal.nodes:
-        made = [n for n in node.outputs if n]
-        if all(own.get(n) == normal.types[n] for n in made):  # or some would have to be read and made at once
-            found.update(made)
-    return frozenset(found)
+        node_outputs = [n for n in node.outputs if n]
+        if all(source_types.get(n) == normal.types[n] for n in node_outputs):  # or some would have to be read and made at once
+            shared_names.update(node_outputs)
+    return frozenset(shared_names)
 
 
 def read_before(normal: OnnxGraph, names: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
     """The inputs and shared tensors that the normal form makes these of."""
-    wanted, read = set(names), dict[str, None]()
+    pending_tensors, read = set(names), dict[str, None]()
     for node in reversed(normal.nodes):
-        if not wanted.intersection(node.outputs):
+        if not pending_tensors.intersection(node.outputs):
             continue
         for name in node.inputs:
             if name in shared or name in normal.inputs:
                 read[name] = None
             elif name:
-                wanted.add(name)
+                pending_tensors.add(name)
     return tuple(read)

@@ -1,4 +1,4 @@
-"""What the file calls a tensor that the normal form has under another shape."""
+"""Map tensors that the canonical form has under another shape to their names in the file."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from toolchain.ir.graph import OnnxGraph
 MOVES = ("Reshape", "Transpose")  # of a whole tensor
 
 
-def map_source_names(graph: OnnxGraph, moved: Iterable[tuple[str, str]], own: Collection[str]) -> dict[str, str]:
-    """graph: the normal form; moved: (input, output) of every Reshape and Transpose on the way to it; own: the file's tensors.
-    By tensor of the graph that is none of them, the nearest of which it has all elements, where there is one."""
+def map_source_names(graph: OnnxGraph, moved: Iterable[tuple[str, str]], file_tensors: Collection[str]) -> dict[str, str]:
+    """Return, by graph tensor that is not in the file, the nearest file tensor that has all its elements.
+
+    Tensors without such a file tensor are left out.
+    `graph`: the canonical form.
+    `moved`: (input, output) of every Reshape and Transpose on the way to it.
+    `file_tensors`: the file's tensors.
+    """
     near: dict[str, list[str]] = {}
     for before, after in moved:
         near.setdefault(before, []).append(after)
         near.setdefault(after, []).append(before)
-    made = (n for node in graph.nodes for n in node.outputs if n and n not in own)
-    return {name: found for name in made if (found := _nearest(name, near, own)) is not None}
+    new_names = (n for node in graph.nodes for n in node.outputs if n and n not in file_tensors)
+    return {name: nearest for name in new_names if (nearest := _nearest(name, near, file_tensors)) is not None}
 
 
-def _nearest(name: str, near: dict[str, list[str]], own: Collection[str]) -> str | None:
+def _nearest(name: str, near: dict[str, list[str]], file_tensors: Collection[str]) -> str | None:
     waiting = [name]
-    seen = {name}
+    visited = {name}
     for at in waiting:  # grows on the way
-        if at in own:
+        if at in file_tensors:
             return at
-        waiting += [n for n in near.get(at, ()) if n not in seen]
-        seen.update(waiting)
+        waiting += [n for n in near.get(at, ()) if n not in visited]
+        visited.update(waiting)
     return None

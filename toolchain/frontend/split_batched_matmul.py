@@ -14,40 +14,50 @@ from toolchain.ir.graph import MAX_PARTS, Node, OnnxNode, OnnxOp, fresh_name
 
 
 def split_batched_matmul(node: OnnxNode, walk: DequantizeState) -> tuple[OnnxNode, ...]:
-    """The nodes in its place, a Concat last; none where it stays as it is. A constant of several matrices is an activation to the
-    chip, of one scale: those that have one each are taken apart, and those that have one for each column, which a matrix on the
-    right may have by itself."""
-    index = next((i for i in (1, 0) if operand(node, i) in walk.held), None)
-    held = None if index is None else walk.held[node.inputs[index]]
-    if index is None or not isinstance(held, QuantizedConstant):
+    """Return the nodes that replace a batched MatMul with a quantized constant, a Concat last, or () where it stays.
+
+    To the chip a constant of several matrices is an activation of one scale.
+    The node is therefore split where each matrix has its own scale.
+    It is also split where the scale varies by column, which only a single matrix on the right may have.
+    """
+    index = next((i for i in (1, 0) if operand(node, i) in walk.quantized_constants), None)
+    quantized_constant = None if index is None else walk.quantized_constants[node.inputs[index]]
+    if index is None or not isinstance(quantized_constant, QuantizedConstant):
         return ()
-    cut, rank = _cut(held, on_the_right=index == 1), len(walk.types[node.inputs[1 - index]].shape)
-    if cut is None or rank < 2 or held.codes.shape[cut] > MAX_PARTS:
+    cut, rank = _cut(quantized_constant, on_the_right=index == 1), len(walk.types[node.inputs[1 - index]].shape)
+    if cut is None or rank < 2 or quantized_constant.codes.shape[cut] > MAX_PARTS:
         return ()
-    return tuple(_parts(node, index, held, cut, walk))
+    return tuple(_parts(node, index, quantized_constant, cut, walk))
 
 
-def _cut(held: QuantizedConstant, *, on_the_right: bool) -> int | None:
+def _cut(quantized_constant: QuantizedConstant, *, on_the_right: bool) -> int | None:
     """The dimension along which the constant is cut."""
-    several = [axis for axis, size in enumerate(held.codes.shape[:-2]) if size > 1]
-    if held.scale.size == 1 or not several:
+    several = [axis for axis, size in enumerate(quantized_constant.codes.shape[:-2]) if size > 1]
+    if quantized_constant.scale.size == 1 or not several:
         return None
-    if held.axis in several:
-        return held.axis
-    by_column = on_the_right and held.axis == held.codes.ndim - 1
+    if quantized_constant.axis in several:
+        return quantized_constant.axis
+    by_column = on_the_right and quantized_constant.axis == quantized_constant.codes.ndim - 1
     return several[0] if by_column and len(several) == 1 else None
 
 
-def _parts(node: OnnxNode, index: int, held: QuantizedConstant, cut: int, walk: DequantizeState) -> Iterator[OnnxNode]:
-    """index: of the constant among the operands."""
+def _parts(
+    node: OnnxNode, index: int, quantized_constant: QuantizedConstant, cut: int, walk: DequantizeState
+) -> Iterator[OnnxNode]:
+    """Yield the nodes of the split product.
+
+    `index`: index of the constant among the operands.
+    """
     constant, other, y = node.inputs[index], node.inputs[1 - index], node.outputs[0]
-    shape, back = walk.types[other].shape, held.codes.ndim - cut  # counted from the end
+    shape, back = walk.types[other].shape, quantized_constant.codes.ndim - cut  # counted from the end
     each = back <= len(shape) and shape[-back] > 1  # else all read the same
     names, outputs = {n.name for n in walk.graph.nodes}, list[str]()
-    for i in range(held.codes.shape[cut]):
+    for i in range(quantized_constant.codes.shape[cut]):
         mine = walk.constant(f"{constant}/{i}", np.take(walk.constants[constant], [i], cut))
-        scale = held.scale[i : i + 1] if held.axis == cut else held.scale
-        walk.held[mine] = replace(held, codes=np.take(held.codes, [i], cut), scale=scale)
+        scale = quantized_constant.scale[i : i + 1] if quantized_constant.axis == cut else quantized_constant.scale
+        walk.quantized_constants[mine] = replace(
+            quantized_constant, codes=np.take(quantized_constant.codes, [i], cut), scale=scale
+        )
         read = other
         if each:
             read = walk.fresh(f"{other}/{i}")
@@ -56,5 +66,5 @@ def _parts(node: OnnxNode, index: int, held: QuantizedConstant, cut: int, walk: 
         outputs.append(walk.fresh(f"{y}/{i}"))
         name = fresh_name(f"{node.name}/{i}", names)
         yield replace(node, name=name, inputs=(read, mine) if index else (mine, read), outputs=(outputs[-1],))
-    axis = max(held.codes.ndim, len(shape)) - back
+    axis = max(quantized_constant.codes.ndim, len(shape)) - back
     yield Node(f"{node.name}/parts", OnnxOp("Concat", {"axis": axis}), tuple(outputs), (y,), node.sources)

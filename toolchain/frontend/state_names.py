@@ -1,7 +1,9 @@
-"""How models call the input and the output that are one state: the one table of such names.
+"""List how models name the input and the output that are one state, in a single table.
 
-Each row is a pattern of an input's name, and the names of outputs that may go with it, `{0}` and `{1}` being its groups. Inputs
-of many models end in _in and outputs in _out without being a state, so that only words for what is kept are taken.
+Each row is a pattern of an input's name and the names of outputs that may go with it; `{0}` and `{1}` are its
+groups.
+Inputs of many models end in _in and outputs in _out without being a state.
+The patterns therefore use only words for something that is remembered.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _TABLE = (
 
 
 def names_of_present(past: str) -> Iterator[str]:
-    """What an output may be called that is the state `past` of the next run, the likeliest first."""
+    """Yield names of an output that may be the state `past` of the next run, the likeliest first."""
     for pattern, presents in _TABLE:
         match = re.fullmatch(pattern, past, re.ASCII)
         if match is not None:
@@ -34,9 +36,9 @@ def names_of_present(past: str) -> Iterator[str]:
 
 def pair_by_name(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(input, output) of each input whose name the table knows, with an output of such a name."""
-    left = dict.fromkeys(outputs)
+    remaining_outputs = dict.fromkeys(outputs)
     for past in inputs:
-        present = next((name for name in names_of_present(past) if name in left), None)
+        present = next((name for name in names_of_present(past) if name in remaining_outputs), None)
         if present is not None:
-            del left[present]
+            del remaining_outputs[present]
             yield past, present

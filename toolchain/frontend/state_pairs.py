@@ -1,4 +1,4 @@
-"""Which inputs and outputs of a model are one state that goes from run to run: as asked for, or found."""
+"""Find which inputs and outputs of a model are one state that goes from run to run, as asked for or detected."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ NONE = "none"  # as --state says that no input is a state
 _HELP = "  help: --state PAST=PRESENT names an input and the output that is its next value; --state none carries nothing"
 
 
-def pair_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
-    """The model with its states, each input calibrated as one with its output. asked: PAST=PRESENT each, or `none` alone; None:
-    those that the graph or their names show. Raises CompileError with every fault."""
-    if asked is None:
-        found = _found(model)
-        return replace(_carried(model, found), states_likely=tuple(_likely(model, found)))
-    if list(asked) == [NONE]:
+def pair_states(model: NormalModel, pair_texts: Sequence[str] | None) -> NormalModel:
+    """Return the model with its states, each input calibrated as one with its output.
+
+    Raise CompileError with every fault.
+    `pair_texts`: PAST=PRESENT each, or `none` alone; None takes the states that the graph or its names show.
+    """
+    if pair_texts is None:
+        result = _find_pairs(model)
+        return replace(_add_states(model, result), states_likely=tuple(_likely(model, result)))
+    if list(pair_texts) == [NONE]:
         return model
     faults, pairs = list[str](), list[StatePair]()
-    for text in asked:
-        found = _parsed(text, model)
-        if isinstance(found, StatePair):
-            faults += _faults(found, text, model, pairs)
-            pairs.append(found)
+    for text in pair_texts:
+        result = _parse_pair(text, model)
+        if isinstance(result, StatePair):
+            faults += _faults(result, text, model, pairs)
+            pairs.append(result)
         else:
-            faults.append(found)
+            faults.append(result)
     faults += _nothing_left(model, pairs)
     if faults:
         raise CompileError("\n".join([*dict.fromkeys(faults), _HELP]))
-    return replace(_carried(model, pairs), states_asked=tuple(pairs))
+    return replace(_add_states(model, pairs), states_asked=tuple(pairs))
 
 
-def _carried(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
+def _add_states(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
     """An input that is handed on as it is is moved to or from a state."""
     pasts, presents = {p.past for p in pairs}, {p.present for p in pairs}
     nodes, shapes = list[OnnxNode](), dict[str, np.ndarray]()
@@ -57,41 +60,49 @@ def _carried(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
     return replace(model, graph=graph, states=tuple(pairs), first=model.first | cut)
 
 
-def _found(model: NormalModel) -> list[StatePair]:
+def _find_pairs(model: NormalModel) -> list[StatePair]:
     """Caches that rows are written to, and what names say of others, in the order of the inputs."""
     written = [pair for pair in _written(model) if _misfit(pair, model) is None]
-    taken = {name for pair in written for name in pair}
-    inputs, outputs = ([n for n in names if n not in taken] for names in (model.graph.inputs, model.graph.outputs))
+    paired_names = {name for pair in written for name in pair}
+    inputs, outputs = ([n for n in names if n not in paired_names] for names in (model.graph.inputs, model.graph.outputs))
     named = [pair for pair in (StatePair(*p) for p in pair_by_name(inputs, outputs)) if _misfit(pair, model) is None]
-    found = sorted([*written, *named], key=lambda pair: model.graph.inputs.index(pair.past))
-    return [] if any(_nothing_left(model, found)) else found
+    all_pairs = sorted([*written, *named], key=lambda pair: model.graph.inputs.index(pair.past))
+    return [] if any(_nothing_left(model, all_pairs)) else all_pairs
 
 
-def _likely(model: NormalModel, found: Sequence[StatePair]) -> list[StatePair]:
-    """Pairs that no name tells of: an input behind the first, which models have for their data, and an output of one shape that
-    no other input or output has, the one computed of the other, where a run has others to give."""
-    left = [[n for n in names if all(n not in p for p in found)] for names in (model.graph.inputs, model.graph.outputs)]
-    fitting = [StatePair(i, o) for i in left[0] for o in left[1] if _misfit(StatePair(i, o), model) is None]
+def _likely(model: NormalModel, certain_pairs: Sequence[StatePair]) -> list[StatePair]:
+    """Return the likely state pairs that no name shows.
+
+    Such an input is not the first, which models have for their data.
+    The pair's shape matches no other input or output, and the output is computed from the input.
+    The answer is empty where a run would have no other input or output left.
+    """
+    unpaired_names = [
+        [n for n in names if all(n not in p for p in certain_pairs)] for names in (model.graph.inputs, model.graph.outputs)
+    ]
+    fitting = [StatePair(i, o) for i in unpaired_names[0] for o in unpaired_names[1] if _misfit(StatePair(i, o), model) is None]
     pasts, presents = Counter(p.past for p in fitting), Counter(p.present for p in fitting)
     single = [p for p in fitting if pasts[p.past] == presents[p.present] == 1 and p.past in model.graph.inputs[1:]]
-    likely = [p for p in single if p.past in _computed_of(p.present, model)]
-    return [] if any(_nothing_left(model, [*found, *likely])) else likely
+    likely = [p for p in single if p.past in _get_ancestors(p.present, model)]
+    return [] if any(_nothing_left(model, [*certain_pairs, *likely])) else likely
 
 
-def _computed_of(name: str, model: NormalModel) -> set[str]:
+def _get_ancestors(name: str, model: NormalModel) -> set[str]:
     """The tensors that it is made of, itself among them."""
-    producers, found, waiting = model.graph.producers(), set[str](), [name]
+    producers, ancestors, waiting = model.graph.producers(), set[str](), [name]
     while waiting:
-        made = waiting.pop()
-        if made not in found:
-            found.add(made)
-            waiting += producers[made].inputs if made in producers else ()
-    return found
+        tensor = waiting.pop()
+        if tensor not in ancestors:
+            ancestors.add(tensor)
+            waiting += producers[tensor].inputs if tensor in producers else ()
+    return ancestors
 
 
 def _written(model: NormalModel) -> Iterator[StatePair]:
-    """Of each TensorScatter, and so of each GroupQueryAttention, whose cache is an input and whose result is an output. An input
-    that several write to says nothing."""
+    """Yield the cache pair of each TensorScatter whose cache is an input and whose result is an output.
+
+    Each GroupQueryAttention has such pairs too. An input that several nodes write to is left out.
+    """
     scatters = [n for n in model.graph.nodes if n.op.op_type == "TensorScatter" and n.inputs[0] in model.graph.inputs]
     caches = [n.inputs[0] for n in scatters]
     for node in scatters:
@@ -99,27 +110,29 @@ def _written(model: NormalModel) -> Iterator[StatePair]:
             yield StatePair(node.inputs[0], node.outputs[0])
 
 
-def _parsed(text: str, model: NormalModel) -> StatePair | str:
+def _parse_pair(text: str, model: NormalModel) -> StatePair | str:
     """Names may hold '='. Else what is wrong."""
     if text == NONE:
         return f"state {NONE}: stands alone; leave it out, or the others"
     splits = [StatePair(text[:i], text[i + 1 :]) for i, c in enumerate(text) if c == "="]
-    known = [p for p in splits if p.past in model.graph.inputs and p.present in model.graph.outputs]
-    if known:
-        return known[0]
+    valid_pairs = [p for p in splits if p.past in model.graph.inputs and p.present in model.graph.outputs]
+    if valid_pairs:
+        return valid_pairs[0]
     if not any(p.past and p.present for p in splits):
         return f"state {text}: must be PAST=PRESENT, for example state=stateN"
-    turned = next((p for p in splits if p.past in model.graph.outputs and p.present in model.graph.inputs), None)
-    if turned is not None:
-        return f"state {text}: {turned.past!r} is an output; the input comes first: {turned.present}={turned.past}"
+    swapped_pair = next((p for p in splits if p.past in model.graph.outputs and p.present in model.graph.inputs), None)
+    if swapped_pair is not None:
+        return (
+            f"state {text}: {swapped_pair.past!r} is an output; the input comes first: {swapped_pair.present}={swapped_pair.past}"
+        )
     past, present = next((p for p in splits if p.past in model.graph.inputs), splits[0])
     faults = []
     if past not in model.graph.inputs:
-        there = ", ".join(model.graph.inputs)
-        faults.append(f"there is no input {past!r}; inputs are {there}")
+        available_names = ", ".join(model.graph.inputs)
+        faults.append(f"there is no input {past!r}; inputs are {available_names}")
     if present not in model.graph.outputs:
-        there = ", ".join(model.graph.outputs)
-        faults.append(f"there is no output {present!r}; outputs are {there}")
+        available_names = ", ".join(model.graph.outputs)
+        faults.append(f"there is no output {present!r}; outputs are {available_names}")
     return f"state {text}: {'; '.join(faults)}"
 
 
@@ -147,9 +160,9 @@ def _misfit(pair: StatePair, model: NormalModel) -> str | None:
 
 
 def _nothing_left(model: NormalModel, pairs: Sequence[StatePair]) -> Iterator[str]:
-    for what, names, taken in (
+    for what, names, paired_names in (
         ("input", model.graph.inputs, {p.past for p in pairs}),
         ("output", model.graph.outputs, {p.present for p in pairs}),
     ):
-        if pairs and taken.issuperset(names):
+        if pairs and paired_names.issuperset(names):
             yield f"state: no {what} is left that is none; a run would have nothing to {'take' if what == 'input' else 'give'}"

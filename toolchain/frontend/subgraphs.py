@@ -26,12 +26,12 @@ def free_names(graph: onnx.GraphProto) -> set[str]:
     return used - inside
 
 
-def defined_in(graph: onnx.GraphProto) -> set[str]:
-    """What its nodes make and its constants, those of graphs within too; not its inputs."""
-    found = {i.name for i in graph.initializer} | {n for node in graph.node for n in node.output if n}
+def get_defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that the graph's nodes make and its constants, including inner graphs, without its inputs."""
+    defined_names = {i.name for i in graph.initializer} | {n for node in graph.node for n in node.output if n}
     for inner in (g for node in graph.node for g in graphs_of(node)):
-        found |= defined_in(inner) | {i.name for i in inner.input}
-    return found
+        defined_names |= get_defined_names(inner) | {i.name for i in inner.input}
+    return defined_names
 
 
 def instantiate_subgraph(graph: onnx.GraphProto, names: Mapping[str, str], called: str = "") -> onnx.GraphProto:
@@ -56,18 +56,20 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def split_invariant(graph: onnx.GraphProto) -> tuple[onnx.GraphProto, onnx.GraphProto]:
-    """What does not depend on the graph's inputs, its constants with it, and the rest with the outputs."""
+    """Return the part that does not depend on the graph's inputs, with its constants, and the rest with the outputs."""
     once, each = onnx.GraphProto(name=graph.name, initializer=graph.initializer), onnx.GraphProto(name=graph.name)
-    left = list(graph.node)
-    changing = {i.name for i in graph.input} | {name for n in left if n.op_type in RANDOM for name in n.output}
+    remaining_nodes = list(graph.node)
+    changing = {i.name for i in graph.input} | {name for n in remaining_nodes if n.op_type in RANDOM for name in n.output}
     while True:
-        found = [
-            n for n in left if not changing.isdisjoint((*n.input, *list_captured_names(n))) and not changing.issuperset(n.output)
+        changing_nodes = [
+            n
+            for n in remaining_nodes
+            if not changing.isdisjoint((*n.input, *list_captured_names(n))) and not changing.issuperset(n.output)
         ]
-        if not found:
+        if not changing_nodes:
             break
-        changing.update(name for n in found for name in n.output)
-    for node in left:
+        changing.update(name for n in changing_nodes for name in n.output)
+    for node in remaining_nodes:
         (each if not changing.isdisjoint(node.output) else once).node.append(node)
     each.output.extend(graph.output)
     once.output.extend(onnx.ValueInfoProto(name=n) for n in sorted({n for node in once.node for n in node.output if n}))

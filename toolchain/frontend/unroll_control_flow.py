@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.subgraphs import defined_in, instantiate_subgraph, split_invariant
+from toolchain.frontend.subgraphs import get_defined_names, instantiate_subgraph, split_invariant
 from toolchain.input_limits import ITERATIONS
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType, fresh_name
 
@@ -20,9 +20,12 @@ WHOLE_SCAN = 9  # the opset from which a Scan has no batch and no lengths
 
 @dataclass(frozen=True)
 class UnrollContext:
-    """What is known so far, and what goes on: `within` goes through a graph that a node holds, whose nodes stand for
-    these of the model, or each for itself; `add` takes a node; `repeated` is told of each tensor
-    of a loop's steps what it is at all of them."""
+    """The context of unrolling: what is known so far, and the callbacks that continue.
+
+    `within`: visits a graph that a node holds; its nodes stand for the given model nodes, or each for itself.
+    `add`: takes a node.
+    `repeated`: by tensor of a loop's step, its name over all steps.
+    """
 
     opset: int
     types: Mapping[str, TensorType]
@@ -35,20 +38,22 @@ class UnrollContext:
 
 def branch(node: OnnxNode, flow: UnrollContext) -> None:
     condition, branches = node.inputs[0], ("then_branch", "else_branch")
-    known = flow.constants.get(condition)
-    if known is not None:
-        return _give(node, _branch(node, branches[0 if known.reshape(-1)[0] else 1], flow), node.outputs, flow)
+    condition_value = flow.constants.get(condition)
+    if condition_value is not None:
+        return _give(node, _branch(node, branches[0 if condition_value.reshape(-1)[0] else 1], flow), node.outputs, flow)
     if condition in flow.lost:
         return flow.lost.update(n for n in node.outputs if n)
-    made = [_branch(node, name, flow) for name in branches]
-    return _choose(node, condition, made[0], made[1], node.outputs, flow)
+    branch_outputs = [_branch(node, name, flow) for name in branches]
+    return _choose(node, condition, branch_outputs[0], branch_outputs[1], node.outputs, flow)
 
 
 def _branch(node: OnnxNode, name: str, flow: UnrollContext) -> list[str]:
     """The tensors that a branch gives, made."""
     graph: Any = node.op.attributes[name]
-    taken = defined_in(graph) & (flow.types.keys() | flow.lost)
-    inner = instantiate_subgraph(graph, {tensor: fresh_name(f"{node.name}/{tensor}", flow.types) for tensor in sorted(taken)})
+    clashing_names = get_defined_names(graph) & (flow.types.keys() | flow.lost)
+    inner = instantiate_subgraph(
+        graph, {tensor: fresh_name(f"{node.name}/{tensor}", flow.types) for tensor in sorted(clashing_names)}
+    )
     flow.within(node, inner, ())
     return [o.name for o in inner.output]
 
@@ -56,7 +61,10 @@ def _branch(node: OnnxNode, name: str, flow: UnrollContext) -> list[str]:
 def _choose(
     node: OnnxNode, condition: str, where: Sequence[str], elsewhere: Sequence[str], outputs: Sequence[str], flow: UnrollContext
 ) -> None:
-    """Each output is one of two tensors, whose types are equal."""
+    """Add a Where for each output, which chooses one of two tensors of equal type.
+
+    Raise CompileError where the types differ.
+    """
     truth = _single(node, condition, flow)
     for first, second, output in zip(where, elsewhere, outputs):
         if not output:
@@ -66,8 +74,8 @@ def _choose(
             continue
         types = [flow.types[n] for n in (first, second)]
         if types[0] != types[1]:
-            found = " or ".join(f"{t.dtype}{list(t.shape)}" for t in types)
-            raise _unknown(node, f'whether "{output}" is {found}', condition)
+            types_text = " or ".join(f"{t.dtype}{list(t.shape)}" for t in types)
+            raise _unknown(node, f'whether "{output}" is {types_text}', condition)
         flow.add(Node(f"{node.name}/{output}", OnnxOp("Where"), (truth, first, second), (output,), node.sources))
 
 
@@ -82,9 +90,12 @@ def _single(node: OnnxNode, condition: str, flow: UnrollContext) -> str:
 
 
 def loop(node: OnnxNode, flow: UnrollContext) -> None:
-    """Its count is known, or its condition from iteration to iteration; where that is not, states alone go out of it, which
-    no longer change from where it ends."""
-    count = _known(node, 0, "how often it runs", flow)
+    """Unroll a Loop whose count is known, or whose condition is known at each iteration.
+
+    Where the end is known only at run time, the Loop may return states alone. They no longer change after the
+    end.
+    """
+    count = _require_constant(node, 0, "how often it runs", flow)
     first = node.inputs[1] if len(node.inputs) > 1 else ""
     states, body = list(node.inputs[2:]), _Body(node, flow)
     collected: list[list[str]] = [[] for _ in body.outputs[1 + len(states) :]]
@@ -97,29 +108,29 @@ def loop(node: OnnxNode, flow: UnrollContext) -> None:
         if endless or done >= ITERATIONS:
             raise refuse_node(node, f"runs more than {ITERATIONS:,} times; so often at most it is written out")
         number = body.constant(f"{done}/iteration", np.asarray(done, np.int64))
-        condition, *made = body.step(done, (number, body.constant(f"{done}/condition", np.asarray(True)), *states))
-        if flow.lost.intersection((condition, *made)):
+        condition, *step_outputs = body.step(done, (number, body.constant(f"{done}/condition", np.asarray(True)), *states))
+        if flow.lost.intersection((condition, *step_outputs)):
             flow.lost.update(n for n in node.outputs if n)
             return
-        left = made[: len(states)]
+        next_states = step_outputs[: len(states)]
         if active:
-            kept = [f"{node.name}/{done}/{i} kept" for i in range(len(states))]
-            _choose(node, active, left, states, kept, flow)
-            left = kept
-        states, on = left, _truth(condition, flow)
+            chosen_states = [f"{node.name}/{done}/{i} kept" for i in range(len(states))]
+            _choose(node, active, next_states, states, chosen_states, flow)
+            next_states = chosen_states
+        states, on = next_states, _truth(condition, flow)
         if on is None:
             going = _open(node, "whether it goes on", condition, limit, collected, flow)
             on, active = True, _both(node, f"{done}/goes on", active, going, flow)
-        for parts, part in zip(collected, made[len(left) :]):
+        for parts, part in zip(collected, step_outputs[len(next_states) :]):
             parts.append(part)
         done += 1
     _finish(node, states, collected, [0] * len(collected), flow)
 
 
 def _truth(condition: str, flow: UnrollContext) -> bool | None:
-    """None: known only when it runs."""
-    known = flow.constants.get(condition)
-    return None if known is None else bool(known.reshape(-1)[0])
+    """Return the truth of a condition, or None where it is known only at run time."""
+    condition_value = flow.constants.get(condition)
+    return None if condition_value is None else bool(condition_value.reshape(-1)[0])
 
 
 def _open(
@@ -132,7 +143,7 @@ def _open(
 
 
 def _both(node: OnnxNode, what: str, first: str, second: str, flow: UnrollContext) -> str:
-    """Of two conditions, the first none so far."""
+    """Return the conjunction of two conditions; the first may be "" for none so far."""
     if not first:
         return second
     name = f"{node.name}/{what}"
@@ -152,24 +163,24 @@ def scan(node: OnnxNode, flow: UnrollContext) -> None:
     (length,), body = lengths, _Body(node, flow)
     if length > ITERATIONS:
         raise refuse_node(node, f"has {length:,} steps; {ITERATIONS:,} at most are written out")
-    kept = len(body.outputs) - len(states)
-    collected: list[list[str]] = [[] for _ in range(kept)]
+    scan_count = len(body.outputs) - len(states)
+    collected: list[list[str]] = [[] for _ in range(scan_count)]
     for t in range(length):
         parts = [
             body.part(f"{t}/input {i}", x, axis, length - 1 - t if backwards else t)
             for i, (x, axis, backwards) in enumerate(zip(read, axes, a.get("scan_input_directions") or (0,) * count))
         ]
-        made = body.step(t, (*states, *parts))
-        if flow.lost.intersection(made):
+        step_outputs = body.step(t, (*states, *parts))
+        if flow.lost.intersection(step_outputs):
             flow.lost.update(n for n in node.outputs if n)
             return
-        states = made[: len(states)]
-        for of, part in zip(collected, made[len(states) :]):
+        states = step_outputs[: len(states)]
+        for of, part in zip(collected, step_outputs[len(states) :]):
             of.append(part)
-    for of, backwards in zip(collected, a.get("scan_output_directions") or (0,) * kept):
+    for of, backwards in zip(collected, a.get("scan_output_directions") or (0,) * scan_count):
         if backwards:
             of.reverse()
-    _finish(node, states, collected, list(a.get("scan_output_axes") or (0,) * kept), flow)
+    _finish(node, states, collected, list(a.get("scan_output_axes") or (0,) * scan_count), flow)
 
 
 class _Body:
@@ -181,11 +192,11 @@ class _Body:
         self.outputs = [o.name for o in graph.output]
         self._inputs = [i.name for i in graph.input]
         once, self._each = split_invariant(graph)
-        self._shared = {name: f"{node.name}/{name}" for name in defined_in(once)}
+        self._shared = {name: f"{node.name}/{name}" for name in get_defined_names(once)}
         flow.within(node, instantiate_subgraph(once, self._shared, node.name), node.sources)
 
     def never_ends_itself(self) -> bool:
-        """Whether the condition that a Loop's body gives is the one that it is given, or true each time."""
+        """Return whether the condition from a Loop's body is the one it received, or is true in each iteration."""
         sources = {n.output[0]: n.input[0] for n in self._each.node if n.op_type == "Identity" and n.input and n.output}
         name = next(iter(self.outputs), "")
         while name in sources:
@@ -193,12 +204,12 @@ class _Body:
         return name in self._inputs[1:2] or bool(_truth(str(self._shared.get(name, name)), self._flow))
 
     def step(self, t: int, inputs: Sequence[str]) -> list[str]:
-        """Once more, of these tensors; what it makes."""
+        """Instantiate the body for iteration t on these tensors and return its outputs."""
         if len(inputs) != len(self._inputs):
             raise refuse_node(self._node, f"its body has {len(self._inputs)} inputs, {len(inputs)} are given")
-        own = {name: f"{self._node.name}/{t}/{name}" for name in defined_in(self._each)}
-        self._flow.repeated.update((step, f"{self._node.name}/{name}") for name, step in own.items())
-        names = {**self._shared, **own, **dict(zip(self._inputs, inputs))}
+        step_name_by_tensor = {name: f"{self._node.name}/{t}/{name}" for name in get_defined_names(self._each)}
+        self._flow.repeated.update((step, f"{self._node.name}/{name}") for name, step in step_name_by_tensor.items())
+        names = {**self._shared, **step_name_by_tensor, **dict(zip(self._inputs, inputs))}
         self._flow.within(self._node, instantiate_subgraph(self._each, names, f"{self._node.name}/{t}"), self._node.sources)
         return [str(names.get(name, name)) for name in self.outputs]
 
@@ -213,7 +224,7 @@ class _Body:
         return name
 
 
-def _known(node: OnnxNode, index: int, what: str, flow: UnrollContext) -> Any:
+def _require_constant(node: OnnxNode, index: int, what: str, flow: UnrollContext) -> Any:
     """A number that an input holds; None where it is absent."""
     name = node.inputs[index] if index < len(node.inputs) else ""
     if not name:
@@ -258,8 +269,8 @@ def _constant(node: OnnxNode, what: str, value: np.ndarray, flow: UnrollContext)
     return name
 
 
-def _give(node: OnnxNode, made: Sequence[str], outputs: Sequence[str], flow: UnrollContext) -> None:
-    for inner, outer in zip(made, outputs):
+def _give(node: OnnxNode, inner_names: Sequence[str], outputs: Sequence[str], flow: UnrollContext) -> None:
+    for inner, outer in zip(inner_names, outputs):
         if not outer:
             continue
         if inner in flow.lost:

@@ -143,7 +143,10 @@ def resize(old: Old) -> Upgraded:
 
 
 def softmax(old: Old) -> Upgraded:
-    """Until opset 12 the axes from `axis` on were one: flattened to 2-D, normalised, and given their shape back."""
+    """Rewrite a Softmax of opset 12 or below, where the axes from `axis` on count as one.
+
+    It is flattened to 2-D, normalised and reshaped back.
+    """
     if old.opset >= 13:
         return Upgraded([old.node])
     node, shape = old.node, old.shape(0)
@@ -215,16 +218,16 @@ def sequences_first(old: Old) -> Upgraded:
     for index in (0, 5, 6):  # the input, and first states
         if index < len(inputs) and inputs[index]:
             x, inputs[index] = inputs[index], f"{node.name}/input_{index}"
-            nodes.append(_turned(node, f"input_{index}", x, inputs[index], (1, 0, 2)))
+            nodes.append(_make_transpose(node, f"input_{index}", x, inputs[index], (1, 0, 2)))
     op = OnnxOp(node.op.op_type, without(node, "layout"))
     nodes.append(replace(node, op=op, inputs=tuple(inputs), outputs=tuple(outputs)))
     for index, (x, y) in enumerate(zip(outputs, node.outputs)):
         if y:  # of all steps [length, directions, batch, units], last states without their first dimension
-            nodes.append(_turned(node, f"output_{index}", x, y, (1, 0, 2) if index else (2, 0, 1, 3)))
+            nodes.append(_make_transpose(node, f"output_{index}", x, y, (1, 0, 2) if index else (2, 0, 1, 3)))
     return Upgraded(nodes)
 
 
-def _turned(node: OnnxNode, what: str, x: str, y: str, perm: tuple[int, ...]) -> OnnxNode:
+def _make_transpose(node: OnnxNode, what: str, x: str, y: str, perm: tuple[int, ...]) -> OnnxNode:
     return Node(f"{node.name}/turned_{what}", OnnxOp("Transpose", {"perm": perm}), (x,), (y,), node.sources)
 
 

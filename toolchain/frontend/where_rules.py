@@ -9,19 +9,19 @@ from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, node, operand
 from toolchain.ir.graph import OnnxNode, OnnxOp
 
 
-def _made_by(name: str, kind: str, scope: Rewriter) -> OnnxNode | None:
-    made = scope.producers.get(name)
-    return made if made is not None and made.op.op_type == kind and not made.op.domain else None
+def _find_producer(name: str, kind: str, scope: Rewriter) -> OnnxNode | None:
+    producer = scope.producers.get(name)
+    return producer if producer is not None and producer.op.op_type == kind and not producer.op.domain else None
 
 
 def not_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    before = _made_by(n.inputs[0], "Not", scope)
+    before = _find_producer(n.inputs[0], "Not", scope)
     return None if before is None else Rewrite(same=before.inputs[0])
 
 
 def where_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """Where(Not(c), x, y) = Where(c, y, x)."""
-    before = _made_by(n.inputs[0], "Not", scope)
+    before = _find_producer(n.inputs[0], "Not", scope)
     if before is None:
         return None
     _, x, y = n.inputs
@@ -29,17 +29,21 @@ def where_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def fold_constant_where(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Where of a constant that is true, or false, throughout: one of the two."""
+    """Replace a Where whose constant condition is true throughout, or false throughout, by the chosen operand."""
     chosen = scope.constants.get(n.inputs[0])
     if chosen is None or not chosen.size or (chosen != chosen.reshape(-1)[0]).any():
         return None
-    kept = n.inputs[1 if chosen.reshape(-1)[0] else 2]
-    return Rewrite(same=kept) if scope.shape(kept) == scope.shape(n.outputs[0]) and kept not in scope.constants else None
+    chosen_input = n.inputs[1 if chosen.reshape(-1)[0] else 2]
+    return (
+        Rewrite(same=chosen_input)
+        if scope.shape(chosen_input) == scope.shape(n.outputs[0]) and chosen_input not in scope.constants
+        else None
+    )
 
 
 def cast_of_truth(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """A bool as a number of one type, then of another: of that at once. Every type holds 0 and 1."""
-    before = _made_by(n.inputs[0], "Cast", scope)
+    before = _find_producer(n.inputs[0], "Cast", scope)
     if before is None or scope.types[before.inputs[0]].dtype != "bool":
         return None
     return Rewrite((replace(n, inputs=before.inputs, sources=(*before.sources, *n.sources)),))

@@ -89,10 +89,10 @@ def pool(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 def pad_then_average(n: OnnxNode, window: Mapping[str, Any], pads: Sequence[int], scope: Rewriter) -> Rewrite:
     """The padding that counts as zeros, then a pool with what rounding up adds at the end, which counts as nothing."""
     rank, x = len(pads) // 2, n.inputs[0]
-    own, padded = window["pads"], scope.tensor(f"{n.inputs[0]}/padded")
-    around = scope.ints(f"{n.name}/pads", (0, 0, *own[:rank], 0, 0, *own[rank:]))
+    window_pads, padded = window["pads"], scope.tensor(f"{n.inputs[0]}/padded")
+    around = scope.ints(f"{n.name}/pads", (0, 0, *window_pads[:rank], 0, 0, *window_pads[rank:]))
     value = scope.constant(f"{n.name}/value", np.zeros((), scope.types[x].dtype))
-    attributes = {**window, "pads": (0,) * rank + tuple(p - o for p, o in zip(pads[rank:], own[rank:]))}
+    attributes = {**window, "pads": (0,) * rank + tuple(p - o for p, o in zip(pads[rank:], window_pads[rank:]))}
     op = OnnxOp(n.op.op_type, {**attributes, "ceil_mode": 0, "count_include_pad": 0})
     pad = node(f"{n.name}/pad", "Pad", (x, around, value), padded, n.sources, mode="constant")
     return Rewrite((pad, replace(n, op=op, inputs=(padded,))))
@@ -103,10 +103,10 @@ def end_padding(window: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -
     rank = len(x)
     begin, end = window["pads"][:rank], window["pads"][rank:]
     sizes = zip(x, y, window["strides"], window["kernel_shape"], window["dilations"], begin, end)
-    needed = tuple(max(e, (o - 1) * s + (k - 1) * d + 1 - i - b) for i, o, s, k, d, b, e in sizes)
-    if any(e >= k for e, k in zip(needed, window["kernel_shape"])):
+    end_pads = tuple(max(e, (o - 1) * s + (k - 1) * d + 1 - i - b) for i, o, s, k, d, b, e in sizes)
+    if any(e >= k for e, k in zip(end_pads, window["kernel_shape"])):
         return None
-    return (*begin, *needed)
+    return (*begin, *end_pads)
 
 
 def mean_over_space(n: OnnxNode, scope: Rewriter) -> OnnxNode:
@@ -161,14 +161,17 @@ def pad_into_conv(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     begin, end = pads[:rank].tolist(), pads[rank:].tolist()
     if len(begin) != rank or any(begin[:2] + end[:2]):
         return None
-    own = n.op.attributes["pads"]
-    total = tuple(a + b for a, b in zip(own, begin[2:] + end[2:]))
+    conv_pads = n.op.attributes["pads"]
+    total = tuple(a + b for a, b in zip(conv_pads, begin[2:] + end[2:]))
     op = OnnxOp("Conv", {**n.op.attributes, "pads": total})
     return Rewrite((replace(n, op=op, inputs=(pad.inputs[0], *n.inputs[1:]), sources=(*pad.sources, *n.sources)),))
 
 
 def pad_into_max(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Of a Pad by the least number there is, a MaxPool takes nothing: it is its own padding, as far as onnxruntime takes it."""
+    """Fold a Pad by the lowest number into a MaxPool, as far as onnxruntime takes such padding.
+
+    A MaxPool's own padding is that number.
+    """
     pad, a = scope.producer(n.inputs[0], "Pad"), n.op.attributes
     if pad is None or pad.op.attributes["mode"] != "constant" or len(pad.inputs) != 3 or any(n.outputs[1:]) or a["ceil_mode"]:
         return None
@@ -179,7 +182,7 @@ def pad_into_max(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     begin, end = pads[:rank].tolist(), pads[rank:].tolist()
     if float(value.reshape(-1)[0]) > float(np.finfo(value.dtype).min) or any(begin[:2] + end[:2]):
         return None
-    total = tuple(own + more for own, more in zip(a["pads"], begin[2:] + end[2:]))
+    total = tuple(window_pad + more for window_pad, more in zip(a["pads"], begin[2:] + end[2:]))
     kernel = a["kernel_shape"]
     if any(p >= k for p, k in zip(total, (*kernel, *kernel))):
         return None

@@ -7,7 +7,7 @@ from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.formats import MACHINE_FORMAT, TABLE_FORMAT, Upgrade, take_format, upgrade_text
 from toolchain.hw.limits import ConvolutionLimits, PoolLimits
-from toolchain.hw.load import ChipFile, is_shipped, load_chip, machine_files, read_chip_file, shipped_names
+from toolchain.hw.load import ChipFile, is_shipped, list_shipped_names, load_chip, machine_files, read_chip_file
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.schema import chip_schema, format_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
@@ -37,6 +37,7 @@ __all__ = [
     "find_broken_rules",
     "format_schema",
     "is_shipped",
+    "list_shipped_names",
     "load_chip",
     "machine_files",
     "read_chip_file",
@@ -44,7 +45,6 @@ __all__ = [
     "read_yaml",
     "render_path",
     "schema_text",
-    "shipped_names",
     "shown",
     "suggest",
     "table_name_fault",

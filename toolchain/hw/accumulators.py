@@ -1,4 +1,4 @@
-"""What must hold of accumulators that are a memory, and of the vector engines that emit from it."""
+"""Check accumulators that are a memory, and the vector engines that emit from them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ def broken_accumulators(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
     """Every rule that is broken, as (path of the value, reason)."""
     arrays = {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)}
     vectors = {name: e for name, e in chip.engines.items() if isinstance(e, Vector)}
-    held = {mac.accumulators.memory: name for name, mac in arrays.items() if mac.accumulators.memory not in (None, *_SHARED)}
+    array_by_memory = {
+        mac.accumulators.memory: name for name, mac in arrays.items() if mac.accumulators.memory not in (None, *_SHARED)
+    }
     for name, mac in arrays.items():
         yield from _array(name, mac, arrays, vectors, chip)
     for name, vector in vectors.items():
         path: KeyPath = ("engines", name)
         if EMIT in vector.functions and vector.memories.sums is None:
             yield (*path, "functions", EMIT), f"needs {'.'.join(path)}.memories.{SUMS}, the accumulators that it takes sums from"
-        elif vector.memories.sums in chip.memories and vector.memories.sums not in held:
+        elif vector.memories.sums in chip.memories and vector.memories.sums not in array_by_memory:
             yield (*path, "memories", SUMS), f"no array has its accumulators in {vector.memories.sums}"
     for name, engine in {**arrays, **vectors}.items():
         for role, memory in operand_memories(engine).items():
-            if role != SUMS and memory in held:
-                yield ("engines", name, "memories", role), f"{memory} is the accumulators of {held[memory]}: only sums lie there"
+            if role != SUMS and memory in array_by_memory:
+                yield (
+                    ("engines", name, "memories", role),
+                    f"{memory} is the accumulators of {array_by_memory[memory]}: only sums lie there",
+                )
 
 
 def _array(
@@ -62,5 +67,5 @@ def _array(
 
 
 def _emits(vector: Vector, mac: MacArray) -> bool:
-    its, own = operand_memories(vector), operand_memories(mac)
-    return EMIT in vector.functions and all(its.get(role) == own[array_role] for array_role, role in EMITTED.items())
+    its, array_memories = operand_memories(vector), operand_memories(mac)
+    return EMIT in vector.functions and all(its.get(role) == array_memories[array_role] for array_role, role in EMITTED.items())

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from toolchain.hw.control import Control, Sync
-from toolchain.hw.dma_channels import used_channels
+from toolchain.hw.dma_channels import choose_channels
 from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
 from toolchain.hw.layout_section import Layout
 from toolchain.hw.limits import Limits
@@ -79,7 +79,7 @@ class Chip(Section):
     energy: Energy | None = None
 
     def __copy__(self) -> Self:
-        """Without what follows from fields that the copy may have changed."""
+        """Copy the chip without the cached values that follow from fields that the copy may have changed."""
         copied = super().__copy__()
         for name in (
             "spaces",
@@ -103,12 +103,12 @@ class Chip(Section):
 
     @cached_property
     def numerics(self) -> Numerics:
-        """How the machine computes: what everything but this package reads of `numerics`, and of the accumulators' width."""
+        """Return how the machine computes: all that other packages read of `numerics` and of the accumulators' width."""
         return make_numerics(self.numerics_keys, self.array.accumulators.bits, group_form(self.used_arrays))
 
     @property
     def used_arrays(self) -> dict[str, Engine]:
-        """By name; all of them where programs can use none."""
+        """Return the arrays that programs use, by name; all arrays where programs can use none."""
         units = self.workers("mac_array") or self.of_kind("mac_array")
         return {unit.engine: self.engines[unit.engine] for unit in units}
 
@@ -135,7 +135,7 @@ class Chip(Section):
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """What runs operations, each an in-order queue: arrays, vector engines, DMA channels, each kind by name."""
+        """Return what runs operations, each an in-order queue: arrays, vector engines, DMA channels, each kind by name."""
         return units_of(self.engines, self.spaces)
 
     def of_kind(self, kind: str) -> tuple[Unit, ...]:
@@ -147,21 +147,25 @@ class Chip(Section):
         return {kind: tuple(u for u in self.units if u.kind == kind) for kind in KINDS}
 
     def workers(self, kind: str) -> tuple[Unit, ...]:
-        """Units of one kind that programs use: their feature maps lie in the sram, and what else they read in a memory that is
-        filled from dram; or they fill one."""
+        """Return the units of one kind that programs use.
+
+        A unit that computes has its feature maps in the sram and its other operands in memories that are filled from
+        dram.
+        A unit that moves data fills such memories.
+        """
         return self._workers[kind]
 
     @cached_property
     def _workers(self) -> dict[str, tuple[Unit, ...]]:
-        return {kind: tuple(u for u in units if self._unreached(u) is None) for kind, units in self._by_kind.items()}
+        return {kind: tuple(u for u in units if self._find_unreached_reason(u) is None) for kind, units in self._by_kind.items()}
 
     @property
     def unused(self) -> dict[str, str]:
         """Engines that compiled programs do not use -> why."""
-        reasons = {u.engine: self._unreached(u) for u in self.units}
+        reasons = {u.engine: self._find_unreached_reason(u) for u in self.units}
         return {engine: reason for engine, reason in reasons.items() if reason is not None}
 
-    def _unreached(self, unit: Unit) -> str | None:
+    def _find_unreached_reason(self, unit: Unit) -> str | None:
         return explain_unused_unit(unit, self.spaces, self.units)
 
     @cached_property
@@ -175,7 +179,7 @@ class Chip(Section):
         if array.kind != "mac_array" or SUMS not in array.roles:
             return None
         emitting = (u for u in self.workers("vector") if EMIT in u.vector.functions)
-        fitting = [u for u in emitting if all(u.roles.get(its) == array.roles[own] for own, its in EMITTED.items())]
+        fitting = [u for u in emitting if all(u.roles.get(its) == array.roles[array_role] for array_role, its in EMITTED.items())]
         return fitting[array.number % len(fitting)] if fitting else None
 
     @property
@@ -193,7 +197,7 @@ class Chip(Section):
 
     @property
     def functions(self) -> frozenset[str]:
-        """What the vector engines that programs use can do."""
+        """Return what the vector engines that programs use can do."""
         return frozenset(f for u in self.workers("vector") for f in u.vector.functions)
 
     @property
@@ -223,17 +227,17 @@ class Chip(Section):
 
         Where counts are small, each pair may need a second semaphore for answers.
         """
-        known = self.workers("dma")
+        dma_units = self.workers("dma")
         others = len(self.workers("mac_array")) + (len(self.workers("vector")) if self.functions else 0)
         each = 2 if self.sync.max_count < 4 else 1
-        fitting = (c for c in range(2, len(known) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores)
-        return used_channels(known, self.staging, max(fitting, default=1))
+        fitting = (c for c in range(2, len(dma_units) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores)
+        return choose_channels(dma_units, self.staging, max(fitting, default=1))
 
     def loaders(self, *spaces: int) -> tuple[Unit, ...]:
         """The channels in use that bring something from one of these memories to another: not the one that stores, where others
         do. None where no channel reaches them all."""
-        able = [u for u in self.channels if u.reach.issuperset(spaces)]
-        return tuple(u for u in able if u is not self.channels[-1]) or tuple(able)
+        capable_units = [u for u in self.channels if u.reach.issuperset(spaces)]
+        return tuple(u for u in capable_units if u is not self.channels[-1]) or tuple(capable_units)
 
     @property
     def dma_dimensions(self) -> int:
@@ -247,7 +251,7 @@ class Chip(Section):
 
     @property
     def operand_types(self) -> tuple[CodeType, ...]:
-        """Those of activations that can be multiplied and looked up: all but wide ones."""
+        """Return the types of activations that can be multiplied and looked up: all but wide ones."""
         return tuple(codes for codes in self.code_types if not codes.is_wide)
 
     @cached_property
@@ -259,12 +263,12 @@ class Chip(Section):
     def pairs(self) -> frozenset[tuple[CodeType, CodeType]]:
         """Activations and weights that arrays take together, of those that programs use."""
         arrays = [u.array for u in self.workers("mac_array")]
-        known = product(self.operand_types, self.weight_types)
-        return frozenset(pair for pair in known if any(mac.rate_of(*pair) is not None for mac in arrays))
+        type_pairs = product(self.operand_types, self.weight_types)
+        return frozenset(pair for pair in type_pairs if any(mac.rate_of(*pair) is not None for mac in arrays))
 
     @property
     def array_types(self) -> tuple[CodeType, ...]:
-        """Of activations, those that arrays multiply by constant weights."""
+        """Return the types of activations that arrays multiply by constant weights."""
         return tuple(codes for codes in self.operand_types if any(codes == activation for activation, _ in self.pairs))
 
     def weights_for(self, codes: CodeType) -> tuple[CodeType, ...]:
@@ -272,5 +276,8 @@ class Chip(Section):
         return tuple(weight for weight in self.weight_types if (codes, weight) in self.pairs)
 
     def type_number(self, dtype: str) -> int:
-        """Of a tensor's type. Raises ValueError where the machine has no such activations."""
+        """Return the number of a tensor's type.
+
+        Raise ValueError where the machine has no such activations.
+        """
         return self.code_types.index(CodeType(dtype))

@@ -1,4 +1,4 @@
-"""What a front end does besides reading words in order, and what keeps its queues apart."""
+"""Define what a front end does besides reading words in order, and what keeps its queues apart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Indirect(Section):
 
 
 class Control(Section):
-    """What the front end does besides reading words in order."""
+    """A section on what the front end does besides reading words in order."""
 
     bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
     host_bases: Annotated[int, Field(ge=0, le=255)] = (

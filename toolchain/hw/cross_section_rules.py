@@ -1,4 +1,4 @@
-"""What must hold between the sections of a chip: each broken rule is a path and a reason."""
+"""Check the rules between the sections of a chip: each broken rule is a path and a reason."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from toolchain.hw.engines import Dma, Engine, MacArray, Memory, group_sizes
 from toolchain.hw.layout_rules import broken_layout, narrow_scales
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.section import MOST_UNITS
-from toolchain.hw.type_rules import Broken, broken_types, pair_of, unused_types
+from toolchain.hw.type_rules import Broken, broken_types, find_unused_types, pair_of
 from toolchain.hw.unit_map import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
-from toolchain.hw.weight_group_rules import broken_groups, unused_groups
+from toolchain.hw.weight_group_rules import broken_groups, find_unused_groups
 from toolchain.hw.yaml_source import KeyPath
 from toolchain.input_limits import SRAM_BYTES
 
@@ -34,10 +34,10 @@ ROUNDINGS = {
 def find_broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     maps = [*_maps(chip), *_units(chip)]
-    found = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [*_numerics(chip), *_control(chip), *broken_layout(chip)]
-    found += [] if maps else [*broken_types(chip), *_headroom(chip), *_sync(chip)]  # of units, whose memories are there
-    return [*maps, *found] or [*unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
+    broken_rules = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
+    broken_rules += [*_numerics(chip), *_control(chip), *broken_layout(chip)]
+    broken_rules += [] if maps else [*broken_types(chip), *_headroom(chip), *_sync(chip)]  # of units, whose memories are there
+    return [*maps, *broken_rules] or [*find_unused_groups(chip), *find_unused_types(chip)] or [*narrow_scales(chip)]
 
 
 def _control(chip: Chip) -> Iterator[Broken]:
@@ -74,24 +74,24 @@ def _memories(chip: Chip) -> Iterator[Broken]:
 
 
 def _banks(name: str, memory: Memory) -> Iterator[Broken]:
-    """Of words that lie in banks."""
+    """Check a memory whose words lie in banks."""
     if memory.bank_bytes is None or memory.size % memory.banks:
         return
     path, row = ("memories", name, "bank_bytes"), memory.banks * memory.bank_bytes
-    said = f"{memory.banks} bank{'s' if memory.banks > 1 else ''} of {memory.bank_bytes} bytes"
-    given = row / memory.bank_cycles
-    asked = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
-    if given < asked:
+    description = f"{memory.banks} bank{'s' if memory.banks > 1 else ''} of {memory.bank_bytes} bytes"
+    bytes_per_cycle = row / memory.bank_cycles
+    required_bytes_per_cycle = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+    if bytes_per_cycle < required_bytes_per_cycle:
         each = "" if memory.bank_cycles == 1 else f", each busy for {memory.bank_cycles:g} cycles with a word,"
-        yield path, f"{said}{each} give {given:g} bytes a cycle, and a port {asked:g}"
+        yield path, f"{description}{each} give {bytes_per_cycle:g} bytes a cycle, and a port {required_bytes_per_cycle:g}"
     if row > _WIDEST_ROW:
-        yield path, f"{said} are {row} bytes side by side, more than {_WIDEST_ROW}, the widest memory that is planned for"
+        yield path, f"{description} are {row} bytes side by side, more than {_WIDEST_ROW}, the widest memory that is planned for"
     elif memory.size % row:
-        yield path, f"{said} do not divide the memory's {memory.size} bytes"
+        yield path, f"{description} do not divide the memory's {memory.size} bytes"
 
 
 def _maps(chip: Chip) -> Iterator[Broken]:
-    """What a machine must have, and names in one map that the other must know."""
+    """Check that a machine has what it must have, and that names in one map exist in the other."""
     for name in ("dram", "sram"):
         if name not in chip.memories:
             yield ("memories", name), "is missing"
@@ -101,15 +101,15 @@ def _maps(chip: Chip) -> Iterator[Broken]:
     for name, memory in chip.memories.items():
         owner = chip.engines.get(memory.private_to or "")
         if memory.private_to is not None and (owner is None or owner.kind == "dma"):
-            known = [n for n, e in chip.engines.items() if e.kind != "dma"]
+            candidates = [n for n, e in chip.engines.items() if e.kind != "dma"]
             yield (
                 ("memories", name, "private_to"),
-                f"no array or vector engine {memory.private_to!r}{suggest(memory.private_to, known)}",
+                f"no array or vector engine {memory.private_to!r}{suggest(memory.private_to, candidates)}",
             )
         elif memory.private_to is not None and name in ("dram", "sram"):
             yield ("memories", name, "private_to"), f"{name} is shared by all engines"
     for name, engine in chip.engines.items():
-        for path, memory_name in _named_memories(name, engine):
+        for path, memory_name in _list_engine_memories(name, engine):
             memory = chip.memories.get(memory_name)
             if memory is None and memory_name in ("dram", "sram"):
                 continue  # said above
@@ -121,8 +121,11 @@ def _maps(chip: Chip) -> Iterator[Broken]:
                 yield path, "dram is reached by DMA only; name an on-chip memory"
     program = chip.isa.program_memory
     if program != "own" and program not in chip.memories:
-        known = [*chip.memories, "own"]
-        yield ("isa", "program_memory"), f"no memory {program!r}{suggest(program, known)}; own is one that nothing else reads"
+        candidates = [*chip.memories, "own"]
+        yield (
+            ("isa", "program_memory"),
+            f"no memory {program!r}{suggest(program, candidates)}; own is one that nothing else reads",
+        )
     elif program != "own" and chip.memories[program].private_to is not None:
         yield ("isa", "program_memory"), f"{program} is private to {chip.memories[program].private_to}"
     names = [n for name, e in chip.engines.items() for n in unit_names(name, e)]
@@ -130,14 +133,17 @@ def _maps(chip: Chip) -> Iterator[Broken]:
         yield ("engines",), f"two units would be named {name}; rename an engine"
 
 
-def _named_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
+def _list_engine_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
     """Every memory that an engine names, and where."""
     if isinstance(engine, Dma):
         yield from ((("engines", name, "memories", i), memory) for i, memory in enumerate(engine.memories or ()))
         return
     for role, memory in operand_memories(engine).items():
-        own = role == SUMS and isinstance(engine, MacArray)
-        yield ("engines", name, "accumulators", "memory") if own else ("engines", name, "memories", role), memory
+        is_accumulator_memory = role == SUMS and isinstance(engine, MacArray)
+        yield (
+            ("engines", name, "accumulators", "memory") if is_accumulator_memory else ("engines", name, "memories", role),
+            memory,
+        )
 
 
 def _arrays(chip: Chip) -> Iterator[Broken]:
@@ -157,10 +163,12 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
             if size > _LARGEST_SIDE:
                 yield (*path, key), f"{size} is more than {_LARGEST_SIDE}, the largest side of an array that is planned for"
         yield from (((*path, *key), reason) for key, reason in _more_than_one(mac))
-        held = mac.rows * mac.columns if "os" in mac.dataflows else mac.columns
-        if mac.accumulators.entries < held:
+        needed_entries = mac.rows * mac.columns if "os" in mac.dataflows else mac.columns
+        if mac.accumulators.entries < needed_entries:
             flows = ", ".join(mac.dataflows)
-            reason = f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({flows})"
+            reason = (
+                f"{mac.accumulators.entries} are fewer than the {needed_entries} of a {mac.rows} x {mac.columns} array ({flows})"
+            )
             yield (*path, "accumulators", "entries"), reason
         first, bits = arrays[0][0], arrays[0][1].accumulators.bits
         if mac.accumulators.bits != bits:
@@ -171,7 +179,7 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
 
 
 def _more_than_one(mac: MacArray) -> Iterator[Broken]:
-    """What an operation may choose beside the first."""
+    """Check what an operation may choose beside the first dataflow and the first depthwise mode."""
     for i, flow in enumerate(mac.more_dataflows):
         if flow in mac.dataflows[: i + 1]:
             yield ("more_dataflows", i), f"{flow} is given twice"
@@ -183,7 +191,7 @@ def _more_than_one(mac: MacArray) -> Iterator[Broken]:
 
 
 def _copies(owner: str | None, chip: Chip) -> int:
-    """How many memories one entry of the map is."""
+    """Return how many memories one entry of the map is."""
     engine = chip.engines.get(owner or "")
     return 1 if engine is None else len(unit_names(owner or "", engine))
 
@@ -208,25 +216,25 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
         yield ("numerics", "scale", "shift_min"), f"must be at least {lowest} for kind {scale.kind}, got {scale.shift_min}"
     if scale.shift_min > scale.shift_max:
         yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is above shift_max {scale.shift_max}"
-    known = ROUNDINGS[scale.kind]
+    choices = ROUNDINGS[scale.kind]
     named = [(("numerics", "rounding"), numerics.rounding)]
     named += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]
     for path, rule in named:
-        if rule not in known:
-            yield path, f"{rule} is not defined for scale kind {scale.kind}; it has {', '.join(known)}"
+        if rule not in choices:
+            yield path, f"{rule} is not defined for scale kind {scale.kind}; it has {', '.join(choices)}"
         elif rule == "scale16" and scale.multiplier_bits > 15:
             yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
         elif rule == "reduced16" and scale.shift_min < 17:
             yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
     sizes = group_sizes(chip.engines)
     if numerics.weight_group not in (0, *sizes):
-        known = f"sizes are {', '.join(map(str, sizes))}" if sizes else "are not given"
-        reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {known}"
+        choices = f"sizes are {', '.join(map(str, sizes))}" if sizes else "are not given"
+        reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {choices}"
         yield ("numerics", "weight_group"), reason
     types = chip.code_types
-    for key, known in (("more_activations", types), ("more_weights", chip.weight_types)):
-        for i, codes in enumerate(known[1:]):
-            if codes in known[: i + 1]:
+    for key, choices in (("more_activations", types), ("more_weights", chip.weight_types)):
+        for i, codes in enumerate(choices[1:]):
+            if codes in choices[: i + 1]:
                 yield ("numerics", key, i), f"{codes} is given twice"
     unsigned = [codes for codes in types if codes.low == 0]
     if unsigned and numerics.symmetric_activations:
@@ -248,9 +256,12 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
 
 
 def _headroom(chip: Chip) -> Iterator[Broken]:
-    """Of a sum: operands that use their range leave it by a scale of 2**-headroom, which the machine has to have."""
-    scale, behind = chip.numerics_keys.scale, (unit.array.post for unit in chip.of_kind("mac_array"))
-    sums = chip.functions & {"add", "sub"} or any("add" in post for post in behind)
+    """Check the headroom of a sum against the machine's scales.
+
+    Operands that use their range leave the sum by a scale of 2**-headroom, which the machine has to have.
+    """
+    scale, post_steps = chip.numerics_keys.scale, (unit.array.post for unit in chip.of_kind("mac_array"))
+    sums = chip.functions & {"add", "sub"} or any("add" in post for post in post_steps)
     bits = min(chip.numerics_keys.add_left_shift, 31 - min(codes.bits for codes in chip.code_types))
     if sums and scale.kind != "float32" and bits > scale.shift_max >= scale.shift_min:
         yield (

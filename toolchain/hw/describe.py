@@ -21,33 +21,33 @@ _ABSENT |= {"lanes": "columns", "addend_lanes": "lanes"}
 
 def chip_lines(chip: Chip) -> list[str]:
     """The whole chip as YAML that loads again, one key a line, and the figures that follow from it as comments."""
-    return [*_yaml(chip.model_dump(mode="json"), 0), *_derived(chip)]
+    return [*_yaml(chip.model_dump(mode="json"), 0), *_describe_derived_values(chip)]
 
 
 def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
     """(key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none. An engine that
     only has another name is one difference."""
-    renamed = _renamed(a, b)
+    renamed = _match_renamed_engines(a, b)
     left, right = dict(_flat(_with_names(a, renamed), ())), dict(_flat(b.model_dump(mode="json"), ()))
     paths = list(left) + [path for path in right if path not in left]
-    found = [("engines (renamed)", old, new) for old, new in renamed.items()]
+    differences = [("engines (renamed)", old, new) for old, new in renamed.items()]
     for path in paths:
         values = [_value(path, side[path]) if path in side else "-" for side in (left, right)]
         if values[0] != values[1]:
-            found.append((render_path(path), values[0], values[1]))
-    return found
+            differences.append((render_path(path), values[0], values[1]))
+    return differences
 
 
-def _renamed(a: Chip, b: Chip) -> dict[str, str]:
+def _match_renamed_engines(a: Chip, b: Chip) -> dict[str, str]:
     """Names of engines of a -> of b, of those that are equal in all else."""
-    left = [name for name in b.engines if name not in a.engines]
-    found: dict[str, str] = {}
+    unmatched = [name for name in b.engines if name not in a.engines]
+    twin_by_name: dict[str, str] = {}
     for name in (n for n in a.engines if n not in b.engines):
-        twin = next((new for new in left if b.engines[new] == a.engines[name]), None)
+        twin = next((new for new in unmatched if b.engines[new] == a.engines[name]), None)
         if twin is not None:
-            left.remove(twin)
-            found[name] = twin
-    return found
+            unmatched.remove(twin)
+            twin_by_name[name] = twin
+    return twin_by_name
 
 
 def _with_names(chip: Chip, names: Mapping[str, str]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
             yield f"{'  ' * depth}{key}: {_value((key,), value)}"
 
 
-def _derived(chip: Chip) -> Iterator[str]:
+def _describe_derived_values(chip: Chip) -> Iterator[str]:
     clock = chip.clock.frequency
     macs = chip.macs_per_cycle
     rates = {
@@ -121,9 +121,12 @@ def _derived(chip: Chip) -> Iterator[str]:
 
 
 def _buffer(chip: Chip, code: int) -> str:
-    """What a memory beside the sram is for, and how fast it is filled."""
+    """Return the text that says what a memory beside the sram is for, and how fast it is filled."""
     space = chip.spaces[code]
-    held = [f"{role} of {u.name}" for u in chip.units for role, where in u.roles.items() if where == code]
-    movers = sum(u.dma.bytes_per_cycle for u in chip.of_kind("dma") if u.reach >= {DRAM, code})
-    rate = min(chip.dram.read_bytes_per_cycle, movers, space.memory.write_bytes_per_cycle)
-    return f"{space.name}: {write_bytes(space.memory.size)} for {', '.join(held)}, filled with at most {rate:g} bytes a cycle"
+    operand_roles = [f"{role} of {u.name}" for u in chip.units for role, where in u.roles.items() if where == code]
+    dma_bytes_per_cycle = sum(u.dma.bytes_per_cycle for u in chip.of_kind("dma") if u.reach >= {DRAM, code})
+    rate = min(chip.dram.read_bytes_per_cycle, dma_bytes_per_cycle, space.memory.write_bytes_per_cycle)
+    return (
+        f"{space.name}: {write_bytes(space.memory.size)} for {', '.join(operand_roles)}, filled with at most {rate:g} bytes a "
+        "cycle"
+    )

@@ -1,4 +1,5 @@
-"""What computes and moves on a chip, and what it works on: the sections `memories` and `engines` of a machine's YAML.
+"""Define what computes and moves on a chip and its memories: the sections `memories` and `engines` of a
+machine's YAML.
 
 Both are maps of any names. Engines are told apart by `kind`; each says which memories it reaches.
 """
@@ -17,7 +18,7 @@ from quant.fixed_point.core.weight_scaling import GROUP_STEP, LARGEST_GROUP, LEA
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes, Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section, Units
-from toolchain.hw.timing import UNLIMITED, ArrayTiming, Rate, Timing, given
+from toolchain.hw.timing import UNLIMITED, ArrayTiming, Rate, Timing, get_rate
 
 _MOST_WORD_BYTES = 4096
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -86,12 +87,16 @@ class Accumulators(Section):
 
     @property
     def sum_bytes(self) -> int:
-        """Of one sum in the memory: a whole word, the sign extended."""
+        """Return the bytes of one sum in the memory: a whole word, the sign extended."""
         return 4 if self.bits <= 32 else 8
 
 
 class ArrayMemories(Section):
-    """Which memory each operand lies in. input: activations and addends; parameters: requantization entries and tables."""
+    """A choice of the memory that each operand lies in.
+
+    `input`: activations and addends.
+    `parameters`: requantization entries and tables.
+    """
 
     input: Name = "sram"
     weights: Name = "sram"
@@ -122,7 +127,7 @@ class WeightGroups(Section):
 
     @property
     def entry_bytes(self) -> int:
-        """Of what a group has beside its codes."""
+        """Return the bytes that a group has beside its codes."""
         return self.scale_bytes + self.minimum_bytes
 
 
@@ -136,10 +141,11 @@ DepthwiseMode = Literal["diagonal", "column"]
 
 
 class MacArray(Section):
-    """rows x columns processing elements, each a dot product of `depth` pairs a cycle.
+    """An array of rows x columns processing elements, where each computes a dot product of `depth` pairs a cycle.
 
-    ws: rows hold reduction elements, columns output channels. os: rows hold output pixels, columns output channels.
-    is: rows hold reduction elements, columns output pixels.
+    With ws, rows hold reduction elements and columns output channels.
+    With os, rows hold output pixels and columns output channels.
+    With is, rows hold reduction elements and columns output pixels.
     """
 
     even: ClassVar[bool] = False  # last folds take as many rows and columns as the others: `EvenArray`
@@ -166,12 +172,14 @@ class MacArray(Section):
 
     @property
     def dataflows(self) -> tuple[Dataflow, ...]:
-        """In the order of the numbers by which operations name them."""
+        """Return the dataflows in the order of the numbers by which operations name them."""
         return self.dataflow, *self.more_dataflows
 
     @property
     def depthwise_modes(self) -> tuple[str, ...]:
-        """In the order of the numbers by which operations name them; ("none",) where there is none."""
+        """Return the depthwise modes in the order of the numbers by which operations name them; ("none",) where there is
+        none.
+        """
         return self.depthwise, *self.more_depthwise
 
     @property
@@ -180,14 +188,14 @@ class MacArray(Section):
 
     @cached_property
     def edge_bytes(self) -> tuple[int, int]:
-        """Of activations and of weights that enter in a cycle."""
+        """Return the bytes of activations and the bytes of weights that enter in a cycle."""
         activation = max(CodeType(pair.activation).bits for pair in self.types) // 8
         weight = max(CodeType(pair.weight).bits for pair in self.types) / 8
         across, along = self.columns * self.depth, self.rows * self.depth
         by_inputs = max(across if flow == "is" else along for flow in self.dataflows)
         by_weights = max(along if flow == "is" else across for flow in self.dataflows)
-        inputs = given(self.timing.input_edge_bytes, by_inputs * activation)
-        return inputs, given(self.timing.weight_edge_bytes, max(1, round(by_weights * weight)))
+        inputs = get_rate(self.timing.input_edge_bytes, by_inputs * activation)
+        return inputs, get_rate(self.timing.weight_edge_bytes, max(1, round(by_weights * weight)))
 
     def rate_of(self, activation: str, weight: str) -> float | None:
         """The share of its peak with operands of these types; None where it has no such pair."""
@@ -195,15 +203,17 @@ class MacArray(Section):
 
 
 class EvenArray(MacArray):
-    """An array that takes as many rows and columns of an operation's last folds as of the others, the mean of all: however an
-    operation is cut, its parts take no less than it does on this one. With `MacArray`, whose last folds are charged as full
-    ones, parts may be of fewer rows and columns a fold."""
+    """An array that charges an operation's last folds the mean rows and columns of all its folds.
+
+    However an operation is cut, its parts take no less than the whole does on this array.
+    `MacArray` charges last folds as full ones, so there parts may have fewer rows and columns a fold.
+    """
 
     even: ClassVar[bool] = True
 
 
 class FunctionRate(Section):
-    """What one function of a vector engine takes: startup + passes ceil(elements / lanes) cycles an operation."""
+    """A rate of one function of a vector engine: startup + passes ceil(elements / lanes) cycles an operation."""
 
     lanes: Positive  # elements a cycle
     startup: NonNegative = 4  # cycles
@@ -217,7 +227,11 @@ class FunctionRate(Section):
 
 
 class VectorMemories(Section):
-    """Which memory each operand lies in. tables: of functions, and parameters of emits; sums: an array's accumulators."""
+    """A choice of the memory that each operand lies in.
+
+    `tables`: tables of functions, and parameters of emits.
+    `sums`: an array's accumulators.
+    """
 
     input: Name = "sram"
     tables: Name = "sram"
@@ -257,18 +271,18 @@ class Dma(Section):
 Engine = Annotated[MacArray | Vector | Dma, Field(discriminator="kind")]
 
 
-def grouped_arrays(engines: Mapping[str, Engine]) -> dict[str, WeightGroups]:
+def get_grouped_arrays(engines: Mapping[str, Engine]) -> dict[str, WeightGroups]:
     """Arrays that have groups, by name."""
     return {name: e.groups for name, e in engines.items() if isinstance(e, MacArray) and e.groups is not None}
 
 
 def group_sizes(engines: Mapping[str, Engine]) -> tuple[int, ...]:
-    """That some array has, rising."""
-    return tuple(sorted({size for groups in grouped_arrays(engines).values() for size in groups.sizes}))
+    """Return the group sizes that some array has, rising."""
+    return tuple(sorted({size for groups in get_grouped_arrays(engines).values() for size in groups.sizes}))
 
 
 def group_form(engines: Mapping[str, Engine]) -> GroupForm | None:
-    """What the arrays have of groups; None where none has."""
-    for groups in grouped_arrays(engines).values():
+    """Return what the arrays have of groups; None where none has."""
+    for groups in get_grouped_arrays(engines).values():
         return GroupForm(group_sizes(engines), groups.scale_bits, groups.minimum_bits)
     return None

@@ -24,8 +24,12 @@ _VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class RecoveredFault:
-    """A fault of the file. words: that may stand there; grave: what else is wrong does not show beside it; around: what is beside
-    it in its section hangs on it."""
+    """A fault of the file.
+
+    `words`: words that may stand there.
+    `grave`: the fault hides what else is wrong.
+    `around`: what is beside it in its section depends on it.
+    """
 
     path: KeyPath
     reason: str
@@ -39,43 +43,51 @@ Judge = Callable[[Any], Model | list[RecoveredFault]]
 
 @dataclass(frozen=True)
 class RecoveredModels(Generic[Model]):
-    """faults: of the file. models: two that it is with sound values in their places, none where such were not found."""
+    """A file's faults, and the models that the file is with sound values in their places.
+
+    `faults`: faults of the file.
+    `models`: two models with sound values, none where such values were not found.
+    """
 
     faults: tuple[RecoveredFault, ...] = ()
     models: tuple[Model, ...] = ()
 
     def certain(self, broken: Callable[[Model], Iterable[Broken]]) -> list[Broken]:
-        """Of what is broken of each reading, that which does not hang on the values put in: it is so in both."""
+        """Return the broken rules that do not depend on the values put in: both readings break them."""
         each = [list(broken(model)) for model in self.models]
         return [fault for fault in (each[0] if each else ()) if all(fault in one for one in each)]
 
 
 def readings(judge: Judge[Model], data: Any) -> RecoveredModels[Model]:
-    """judge: the model that data are, or their faults, which they have: all of them where more are met than are mended."""
+    """Return two models of the data with sound values in the places of faults, and the faults.
+
+    The data have faults. All of them come back, without models, where more are met than can be mended.
+    `judge`: returns the model that data are, or their faults.
+    """
     first = judge(data)
-    if len(_listed(first)) > _MOST:
-        return RecoveredModels(_listed(first))
+    if len(_get_faults(first)) > _MOST:
+        return RecoveredModels(_get_faults(first))
     models, met = list[Model](), list[dict[Broken, RecoveredFault]]()
     for last in (False, True):
-        tried, said, places = copy.deepcopy(data), dict[Broken, RecoveredFault](), list[KeyPath]()
+        tried, fault_by_key, places = copy.deepcopy(data), dict[Broken, RecoveredFault](), list[KeyPath]()
         for _ in range(_MOST):
-            found = judge(tried) if places else first
-            if not isinstance(found, list):
-                models.append(found)
+            result = judge(tried) if places else first
+            if not isinstance(result, list):
+                models.append(result)
                 break
-            faults = _listed(found)
-            said |= {(fault.path, fault.reason): fault for fault in faults if not _touches(fault.path, places)}
+            faults = _get_faults(result)
+            fault_by_key |= {(fault.path, fault.reason): fault for fault in faults if not _touches(fault.path, places)}
             place = _mend(judge, tried, faults, last)
             if place is None:
                 break
             places.append(place[:-1] if faults[0].around else place)
-        met.append(said)
+        met.append(fault_by_key)
     certain = tuple(fault for key, fault in met[0].items() if key in met[1])
     return RecoveredModels(certain, tuple(models) if len(models) == len(met) else ())
 
 
-def _listed(found: Any) -> tuple[RecoveredFault, ...]:
-    return tuple(found) if isinstance(found, list) else ()
+def _get_faults(result: Any) -> tuple[RecoveredFault, ...]:
+    return tuple(result) if isinstance(result, list) else ()
 
 
 def _touches(path: KeyPath, places: Iterable[KeyPath]) -> bool:
@@ -83,8 +95,11 @@ def _touches(path: KeyPath, places: Iterable[KeyPath]) -> bool:
 
 
 def _mend(judge: Judge[Any], data: Any, faults: Sequence[RecoveredFault], last: bool) -> KeyPath | None:
-    """Puts a value that takes the first of the faults away where it is, or around it; where that is, None where there is no such
-    value. last: the last of those that are as good, which is another than the first."""
+    """Replace a value at the first fault, or around it, so that the fault goes.
+
+    Return the path of the replaced value; None where no value takes the fault away.
+    `last`: take the last of equally good values, which is another than the first.
+    """
     fault, path = faults[0], faults[0].path
     while path:
         best, good = _weight(faults), list[Any]()
@@ -92,9 +107,9 @@ def _mend(judge: Judge[Any], data: Any, faults: Sequence[RecoveredFault], last: 
             tried = copy.deepcopy(data)
             if not _put(tried, path, value):
                 continue
-            left = _listed(judge(tried))
-            weight = _weight(left)
-            if weight > best or any(f.path == fault.path for f in left):
+            remaining_faults = _get_faults(judge(tried))
+            weight = _weight(remaining_faults)
+            if weight > best or any(f.path == fault.path for f in remaining_faults):
                 continue
             good, best = [*(good if weight == best else ()), value], weight
         if good and best < _weight(faults):
@@ -109,7 +124,7 @@ def _weight(faults: Sequence[RecoveredFault]) -> tuple[int, int]:
 
 
 def _put(data: Any, path: KeyPath, value: Any) -> bool:
-    """Whether it could be put there."""
+    """Put the value at the path; return whether it could be put there."""
     *before, key = path
     for part in before:
         data = _inside(data, part)

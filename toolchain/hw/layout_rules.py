@@ -1,4 +1,4 @@
-"""What must hold of where codes and constants lie."""
+"""Check the rules for where codes and constants lie."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import lcm
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import MacArray, group_sizes, grouped_arrays
+from toolchain.hw.engines import MacArray, get_grouped_arrays, group_sizes
 from toolchain.hw.yaml_source import KeyPath
 
 
@@ -18,7 +18,7 @@ def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
     if widest and entry.bias_bits < bits[widest]:
         reason = f"{entry.bias_bits} bits; a bias may take the {bits[widest]} of engines.{widest}.accumulators.bits"
         yield ("layout", "parameters", "bias_bits"), reason
-    grouped = next(iter(grouped_arrays(chip.engines)), None)
+    grouped = next(iter(get_grouped_arrays(chip.engines)), None)
     if chip.layout.weight_tile is not None and grouped is not None:
         reason = f"weights in groups lie as engines.{grouped}.groups.layout says; leave out one of the two"
         yield ("layout", "weight_tile"), reason
@@ -26,7 +26,7 @@ def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _uncut_granules(chip: Chip) -> Iterator[str]:
-    """What one instruction takes must hold whole granules of channels, and of the reduction whole groups of weights too."""
+    """Check that one instruction takes whole granules of channels, and of the reduction whole groups of weights too."""
     maps = chip.layout.feature_maps
     if maps is None:
         return
@@ -43,14 +43,14 @@ def _uncut_granules(chip: Chip) -> Iterator[str]:
 
 
 def narrow_scales(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Of a chip that breaks no other rule: fields that its scales do not fit."""
+    """Yield the fields that a chip's scales do not fit; the chip breaks no other rule."""
     entry, scale = chip.layout.parameters, chip.numerics.scale
     path: KeyPath = ("layout", "parameters")
     if scale.kind != "pow2" and entry.multiplier_bits < scale.word_bits:
         reason = f"{entry.multiplier_bits} bits; a multiplier has {scale.word_bits} (numerics.scale)"
         yield (*path, "multiplier_bits"), reason
     low, high = scale.shifts
-    needed = max(high.bit_length(), (-low - 1).bit_length()) + 1 if low < 0 else high.bit_length()
-    if entry.shift_bits < needed:
-        reason = f"{entry.shift_bits} bits; shifts from {low} to {high} (numerics.scale) take {needed}"
+    required_bits = max(high.bit_length(), (-low - 1).bit_length()) + 1 if low < 0 else high.bit_length()
+    if entry.shift_bits < required_bits:
+        reason = f"{entry.shift_bits} bits; shifts from {low} to {high} (numerics.scale) take {required_bits}"
         yield (*path, "shift_bits"), reason

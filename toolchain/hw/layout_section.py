@@ -1,4 +1,6 @@
-"""How codes and constants lie in memory, where it is not as by default: the section `layout` of a machine's YAML."""
+"""Define how codes and constants lie in memory where the default does not hold: the section `layout` of a
+machine's YAML.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ Tile = Annotated[tuple[TileSide, TileSide], Field(description="[inner, outputs]"
 
 
 class ParameterEntry(Section):
-    """What convolutions read for each output channel. From the least bit of the first byte on: the bias, two's complement; the
-    multiplier, unsigned; the shift, two's complement where numerics.scale.shift_min is below 0. Bits left of the last byte
-    are 0."""
+    """An entry that convolutions read for each output channel.
+
+    From the least bit of the first byte on it has the bias, two's complement, then the multiplier, unsigned, then
+    the shift.
+    The shift is two's complement where numerics.scale.shift_min is below 0. Bits left of the last byte are 0.
+    """
 
     bias_bits: Annotated[int, Field(ge=8, le=64)] = 64
     multiplier_bits: Annotated[int, Field(ge=0, le=32)] = 32  # 0: powers of two have none
@@ -30,14 +35,20 @@ class ParameterEntry(Section):
 
     @property
     def alignment_bytes(self) -> int:
-        """Of the first of several: the largest power of two that divides an entry, up to 16."""
+        """Return the alignment of the first of several entries: the largest power of two that divides an entry, up to
+        16.
+        """
         return gcd(self.size_bytes, _MOST_ALIGNED)
 
 
 class FeatureMaps(Section):
-    """So many channels of a pixel lie together. order: of tensors [n, h, w, c], surface: [n, c / granule, h, w, granule], line:
-    [n, h, c / granule, w, granule]. The last granule is whole, whatever fills it. ports: what the host gives and takes lies so
-    too, or dense, all channels of a pixel together."""
+    """A layout in which `granule` channels of a pixel lie together.
+
+    `order`: of tensors [n, h, w, c]; surface is [n, c / granule, h, w, granule], line is [n, h, c / granule, w,
+    granule].
+    The last granule is whole, whatever fills it.
+    `ports`: the host's inputs and outputs lie so too, or dense, all channels of a pixel together.
+    """
 
     granule: Literal[4, 8, 16, 32, 64, 128]
     order: Literal["surface", "line"] = "surface"

@@ -1,4 +1,4 @@
-"""What one instruction of a machine may express."""
+"""Define what one instruction of a machine may express."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ Decomposed = Literal[
 
 
 class Limits(Section):
-    """What one instruction may express. What lies outside is split or rewritten; what cannot be goes to the host."""
+    """A section on what one instruction may express.
+
+    What lies outside is split or rewritten; what cannot be goes to the host.
+    """
 
     convolution: ConvolutionLimits = ConvolutionLimits()
     depthwise: ConvolutionLimits = ConvolutionLimits()

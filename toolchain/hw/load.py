@@ -22,34 +22,40 @@ SHIPPED = "hw_configs"
 
 @dataclass(frozen=True)
 class ChipFile:
-    """One YAML as read: `chip` is None when there are `faults`; `sibling` finds a file named beside it. mended: of a file with
-    faults, what it is with other values in their places."""
+    """A YAML file as read.
+
+    `chip`: None when there are `faults`.
+    `sibling`: finds a file named beside this one.
+    `models_with_fixes`: for a file with faults, what it is with other values in their places.
+    """
 
     source: Source
     chip: Chip | None
     faults: tuple[str, ...]
     sibling: Callable[[str], tuple[str, Traversable]]
-    mended: RecoveredModels[Chip]
+    models_with_fixes: RecoveredModels[Chip]
 
 
-def shipped_names() -> tuple[str, ...]:
+def list_shipped_names() -> tuple[str, ...]:
     """The machines that come with the toolchain, sorted."""
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files(SHIPPED).iterdir() if f.name.endswith(".yaml")))
 
 
 def is_shipped(name_or_path: str) -> bool:
-    """Whether this names a machine that comes with the toolchain, and no file."""
-    return not _is_path(name_or_path) and name_or_path in shipped_names()
+    """Return whether this names a machine that comes with the toolchain, and no file."""
+    return not _is_path(name_or_path) and name_or_path in list_shipped_names()
 
 
 def load_chip(name_or_path: str, table: str | None = None) -> Chip:
-    """The chip of a shipped name or of a YAML file. Raises ConfigError with every fault; its ISA file is not read.
+    """Return the chip of a shipped name or of a YAML file; its ISA file is not read.
 
-    table: the isa.file of a machine without a section isa, which is a fault otherwise."""
-    found = read_chip_file(name_or_path, table)
-    if found.chip is None:
-        raise ConfigError(list(found.faults))
-    return found.chip
+    Raise ConfigError with every fault.
+    `table`: the isa.file of a machine without a section isa, which is a fault otherwise.
+    """
+    chip_file = read_chip_file(name_or_path, table)
+    if chip_file.chip is None:
+        raise ConfigError(list(chip_file.faults))
+    return chip_file.chip
 
 
 def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
@@ -57,7 +63,7 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
 
     table: as of `load_chip`."""
     label, file = _locate(name_or_path)
-    if not file.is_file() and (hint := _shipped_hint(label)):
+    if not file.is_file() and (hint := _get_shipped_hint(label)):
         raise ConfigError([f"{label}: {NO_FILE}{hint}"])
     source, format_faults = take_format(read_yaml(file, label, doubles=True), MACHINE_FORMAT)
     if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
@@ -65,36 +71,36 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
     if table is not None and isinstance(source.data, dict):
         source = replace(source, data={"isa": {"file": table}, **source.data})
     try:
-        chip, mended = _read(source)
+        chip, models_with_fixes = _read(source)
     except RecursionError:
         raise ConfigError([source.fault((), "nests too deep")]) from None
-    faults = in_order([*format_faults, *source.doubles, *(fault.reason for fault in mended.faults)])
+    faults = in_order([*format_faults, *source.doubles, *(fault.reason for fault in models_with_fixes.faults)])
     faults = [*upgrade_hint(source), *faults] if faults else faults
 
     def sibling(relative: str) -> tuple[str, Traversable]:
-        if isinstance(file, Path) and (beside := _inside(file.parent, relative)) is not None:
-            return str(Path(label).parent / relative), beside
+        if isinstance(file, Path) and (sibling_file := _inside(file.parent, relative)) is not None:
+            return str(Path(label).parent / relative), sibling_file
         # A user's machine may name a shipped table without copying it.
         return f"{SHIPPED}/{relative}", files(SHIPPED).joinpath(relative)
 
-    return ChipFile(source, None if faults else chip, tuple(faults), sibling, mended)
+    return ChipFile(source, None if faults else chip, tuple(faults), sibling, models_with_fixes)
 
 
 def _read(source: Source) -> tuple[Chip | None, RecoveredModels[Chip]]:
     """The chip, or all that is wrong with its file."""
 
     def judged(data: Any) -> Chip | list[RecoveredFault]:
-        found = find_faults(Chip, data)
-        if isinstance(found, list):
+        result = find_faults(Chip, data)
+        if isinstance(result, list):
             here = replace(source, data=data)
             return [
                 RecoveredFault(w.path, format_fault(Chip, here, w), words_of(w.error), grave=True, around=w.is_unknown)
-                for w in found
+                for w in result
             ]
-        return [RecoveredFault(path, source.fault(path, reason)) for path, reason in find_broken_rules(found)] or found
+        return [RecoveredFault(path, source.fault(path, reason)) for path, reason in find_broken_rules(result)] or result
 
-    found = judged(source.data)
-    return (None, readings(judged, source.data)) if isinstance(found, list) else (found, RecoveredModels())
+    result = judged(source.data)
+    return (None, readings(judged, source.data)) if isinstance(result, list) else (result, RecoveredModels())
 
 
 def _inside(folder: Path, relative: str) -> Path | None:
@@ -106,15 +112,15 @@ def _inside(folder: Path, relative: str) -> Path | None:
 def machine_files(name_or_path: str) -> tuple[Path, Path | None]:
     """(the machine's file, its instruction table's: None where the machine is not sound). Raises ConfigError as
     `read_chip_file`."""
-    found = read_chip_file(name_or_path)
-    table = None if found.chip is None else found.sibling(found.chip.isa.file)[1]
+    chip_file = read_chip_file(name_or_path)
+    table = None if chip_file.chip is None else chip_file.sibling(chip_file.chip.isa.file)[1]
     return Path(str(_locate(name_or_path)[1])), None if table is None else Path(str(table))
 
 
-def _shipped_hint(label: str) -> str:
-    """For a name that was given as if it were a file."""
+def _get_shipped_hint(label: str) -> str:
+    """Return a hint for a shipped name that was given as if it were a file."""
     name = Path(label).stem
-    shipped = label == f"{name}.yaml" and name in shipped_names()
+    shipped = label == f"{name}.yaml" and name in list_shipped_names()
     return f"; the shipped machine is written without .yaml: {name}" if shipped else ""
 
 
@@ -126,7 +132,7 @@ def _is_path(name_or_path: str) -> bool:
 def _locate(name_or_path: str) -> tuple[str, Traversable]:
     if _is_path(name_or_path):
         return name_or_path, Path(name_or_path)
-    names = shipped_names()
+    names = list_shipped_names()
     if name_or_path not in names:
         raise ConfigError([f"no machine named {name_or_path!r}{suggest(name_or_path, names)} (or give the path of a YAML file)"])
     return f"{SHIPPED}/{name_or_path}.yaml", files(SHIPPED).joinpath(f"{name_or_path}.yaml")

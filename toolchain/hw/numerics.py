@@ -34,7 +34,9 @@ class ScaleKeys(Section):
 
 
 class TableKeys(Section):
-    """How a non-linear function is computed: 256 entries for 8 bit, 513 interpolated entries for 16 bit."""
+    """A section on how a non-linear function is computed: 256 entries for 8 bit, 513 interpolated entries for 16
+    bit.
+    """
 
     entries: Literal[256, 513]
     interpolation: Literal["none", "tosa", "tflite"] = "none"

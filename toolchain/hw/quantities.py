@@ -20,8 +20,12 @@ def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: 
 
 
 def _read(value: object, written: bool, units: dict[str, int], example: str) -> int:
-    """written: by people, who forget units."""
-    known = ", ".join(units)
+    """Return a quantity in base units.
+
+    Raise ValueError where the value is no quantity.
+    `written`: a person wrote the value, and people forget units.
+    """
+    unit_list = ", ".join(units)
     if isinstance(value, int) and not isinstance(value, bool):
         if written and 0 < value < _LEAST_BARE:
             base = next(iter(units))
@@ -30,13 +34,13 @@ def _read(value: object, written: bool, units: dict[str, int], example: str) -> 
     elif isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
         if not match or match.group(2) not in units:
-            raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
+            raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {unit_list})")
         exact = Fraction(match.group(1)) * units[match.group(2)]
         if exact.denominator != 1:
             raise ValueError(f"{value!r} is {float(exact)} in base units, not a whole number")
         quantity = int(exact)
     else:
-        raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
+        raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {unit_list})")
     if not 1 <= quantity <= _LARGEST:
         raise ValueError(f"{value!r} must be at least 1 and at most 2^48 in base units")
     return quantity

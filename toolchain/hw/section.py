@@ -1,4 +1,4 @@
-"""What every section of a description is: frozen, of known keys only, strict."""
+"""Define the base of every section of a description: frozen, of known keys only, strict."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What the time of an array hangs on beside its size: the section `timing` of an array in a machine's YAML.
+"""Define what an array's time depends on beside its size: the section `timing` of an array in a machine's YAML.
 
-Each term is what hardware has, in a unit, with a default that can be built; `unlimited` or 0 leaves it out. docs/simulator.md has
-the formulas and where they are from.
+Each term is what hardware has, in a unit, with a default that can be built. A value of `unlimited` or 0
+leaves it out.
+The formulas and their sources are in docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Rate = Annotated[Positive, BeforeValidator(_number), PlainSerializer(_word), _sc
 Size = Annotated[NonNegative, BeforeValidator(_number), PlainSerializer(_word), _schema(0)]
 
 
-def given(rate: int | None, otherwise: int) -> int:
-    """What a key says; where it says nothing, what follows from others."""
+def get_rate(rate: int | None, otherwise: int) -> int:
+    """Return the rate that a key gives; where it gives none, the rate that follows from other keys."""
     return otherwise if rate is None else rate
 
 
@@ -60,12 +61,12 @@ def _blocks(value: Any) -> Any:
 
 
 def _reduction(blocks: Blocks) -> str | list[list[int]]:
-    named = next((name for name, known in _REDUCTIONS.items() if known == blocks), None)
+    named = next((name for name, preset in _REDUCTIONS.items() if preset == blocks), None)
     return named or [list(block) for block in blocks]
 
 
 class _OrWords:
-    """In the schema for editors, the words beside the list."""
+    """A schema entry for editors that allows the words beside the list."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [{**handler(schema), "minItems": 1}, {"enum": [*_REDUCTIONS]}]}
@@ -107,7 +108,7 @@ def _terms(value: Any) -> Any:
 
 
 class _OrIdeal:
-    """In the schema for editors, the word beside the section."""
+    """A schema entry for editors that allows the word beside the section."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [handler(schema), {"const": "ideal"}]}

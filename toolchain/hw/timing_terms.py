@@ -21,14 +21,18 @@ _UNNOTICED = 1e-9  # cycles of an instruction word: keys of rates are above 0
 
 
 class Term(NamedTuple):
-    """doc: what is left out without it. ideal: changes a chip as JSON."""
+    """A term of the timing model.
+
+    `doc`: what is left out without the term.
+    `ideal`: changes a chip as JSON.
+    """
 
     doc: str
     ideal: Callable[[dict[str, Any]], None]
 
 
 def _of_arrays(*keys: str) -> Callable[[dict[str, Any]], None]:
-    """These keys of `timing` as where nothing is charged."""
+    """Return a change that sets these keys of `timing` as where nothing is charged."""
     ideal = IDEAL.model_dump(mode="json")
 
     def change(data: dict[str, Any]) -> None:
@@ -136,7 +140,7 @@ def idealize_terms(chip: Chip, terms: Sequence[str]) -> Chip:
     return Chip.model_validate_json(json.dumps(data)) if terms else chip
 
 
-def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
+def list_defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
     """(key, value) of each term of time that the machine's file says nothing of."""
     for name, engine in chip.engines.items():
         path = f"engines.{name}"
@@ -177,5 +181,5 @@ def _unsaid(section: BaseModel, path: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, BaseModel):
             yield from _unsaid(value, f"{path}.{key}")
         elif key not in section.model_fields_set:
-            said = _DERIVED[key] if value is None else str(written[key]).lower()
-            yield f"{path}.{key}", said
+            text = _DERIVED[key] if value is None else str(written[key]).lower()
+            yield f"{path}.{key}", text

@@ -1,4 +1,4 @@
-"""What must hold between the types of a machine's codes, what multiplies them and what becomes of them."""
+"""Check the rules between a machine's code types, what multiplies them and what becomes of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ def pair_of(activation: str, weight: str) -> str:
     return f"{{activation: {activation}, weight: {weight}}}"
 
 
-def unused_types(chip: Chip) -> Iterator[Broken]:
-    """Of a chip that breaks no other rule: what holds of all arrays together, but not of those that programs use."""
+def find_unused_types(chip: Chip) -> Iterator[Broken]:
+    """Yield rules that all arrays together keep, but the arrays that programs use break.
+
+    The chip breaks no other rule.
+    """
     used = {unit.engine: unit.array for unit in chip.workers("mac_array")}
     if used and len(used) < sum(isinstance(e, MacArray) for e in chip.engines.values()):
         unused = ", ".join(name for name in chip.unused if isinstance(chip.engines[name], MacArray))
@@ -34,30 +37,30 @@ def unused_types(chip: Chip) -> Iterator[Broken]:
 def _pairs(chip: Chip, arrays: Mapping[str, MacArray]) -> Iterator[Broken]:
     """Types that no array multiplies, and abilities of arrays that have not every pair that the machine has."""
     all_pairs = product(chip.operand_types, chip.weight_types)
-    known = [pair for pair in all_pairs if any(mac.rate_of(*pair) is not None for mac in arrays.values())]
+    supported_pairs = [pair for pair in all_pairs if any(mac.rate_of(*pair) is not None for mac in arrays.values())]
     first = chip.code_types[0], chip.weight_types[0]
-    if not known:
+    if not supported_pairs:
         return  # said already
-    if first not in known and not first[0].is_wide:
+    if first not in supported_pairs and not first[0].is_wide:
         yield (
             ("engines", next(iter(arrays)), "types"),
             f"has no {pair_of(*first)}, the first types of numerics, nor has another array",
         )
     for i, weight in enumerate(chip.weight_types[1:]):
-        if not any(weight == w for _, w in known):
+        if not any(weight == w for _, w in supported_pairs):
             yield ("numerics", "more_weights", i), f"{weight}: {chip.key('mac_array')}.types has no pair with it"
     for i, codes in enumerate(chip.code_types[1:]):
-        if not codes.is_wide and not any(codes == a for a, _ in known) and "rescale" not in chip.functions:
+        if not codes.is_wide and not any(codes == a for a, _ in supported_pairs) and "rescale" not in chip.functions:
             reason = f"{codes}: {chip.key('mac_array')}.types has no pair with it, and {chip.key('vector')}.functions no rescale"
             yield ("numerics", "more_activations", i), f"{reason} that would make what arrays take of it"
-    wanted = [("depthwise", "", [e for e in arrays.values() if e.depthwise != "none"])]
+    subsets = [("depthwise", "", [e for e in arrays.values() if e.depthwise != "none"])]
     for size in group_sizes(chip.engines):
-        wanted.append(("groups", f" of {size}", [e for e in arrays.values() if e.groups is not None and size in e.groups.sizes]))
-    for key, which, able in wanted:
-        lacking = [pair for pair in known if not any(mac.rate_of(*pair) is not None for mac in able)]
-        if able and lacking:
-            name = next(n for n, e in arrays.items() if e is able[0])
-            yield ("engines", name, key), f"no array that has {key}{which} takes {pair_of(*lacking[0])}, which another does"
+        subsets.append(("groups", f" of {size}", [e for e in arrays.values() if e.groups is not None and size in e.groups.sizes]))
+    for key, which, capable_arrays in subsets:
+        missing_pairs = [pair for pair in supported_pairs if not any(mac.rate_of(*pair) is not None for mac in capable_arrays)]
+        if capable_arrays and missing_pairs:
+            name = next(n for n, e in arrays.items() if e is capable_arrays[0])
+            yield ("engines", name, key), f"no array that has {key}{which} takes {pair_of(*missing_pairs[0])}, which another does"
 
 
 def _functions(chip: Chip) -> Iterator[Broken]:
@@ -81,12 +84,12 @@ def _between_types(chip: Chip) -> Iterator[Broken]:
     least = -(-((1 << widest.bits - 1) - 1) // ((1 << narrowest.bits - 1) - 1))
     largest = scale.form.extremes[1]
     if widest.bits > narrowest.bits and largest < least:
-        said = f"the largest scale, by multiplier_bits and shift_min, is {largest:.0f}"
-        yield ("numerics", "scale"), f"{said}; {narrowest} codes become {widest} (more_activations) by up to {least}"
+        limit_text = f"the largest scale, by multiplier_bits and shift_min, is {largest:.0f}"
+        yield ("numerics", "scale"), f"{limit_text}; {narrowest} codes become {widest} (more_activations) by up to {least}"
 
 
 def _wide(chip: Chip) -> Iterator[Broken]:
-    """What wide codes need: to be made of narrower ones and given to them, and products of all their bits."""
+    """Check what wide codes need: rescaling from and to narrower codes, and products of all their bits."""
     numerics = chip.numerics_keys
     rules = [(("numerics", "rounding"), numerics.rounding)]
     rules += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]

@@ -28,8 +28,13 @@ class Space:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """What runs operations, one after another. number: among the units of its kind; queue: among all; roles: the code of
-    the memory that each kind of operand lies in; reach: codes of all memories that it touches."""
+    """A unit that runs operations, one after another.
+
+    `number`: among the units of its kind.
+    `queue`: among all units.
+    `roles`: the code of the memory that each kind of operand lies in.
+    `reach`: codes of all memories that the unit touches.
+    """
 
     name: str
     engine: str  # key of `engines`
@@ -65,21 +70,21 @@ class Unit:
 
 def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> tuple[Space, ...]:
     """dram, sram, then the others by name; a private memory once for each unit of its engine."""
-    found = [Space(name, name, memories[name]) for name in ("dram", "sram")]
+    space_list = [Space(name, name, memories[name]) for name in ("dram", "sram")]
     for name, memory in sorted(memories.items()):
         if name in ("dram", "sram"):
             continue
         engine = engines.get(memory.private_to or "")
         if engine is None:
-            found.append(Space(name, name, memory))
+            space_list.append(Space(name, name, memory))
             continue
         units = unit_names(memory.private_to or "", engine)
-        found += [Space(_numbered(name, i, len(units)), name, memory, unit) for i, unit in enumerate(units)]
-    return tuple(found)
+        space_list += [Space(_number_name(name, i, len(units)), name, memory, unit) for i, unit in enumerate(units)]
+    return tuple(space_list)
 
 
 def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Unit, ...]:
-    found: list[Unit] = []
+    unit_list: list[Unit] = []
     for kind in KINDS:
         number = 0
         for name, engine in sorted(engines.items()):
@@ -87,24 +92,24 @@ def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Un
                 continue
             for unit in unit_names(name, engine):
                 roles = dict(_roles(engine, unit, spaces))
-                reach = frozenset(roles.values()) if roles else frozenset(_moved(engine, spaces))
-                found.append(Unit(unit, name, engine, number, len(found), roles, reach))
+                reach = frozenset(roles.values()) if roles else frozenset(_list_moved_spaces(engine, spaces))
+                unit_list.append(Unit(unit, name, engine, number, len(unit_list), roles, reach))
                 number += 1
-    return tuple(found)
+    return tuple(unit_list)
 
 
 def explain_unused_unit(unit: Unit, spaces: Sequence[Space], units: Sequence[Unit]) -> str | None:
     """Why compiled programs do not use the unit: feature maps that lie elsewhere than they put them, or a memory that nothing
     fills; or None."""
-    movers = [u for u in units if u.kind == "dma" and DRAM in u.reach]
+    dma_units = [u for u in units if u.kind == "dma" and DRAM in u.reach]
     if unit.kind == "dma":
         filled = {SRAM, *(code for u in units if _maps_in_sram(u) for role, code in u.roles.items() if role != SUMS)}
-        missing = "dram" if unit not in movers else "sram" if not unit.reach & filled else None
+        missing = "dram" if unit not in dma_units else "sram" if not unit.reach & filled else None
         return f"{unit.key}.memories has no {missing}: compiled programs move between dram and sram" if missing else None
     for role, code in unit.roles.items():
         if role in FEATURE_MAPS and code != SRAM:
             return f"{unit.key}.memories.{role} is {spaces[code].key}, compiled programs have it in sram"
-        if role != SUMS and code != SRAM and not any(code in u.reach for u in movers):
+        if role != SUMS and code != SRAM and not any(code in u.reach for u in dma_units):
             keys = ", ".join(sorted({u.key for u in units if u.kind == "dma"}))
             return f"{unit.key}.memories.{role} is {spaces[code].key}, which {keys} does not fill from dram"
     return None
@@ -117,10 +122,10 @@ def _maps_in_sram(unit: Unit) -> bool:
 def unit_names(name: str, engine: Engine) -> list[str]:
     if isinstance(engine, Dma):
         return [f"{name}{i}" for i in range(engine.channels)]
-    return [_numbered(name, i, engine.count) for i in range(engine.count)]
+    return [_number_name(name, i, engine.count) for i in range(engine.count)]
 
 
-def _numbered(name: str, i: int, count: int) -> str:
+def _number_name(name: str, i: int, count: int) -> str:
     return name if count == 1 else f"{name}{i}"
 
 
@@ -139,7 +144,7 @@ def operand_memories(engine: MacArray | Vector) -> dict[str, str]:
     return {role: key for role, key in named.items() if key is not None}
 
 
-def _moved(engine: Engine, spaces: Sequence[Space]) -> Iterator[int]:
+def _list_moved_spaces(engine: Engine, spaces: Sequence[Space]) -> Iterator[int]:
     assert isinstance(engine, Dma)
     for i, space in enumerate(spaces):
         if engine.memories is None or space.key in engine.memories:

@@ -18,13 +18,13 @@ from toolchain.hw.quantities import WRITTEN
 from toolchain.hw.yaml_source import KeyPath, Source
 
 Model = TypeVar("Model", bound=BaseModel)
-_NO_KEY, _KNOWN = "no such key", "; known: "
+_NO_KEY, _KEY_LIST_PREFIX = "no such key", "; known: "
 _NEAR = 0.7  # of the letters of two words, that they share
 
 
 @dataclass(frozen=True)
 class ModelFault:
-    """What pydantic finds at a place of the file."""
+    """A fault that pydantic finds at a place of the file."""
 
     path: KeyPath
     error: ErrorDetails
@@ -48,12 +48,12 @@ def find_faults(model: type[Model], data: Any) -> Model | list[ModelFault]:
 def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str]]:
     """(the model, []) or (None, every fault as `file:line: path: reason`, in the order of the file)."""
     try:
-        found = find_faults(model, source.data)
+        result = find_faults(model, source.data)
     except RecursionError:
         return None, [source.fault((), "nests too deep")]
-    said = [] if isinstance(found, BaseModel) else [format_fault(model, source, wrong) for wrong in found]
-    faults = in_order([*source.doubles, *said])
-    return None if faults or isinstance(found, list) else found, faults
+    model_faults = [] if isinstance(result, BaseModel) else [format_fault(model, source, wrong) for wrong in result]
+    faults = in_order([*source.doubles, *model_faults])
+    return None if faults or isinstance(result, list) else result, faults
 
 
 def format_fault(model: type[BaseModel], source: Source, wrong: ModelFault) -> str:
@@ -61,39 +61,42 @@ def format_fault(model: type[BaseModel], source: Source, wrong: ModelFault) -> s
 
 
 def words_of(error: ErrorDetails) -> tuple[str, ...]:
-    """That may stand there."""
+    """Return the words that may stand at the fault's place."""
     context = error.get("ctx", {})
     return tuple(re.findall(r"'(\w+)'", str(context.get("expected") or context.get("expected_tags") or "")))
 
 
 def in_order(faults: typing.Iterable[str]) -> list[str]:
-    """Each once, by the lines that they name; which keys there are, of the first of those that lack one of the same."""
+    """Sort faults by the lines that they name and drop duplicates.
+
+    List the known keys only in the first of the faults that lack a key of the same section.
+    """
     ordered = sorted(dict.fromkeys(faults), key=_line)
     lines = dict[str, int]()
     for index, fault in enumerate(ordered):
-        head, _, keys = fault.partition(_KNOWN)
+        head, _, keys = fault.partition(_KEY_LIST_PREFIX)
         line, _ = _line(fault)
         if head.endswith(_NO_KEY) and line != lines.setdefault(keys, line):
-            ordered[index] = f"{head}{_KNOWN}those of line {lines[keys]}"
+            ordered[index] = f"{head}{_KEY_LIST_PREFIX}those of line {lines[keys]}"
     return ordered
 
 
-def suggest(word: str, known: typing.Iterable[str]) -> str:
+def suggest(word: str, candidates: typing.Iterable[str]) -> str:
     """'; did you mean "banks"?', or the list of what is known."""
-    names = sorted(known)
+    names = sorted(candidates)
     swapped = [name for name in names if sorted(name) == sorted(word)]
     close = swapped or difflib.get_close_matches(word, names, n=1, cutoff=_NEAR) or _near_beginnings(word, names)
     if close:
         return f'; did you mean "{close[0]}"?'
-    return f"{_KNOWN}{', '.join(names)}" if names else ""
+    return f"{_KEY_LIST_PREFIX}{', '.join(names)}" if names else ""
 
 
 def _near_beginnings(word: str, names: list[str]) -> list[str]:
     """The name that begins in such a word, as latency_cycles in latncy, where there is only one."""
-    begun = dict[str, list[str]]()
+    names_by_beginning = dict[str, list[str]]()
     for name in names:
-        begun.setdefault(name.partition("_")[0], []).append(name)
-    alone = {first: of[0] for first, of in begun.items() if len(of) == 1}
+        names_by_beginning.setdefault(name.partition("_")[0], []).append(name)
+    alone = {first: of[0] for first, of in names_by_beginning.items() if len(of) == 1}
     return [alone[first] for first in difflib.get_close_matches(word, alone, n=1, cutoff=_NEAR)]
 
 
@@ -131,7 +134,10 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
 
 
 def _place(steps: tuple[int | str, ...], data: Any) -> tuple[KeyPath, Any]:
-    """Where a fault lies, without pydantic's steps into the alternatives that `kind` tells apart; and the section around it."""
+    """Return a fault's path and the section around it.
+
+    The path is without pydantic's steps into the alternatives that `kind` tells apart.
+    """
     path: list[int | str] = []
     parent = data
     for step in steps:
@@ -160,7 +166,9 @@ def _example(model: type[BaseModel], path: KeyPath) -> str:
 
 
 def _notes(owner: Any, part: str | int) -> list[FieldInfo]:
-    """What is written about `owner.part` or `owner[part]`: of the field itself, then of the types it may have."""
+    """Return what is written about `owner.part` or `owner[part]`: first of the field itself, then of the types it
+    may have.
+    """
     if _is_model(owner):
         field = _fields(owner).get(str(part))
         return [] if field is None else [field, *_inner_notes(field.annotation)]
@@ -177,7 +185,7 @@ def _inner_notes(annotation: Any) -> list[FieldInfo]:
 
 
 def _inline(value: Any) -> str:
-    """As YAML on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, list):
         return f"[{', '.join(_inline(v) for v in value)}]"
     if isinstance(value, dict):
@@ -227,7 +235,7 @@ def _reason(error: ErrorDetails) -> str:
 
 
 def shown(value: Any) -> str:
-    """What was written, in a few words."""
+    """Return what was written, in a few words."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -243,9 +251,11 @@ def shown(value: Any) -> str:
 def _known_keys(model: Any, path: KeyPath, data: Any) -> set[str]:
     """The keys that the section `data` at `path` may have, following the annotations from `model`."""
     kind = data.get("kind") if isinstance(data, dict) else None
-    found = [c for c in _candidates(model, path) if _is_model(c)]
-    own = [c for c in found if "kind" in c.model_fields and kind in typing.get_args(c.model_fields["kind"].annotation)]
-    return {key for c in own or found for key in _fields(c)}
+    section_models = [c for c in _candidates(model, path) if _is_model(c)]
+    kind_models = [
+        c for c in section_models if "kind" in c.model_fields and kind in typing.get_args(c.model_fields["kind"].annotation)
+    ]
+    return {key for c in kind_models or section_models for key in _fields(c)}
 
 
 def _candidates(model: Any, path: KeyPath) -> list[Any]:
@@ -256,7 +266,7 @@ def _candidates(model: Any, path: KeyPath) -> list[Any]:
 
 
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """By the keys that files have."""
+    """Return the fields by the keys that files have."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 

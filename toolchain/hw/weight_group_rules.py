@@ -1,11 +1,11 @@
-"""What must hold of arrays that take weights in groups."""
+"""Check the rules for arrays that take weights in groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import WeightGroups, group_sizes, grouped_arrays
+from toolchain.hw.engines import WeightGroups, get_grouped_arrays, group_sizes
 from toolchain.hw.yaml_source import KeyPath
 
 _LEAST_MINIMUM = 8  # bits: of a scale of 4 bits, a minimum of as many whole steps each way and 4 bits of fractions
@@ -13,15 +13,15 @@ _LEAST_MINIMUM = 8  # bits: of a scale of 4 bits, a minimum of as many whole ste
 
 def broken_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
     """Every rule that is broken, as (path of the value, reason)."""
-    grouped = grouped_arrays(chip.engines)
+    grouped = get_grouped_arrays(chip.engines)
     for name, groups in grouped.items():
         path: KeyPath = ("engines", name, "groups")
         yield from ((path + key, reason) for key, reason in _alone(groups, chip.limits.convolution.max_input_channels))
         first, other = next(iter(grouped.items()))
         for key in ("scale_bits", "minimum_bits", "layout"):
-            own, its = getattr(groups, key), getattr(other, key)
-            if own != its:
-                reason = f"{own}, and those of {first} have {its}: weights must not depend on the array that reads them"
+            value, its = getattr(groups, key), getattr(other, key)
+            if value != its:
+                reason = f"{value}, and those of {first} have {its}: weights must not depend on the array that reads them"
                 yield (*path, key), reason
 
 
@@ -36,9 +36,9 @@ def _alone(groups: WeightGroups, most: int | None) -> Iterator[tuple[KeyPath, st
         yield ("minimum_bits",), f"{groups.minimum_bits} are too few for a minimum: {_LEAST_MINIMUM} to 16, or 0 for none"
 
 
-def unused_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Of a chip that breaks no other rule: groups that only arrays have which programs do not use."""
-    wanted = chip.numerics_keys.weight_group
-    if wanted not in (0, *group_sizes(chip.used_arrays)):
-        having = [name for name, groups in grouped_arrays(chip.engines).items() if wanted in groups.sizes]
-        yield ("numerics", "weight_group"), f"{wanted}, and no program uses {', '.join(having)}: {chip.unused[having[0]]}"
+def find_unused_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Yield groups that only arrays have which programs do not use; the chip breaks no other rule."""
+    group_size = chip.numerics_keys.weight_group
+    if group_size not in (0, *group_sizes(chip.used_arrays)):
+        having = [name for name, groups in get_grouped_arrays(chip.engines).items() if group_size in groups.sizes]
+        yield ("numerics", "weight_group"), f"{group_size}, and no program uses {', '.join(having)}: {chip.unused[having[0]]}"

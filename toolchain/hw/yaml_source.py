@@ -22,8 +22,12 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """`label` is the file as faults name it; `lines` maps a path to the lines (from 1) of its key and of its value; `doubles`:
-    faults of keys that are given twice, of which `data` hold the first."""
+    """A YAML file with the lines of its keys and values.
+
+    `label`: the file as faults name it.
+    `lines`: maps a path to the lines (from 1) of its key and of its value.
+    `doubles`: faults of keys that are given twice, of which `data` hold the first.
+    """
 
     label: str
     data: Any
@@ -32,11 +36,11 @@ class Source:
 
     def fault(self, path: KeyPath, reason: str, at_key: bool = False) -> str:
         """`file:line: path: reason`. A path that the file does not have is shown at its nearest parent's key."""
-        known = path
-        while known and known not in self.lines:
-            known = known[:-1]
-        key_line, value_line = self.lines.get(known, (1, 1))
-        line = value_line if known == path and not at_key else key_line
+        located_path = path
+        while located_path and located_path not in self.lines:
+            located_path = located_path[:-1]
+        key_line, value_line = self.lines.get(located_path, (1, 1))
+        line = value_line if located_path == path and not at_key else key_line
         return f"{self.label}:{line}: {render_path(path)}: {reason}"
 
 
@@ -63,7 +67,7 @@ def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
     """Parses one YAML document. doubles: whether who asks tells of keys that are given twice. Raises ConfigError on bad syntax,
     else on those, merge keys, recursion, and where it leaves the bounds of `toolchain.input_limits`."""
     try:
-        node = _composed(text)
+        node = _compose_root(text)
     except yaml.MarkedYAMLError as fault:
         line, reason = _syntax_fault(fault)
         raise ConfigError([f"{label}:{line}: not YAML: {reason}"]) from None
@@ -83,8 +87,8 @@ def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
 def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
     """The line (from 1) to look at, and the parser's complaint in the words of a person who writes a machine."""
     problem = fault.problem or fault.context or "cannot be parsed"
-    found = fault.problem_mark or fault.context_mark
-    line = found.line + 1 if found else 1
+    mark = fault.problem_mark or fault.context_mark
+    line = mark.line + 1 if mark else 1
     opened = fault.context_mark.line + 1 if fault.context_mark else line
     if "mapping values are not allowed" in problem:
         return (
@@ -154,7 +158,7 @@ if yaml.__with_libyaml__:
 _READ_OTHERWISE = re.compile(r"[\t?!|>\ufeff]|^(%|---)", re.MULTILINE)
 
 
-def _composed(text: str) -> yaml.Node | None:
+def _compose_root(text: str) -> yaml.Node | None:
     """The document's root. What libyaml refuses the parser in Python judges, so that a file reads alike everywhere."""
     if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
         try:

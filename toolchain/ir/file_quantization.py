@@ -1,4 +1,4 @@
-"""What a quantized model says: the scales of its activations, and how its file holds constants."""
+"""Describe what a quantized model says: the scales of its activations, and how its file holds constants."""
 
 from __future__ import annotations
 
@@ -44,8 +44,13 @@ class FileQuant:
 
 @dataclass(frozen=True, eq=False)
 class FileWeightGroups:
-    """Weights of which so many neighbours (`size`, the last group may be shorter) share a scale: real = scale x code + minimum.
-    codes: int[o, k], k along the reduction; scales: float[o, g]; minima: float[o, g] or None."""
+    """A set of weights whose neighbours along the reduction share a scale: real = scale x code + minimum.
+
+    `codes`: int[o, k], k along the reduction.
+    `scales`: float[o, g].
+    `minima`: float[o, g] or None.
+    `size`: weights in a group; the last group may be shorter.
+    """
 
     codes: Array
     scales: Array
@@ -64,13 +69,15 @@ class FileWeightGroups:
 
 @dataclass(frozen=True, eq=False)
 class FileWeights:
-    """A constant as its file holds it: real = scales (float64, one for all, or for each channel) x codes, codes less their zero
-    points.
+    """A constant as its file holds it: real = scales x codes, with codes less their zero points.
 
-    least, largest: of the codes, for each channel. quant: scale and zero point, where they are one for all and the type is an
-    activation's. bias: float64[channels] or None, the real numbers of the int32 bias added to its products. groups: of weights
-    with scales of groups; `scales` are then the largest of each channel. product: of a node that sums products,
-    its weights."""
+    `scales`: float64, one for all, or one for each channel; with groups, the largest of each channel.
+    `least`, `largest`: least and largest code of each channel.
+    `quant`: scale and zero point, where they are one for all and the type is an activation's.
+    `bias`: float64[channels] or None, the real numbers of the int32 bias added to its products.
+    `groups`: weights with scales of groups.
+    `product`: the constant is the weights of a node that sums products.
+    """
 
     scales: Array
     least: Array
@@ -89,19 +96,26 @@ class FileWeights:
 def make_file_weights(
     codes: Array, scales: Array, axis: int, quant: FileQuant | None = None, bias: Array | None = None
 ) -> FileWeights:
-    """codes: integers less their zero points; scales: one, or one for each index of `axis`, which counts channels."""
+    """Return the file weights of a constant.
+
+    `codes`: integers less their zero points.
+    `scales`: one, or one for each index of `axis`, which counts channels.
+    """
     rows = np.moveaxis(codes, axis, 0).reshape(codes.shape[axis], -1) if codes.ndim else codes.reshape(1, 1)
     least, largest = rows.min(1, initial=0), rows.max(1, initial=0)
     return FileWeights(scales.astype(np.float64).reshape(-1), least, largest, quant, bias)
 
 
 def make_file_weight_groups(groups: FileWeightGroups) -> FileWeights:
-    """Of weights in groups."""
+    """Return the file weights of weights in groups."""
     least, largest = groups.codes.min(1, initial=0), groups.codes.max(1, initial=0)
     return FileWeights(groups.scales.astype(np.float64).max(1), least, largest, groups=groups)
 
 
 def find_file_weights(node: Node[Any], stored: Mapping[str, FileWeights]) -> list[FileWeights]:
-    """What is known of a node's constants. stored: by node of the model, or by name of one of several that stand for it."""
-    own = node.name in stored and node.name not in node.sources
-    return [stored[n] for n in ((node.name,) if own else node.sources) if n in stored]
+    """Return what is known of a node's constants.
+
+    `stored`: by node of the model, or by name of one of several nodes that stand for it.
+    """
+    is_named_directly = node.name in stored and node.name not in node.sources
+    return [stored[n] for n in ((node.name,) if is_named_directly else node.sources) if n in stored]

@@ -11,9 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class FloatSubmodel:
-    """Serialized ONNX, or its file, that reads `inputs` and makes `outputs`; its external data lies in `folder`, and dimensions
-    that it leaves open by name have `dims`. `weights` are initializers whose values are not in it; they are not copied. `given`:
-    inputs beside those, and their values."""
+    """A serialized ONNX model, or its file, that reads `inputs` and makes `outputs`.
+
+    `folder`: where its external data lies.
+    `dims`: values of dimensions that the model leaves open by name.
+    `weights`: initializers whose values are not in the model; they are not copied.
+    `extra_inputs`: inputs beside those, and their values.
+    """
 
     model: bytes | Path
     inputs: tuple[str, ...]
@@ -21,4 +25,4 @@ class FloatSubmodel:
     folder: str = ""
     dims: tuple[tuple[str, int], ...] = ()
     weights: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    given: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    extra_inputs: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])

@@ -41,7 +41,7 @@ class TensorType:
 
     @property
     def item_bytes(self) -> int:
-        """Of one element."""
+        """Return the bytes of one element."""
         return _item_bytes(self.dtype)
 
     @property
@@ -55,15 +55,19 @@ def _item_bytes(dtype: str) -> int:
 
 
 class Origin(NamedTuple):
-    """What a tensor of the chip is of the model: its name there, and the layout that it has here (`toolchain.ops.kit.layout`)."""
+    """A link from a chip tensor to the model: the name there, and the layout here (`toolchain.ops.kit.layout`)."""
 
     tensor: str
     layout: str
 
 
 class TensorName(NamedTuple):
-    """What people are told of a tensor of the chip: the model's name. inside: the model's node in which it is only a step to that
-    tensor or from it, None: it is that tensor. layout: plain, nhwc or inner, None where that is not known."""
+    """A name of a chip tensor as people are told it: the model's name.
+
+    `inside`: the model's node in which the tensor is only a step to or from that tensor; None if it is that
+    tensor.
+    `layout`: plain, nhwc or inner, None where that is not known.
+    """
 
     tensor: str
     layout: str | None
@@ -74,7 +78,7 @@ class TensorName(NamedTuple):
 
 
 class Operator:
-    """What a node computes: `OnnxOp` as the frontend leaves it; the chip's own are in `toolchain.ops`."""
+    """An operator that says what a node computes: `OnnxOp` from the frontend, or the chip's own in `toolchain.ops`."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +105,14 @@ class Node(Generic[OpT]):
 
 
 def step_name(name: str, step: str) -> str:
-    """Of a node that the compiler makes of the model's node `name` beside the one that has its name, or for the tensor `name`."""
+    """Return the name of an extra node that the compiler makes for the model's node or tensor `name`."""
     return f"{name} ({step})"
 
 
-def fresh_name(base: str, *taken: Container[str]) -> str:
+def fresh_name(base: str, *used_names: Container[str]) -> str:
     """`base`, or the first of base_2, base_3, ... that is not in any of these."""
     name, suffix = base, 2
-    while any(name in names for names in taken):
+    while any(name in names for names in used_names):
         name, suffix = f"{base}_{suffix}", suffix + 1
     return name
 
@@ -117,25 +121,28 @@ def distinctly_named(nodes: Iterable[Node[OpT]]) -> tuple[Node[OpT], ...]:
     """Give each node a name that no other has. Of several with one name, that of the model (it is among its own sources) keeps
     it, else the first."""
     nodes = tuple(nodes)
-    taken = Counter(node.name for node in nodes)
-    if len(taken) == len(nodes):
+    name_counts = Counter(node.name for node in nodes)
+    if len(name_counts) == len(nodes):
         return nodes
     keeping: dict[str, int] = {}
     for index, node in sorted(enumerate(nodes), key=lambda pair: pair[1].name not in pair[1].sources):
         keeping.setdefault(node.name, index)
     renamed: list[Node[OpT]] = []
     for index, node in enumerate(nodes):
-        name = node.name if keeping[node.name] == index else fresh_name(node.name, taken)
-        taken[name] += 1
+        name = node.name if keeping[node.name] == index else fresh_name(node.name, name_counts)
+        name_counts[name] += 1
         renamed.append(node if name == node.name else replace(node, name=name))
     return tuple(renamed)
 
 
 @dataclass(frozen=True)
 class Graph(Generic[OpT]):
-    """Every tensor name has a type; constants are tensors with values and no producer. origins: of the chip's tensors, those that
-    are gone too; one that no node makes is the model's tensor of its origin, arranged on its way in. states: that the chip keeps
-    from run to run."""
+    """A graph in which every tensor name has a type; constants are tensors with values and no producer.
+
+    `origins`: origins of the chip's tensors, including tensors that are gone.
+    A tensor with an origin and no producer is the model's tensor, rearranged on its way in.
+    `states`: states that the chip keeps from run to run.
+    """
 
     name: str
     nodes: tuple[Node[OpT], ...]
@@ -151,9 +158,9 @@ class Graph(Generic[OpT]):
         origin = self.origins.get(tensor)
         if origin is None:
             return TensorName(tensor, None, None)
-        return TensorName(*origin, self.served(tensor) if origin.layout == INNER else None)
+        return TensorName(*origin, self.find_model_node(tensor) if origin.layout == INNER else None)
 
-    def served(self, tensor: str) -> str | None:
+    def find_model_node(self, tensor: str) -> str | None:
         """The model's node that makes the tensor; of what the compiler added, the next one that it is for."""
         for node in self.nodes:  # in order: the readers of a tensor stand behind what makes it
             if tensor in node.outputs or tensor in node.inputs:
@@ -166,12 +173,12 @@ class Graph(Generic[OpT]):
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     def consumers(self) -> dict[str, list[Node[OpT]]]:
-        found: dict[str, list[Node[OpT]]] = {}
+        consumers_by_tensor: dict[str, list[Node[OpT]]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
                 if name:
-                    found.setdefault(name, []).append(node)
-        return found
+                    consumers_by_tensor.setdefault(name, []).append(node)
+        return consumers_by_tensor
 
     def read_once(self, tensor: str, consumers: Mapping[str, Sequence[Node[Any]]]) -> bool:
         """True when one node alone reads the tensor and the graph does not give it out. consumers: of this graph."""
@@ -208,12 +215,16 @@ OnnxGraph = Graph[OnnxOp]  # the normal form: the network as the frontend leaves
 
 
 def verify(graph: Graph[Any]) -> list[str]:
-    """List every fault: two nodes of one name, undefined or doubly defined tensors, order, missing types, constants of another
-    type, codes that stand for no tensor of the model. Empty when sound."""
+    """List every fault of the graph; the list is empty when the graph is sound.
+
+    Faults are equal node names, undefined or doubly defined tensors, wrong order, missing types and constants of
+    another type.
+    Codes that stand for no tensor of the model are a fault too.
+    """
     names = Counter(node.name for node in graph.nodes)
     faults = [f"{times} nodes have the name {name!r}" for name, times in names.items() if times > 1]
-    made = {n for node in graph.nodes for n in node.outputs}
-    arriving = {n: o.tensor for n, o in graph.origins.items() if n not in made and o.layout != INNER}
+    produced_tensors = {n for node in graph.nodes for n in node.outputs}
+    arriving = {n: o.tensor for n, o in graph.origins.items() if n not in produced_tensors and o.layout != INNER}
     defined = set(graph.inputs) | set(graph.constants)
     for node in graph.nodes:
         read = [n for n in node.inputs if n and n not in defined]
@@ -227,7 +238,10 @@ def verify(graph: Graph[Any]) -> list[str]:
     coded = (n for n in sorted(defined - graph.constants.keys()) if n in graph.types and graph.types[n].quant is not None)
     faults += [f"tensor {n!r} has codes, and no origin says of what" for n in coded if n not in graph.origins]
     for name, value in graph.constants.items():
-        said, held = graph.types.get(name), TensorType(value.shape, value.dtype.name)
-        if said is not None and (said.shape, said.dtype) != (held.shape, held.dtype):
-            faults.append(f"constant {name!r} is {held.dtype}{list(held.shape)}, its type says {said.dtype}{list(said.shape)}")
+        declared_type, actual_type = graph.types.get(name), TensorType(value.shape, value.dtype.name)
+        if declared_type is not None and (declared_type.shape, declared_type.dtype) != (actual_type.shape, actual_type.dtype):
+            faults.append(
+                f"constant {name!r} is {actual_type.dtype}{list(actual_type.shape)}, its type says "
+                f"{declared_type.dtype}{list(declared_type.shape)}"
+            )
     return faults

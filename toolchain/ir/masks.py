@@ -9,7 +9,7 @@ _LET_THROUGH = 100.0  # a mask that lets a score through moves it by less
 
 
 def is_mask(value: np.ndarray) -> bool:
-    """Whether a constant holds nothing but minus infinity, or what stands for it, and small numbers."""
+    """Return whether a constant holds nothing but small numbers and minus infinity, or what stands for it."""
     if value.dtype.kind != "f" or np.isnan(value).any():
         return False
     low = value <= MASK_LOW

@@ -1,4 +1,6 @@
-"""Where a tensor between the steps of an operator has its range from, if not from what calibration sees of it alone."""
+"""Define where the range of a tensor between an operator's steps comes from, if not from calibration of it
+alone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from toolchain.ir.graph import Quant
 
 @dataclass(frozen=True)
 class FixedRange:
-    """From what it is: it holds these values whatever the data, and nobody measures it (a power of e up to 0 lies in 0..1)."""
+    """A range that follows from what a tensor is, whatever the data (a power of e up to 0 lies in 0..1).
+
+    Nobody measures it.
+    """
 
     low: float
     high: float
@@ -17,8 +22,12 @@ class FixedRange:
 
 @dataclass(frozen=True)
 class ClippedRange:
-    """Measured, of what lies between these: values beyond say nothing, as of a difference whose exp rounds to zero. as_one: all
-    tensors of which this is said have one range, what any of them holds, as a state that goes from step to step."""
+    """A calibrated range clipped to these limits; values beyond say nothing, such as a difference whose exp rounds
+    to zero.
+
+    `as_one`: tensors with the same text share one range, which covers them all, as a state that goes from step to
+    step.
+    """
 
     low: float
     high: float

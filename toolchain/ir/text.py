@@ -35,8 +35,11 @@ def print_operator(node: Node) -> str:
 
 
 def _value(value: Any) -> str:
-    """Of any depth; a part that stands in several places is written where it is met first, as `#1=...`, and is `#1` then."""
-    repeated, numbers = _repeated(value), dict[int, int]()
+    """Return the text of a value of any depth.
+
+    A part that occurs several times is written at its first occurrence as `#1=...`, and is `#1` afterwards.
+    """
+    repeated, numbers = _get_repeated_ids(value), dict[int, int]()
     pieces: list[str] = []
     waiting: list[Any] = [value]  # the next one last; a str is written as it is
     while waiting:
@@ -50,11 +53,11 @@ def _value(value: Any) -> str:
         if id(part) in repeated:
             numbers[id(part)] = len(numbers) + 1
             pieces.append(f"#{numbers[id(part)]}=")
-        waiting += reversed(_spelled(part))
+        waiting += reversed(_list_pieces(part))
     return "".join(pieces)
 
 
-def _spelled(part: Any) -> list[Any]:
+def _list_pieces(part: Any) -> list[Any]:
     """A tuple or dataclass as texts and the values between them."""
     if _has_fields(part):
         inside = [piece for f in fields(part) for piece in (", ", f"{f.name}=", getattr(part, f.name))]
@@ -62,7 +65,7 @@ def _spelled(part: Any) -> list[Any]:
     return ["(", *[piece for item in part for piece in (", ", item)][1:], ")"]
 
 
-def _repeated(value: Any) -> set[int]:
+def _get_repeated_ids(value: Any) -> set[int]:
     """The ids of tuples of tuples that are met more than once."""
     met, repeated = set[int](), set[int]()
     waiting = [value]

@@ -1,8 +1,8 @@
-"""Prints a first instruction table for a machine that has none yet; its YAML need not name one.
+"""Print a first instruction table for a machine that has none yet; its YAML need not name one.
 
-python -m toolchain.isa mine.yaml [descriptors|registers] [WORD_BITS] -o isa/mine.yaml
+Usage: python -m toolchain.isa mine.yaml [descriptors|registers] [WORD_BITS] -o isa/mine.yaml
 
--o: the file, which is written whole or not at all; without it the table goes to standard output.
+`-o`: the file, which is written whole or not at all. Without it the table goes to standard output.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ _WRITE = re.compile(r"^write\s+([A-Z][A-Z0-9_]*(?:\.[0-9]+)?)\s*=\s*(\S+)$")
 
 @dataclass(frozen=True)
 class AssembledProgram:
-    """layers: of each operation, -1 where the listing says none."""
+    """A program that was assembled from a listing.
+
+    `layers`: the layer of each operation, -1 where the listing says none.
+    """
 
     program: bytes
     layers: tuple[int, ...]
@@ -38,42 +41,44 @@ def assemble(text: str, isa: Isa) -> bytes:
 def assemble_words(text: str, isa: Isa, layers: int | None) -> AssembledProgram:
     """The program of a listing and what it says of layers, of which there are so many (None: any number). Raises ProgramError
     naming the line."""
-    found: list[int] = []
+    all_layers: list[int] = []
     if isinstance(isa.table, DescriptorTable):
-        made: list[Descriptor] = []
+        instructions: list[Descriptor] = []
         for line, statement in _statements(text, isa):
-            rest, said = _layer(line, statement, layers)
-            made.append(_descriptor(line, rest, isa))
-            found += _spread(line, said, len(made[-1].unfolded(isa)))
+            rest, operation_layers = _layer(line, statement, layers)
+            instructions.append(_descriptor(line, rest, isa))
+            all_layers += _spread(line, operation_layers, len(instructions[-1].unfold(isa)))
         try:
-            return AssembledProgram(descriptors.pack(made, isa), tuple(found))
+            return AssembledProgram(descriptors.pack(instructions, isa), tuple(all_layers))
         except CompileError as fault:
             raise ProgramError(f"listing: {fault}") from None
     targets = _write_targets(isa)
     words: list[int] = []
     for line, statement in _statements(text, isa):
-        rest, said = _layer(line, statement, layers)
+        rest, operation_layers = _layer(line, statement, layers)
         words.append(_register_word(line, rest, isa, targets))
         if rest.split()[0] == "start":
-            found += _spread(line, said, 1)
-        elif said:
+            all_layers += _spread(line, operation_layers, 1)
+        elif operation_layers:
             raise ProgramError(f"listing line {line}: a write belongs to no layer; give it at the start word behind it")
-    return AssembledProgram(b"".join(word.to_bytes(isa.word_bytes, "little") for word in words), tuple(found))
+    return AssembledProgram(b"".join(word.to_bytes(isa.word_bytes, "little") for word in words), tuple(all_layers))
 
 
 def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int]]:
     """The statement without its `layer=`, and what that says."""
-    said = [word for word in statement.split() if word.startswith("layer=")]
-    if not said:
+    layer_words = [word for word in statement.split() if word.startswith("layer=")]
+    if not layer_words:
         return statement, []
-    if len(said) > 1:
-        raise ProgramError(f"listing line {line}: {said[1]!r} is given twice")
-    found = [-1 if part == "-" else _number(line, part) for part in said[0].removeprefix("layer=").split("/")]
-    for layer in found:
+    if len(layer_words) > 1:
+        raise ProgramError(f"listing line {line}: {layer_words[1]!r} is given twice")
+    numbers = [-1 if part == "-" else _number(line, part) for part in layer_words[0].removeprefix("layer=").split("/")]
+    for layer in numbers:
         if layer < -1 or (layers is not None and layer >= layers):
-            known = f"the program has {format_count(layers, 'layer')}, from 0 on" if layers is not None else "layers count from 0"
-            raise ProgramError(f"listing line {line}: layer={layer}: {known}; - or nothing is for none")
-    return " ".join(word for word in statement.split() if word != said[0]), found
+            layer_range = (
+                f"the program has {format_count(layers, 'layer')}, from 0 on" if layers is not None else "layers count from 0"
+            )
+            raise ProgramError(f"listing line {line}: layer={layer}: {layer_range}; - or nothing is for none")
+    return " ".join(word for word in statement.split() if word != layer_words[0]), numbers
 
 
 def _spread(line: int, layers: list[int], operations: int) -> list[int]:
@@ -99,7 +104,7 @@ def split_listings(text: str) -> list[str]:
 
 
 def _write_targets(isa: Isa) -> dict[str, tuple[int, RegisterPart]]:
-    """By the name a listing uses: the write word of value 0, and the register's part."""
+    """Return the write word of value 0 and the register's part, by the name a listing uses."""
     table = register_table(isa)
     parts = registers.all_parts(isa).values()
     addresses = np.array([part.address for part in parts], np.uint64)
@@ -174,14 +179,16 @@ def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple
     _refuse_unfit(line, plan, values, direct)
     word = table.start.tag.value << table.start.tag.bits[1] | plan.opcode << table.start.opcode[1]
     for s in direct:
-        word |= s.stored(values[s.name]) << s.low
+        word |= s.get_stored_bits(values[s.name]) << s.low
     return word
 
 
 def _write_word(line: int, name: str, value_text: str, table: RegisterTable, targets: dict[str, tuple[int, RegisterPart]]) -> int:
     if name not in targets:
-        known = [n for n in targets if n.partition(".")[0] == name.partition(".")[0]]
-        raise ProgramError(f"listing line {line}: there is no register {name}{'; it has ' if known else ''}{', '.join(known)}")
+        sibling_parts = [n for n in targets if n.partition(".")[0] == name.partition(".")[0]]
+        raise ProgramError(
+            f"listing line {line}: there is no register {name}{'; it has ' if sibling_parts else ''}{', '.join(sibling_parts)}"
+        )
     word, part = targets[name]
     value = _number(line, value_text)
     high, low = table.write.value

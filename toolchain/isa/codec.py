@@ -34,10 +34,10 @@ def decode(program: bytes, isa: Isa) -> Decoded:
     if not isinstance(isa.table, DescriptorTable):
         ops, words = registers.unpack(program, isa)
         return Decoded(tuple(ops), tuple(words))
-    found: list[MachineOp] = []
+    decoded_ops: list[MachineOp] = []
     counts: list[int] = []
     for descriptor in descriptors.unpack(program, isa):
-        carried = descriptor.unfolded(isa)
-        found += carried
+        carried = descriptor.unfold(isa)
+        decoded_ops += carried
         counts += [1] + [0] * (len(carried) - 1)
-    return Decoded(tuple(found), tuple(counts))
+    return Decoded(tuple(decoded_ops), tuple(counts))

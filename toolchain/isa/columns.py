@@ -97,7 +97,10 @@ def limbs_of(bits: int) -> int:
 
 
 def words_to_bytes(words: Words, word_bytes: int) -> bytes:
-    """words: uint64[n, limbs] -> n words of word_bytes each, the least significant byte first."""
+    """Return n words of `word_bytes` each, the least significant byte first.
+
+    `words`: uint64[n, limbs].
+    """
     return words.astype("<u8").view(np.uint8).reshape(len(words), 8 * words.shape[1])[:, :word_bytes].tobytes()
 
 
@@ -111,10 +114,10 @@ def words_from_bytes(data: bytes, word_bytes: int) -> Words:
 
 def any_set(words: Words, low: int, high: int) -> NDArray[np.bool_]:
     """bool[n]: words that have any of the bits low..high set."""
-    found = np.zeros(len(words), bool)
+    is_set = np.zeros(len(words), bool)
     for at in range(low, high + 1, LIMB_BITS):
-        found |= get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
-    return found
+        is_set |= get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
+    return is_set
 
 
 def get(words: Words, slot: BitField) -> Column:
@@ -132,7 +135,7 @@ def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: S
     if not names:
         return [operation() for _ in range(count)]
     lists: list[list[Any]] = []
-    fixed, described = dict(plan.fixed), operation.described()
+    fixed, described = dict(plan.fixed), operation.get_descriptions()
     for name in names:
         values = [fixed[name]] * count if name in fixed else columns[name].tolist()
         enum = described[name].kinds
@@ -145,5 +148,5 @@ def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: S
 def _member(enum: Any, value: int, operation: str, name: str, place: int) -> Any:
     if value in enum._value2member_map_:
         return enum(value)
-    known = ", ".join(f"{m.value} {m.name.lower()}" for m in enum)
-    raise ProgramError(f"instruction word {place}: {operation} {name}={value} is unknown ({known})")
+    members = ", ".join(f"{m.value} {m.name.lower()}" for m in enum)
+    raise ProgramError(f"instruction word {place}: {operation} {name}={value} is unknown ({members})")

@@ -13,7 +13,12 @@ from toolchain.machine.parameters.spaces import Space
 
 
 class Constant(NamedTuple):
-    """name: in capitals, without the machine's. value: several are a list. group: constants of one stand together."""
+    """A constant of a machine.
+
+    `name`: in capitals, without the machine's name.
+    `value`: several values are a list.
+    `group`: constants of one group stand together.
+    """
 
     group: str
     name: str
@@ -45,7 +50,7 @@ def constants(machine: Machine) -> Iterator[Constant]:
 
 def _widths(machine: Machine) -> Iterator[Constant]:
     chip, entry = machine.chip, machine.chip.layout.parameters
-    found = {
+    widths = {
         "WORD_BITS": machine.isa.table.word_bits,
         "WORD_BYTES": machine.isa.word_bytes,
         "ACCUMULATOR_BITS": chip.numerics.accumulator_bits,
@@ -53,7 +58,7 @@ def _widths(machine: Machine) -> Iterator[Constant]:
         "SEMAPHORE_MAX_COUNT": chip.sync.max_count,
         "PARAMETER_BYTES": entry.size_bytes,
     }
-    yield from (Constant("Widths.", name, value) for name, value in found.items())
+    yield from (Constant("Widths.", name, value) for name, value in widths.items())
     low, signed = 0, chip.numerics.scale.shifts[0] < 0
     fields = (("BIAS", entry.bias_bits, True), ("MULTIPLIER", entry.multiplier_bits, False), ("SHIFT", entry.shift_bits, signed))
     for name, width, sign in fields:
@@ -94,12 +99,16 @@ def _registers(table: RegisterTable) -> Iterator[Constant]:
 
 
 def _operation(name: str, plan: OperationPlan, machine: Machine) -> Iterator[Constant]:
-    """Of registers that it reads their addresses, in order; of a parameter in one the address beside its bits."""
+    """Yield an operation's constants.
+
+    With registers, yield the addresses that the operation reads, in order, and each parameter's register address
+    beside its bits.
+    """
     table, stem, group = machine.isa.table, name.upper(), f"Operation {name}."
     yield Constant(group, f"OPCODE_{stem}", plan.opcode)
     if isinstance(table, RegisterTable) and plan.registers:
         yield Constant(group, f"{stem}_REGISTERS", tuple(table.registers[r].address for r in plan.registers))
-    described = plan.operation.described()
+    described = plan.operation.get_descriptions()
     for s in plan.slots:
         field = f"{stem}_{s.name.upper()}"
         if s.register is not None and isinstance(table, RegisterTable):

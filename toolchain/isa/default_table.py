@@ -44,8 +44,11 @@ class _Field:
 
 
 def make_default_table(chip: Chip, kind: str = "descriptors", word_bits: int | None = None) -> str:
-    """The YAML of an instruction table that `chip` accepts. word_bits: of registers 32 where not given; a descriptor is at least
-    as wide as its widest operation. Raises ConfigError where no word has `word_bits`, they are too few, or `kind` is none."""
+    """Return the YAML of an instruction table that `chip` accepts.
+
+    Raise ConfigError where no word has `word_bits`, they are too few, or there is no such `kind`.
+    `word_bits`: 32 for registers where not given; a descriptor is at least as wide as its widest operation.
+    """
     rule = word_bits_rule(kind)
     if word_bits is not None and word_bits not in WORD_BITS[kind]:
         raise ConfigError([f"{kind} of {word_bits} bits: {rule}"])
@@ -57,7 +60,10 @@ def make_default_table(chip: Chip, kind: str = "descriptors", word_bits: int | N
 
 
 def word_bits_rule(kind: str) -> str:
-    """What a number of bits must be, as a fault says it. Raises ConfigError where there is no such kind."""
+    """Return what a number of bits must be, as a fault says it.
+
+    Raise ConfigError where there is no such kind.
+    """
     if kind not in WORD_BITS:
         raise ConfigError([f"no kind of instruction table {kind!r}; there are descriptors and registers"])
     allowed = WORD_BITS[kind]
@@ -65,15 +71,22 @@ def word_bits_rule(kind: str) -> str:
 
 
 def _needs(operation: str, chip: Chip) -> dict[str, Need]:
-    """Of each parameter; a choice that the chip does not have needs no place."""
-    found = {p: (OPERATIONS[operation].need(p, chip), known) for p, known in OPERATIONS[operation].described().items()}
-    return {p: wanted for p, (wanted, known) in found.items() if not known.choice or {wanted.low, wanted.high} != {known.absent}}
+    """Return what each parameter needs; a choice that the chip does not have needs no place."""
+    need_by_parameter = {
+        p: (OPERATIONS[operation].need(p, chip), parameter_info)
+        for p, parameter_info in OPERATIONS[operation].get_descriptions().items()
+    }
+    return {
+        p: need
+        for p, (need, parameter_info) in need_by_parameter.items()
+        if not parameter_info.choice or {need.low, need.high} != {parameter_info.absent}
+    }
 
 
-def _field(wanted: Sequence[Need]) -> _Field:
+def _field(needs: Sequence[Need]) -> _Field:
     """The narrowest field for all of them."""
-    low, high = min(w.low for w in wanted), max(w.high for w in wanted)
-    step = min(gcd(*(w.step for w in wanted), *(w.low for w in wanted)), 1 << 12)
+    low, high = min(w.low for w in needs), max(w.high for w in needs)
+    step = min(gcd(*(w.step for w in needs), *(w.low for w in needs)), 1 << 12)
     bias = low if low > 0 else 0
     span = (high - bias) // step
     width = max(span.bit_length(), (-low // step - 1).bit_length() if low < 0 else 0) + (low < 0)
@@ -86,11 +99,11 @@ def _split(needs: dict[str, Need]) -> tuple[dict[str, int], list[str]]:
     return fixed, [p for p in needs if p not in fixed]
 
 
-def _fixed_text(fixed: dict[str, int]) -> list[str]:
+def _write_fixed_values(fixed: dict[str, int]) -> list[str]:
     return ["    fixed: {" + ", ".join(f"{p}: {v}" for p, v in fixed.items()) + "}"] if fixed else []
 
 
-def _reserved_text(*spans: tuple[int, int]) -> list[str]:
+def _write_reserved_bits(*spans: tuple[int, int]) -> list[str]:
     used = [f"[{high}, {low}]" for high, low in spans if high >= low]
     return [f"    reserved: [{', '.join(used)}]"] if used else []
 
@@ -99,15 +112,15 @@ def _descriptors(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[st
     semaphore_bits = max(1, (chip.sync.semaphores - 1).bit_length())
     first = _OPCODE_BITS + 2 * (1 + semaphore_bits)
     rows: dict[str, tuple[list[str], int]] = {}
-    for name, wanted in needs.items():
-        fixed, free = _split(wanted)
+    for name, operation_needs in needs.items():
+        fixed, free = _split(operation_needs)
         lines, at = [], first
         for parameter in free:
-            field = _field([wanted[parameter]])
+            field = _field([operation_needs[parameter]])
             lines.append(f"      {parameter}: {field.text(at)}")
             at += field.width
         head = ["    fields:"] if lines else []
-        rows[name] = ([*head, *lines, *_fixed_text(fixed)], at)
+        rows[name] = ([*head, *lines, *_write_fixed_values(fixed)], at)
     least = max(at for _, at in rows.values())
     width = max(word_bits, -(-least // 8) * 8)
     if word_bits and width > word_bits:
@@ -121,18 +134,18 @@ def _descriptors(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[st
         "operations:",
     ]
     for name, (body, at) in rows.items():
-        lines += [f"  {name}:", f"    opcode: {opcodes[name]}", *body, *_reserved_text((width - 1, at))]
+        lines += [f"  {name}:", f"    opcode: {opcodes[name]}", *body, *_write_reserved_bits((width - 1, at))]
     return "\n".join(lines) + "\n"
 
 
 def _registers(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str, int], word_bits: int) -> str:
     """One register for each parameter, shared by all operations that have it; what is small lies in the start word."""
     shared: dict[str, list[Need]] = {}
-    for wanted in needs.values():
-        for parameter in _split(wanted)[1]:
+    for parameter_needs in needs.values():
+        for parameter in _split(parameter_needs)[1]:
             if not _in_start_word(parameter):
-                shared.setdefault(parameter, []).append(wanted[parameter])
-    fields = {parameter: _field(wanted) for parameter, wanted in shared.items()}
+                shared.setdefault(parameter, []).append(parameter_needs[parameter])
+    fields = {parameter: _field(parameter_needs) for parameter, parameter_needs in shared.items()}
     value_bits = _value_bits(fields, word_bits, chip)
     opcode_bits = max(max(opcodes.values()).bit_length(), 1)
     # What a wide word has left between address and value is reserved.
@@ -154,8 +167,8 @@ def _registers(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str,
         lines.append(f"  {parameter.upper()}: {{address: {address:#04x}{many}, fields: {{value: {field.text(0)}}}{reserved}}}")
         address += words
     lines.append("operations:")
-    for name, wanted in needs.items():
-        lines += [f"  {name}:", f"    opcode: {opcodes[name]}", *_register_row(wanted, opcode_low, name)]
+    for name, parameter_needs in needs.items():
+        lines += [f"  {name}:", f"    opcode: {opcodes[name]}", *_register_row(parameter_needs, opcode_low, name)]
     return "\n".join(lines) + "\n"
 
 
@@ -173,20 +186,20 @@ def _value_bits(fields: dict[str, _Field], word_bits: int, chip: Chip) -> int:
     raise ConfigError([f"register words of {word_bits} bits do not hold the {len(fields)} registers of {chip.name}; give more"])
 
 
-def _register_row(wanted: dict[str, Need], opcode_low: int, name: str) -> list[str]:
-    fixed, free = _split(wanted)
+def _register_row(need_by_parameter: dict[str, Need], opcode_low: int, name: str) -> list[str]:
+    fixed, free = _split(need_by_parameter)
     lines: list[str] = []
     at = 0
     for parameter in free:
         if _in_start_word(parameter):
-            field = _field([wanted[parameter]])
+            field = _field([need_by_parameter[parameter]])
             lines.append(f"      {parameter}: {field.text(at)}")
             at += field.width
     if at > opcode_low:
         raise ConfigError([f"the start word of {name} has {opcode_low} bits beside the opcode and needs {at}; give wider words"])
     bound = [f"      {p}: {p.upper()}.value" for p in free if not _in_start_word(p)]
     head, binds = (["    fields:"] if lines else []), (["    bind:"] if bound else [])
-    return [*head, *lines, *binds, *bound, *_fixed_text(fixed), *_reserved_text((opcode_low - 1, at))]
+    return [*head, *lines, *binds, *bound, *_write_fixed_values(fixed), *_write_reserved_bits((opcode_low - 1, at))]
 
 
 def _head(chip: Chip, kind: str, word_bits: int) -> list[str]:

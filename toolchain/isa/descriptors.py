@@ -34,7 +34,7 @@ class Descriptor:
     wait: int | None = None
     signal: int | None = None
 
-    def unfolded(self, isa: Isa) -> tuple[MachineOp, ...]:
+    def unfold(self, isa: Isa) -> tuple[MachineOp, ...]:
         engine = isa.queue_of(self.op)
         if engine is None:
             return (self.op,)
@@ -49,7 +49,7 @@ def fold(ops: Sequence[MachineOp], isa: Isa) -> list[Descriptor]:
     assert isinstance(table, DescriptorTable)
     if table.sync is None:
         return [Descriptor(op) for op in ops]
-    found: list[Descriptor] = []
+    folded_descriptors: list[Descriptor] = []
     at = 0
     while at < len(ops):
         op, wait, signal = ops[at], None, None
@@ -58,9 +58,9 @@ def fold(ops: Sequence[MachineOp], isa: Isa) -> list[Descriptor]:
         after = ops[at + 1] if at + 1 < len(ops) else None
         if isinstance(after, Signal) and _hosts(isa, op, after, table.sync.signal_semaphore):
             signal, at = after.semaphore, at + 1
-        found.append(Descriptor(op, wait, signal))
+        folded_descriptors.append(Descriptor(op, wait, signal))
         at += 1
-    return found
+    return folded_descriptors
 
 
 def _hosts(isa: Isa, op: MachineOp, sync: Wait | Signal, bits: Bits) -> bool:

@@ -42,7 +42,7 @@ class BitField:
     def holds(self, value: int) -> bool:
         return self.lowest <= value <= self.highest and (value - self.bias) % self.step == 0
 
-    def stored(self, value: int) -> int:
+    def get_stored_bits(self, value: int) -> int:
         """The bits of `value`, which the slot holds."""
         return ((value - self.bias) // self.step) & self.mask
 
@@ -76,8 +76,11 @@ class OperationPlan:
 
 @dataclass(frozen=True)
 class Isa:
-    """An instruction set: `table` is the file, the rest follows from it. chip: whose programs these are (None: any; then no
-    operation can carry a wait or a signal, for which its queue must be known)."""
+    """An instruction set: `table` is the file, the rest follows from it.
+
+    `chip`: the chip whose programs these are; None is any chip.
+    Without a chip no operation can carry a wait or a signal, for which its queue must be known.
+    """
 
     table: Table
     chip: Chip | None = None
@@ -95,7 +98,7 @@ class Isa:
         return self.table.word_bits // 8
 
     def supports(self, operation: str) -> bool:
-        """Whether the machine has the operation of this `NAME`."""
+        """Return whether the machine has the operation of this `NAME`."""
         return operation in self.table.operations
 
     def queue_of(self, op: MachineOp) -> int | None:
@@ -104,7 +107,7 @@ class Isa:
 
     @cached_property
     def plans(self) -> dict[str, OperationPlan]:
-        """By operation name, in the order of `OPERATIONS`."""
+        """Return the plans by operation name, in the order of `OPERATIONS`."""
         rows = self.table.operations
         return {name: _plan(name, rows[name], self.table) for name in OPERATIONS if name in rows}
 
@@ -123,7 +126,7 @@ def _plan(name: str, row: Row, table: Table) -> OperationPlan:
             slots[parameter] = register_slot(table, target, parameter)
         constants = [(register_slot(table, target), value) for target, value in sorted(getattr(row, "constants", {}).items())]
         used = {s.register for s in (*slots.values(), *(c for c, _ in constants)) if s.register}
-    described = operation.described()
+    described = operation.get_descriptions()
     order = sorted(used, key=lambda r: table.registers[r].address) if isinstance(table, RegisterTable) else []
     return OperationPlan(
         operation,

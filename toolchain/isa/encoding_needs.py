@@ -1,4 +1,4 @@
-"""What values a chip's programs use in each parameter: an instruction table must hold them all."""
+"""Compute the values that a chip's programs use in each parameter: an instruction table must hold them all."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _FEW = 3  # so many fields that one key outgrows are reported one by one
 
 def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     """Operations that the chip needs and the table lacks, and fields too small for the chip."""
-    found = list(_missing_operations(chip, isa))
+    gaps = list(_missing_operations(chip, isa))
     short: dict[str, list[_Short]] = {}
-    advised = bool(found)
+    advised = bool(gaps)
     for name, plan in isa.plans.items():
         for parameter in plan.operation.parameters():
-            wanted = plan.operation.need(parameter, chip)
-            reason = _unmet(plan, parameter, wanted, isa)
+            need = plan.operation.need(parameter, chip)
+            reason = _unmet(plan, parameter, need, isa)
             slot = plan.slot_of.get(parameter)
             if reason is None:
                 continue
             path = _path(plan, parameter, isa)
-            kinds = plan.operation.described()[parameter].kinds
+            kinds = plan.operation.get_descriptions()[parameter].kinds
             if not advised and (kinds is Space or reason.startswith(_NO_BITS)):
-                reason, advised = reason + _way_out(wanted, kinds is Space), True
-            if slot is None or slot.lowest > wanted.low or slot.highest >= wanted.high:
-                found.append((path, reason))
+                reason, advised = reason + _way_out(need, kinds is Space), True
+            if slot is None or slot.lowest > need.low or slot.highest >= need.high:
+                gaps.append((path, reason))
             else:
-                key = "memories.sram.size" if wanted.reason == "memories.sram" else wanted.reason
-                short.setdefault(key, []).append(_Short(path, name, parameter, slot.highest, wanted.high, reason))
+                key = "memories.sram.size" if need.reason == "memories.sram" else need.reason
+                short.setdefault(key, []).append(_Short(path, name, parameter, slot.highest, need.high, reason))
     for key, fields in short.items():
-        found += [(f.path, f.reason) for f in fields] if len(fields) <= _FEW else [_together(key, fields)]
-    return [*found, *_folded_semaphores(chip, isa)]
+        gaps += [(f.path, f.reason) for f in fields] if len(fields) <= _FEW else [_together(key, fields)]
+    return [*gaps, *_check_folded_semaphores(chip, isa)]
 
 
 def unknown_functions(chip: Chip) -> list[tuple[KeyPath, str]]:
@@ -74,25 +74,28 @@ def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
     )
 
 
-def _way_out(wanted: Need, memories: bool) -> str:
-    """What to do where the table has no bits. memories: for codes of the machine's memories."""
+def _way_out(need: Need, memories: bool) -> str:
+    """Return the advice for a table that has not enough bits.
+
+    `memories`: the parameter holds codes of the machine's memories.
+    """
     page = "docs/machine.md, Memories beside the SRAM" if memories else "docs/instructions.md"
-    return f"; give it {wanted.high.bit_length()} bits, or {_FIRST_TABLE} ({page})"
+    return f"; give it {need.high.bit_length()} bits, or {_FIRST_TABLE} ({page})"
 
 
-def _unmet(plan: OperationPlan, parameter: str, wanted: Need, isa: Isa) -> str | None:
+def _unmet(plan: OperationPlan, parameter: str, need: Need, isa: Isa) -> str | None:
     fixed = dict(plan.fixed)
-    this_chip = f"this chip uses {wanted.low} to {wanted.high} ({wanted.reason})"
-    if parameter in fixed and wanted.low == wanted.high == fixed[parameter]:
+    this_chip = f"this chip uses {need.low} to {need.high} ({need.reason})"
+    if parameter in fixed and need.low == need.high == fixed[parameter]:
         return None
     if parameter in fixed:
         bound = parameter in isa.table.operations[plan.operation.NAME].fixed
         return f"is fixed to {fixed[parameter]}, but {this_chip}" if bound else f"{_NO_BITS} {parameter}, but {this_chip}"
     slot = plan.slot_of[parameter]
-    highest = wanted.high - wanted.high % wanted.step
-    if wanted.step % slot.step or (wanted.low != wanted.high and (wanted.low - slot.bias) % slot.step):
-        return f"holds only multiples of {slot.step}, but {this_chip} in steps of {wanted.step}"
-    if slot.lowest > wanted.low or slot.highest < highest:
+    highest = need.high - need.high % need.step
+    if need.step % slot.step or (need.low != need.high and (need.low - slot.bias) % slot.step):
+        return f"holds only multiples of {slot.step}, but {this_chip} in steps of {need.step}"
+    if slot.lowest > need.low or slot.highest < highest:
         return f"{slot.width} bits hold {slot.lowest} to {slot.highest}, but {this_chip}"
     return None
 
@@ -107,7 +110,7 @@ def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
 
 def list_needed_operations(chip: Chip) -> dict[str, str]:
     """The operations that the chip's programs use, in the order of `OPERATIONS`, and the key that says so."""
-    reasons = ((name, operation.needed(chip)) for name, operation in OPERATIONS.items())
+    reasons = ((name, operation.find_required_key(chip)) for name, operation in OPERATIONS.items())
     return {name: reason for name, reason in reasons if reason is not None}
 
 
@@ -120,7 +123,7 @@ def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
             way_out = ""
 
 
-def _folded_semaphores(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
+def _check_folded_semaphores(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
     sync = getattr(isa.table, "sync", None)
     if sync is None:
         return

@@ -1,18 +1,25 @@
-"""Programs as text, word for word; `toolchain.isa.assembler` reads it back.
+"""Write programs as text, word for word; `toolchain.isa.assembler` reads it back.
+
+On registers:
 
     isa registers64
     00000: write IFM_BASE = 0x000040001200     ; address=4608 row_stride=64
     00001: start convolution accumulate=0 emit=1 layer=5  ; op 0 conv_7
+    ...
+
+On descriptors:
 
     isa descriptors1024
     00000: convolution wait=3 signal=4 layer=5  ; op 0-2 conv_7
            input_address=4608 input_row_stride=64 ...
 
-After `;` to the end of a line is comment, the word number before `:` is for the reader; so is the operation's number, by which
-the simulator names it (a wait and a signal that a descriptor carries are operations too). A value of several words is written
-part by part: `write ADDRESS.1 = 0x2`. `layer=` says which of the model's layers an operation belongs to, by its number; where the
-wait and the signal that it carries are of others `layer=4/5/-`, one for each (`-`: of none). An operation without it is of
-no known layer.
+After `;` to the end of a line is comment, and the word number before `:` is for the reader.
+The operation's number is a comment too; the simulator names the operation by it.
+A wait and a signal that a descriptor carries are operations too.
+A value of several words is written part by part: `write ADDRESS.1 = 0x2`.
+`layer=` says which of the model's layers an operation belongs to, by its number.
+Where a carried wait or signal belongs to another layer, it is `layer=4/5/-`, one for each (`-`: none).
+An operation without `layer=` is of no known layer.
 """
 
 from __future__ import annotations
@@ -46,13 +53,15 @@ class _Layers:
         self._layers, self._names = layers, names
 
     def text(self, index: int, first: int, last: int) -> str:
-        """Of operation `index`, which stands with its wait and its signal as operations first..last."""
-        found = [self._layers[i] if i < len(self._layers) else -1 for i in range(first, last + 1)]
-        own = found[index - first]
-        said = [str(layer) if layer >= 0 else "-" for layer in ([own] if len({*found}) == 1 else found)]
+        """Return the text of operation `index`, which stands with its wait and its signal as operations first..last."""
+        layer_numbers = [self._layers[i] if i < len(self._layers) else -1 for i in range(first, last + 1)]
+        operation_layer = layer_numbers[index - first]
+        layer_words = [
+            str(layer) if layer >= 0 else "-" for layer in ([operation_layer] if len({*layer_numbers}) == 1 else layer_numbers)
+        ]
         # A name is the model's: it must not end the comment's line.
-        name = comment_name(self._names[own]) if 0 <= own < len(self._names) else ""
-        field = "" if said == ["-"] else f" layer={'/'.join(said)}"
+        name = comment_name(self._names[operation_layer]) if 0 <= operation_layer < len(self._names) else ""
+        field = "" if layer_words == ["-"] else f" layer={'/'.join(layer_words)}"
         return f"{field}  ; op {first}{f'-{last}' if last > first else ''}{f' {name}' if name else ''}"
 
 
@@ -60,15 +69,15 @@ def _descriptor_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str
     index = 0
     for place, descriptor in enumerate(descriptors.unpack(program, isa)):
         op = descriptor.op
-        own, first = index + (descriptor.wait is not None), index
-        index += len(descriptor.unfolded(isa))
+        op_index, first = index + (descriptor.wait is not None), index
+        index += len(descriptor.unfold(isa))
         sync = "".join(f" {n}={v}" for n, v in (("wait", descriptor.wait), ("signal", descriptor.signal)) if v is not None)
-        yield f"{place:05d}: {op.NAME}{sync}{layers.text(own, first, index - 1)}"
+        yield f"{place:05d}: {op.NAME}{sync}{layers.text(op_index, first, index - 1)}"
         words = [f"{s.name}={int(getattr(op, s.name))}" for s in isa.plans[op.NAME].slots]
-        yield from _wrapped(words)
+        yield from _wrap_words(words)
 
 
-def _wrapped(words: list[str]) -> Iterator[str]:
+def _wrap_words(words: list[str]) -> Iterator[str]:
     line = ""
     for word in words:
         if line and len(line) + len(word) > _LINE_WIDTH:
@@ -90,7 +99,7 @@ def _register_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str]:
         lines[place] = f"{place:05d}: write {part_name(part, table)} = {value:#x}{note}"
     for index, place in enumerate(written.start_places.tolist()):
         word = written.starts[index : index + 1]
-        plan = _started(word, place, isa)
+        plan = _get_started_plan(word, place, isa)
         fields = "".join(f" {s.name}={int(get(word, s)[0])}" for s in plan.slots if s.register is None)
         lines[place] = f"{place:05d}: start {plan.operation.NAME}{fields}{layers.text(index, index, index)}"
     return (lines[place] for place in sorted(lines))
@@ -102,7 +111,7 @@ def _field_note(register: str, value: int, table: RegisterTable) -> str:
     return f"  ; {' '.join(shown)}"
 
 
-def _started(word: Words, place: int, isa: Isa) -> OperationPlan:
+def _get_started_plan(word: Words, place: int, isa: Isa) -> OperationPlan:
     table = register_table(isa)
     high, low = table.start.opcode
     opcode = int(get_bits(word, low, high - low + 1)[0])

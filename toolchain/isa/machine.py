@@ -56,8 +56,8 @@ class Machine:
 
     @cached_property
     def _digest(self) -> str:
-        said = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in self._parts.items()}
-        return hashlib.sha256(_canonical(said).encode()).hexdigest()
+        keys_by_part = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in self._parts.items()}
+        return hashlib.sha256(_canonical(keys_by_part).encode()).hexdigest()
 
 
 def load_machine(name_or_path: str) -> Machine:
@@ -65,10 +65,10 @@ def load_machine(name_or_path: str) -> Machine:
 
     Raises ConfigError with every fault of the machine's file and of its instruction table, as `file:line: path: reason`.
     """
-    return _shipped(name_or_path) if is_shipped(name_or_path) else _loaded(name_or_path)
+    return _shipped(name_or_path) if is_shipped(name_or_path) else _load_by_name(name_or_path)
 
 
-def _loaded(name_or_path: str) -> Machine:
+def _load_by_name(name_or_path: str) -> Machine:
     chip_file = read_chip_file(name_or_path)
     isa, faults = _read_isa(chip_file)
     unknown = _certain(unknown_functions, chip_file)
@@ -78,7 +78,7 @@ def _loaded(name_or_path: str) -> Machine:
     return Machine(chip_file.chip, isa)
 
 
-_shipped = cache(_loaded)  # files that stay as they are
+_shipped = cache(_load_by_name)  # files that stay as they are
 
 
 def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
@@ -105,8 +105,11 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
 
 
 def _certain(broken: Callable[[Chip], Sequence[Broken]], chip_file: ChipFile) -> Sequence[Broken]:
-    """What is broken of the chip, or where its file has faults whatever stands in their places."""
-    return chip_file.mended.certain(broken) if chip_file.chip is None else broken(chip_file.chip)
+    """Return the broken rules of the chip.
+
+    Where the chip's file has faults, return the rules that are broken whatever stands in their places.
+    """
+    return chip_file.models_with_fixes.certain(broken) if chip_file.chip is None else broken(chip_file.chip)
 
 
 def read_table(source: Source) -> tuple[Table | None, list[str]]:

@@ -54,11 +54,12 @@ class RegisterWords:
 def parts_of(table: RegisterTable, register: str) -> tuple[RegisterPart, ...]:
     """The register's parts, the lowest first."""
     width = width_of(table.write.value)
-    found = table.registers[register]
-    reserved = sum(((1 << (h - lo + 1)) - 1) << lo for h, lo in found.reserved)
+    register_entry = table.registers[register]
+    reserved = sum(((1 << (h - lo + 1)) - 1) << lo for h, lo in register_entry.reserved)
     mask = (1 << width) - 1
     return tuple(
-        RegisterPart(register, i, found.address + i, i * width, reserved >> (i * width) & mask) for i in range(found.words)
+        RegisterPart(register, i, register_entry.address + i, i * width, reserved >> (i * width) & mask)
+        for i in range(register_entry.words)
     )
 
 
@@ -74,10 +75,11 @@ def register_table(isa: Isa) -> RegisterTable:
 
 
 def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
-    """Start words, each after writes of the registers whose values changed (all of them at their first use, and at their first
-    use behind an operation that jumps: there they hold nothing).
+    """Return start words, each after writes of the registers whose values changed.
 
-    Raises CompileError for an operation or value that the table lacks.
+    All registers are written at their first use, and at their first use behind an operation that jumps: there
+    they hold nothing.
+    Raise CompileError for an operation or value that the table lacks.
     """
     table = register_table(isa)
     starts = np.zeros((len(ops), limbs_of(table.word_bits)), np.uint64)
@@ -105,7 +107,10 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
 
 
 def _changes(pieces: list[tuple[Indices, Words]], jumped: Indices) -> tuple[Indices, Words]:
-    """Of all uses of one part, in program order, those that find another value there. jumped: jumps before each operation."""
+    """Return the uses of one part, in program order, that find another value there.
+
+    `jumped`: jumps before each operation.
+    """
     where = np.concatenate([w for w, _ in pieces])
     values = np.concatenate([v for _, v in pieces])
     order = np.argsort(where, kind="stable")
@@ -219,29 +224,33 @@ def _operations(
         bad = any_set(starts, low, high)
         if bad.any():
             raise ProgramError(f"instruction word {places[np.argmax(bad)]}: {name} has reserved bits [{high}, {low}] set")
-    held = {register: _held(register, places, written, jumps, table, name) for register in plan.registers}
+    words_by_register = {
+        register: _read_register_values(register, places, written, jumps, table, name) for register in plan.registers
+    }
     for slot, value in plan.constants:
-        bad = get(held[slot.register or ""], slot) != value
+        bad = get(words_by_register[slot.register or ""], slot) != value
         if bad.any():
             raise ProgramError(f"instruction word {places[np.argmax(bad)]}: {name} needs {slot.name} = {value}")
-    columns = {s.name: get(starts if s.register is None else held[s.register], s) for s in plan.slots}
+    columns = {s.name: get(starts if s.register is None else words_by_register[s.register], s) for s in plan.slots}
     return build(plan, columns, len(chosen), places.tolist())
 
 
-def _held(register: str, places: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable, name: str) -> Words:
+def _read_register_values(
+    register: str, places: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable, name: str
+) -> Words:
     """uint64[n, limbs], what `register` holds at each of the words `places`: the latest writes before them."""
     width = width_of(table.write.value)
     words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
-    behind = np.concatenate([[-1], jumps])[np.searchsorted(jumps, places)]
+    last_jumps = np.concatenate([[-1], jumps])[np.searchsorted(jumps, places)]
     for part in parts_of(table, register):
         mine = written.addresses == part.address
         before = np.searchsorted(written.write_places[mine], places) - 1
         if (before < 0).any():
             place = places[np.argmax(before < 0)]
             raise ProgramError(f"instruction word {place}: {name} uses {part_name(part, table)}, which nothing has written")
-        lost = written.write_places[mine][before] < behind
+        lost = written.write_places[mine][before] < last_jumps
         if lost.any():
-            place, jump = places[np.argmax(lost)], behind[np.argmax(lost)]
+            place, jump = places[np.argmax(lost)], last_jumps[np.argmax(lost)]
             reason = f"which nothing has written behind word {jump}, where registers hold nothing (control)"
             raise ProgramError(f"instruction word {place}: {name} uses {part_name(part, table)}, {reason}")
         put_bits(words, part.low, width, written.values[mine][before])

@@ -63,17 +63,17 @@ def _member(bits: Bits, name: str, signed: bool = False) -> Member:
 
 def _members(fields: Mapping[str, FieldBits]) -> Iterator[Member]:
     for name, field in fields.items():
-        yield _member(field.bits, _named(name), field.signed)
+        yield _member(field.bits, _escape_keyword(name), field.signed)
 
 
-def _named(field: str) -> str:
+def _escape_keyword(field: str) -> str:
     return f"{field}_" if field in SYSTEMVERILOG else field
 
 
 def _struct(name: str, width: int, members: Iterable[Member], fields: Mapping[str, FieldBits]) -> Iterator[str]:
     yield "  typedef struct packed {"
     top = width
-    notes = {_named(n): _note(f) for n, f in fields.items()}
+    notes = {_escape_keyword(n): _note(f) for n, f in fields.items()}
     for high, low, member, signed in [*sorted(members, reverse=True), (-1, -1, "", False)]:
         if high < top - 1:
             yield f"    logic [{top - 1 - high - 1}:0] reserved_{high + 1};"

@@ -1,4 +1,4 @@
-"""What must hold inside an instruction table: every bit accounted for, no overlap, no two encodings alike, nothing unbound."""
+"""Check an instruction table: every bit accounted for, no overlap, no two encodings alike, nothing unbound."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Span = tuple[str, Bits, KeyPath]  # what lies there, where, and the path that sa
 
 def broken_layout(table: Table) -> list[Broken]:
     """Every rule that `table` breaks, as (path of the value, reason)."""
-    found = [*_opcodes(table), *_rows(table)]
+    row_faults = [*_opcodes(table), *_rows(table)]
     if isinstance(table, RegisterTable):
-        return [*_forms(table), *_registers(table), *found]
-    return [*_descriptor_header(table), *found]
+        return [*_forms(table), *_registers(table), *row_faults]
+    return [*_descriptor_header(table), *row_faults]
 
 
-def cover(width: int, spans: Iterable[Span], whole: KeyPath) -> Iterator[Broken]:
+def cover(width: int, spans: Iterable[Span], word_path: KeyPath) -> Iterator[Broken]:
     """Faults where spans leave `width` bits, cross, or leave bits that nothing names."""
     good: list[Span] = []
     for name, (high, low), path in spans:
@@ -38,11 +38,11 @@ def cover(width: int, spans: Iterable[Span], whole: KeyPath) -> Iterator[Broken]
         if low < next_bit:
             yield path, f"bits [{high}, {low}] overlap {last}"
         elif low > next_bit:
-            yield whole, f"bits [{low - 1}, {next_bit}] are neither a field nor reserved"
+            yield word_path, f"bits [{low - 1}, {next_bit}] are neither a field nor reserved"
         if high >= next_bit:
             next_bit, last = high + 1, name
     if next_bit < width:
-        yield whole, f"bits [{width - 1}, {next_bit}] are neither a field nor reserved"
+        yield word_path, f"bits [{width - 1}, {next_bit}] are neither a field nor reserved"
 
 
 def _fields(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Span]:
@@ -50,7 +50,7 @@ def _fields(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Span]:
         yield name, field.bits, (*path, name, "bits")
 
 
-def _reserved(reserved: tuple[Bits, ...], path: KeyPath) -> Iterator[Span]:
+def _list_reserved_spans(reserved: tuple[Bits, ...], path: KeyPath) -> Iterator[Span]:
     for i, bits in enumerate(reserved):
         yield f"reserved[{i}]", bits, (*path, "reserved", i)
 
@@ -81,7 +81,7 @@ def _forms(table: RegisterTable) -> Iterator[Broken]:
         ("tag", write.tag.bits, ("write", "tag", "bits")),
         ("register", write.register_, ("write", "register")),
         ("value", write.value, ("write", "value")),
-        *_reserved(write.reserved, ("write",)),
+        *_list_reserved_spans(write.reserved, ("write",)),
     ]
     yield from cover(table.word_bits, spans, ("write",))
     for form, tag in (("write", write.tag), ("start", start.tag)):
@@ -119,7 +119,7 @@ def _registers(table: RegisterTable) -> Iterator[Broken]:
 
 
 def _register_cover(register: Register, part_bits: int, path: KeyPath) -> Iterator[Broken]:
-    spans = [*_fields(register.fields, (*path, "fields")), *_reserved(register.reserved, path)]
+    spans = [*_fields(register.fields, (*path, "fields")), *_list_reserved_spans(register.reserved, path)]
     yield from cover(part_bits * register.words, spans, path)
 
 
@@ -139,7 +139,7 @@ def _rows(table: Table) -> Iterator[Broken]:
             continue
         yield from _bound_once(name, row, path)
         yield from _field_widths(row.fields, (*path, "fields"))
-        spans = [*_word_header(table), *_fields(row.fields, (*path, "fields")), *_reserved(row.reserved, path)]
+        spans = [*_word_header(table), *_fields(row.fields, (*path, "fields")), *_list_reserved_spans(row.reserved, path)]
         yield from cover(table.word_bits, spans, path)
         if isinstance(table, RegisterTable):
             yield from _targets(row, table, path)
@@ -166,17 +166,17 @@ def _bound_once(name: str, row: Row, path: KeyPath) -> Iterator[Broken]:
             elif parameter in places:
                 yield (*path, place, parameter), f"is bound twice, in {places[parameter]} too"
             places.setdefault(parameter, place)
-    for parameter, known in OPERATIONS[name].described().items():
-        if parameter not in places and not known.choice:
+    for parameter, parameter_info in OPERATIONS[name].get_descriptions().items():
+        if parameter not in places and not parameter_info.choice:
             yield path, f"parameter {parameter} is bound to nothing; give it bits, or a fixed value"
 
 
 def _targets(row: Any, table: RegisterTable, path: KeyPath) -> Iterator[Broken]:
     owners: dict[str, str] = {}
-    known = [f"{register}.{field}" for register, r in table.registers.items() for field in r.fields]
+    register_fields = [f"{register}.{field}" for register, r in table.registers.items() for field in r.fields]
     for place, target, key in [("bind", t, p) for p, t in row.bind.items()] + [("constants", t, t) for t in row.constants]:
-        if target not in known:
-            yield (*path, place, key), f"no register field {target}{_near(target, known)}"
+        if target not in register_fields:
+            yield (*path, place, key), f"no register field {target}{_near(target, register_fields)}"
         elif target in owners:
             yield (*path, place, key), f"{target} is bound twice, to {owners[target]} too"
         elif place == "constants":
@@ -186,11 +186,11 @@ def _targets(row: Any, table: RegisterTable, path: KeyPath) -> Iterator[Broken]:
                 yield (*path, place, key), f"{row.constants[target]} does not fit {target} ({bits.lowest} to {bits.highest})"
         owners.setdefault(target, key)
     touched = {target.partition(".")[0] for target in owners}
-    for target in known:
+    for target in register_fields:
         if target.partition(".")[0] in touched and target not in owners:
             yield path, f"{target} is left open; bind it, or give it in constants"
 
 
-def _near(target: str, known: list[str]) -> str:
-    text = suggest(target, known)
+def _near(target: str, candidates: list[str]) -> str:
+    text = suggest(target, candidates)
     return text if "did you mean" in text else ""

@@ -1,4 +1,4 @@
-"""What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
+"""Describe the operations of a chip, each with its parameters, bytes, time and limits."""
 
 from toolchain.machine.access import Access
 from toolchain.machine.access_overlap import Residues, byte_view, overlap, overlaps_itself, range_text, rebase_access, residues

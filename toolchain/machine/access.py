@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from toolchain.hw.unit_map import Unit
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 
 Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes address + sum(i_k strides[k]) + j for i_k < counts[k], j < inner_bytes; strides are not negative.
+    """A set of bytes address + sum(i_k strides[k]) + j for i_k < counts[k], j < inner_bytes; strides are not
+    negative.
 
-    exact: every one of these bytes is touched; else they are a box that holds all that are. in_step: a read that goes
-    element by element with the write, so that both may be the same bytes.
+    `exact`: every one of these bytes is touched; else they are a box around the touched bytes.
+    `in_step`: a read that goes element by element with the write, so that both may be the same bytes.
     """
 
     space: int  # a code of `chip.spaces`
@@ -60,25 +61,36 @@ class Access:
 
 
 def read_of(
-    unit: Unit, role: str, address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole
+    unit: Unit,
+    role: str,
+    address: IntOrColumn,
+    counts: tuple[IntOrColumn, ...],
+    strides: tuple[IntOrColumn, ...],
+    inner_bytes: IntOrColumn,
 ) -> Access:
     """A read of the memory in which the unit's operands of this role lie."""
     return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
 
 
 class AccumulatorUse(NamedTuple):
-    """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay. address: where
-    they lie, if the accumulators are a memory. dataflow: by which they are made, of the array's."""
+    """A use of the accumulators by an operation.
 
-    shape: tuple[Whole, ...]
-    accumulate: Whole
-    emit: Whole
-    address: Whole
-    dataflow: Whole = 0
+    `shape`: of the sums made.
+    `accumulate`: the sums are added to those in the accumulators.
+    `emit`: the sums are written out, so that none stay.
+    `address`: address of the sums if the accumulators are a memory.
+    `dataflow`: which of the array's dataflows makes the sums.
+    """
+
+    shape: tuple[IntOrColumn, ...]
+    accumulate: IntOrColumn
+    emit: IntOrColumn
+    address: IntOrColumn
+    dataflow: IntOrColumn = 0
 
     @property
-    def total(self) -> Whole:
-        found = 1
+    def total(self) -> IntOrColumn:
+        product = 1
         for size in self.shape:
-            found = found * size
-        return found
+            product = product * size
+        return product

@@ -8,7 +8,7 @@ from math import gcd
 import numpy as np
 
 from toolchain.machine.access import Access
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 from toolchain.machine.parameters.spaces import Space
 
 Nest = tuple[tuple[int, int, int], ...]  # (bytes from first to last, stride, count), the longest stride first; the run at last
@@ -38,16 +38,18 @@ def overlap(a: Access, b: Access) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Residues:
-    """Where accesses lie between multiples of their strides, a value each: what most pairs are told apart by.
+    """A position of accesses between multiples of their strides, one value each. It shows most pairs to be disjoint.
 
-    first: byte; run: contiguous bytes; pitch: greatest common divisor of the strides, 0 where there are none.
+    `first`: byte.
+    `run`: contiguous bytes.
+    `pitch`: greatest common divisor of the strides, 0 where there are none.
     """
 
-    first: Whole
-    run: Whole
-    pitch: Whole
+    first: IntOrColumn
+    run: IntOrColumn
+    pitch: IntOrColumn
 
-    def apart(self, other: Residues) -> Whole:
+    def is_disjoint(self, other: Residues) -> IntOrColumn:
         """True where the two share no byte wherever they lie; False says nothing."""
         pitch = np.gcd(self.pitch, other.pitch)
         offset = (other.first - self.first) % np.maximum(pitch, 1)
@@ -55,7 +57,7 @@ class Residues:
 
 
 def residues(access: Access) -> Residues:
-    """Of one access."""
+    """Return the residues of one access."""
     first, run, outer = access.block
     return Residues(first, run, gcd(*(stride for _, stride in outer)))
 
@@ -70,7 +72,10 @@ def _nest(access: Access) -> Nest:
 
 
 def _meet(offset: int, a: Nest, b: Nest) -> bool:
-    """offset: of the first byte of b from that of a."""
+    """Return whether a byte of both nests is the same.
+
+    `offset`: offset of the first byte of b from that of a.
+    """
     (extent_a, stride, count), (extent_b, stride_b, count_b) = a[0], b[0]
     if offset >= extent_a or -offset >= extent_b:
         return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import SUMS, Unit
 from toolchain.machine.access import Access, AccumulatorUse
-from toolchain.machine.columns import Whole, most, where
+from toolchain.machine.columns import IntOrColumn, most, where
 from toolchain.machine.traffic import latency_cycles
 
 
@@ -17,7 +17,10 @@ def sums_role(unit: Unit) -> str:
 
 
 def sums_accesses(sums: AccumulatorUse, unit: Unit) -> tuple[Access, ...]:
-    """Those read where the operation accumulates, and those written; none where the array keeps them to itself."""
+    """Return the accumulator accesses in memory: sums read where the operation accumulates, and sums written.
+
+    There are none where the array keeps its sums to itself.
+    """
     if SUMS not in unit.roles:
         return ()
     space, size_bytes = unit.roles[SUMS], sums.total * unit.array.accumulators.sum_bytes
@@ -28,7 +31,7 @@ def sums_accesses(sums: AccumulatorUse, unit: Unit) -> tuple[Access, ...]:
     )
 
 
-def sums_moved(sums: AccumulatorUse, unit: Unit) -> tuple[tuple[str, Whole, Whole], ...]:
+def sums_moved(sums: AccumulatorUse, unit: Unit) -> tuple[tuple[str, IntOrColumn, IntOrColumn], ...]:
     """An operand of `traffic`: each sum written once an operation, and read once where it accumulates."""
     if SUMS not in unit.roles:
         return ()
@@ -36,8 +39,8 @@ def sums_moved(sums: AccumulatorUse, unit: Unit) -> tuple[tuple[str, Whole, Whol
     return ((SUMS, where(sums.accumulate, size_bytes, 0), size_bytes),)
 
 
-def array_latency_cycles(sums: AccumulatorUse, unit: Unit, chip: Chip, roles: Sequence[str]) -> Whole:
-    """As `latency_cycles` of what the array reads and writes."""
+def array_latency_cycles(sums: AccumulatorUse, unit: Unit, chip: Chip, roles: Sequence[str]) -> IntOrColumn:
+    """Return the `latency_cycles` of the array's reads and writes."""
     if SUMS not in unit.roles:
         return latency_cycles(unit, chip, where(sums.emit, 1, 0), roles)
     memory = chip.spaces[unit.roles[SUMS]].memory
@@ -46,7 +49,7 @@ def array_latency_cycles(sums: AccumulatorUse, unit: Unit, chip: Chip, roles: Se
 
 
 def broken_accumulators(sums: AccumulatorUse, unit: Unit) -> Iterator[str]:
-    """What the machine's accumulators cannot do of what an operation asks of them."""
+    """Yield what the operation asks for and the machine's accumulators cannot do."""
     accumulators, key = unit.array.accumulators, f"{unit.key}.accumulators"
     if sums.total > accumulators.entries:
         yield f"needs {sums.total} accumulators, the machine has {key}.entries={accumulators.entries}"

@@ -1,8 +1,10 @@
-"""What operands take of the banks of a memory: words that runs fill in part, and words that wait for others of their bank.
+"""Count bank conflicts of operands: words that runs fill in part, and words that wait for others of their bank.
 
-Words of `bank_bytes` lie in the banks in turn. A bank works through its own words of an operand without waiting for the other
-banks, so that the operand takes as long as the busiest of them. Where there are twice as many banks, or three times, each has
-some of the words that one of the fewer has, and is never busier.
+Words of `bank_bytes` lie in the banks in turn.
+A bank works through its own words of an operand without waiting for the other banks.
+The operand therefore takes as long as the busiest bank.
+With twice or three times as many banks, each has some of the words of one of the fewer banks, and is never
+busier.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.timing import UNLIMITED
 from toolchain.machine.access import Access
-from toolchain.machine.columns import Column, Whole, ceil_div, distinct_rows, is_column, most, where
+from toolchain.machine.columns import Column, IntOrColumn, ceil_div, distinct_rows, is_column, most, where
 from toolchain.machine.contiguous_runs import merge_runs
 from toolchain.machine.traffic import Traffic
 
@@ -26,42 +28,49 @@ _MOST = 2.0**62  # of a product of whole numbers in columns
 
 
 class _Banks(NamedTuple):
-    """Of a memory, as numbers that loads are remembered by."""
+    """A bank structure of a memory, as numbers that serve as a cache key for loads."""
 
     number: int
     word_bytes: int
     packed: bool
 
 
-def add_bank_conflicts(traffic: Sequence[Traffic], moved: Iterable[tuple[Access, Whole]], chip: Chip) -> tuple[Traffic, ...]:
-    """With the whole words that operands touch at memories of banks, and the cycles of the busiest bank. moved: each operand, and
-    the bytes that are read or written of it."""
-    known, operands = {t.space: t for t in traffic}, list(moved)
+def add_bank_conflicts(
+    traffic: Sequence[Traffic], moved: Iterable[tuple[Access, IntOrColumn]], chip: Chip
+) -> tuple[Traffic, ...]:
+    """Return traffic with the whole words that operands touch at banked memories, and the cycles of the busiest
+    bank.
+
+    `moved`: each operand, and the bytes that are read or written of it.
+    """
+    traffic_by_space, operands = {t.space: t for t in traffic}, list(moved)
     for space in chip.banked:
-        if space not in known:
+        if space not in traffic_by_space:
             continue
-        memory, t = chip.spaces[space].memory, known[space]
+        memory, t = chip.spaces[space].memory, traffic_by_space[space]
         (read_bytes, read), (write_bytes, written) = (_at(memory, space, operands, write) for write in (False, True))
-        known[space] = t._replace(
+        traffic_by_space[space] = t._replace(
             read_burst_bytes=most(t.read_burst_bytes, read_bytes),
             write_burst_bytes=most(t.write_burst_bytes, write_bytes),
             read_bank_cycles=_busy(read, memory.bank_cycles),
             write_bank_cycles=_busy(written, memory.bank_cycles),
         )
-    return tuple(known.values())
+    return tuple(traffic_by_space.values())
 
 
-def _busy(words: Whole, cycles: float) -> Whole:
+def _busy(words: IntOrColumn, cycles: float) -> IntOrColumn:
     """Cycles of a bank with so many words."""
     return np.ceil(words * cycles).astype(np.int64) if is_column(words) else ceil(words * cycles)
 
 
-def _at(memory: Memory, space: int, operands: Iterable[tuple[Access, Whole]], write: bool) -> tuple[Whole, Whole]:
+def _at(
+    memory: Memory, space: int, operands: Iterable[tuple[Access, IntOrColumn]], write: bool
+) -> tuple[IntOrColumn, IntOrColumn]:
     """Bytes of the words that operands touch one after another, and words of the busiest bank of each."""
     assert memory.bank_bytes is not None
     banks = _Banks(memory.banks, memory.bank_bytes, memory.words == "packed")
-    touched: Whole = 0
-    busiest: Whole = 0
+    touched: IntOrColumn = 0
+    busiest: IntOrColumn = 0
     for access, size_bytes in operands:
         if access.write != write or not (is_column(access.space) or access.space == space):
             continue
@@ -72,24 +81,26 @@ def _at(memory: Memory, space: int, operands: Iterable[tuple[Access, Whole]], wr
     return touched, busiest
 
 
-def _share(total: Whole, part: Whole, whole: Whole) -> Whole:
+def _share(total: IntOrColumn, part: IntOrColumn, full: IntOrColumn) -> IntOrColumn:
     """ceil(total part / whole), of columns too where the product has more than 64 bits."""
     if is_column(total) and float(np.max(total, initial=0)) * float(np.max(part, initial=0)) > _MOST:
-        return ceil_div(total.astype(object) * part, whole).astype(np.int64)
-    return ceil_div(total * part, whole)
+        return ceil_div(total.astype(object) * part, full).astype(np.int64)
+    return ceil_div(total * part, full)
 
 
-def _loads(access: Access, banks: _Banks) -> tuple[Whole, Whole]:
-    """Of a strided block once: bytes of the words that it touches, words of the busiest bank. Columns are counted once for each
-    different row: programs have few."""
+def _loads(access: Access, banks: _Banks) -> tuple[IntOrColumn, IntOrColumn]:
+    """Return the loads of one strided block: bytes of the words that it touches, words of the busiest bank.
+
+    Columns are counted once for each different row, because programs have few.
+    """
     row = banks.number * banks.word_bytes
     values = (access.address % row, access.inner_bytes, *access.counts, *access.strides)
     n = len(access.counts)
     if not any(is_column(value) for value in values):
         return _load_of_one(banks, values[0], values[1], values[2 : 2 + n], values[2 + n :])
     different, back = distinct_rows(*values)
-    found = np.array([_load_of_one(banks, r[0], r[1], r[2 : 2 + n], r[2 + n :]) for r in different], np.int64).reshape(-1, 2)
-    return found[back, 0], found[back, 1]
+    loads = np.array([_load_of_one(banks, r[0], r[1], r[2 : 2 + n], r[2 + n :]) for r in different], np.int64).reshape(-1, 2)
+    return loads[back, 0], loads[back, 1]
 
 
 def _load_of_one(banks: _Banks, offset: int, inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
@@ -106,40 +117,43 @@ def _load_of_one(banks: _Banks, offset: int, inner: int, counts: Sequence[int], 
 
 @lru_cache(maxsize=65536)
 def _load(banks: _Banks, offset: int, run: int, outer: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """As `_loads`, of runs at offset + i strides; only places in a row of all banks matter."""
+    """Return the loads of runs at offset + i strides, as `_loads` does; only places in a row of all banks matter."""
     number, word, packed = banks
     starts = np.zeros(number * word, np.int64)
     starts[offset] = 1
     for n, stride in outer:
-        starts = _shifted(starts, n, stride)
+        starts = _shift_starts(starts, n, stride)
     if packed:
-        bytes_of_banks = _covered(starts, run).reshape(number, word).sum(axis=1)
+        bytes_of_banks = _cover_runs(starts, run).reshape(number, word).sum(axis=1)
         return run * int(starts.sum()), -(-int(bytes_of_banks.max()) // word)
     starts = starts.reshape(number, word)
     words, within = divmod(run - 1, word)
     longer = starts[:, word - within :].sum(axis=1) if within else np.zeros(number, np.int64)  # that touch one word more
-    loads = _covered(starts.sum(axis=1), words + 1) + np.roll(longer, words + 1)
+    loads = _cover_runs(starts.sum(axis=1), words + 1) + np.roll(longer, words + 1)
     return word * int(loads.sum()), int(loads.max())
 
 
-def _shifted(starts: Column, n: int, stride: int) -> Column:
-    """How often each place is (start + i stride) % places for i < n: places repeat after so many steps as the stride needs."""
+def _shift_starts(starts: Column, n: int, stride: int) -> Column:
+    """Return how often each place is (start + i stride) % places for i < n.
+
+    Places repeat after as many steps as the stride needs.
+    """
     places = len(starts)
     if not stride:
         return n * starts
-    apart = gcd(stride, places)
-    order = (np.arange(apart)[:, None] + stride * np.arange(places // apart)) % places
-    found = np.empty_like(starts)
-    found[order] = _covered(starts[order], n)
-    return found
+    divisor = gcd(stride, places)
+    order = (np.arange(divisor)[:, None] + stride * np.arange(places // divisor)) % places
+    shifted_starts = np.empty_like(starts)
+    shifted_starts[order] = _cover_runs(starts[order], n)
+    return shifted_starts
 
 
-def _covered(starts: Column, length: int) -> Column:
+def _cover_runs(starts: Column, length: int) -> Column:
     """int64[..., n]: how often each place is start + i, modulo n, for i < length."""
     places = starts.shape[-1]
-    whole, part = divmod(length, places)
-    found = np.repeat(whole * starts.sum(axis=-1, keepdims=True), places, axis=-1)
+    full_rounds, part = divmod(length, places)
+    counts = np.repeat(full_rounds * starts.sum(axis=-1, keepdims=True), places, axis=-1)
     if part:
         sums = np.cumsum(np.concatenate((starts[..., places - part :], starts), axis=-1), axis=-1)
-        found += sums[..., part:] - sums[..., :places]
-    return found
+        counts += sums[..., part:] - sums[..., :places]
+    return counts

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import Whole
-from toolchain.machine.operation import MachineOp, alike, columns_of
+from toolchain.machine.columns import IntOrColumn
+from toolchain.machine.operation import MachineOp, columns_of, group_by_unit
 
 
 def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
@@ -27,42 +27,45 @@ def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
 def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
     """bool[op]: whether sizes, base registers, types or `limits` let `find_unsupported` find something. What `broken` finds
     is seen one operation at a time."""
-    found = np.zeros(len(ops), bool)
-    for members in alike(ops).values():
-        found[members] = _outside(columns_of([ops[i] for i in members]), chip)
-    return found
+    is_unsupported = np.zeros(len(ops), bool)
+    for members in group_by_unit(ops).values():
+        is_unsupported[members] = _outside(columns_of([ops[i] for i in members]), chip)
+    return is_unsupported
 
 
-def _outside(op: MachineOp, chip: Chip) -> Whole:
-    """Where a parameter is outside its size, its base registers, its type or its limit."""
-    found: Whole = False
+def _outside(op: MachineOp, chip: Chip) -> IntOrColumn:
+    """Return for each operation whether a parameter is outside its size, its base registers, its type or its limit."""
+    is_outside: IntOrColumn = False
     for name, least in op.sizes():
-        found = found | (getattr(op, name) < least)
-    for name, _ in op.based():
+        is_outside = is_outside | (getattr(op, name) < least)
+    for name, _ in op.pair_bases_with_addresses():
         value = getattr(op, name)
-        found = found | (value < 0) | (value > op.need(name, chip).high)
+        is_outside = is_outside | (value < 0) | (value > op.need(name, chip).high)
     for name, types in op.type_numbers():
         value = getattr(op, name)
-        found = found | (value < 0) | (value >= len(types.of(chip)))
-    for name, kind in op.typed():
+        is_outside = is_outside | (value < 0) | (value >= len(types.of(chip)))
+    for name, kind in op.pair_codes_with_types():
         value, number = getattr(op, name), getattr(op, kind)
         low, high = (by_type(number, chip.code_types, end) for end in (attrgetter("low"), attrgetter("high")))
-        found = found | (value < low) | (value > high)
-    for together in op.limited().values():
+        is_outside = is_outside | (value < low) | (value > high)
+    for together in op.group_by_limit().values():
         for name, limit in together:
             most = limit.of(type(op), chip)
             if most is not None:
-                found = found | (getattr(op, name) > most)
-    return found
+                is_outside = is_outside | (getattr(op, name) > most)
+    return is_outside
 
 
 def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
-    for name, _ in op.based():
+    for name, _ in op.pair_bases_with_addresses():
         value = getattr(op, name)
         if value and not 0 < value <= op.need(name, chip).high:
-            held = f"control.bases={chip.control.bases}"
-            known = op.need(name, chip).high or not chip.control.bases
-            yield f"{name}={value}, the machine has {held if known else f'{held}, and no control.operand_bases'}"
+            base_limit = f"control.bases={chip.control.bases}"
+            knows_register = op.need(name, chip).high or not chip.control.bases
+            yield (
+                f"{name}={value}, the machine has "
+                f"{base_limit if knows_register else f'{base_limit}, and no control.operand_bases'}"
+            )
 
 
 def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
@@ -70,7 +73,7 @@ def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
     for name, types in op.type_numbers():
         if not 0 <= getattr(op, name) < len(types.of(chip)):
             yield f"{name}={getattr(op, name)}, {types.keys} name {', '.join(types.of(chip))}"
-    for name, kind in op.typed():
+    for name, kind in op.pair_codes_with_types():
         value, codes = getattr(op, name), chip.code_types[int(getattr(op, kind))]
         if not codes.low <= value <= codes.high:
             yield f"{name}={value}, must be {codes.low}..{codes.high} ({codes})"
@@ -78,7 +81,7 @@ def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
 
 def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:
     """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
-    for key, together in op.limited().items():
+    for key, together in op.group_by_limit().items():
         values = [getattr(op, name) for name, _ in together]
         mosts = [limit.of(type(op), chip) for _, limit in together]
         if any(most is not None and value > most for value, most in zip(values, mosts)):

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, ceil_div, least, most, where
+from toolchain.machine.columns import IntOrColumn, ceil_div, least, most, where
 
 Array = NDArray[Any]
-Extent = tuple[tuple[Whole, ...], tuple[Whole, ...], Whole]  # counts, strides, contiguous bytes
+Extent = tuple[tuple[IntOrColumn, ...], tuple[IntOrColumn, ...], IntOrColumn]  # counts, strides, contiguous bytes
 
 
 def granule_of(chip: Chip) -> int:
@@ -20,16 +20,23 @@ def granule_of(chip: Chip) -> int:
     return 0 if maps is None else maps.granule
 
 
-def count_stored_channels(channels: Whole, surface_stride: Whole, chip: Chip) -> Whole:
-    """With those that fill the last granule; of an operand without granules (a stride of 0) its own."""
+def count_stored_channels(channels: IntOrColumn, surface_stride: IntOrColumn, chip: Chip) -> IntOrColumn:
+    """Return the channels, including those that fill the last granule. An operand without granules has a stride of 0
+    and no fill.
+    """
     granule = granule_of(chip)
     return where(surface_stride, ceil_div(channels, granule) * granule, channels) if granule else channels
 
 
 def extent_of(
-    counts: tuple[Whole, ...], strides: tuple[Whole, ...], channels: Whole, surface_stride: Whole, item_bytes: Whole, chip: Chip
+    counts: tuple[IntOrColumn, ...],
+    strides: tuple[IntOrColumn, ...],
+    channels: IntOrColumn,
+    surface_stride: IntOrColumn,
+    item_bytes: IntOrColumn,
+    chip: Chip,
 ) -> Extent:
-    """Of an operand of so many channels at these pixels. In granules whole ones are touched."""
+    """Return the extent of an operand of so many channels at these pixels. With granules, whole ones are touched."""
     granule = granule_of(chip)
     if not granule:
         return counts, strides, channels * item_bytes

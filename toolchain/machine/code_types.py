@@ -1,5 +1,9 @@
-"""The types of the codes that operations read and write. An operation names each by its number in `chip.code_types`, that of its
-weights in `chip.weight_types`, where a machine has several; the functions here hold for one number and for columns of them."""
+"""Look up the types of the codes that operations read and write.
+
+An operation names each by its number in `chip.code_types`.
+It names the type of its weights by the number in `chip.weight_types`, where a machine has several.
+The functions here work for one number and for columns of them.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,26 @@ from collections.abc import Callable, Sequence
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, is_column, where
+from toolchain.machine.columns import IntOrColumn, is_column, where
 
 
-def by_type(number: Whole, types: Sequence[CodeType], value: Callable[[CodeType], Whole]) -> Whole:
-    """What `value` gives for the type of that number, element by element; of a number beyond them, for the first."""
+def by_type(number: IntOrColumn, types: Sequence[CodeType], value: Callable[[CodeType], IntOrColumn]) -> IntOrColumn:
+    """Return `value` of the type with that number, element by element; a number out of range gives the first type."""
     first, *others = types
     if not is_column(number):
         index = int(number)
         return value(types[index] if 0 <= index < len(types) else first)
-    found = value(first)
+    values = value(first)
     for i, codes in enumerate(others, 1):
-        found = where(number == i, value(codes), found)
-    return found
+        values = where(number == i, value(codes), values)
+    return values
 
 
-def code_bytes(number: Whole, chip: Chip) -> Whole:
-    """Of one element."""
+def code_bytes(number: IntOrColumn, chip: Chip) -> IntOrColumn:
+    """Return the bytes of one element."""
     return by_type(number, chip.code_types, lambda codes: codes.size_bytes)
 
 
-def table_bytes(number: Whole, chip: Chip) -> Whole:
-    """Of the table of a function of these codes: entries of their type."""
+def table_bytes(number: IntOrColumn, chip: Chip) -> IntOrColumn:
+    """Return the bytes of a function's table for these codes: its entries are of their type."""
     return by_type(number, chip.code_types, lambda codes: codes.table_entries * codes.size_bytes)

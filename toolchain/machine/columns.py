@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 # int, or int64[n]; an IntEnum or a flag counts as int
-Whole = Any
+IntOrColumn = Any
 Column = NDArray[np.int64]
 _MOST_KEYS = 2**62
 _FEW_ROWS = 64
 
 
 def is_column(value: object) -> TypeGuard[Column]:
-    """Whether it stands for many operations."""
+    """Return whether the value is a column of many operations."""
     return isinstance(value, np.ndarray)
 
 
-def distinct_rows(*columns: Whole) -> tuple[list[tuple[int, ...]], Column]:
+def distinct_rows(*columns: IntOrColumn) -> tuple[list[tuple[int, ...]], Column]:
     """The different rows of a table given by its columns, in any order, and of each of its rows the index among them.
 
     Rows are told apart by one number of mixed radix each, so that one array is sorted and not rows of many. Few rows are counted
@@ -28,10 +28,10 @@ def distinct_rows(*columns: Whole) -> tuple[list[tuple[int, ...]], Column]:
     """
     table = np.broadcast_arrays(*columns)
     if len(table[0]) <= _FEW_ROWS:
-        found: dict[tuple[int, ...], int] = {}
+        number_by_row: dict[tuple[int, ...], int] = {}
         rows = zip(*(column.tolist() for column in table))
-        numbers = [found.setdefault(row, len(found)) for row in rows]
-        return list(found), np.array(numbers, np.int64)
+        numbers = [number_by_row.setdefault(row, len(number_by_row)) for row in rows]
+        return list(number_by_row), np.array(numbers, np.int64)
     keys, span = np.zeros(len(table[0]), np.int64), 1
     for column in table:
         low = int(column.min(initial=0))
@@ -44,42 +44,42 @@ def distinct_rows(*columns: Whole) -> tuple[list[tuple[int, ...]], Column]:
     return list(zip(*(column[first].tolist() for column in table))), back
 
 
-def ceil_div(a: Whole, b: Whole) -> Whole:
+def ceil_div(a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
     """ceil(a / b), b > 0."""
     return -(-a // b)
 
 
-def least(a: Whole, b: Whole) -> Whole:
+def least(a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
     """The smaller of the two, element by element."""
     return np.minimum(a, b) if is_column(a) or is_column(b) else min(a, b)
 
 
-def most(a: Whole, b: Whole) -> Whole:
+def most(a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
     """The larger of the two, element by element."""
     return np.maximum(a, b) if is_column(a) or is_column(b) else max(a, b)
 
 
-def where(condition: Whole, a: Whole, b: Whole) -> Whole:
+def where(condition: IntOrColumn, a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
     """a where the condition holds, else b, element by element; of named tuples, field by field."""
     if is_column(condition):
         if isinstance(a, tuple):
-            named, fields = cast(Callable[..., Whole], type(cast(object, a))), cast(tuple[Whole, ...], a)
+            named, fields = cast(Callable[..., IntOrColumn], type(cast(object, a))), cast(tuple[IntOrColumn, ...], a)
             return named(*(where(condition, x, y) for x, y in zip(fields, b)))
-        return cast(Whole, np.where(condition, a, b))
+        return cast(IntOrColumn, np.where(condition, a, b))
     return a if condition else b
 
 
-def by_name(names: Sequence[str], number: Whole, value: Callable[[str], Whole]) -> Whole:
-    """What `value` gives for the name of that number, element by element; of a number beyond them, the first."""
+def by_name(names: Sequence[str], number: IntOrColumn, value: Callable[[str], IntOrColumn]) -> IntOrColumn:
+    """Return `value` of the name with that number, element by element; a number out of range gives the first name."""
     if not is_column(number):
         return value(names[number if 0 <= number < len(names) else 0])
-    found = value(names[0])
+    values = value(names[0])
     for i, name in enumerate(names[1:], 1):
-        found = where(number == i, value(name), found)
-    return found
+        values = where(number == i, value(name), values)
+    return values
 
 
-def at_rate(steps: Whole, rate: float) -> Whole:
+def at_rate(steps: IntOrColumn, rate: float) -> IntOrColumn:
     """ceil(steps / rate)."""
     if rate == 1.0:
         return steps

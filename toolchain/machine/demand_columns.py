@@ -1,4 +1,6 @@
-"""What the operations of a program ask for, as columns: operations of one class on one unit are looked at together."""
+"""Compute the demands of a program's operations as columns. Operations of one class on one unit are handled
+together.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
-from toolchain.machine.operation import MachineOp, alike, columns_of, demand
+from toolchain.machine.operation import MachineOp, columns_of, demand, group_by_unit
 from toolchain.machine.traffic import Lost, Traffic
 
 _MOVED = Traffic._fields[1:]
@@ -32,7 +34,7 @@ class Demands:
     lost: Column
 
     def traffic(self, space: int) -> Traffic:
-        """What all operations together move at one memory."""
+        """Return the traffic of all operations together at one memory."""
         return Traffic(space, *(int(getattr(self, name)[space].sum()) for name in _MOVED))
 
 
@@ -40,16 +42,16 @@ def demands(ops: Sequence[MachineOp], chip: Chip) -> Demands:
     """Raises IndexError where an operation names a unit that the machine has not."""
     count, spaces = len(ops), len(chip.spaces)
     lost = np.zeros((len(Lost._fields), count), np.int64)
-    found = Demands(*np.zeros((3, count), np.int64), *np.zeros((len(_MOVED), spaces, count), np.int64), lost=lost)
-    for members in alike(ops).values():
+    columns = Demands(*np.zeros((3, count), np.int64), *np.zeros((len(_MOVED), spaces, count), np.int64), lost=lost)
+    for members in group_by_unit(ops).values():
         at = np.array(members)
-        asked = demand(columns_of([ops[i] for i in members]), chip)
-        found.compute_cycles[at] = asked.compute_cycles
-        found.latency_cycles[at] = asked.latency_cycles
-        found.macs[at] = asked.macs
-        for part, cycles in enumerate(asked.lost):
-            found.lost[part, at] = cycles
-        for t in asked.traffic:
+        group_demand = demand(columns_of([ops[i] for i in members]), chip)
+        columns.compute_cycles[at] = group_demand.compute_cycles
+        columns.latency_cycles[at] = group_demand.latency_cycles
+        columns.macs[at] = group_demand.macs
+        for part, cycles in enumerate(group_demand.lost):
+            columns.lost[part, at] = cycles
+        for t in group_demand.traffic:
             for name in _MOVED:
-                getattr(found, name)[t.space, at] = getattr(t, name)
-    return found
+                getattr(columns, name)[t.space, at] = getattr(t, name)
+    return columns

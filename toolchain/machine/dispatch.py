@@ -23,12 +23,14 @@ Calls = tuple[tuple[int, int], ...]
 
 
 class InstructionStream(tuple[MachineOp, ...]):
-    """The operations in the order of their dispatch, with plain addresses.
+    """A sequence of operations in the order of their dispatch, with plain addresses.
 
-    words: that the front end reads before each can start. sources: the index in the program of each. iterations: (iteration,
-    count) of each open repeat, the outermost first. indirect: by operation its addresses, parameters, to which numbers from
-    memory are added; the operations here have 0 in their place. calls: (call, begin of its block) of each open call, as
-    operations of the program.
+    `words`: instruction words that the front end reads before each can start.
+    `sources`: the index in the program of each.
+    `iterations`: (iteration, count) of each open repeat, the outermost first.
+    `indirect`: by operation the address parameters to which numbers from memory are added; the operations here
+    have 0 there.
+    `calls`: (call, begin of its block) of each open call, as operations of the program.
     """
 
     words: Sequence[int]
@@ -43,12 +45,12 @@ class InstructionStream(tuple[MachineOp, ...]):
 
     def round(self, index: int) -> int:
         """The iteration of the outermost repeat, from 0; 0 outside of repeats."""
-        found = self.iterations[index]
-        return found[0][0] if found else 0
+        open_iterations = self.iterations[index]
+        return open_iterations[0][0] if open_iterations else 0
 
 
 def op_number(ops: Sequence[MachineOp], index: int) -> str:
-    """How messages number an operation: of a program that is no Flow `op INDEX`."""
+    """Return the number of an operation for messages; a program that is no InstructionStream gives `op INDEX`."""
     return ops.name(index) if isinstance(ops, InstructionStream) else f"op {index}"
 
 
@@ -56,14 +58,14 @@ def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Acces
     """Every byte range that an operation may touch, reads first. An address read from memory makes a range a box of all that
     it can be."""
     op = ops[index]
-    found = accesses(op, chip)
+    op_accesses = accesses(op, chip)
     indirect = ops.indirect.get(index) if isinstance(ops, InstructionStream) else None
     if not indirect:
-        return found
+        return op_accesses
     for address, numbers in indirect.items():
-        beside = accesses(replace(op, **{address: getattr(op, address) + 1}), chip)
-        found = tuple(anywhere(a, numbers) if a.address != b.address else a for a, b in zip(found, beside))
-    return found
+        shifted_accesses = accesses(replace(op, **{address: getattr(op, address) + 1}), chip)
+        op_accesses = tuple(anywhere(a, numbers) if a.address != b.address else a for a, b in zip(op_accesses, shifted_accesses))
+    return op_accesses
 
 
 def anywhere(access: Access, numbers: Sequence[MemoryIndex]) -> Access:
@@ -85,16 +87,23 @@ def resolve_addresses(flow: InstructionStream, index: int, numbers: Mapping[int,
         return op
     return replace(
         op,
-        **{address: getattr(op, address) + sum(n.scale * numbers[n.load] for n in found) for address, found in indirect.items()},
+        **{
+            address: getattr(op, address) + sum(n.scale * numbers[n.load] for n in numbers_read)
+            for address, numbers_read in indirect.items()
+        },
     )
 
 
 def dispatch_program(
     chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None, bases: Mapping[int, int] | None = None
 ) -> InstructionStream:
-    """words: of each operation of the program (None: one each). bases: what base registers hold at its start (None: 0).
-    Raises ProgramError for a front end that cannot go on, a repeat or block that stays open, and more operations than
-    `DISPATCHED_OPERATIONS`.
+    """Dispatch the program.
+
+    Raise ProgramError for a front end that cannot go on, and for a repeat or block that stays open.
+    Raise it for more operations than `DISPATCHED_OPERATIONS`, too.
+
+    `words`: instruction words of each operation of the program (None: one each).
+    `bases`: values of base registers at its start (None: 0).
     """
     if isinstance(ops, InstructionStream):
         return ops
@@ -112,9 +121,9 @@ def _flow(
     indirect: Mapping[int, Mapping[str, tuple[MemoryIndex, ...]]],
     calls: Sequence[Calls],
 ) -> InstructionStream:
-    found = InstructionStream(ops)
-    found.words, found.sources, found.iterations, found.indirect, found.calls = words, sources, iterations, indirect, calls
-    return found
+    stream = InstructionStream(ops)
+    stream.words, stream.sources, stream.iterations, stream.indirect, stream.calls = words, sources, iterations, indirect, calls
+    return stream
 
 
 class _Dispatch:
@@ -145,15 +154,15 @@ class _Dispatch:
             op = program[at]
             fetched += 0 if front.buffered else self.words[at]
             if isinstance(op, ControlOp):
-                self._steered(op, lambda op=op: op.steer(front), inside)
+                self._steer(op, lambda op=op: op.steer(front), inside)
                 inside, called = front.iterations(), front.calls()
                 continue
             numbers = self._numbers(op)
             if numbers:
                 indirect[len(ops)] = numbers
-            ops.append(self._resolved(at, op))
+            ops.append(self._resolve_bases(at, op))
             if isinstance(op, LoadBase):
-                self._steered(op, lambda op=op: op.steer(front, len(ops) - 1), inside)
+                self._steer(op, lambda op=op: op.steer(front, len(ops) - 1), inside)
             words.append(fetched)
             sources.append(at)
             iterations.append(inside)
@@ -164,22 +173,22 @@ class _Dispatch:
             raise ProgramError(f"op {frame.first - 1}: the {frame.opened_by} is not ended before the program is")
         return _flow(ops, words, sources, iterations, indirect, calls)
 
-    def _steered(self, op: MachineOp, steer: Callable[[], None], inside: Iterations) -> None:
+    def _steer(self, op: MachineOp, steer: Callable[[], None], inside: Iterations) -> None:
         try:
             steer()
         except ValueError as fault:
             raise ProgramError(f"{_name(self.front.at, inside)} {op.NAME}: {fault}") from None
 
     def _numbers(self, op: MachineOp) -> dict[str, tuple[MemoryIndex, ...]]:
-        """What is added to its addresses that is read from memory."""
-        known = self.front.indices
-        named = ((address, getattr(op, base)) for base, address in op.based())
-        return {address: known[n] for address, n in named if 0 <= n < len(known) and known[n]}
+        """Return the numbers from memory that are added to each address of the operation."""
+        indices = self.front.indices
+        named = ((address, getattr(op, base)) for base, address in op.pair_bases_with_addresses())
+        return {address: indices[n] for address, n in named if 0 <= n < len(indices) and indices[n]}
 
-    def _resolved(self, at: int, op: MachineOp) -> MachineOp:
-        """With bases added to its addresses; which bases it named stays to be seen."""
+    def _resolve_bases(self, at: int, op: MachineOp) -> MachineOp:
+        """Return the operation with bases added to its addresses. The names of the bases stay visible."""
         bases = self.front.bases
-        named = [(getattr(op, base), address) for base, address in op.based()]
+        named = [(getattr(op, base), address) for base, address in op.pair_bases_with_addresses()]
         values: list[int] = [bases[n] if 0 <= n < len(bases) else 0 for n, _ in named]
         if not any(values):
             return op

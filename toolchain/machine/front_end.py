@@ -10,8 +10,10 @@ from toolchain.hw.control import Control
 
 @dataclass(frozen=True)
 class MemoryIndex:
-    """What a word of memory adds to a base register: scale times a number of 0 to limit. load: the operation that reads it, by
-    its place among those that are dispatched."""
+    """A number that a word of memory adds to a base register: scale times a value of 0 to limit.
+
+    `load`: the operation that reads the word, by its place among the dispatched ones.
+    """
 
     load: int
     scale: int
@@ -20,9 +22,12 @@ class MemoryIndex:
 
 @dataclass
 class OpenBlock:
-    """A repeat or a block that is open. first: its first operation. resume: where a call goes on (None: behind its return).
+    """A repeat or a block that is open.
 
-    iteration: from 0; words: of its body, known when it has run once (-1 before).
+    `first`: its first operation.
+    `resume`: operation where a call goes on (None: after its return).
+    `iteration`: from 0.
+    `words`: of its body, known when it has run once (-1 before).
     """
 
     first: int
@@ -39,8 +44,12 @@ class OpenBlock:
 
 @dataclass
 class FrontEnd:
-    """at: the operation that it carries out; next: the one that it reads then. set_by_host: what base registers hold at the
-    start, by number. Refusals are ValueErrors."""
+    """A front end that carries out control operations. Refusals are ValueErrors.
+
+    `at`: the operation that it carries out.
+    `next`: the one that it reads then.
+    `set_by_host`: values of base registers at the start, by number.
+    """
 
     control: Control
     words_before: list[int]  # instruction words in front of each operation of the program, and of its end
@@ -120,13 +129,16 @@ class FrontEnd:
 
     @property
     def buffered(self) -> bool:
-        """Whether the words that it reads now lie in the loop buffer: a repeat whose whole body does is past its first
-        iteration. What a block that is called holds lies elsewhere."""
-        held = self.control.repeat.buffer_words if self.control.repeat else 0
+        """Return whether the words being read lie in the loop buffer: a repeat that fits it completely is past its first
+        iteration.
+
+        The words of a called block lie elsewhere.
+        """
+        buffer_words = self.control.repeat.buffer_words if self.control.repeat else 0
         for frame in reversed(self.open):
             if frame.opened_by == "call":
                 return False
-            if frame.repeats and frame.iteration > 0 and frame.words <= held:
+            if frame.repeats and frame.iteration > 0 and frame.words <= buffer_words:
                 return True
         return False
 

@@ -1,4 +1,6 @@
-"""How codes and constants lie in memory: feature maps, parameters of output channels, weights, tables of functions."""
+"""Lay out codes and constants in memory: feature maps, parameters of output channels, weights, tables of
+functions.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +14,36 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import WeightGroups
 from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import Whole, ceil_div, most, where
+from toolchain.machine.columns import IntOrColumn, ceil_div, most, where
 
 Array = NDArray[Any]
 _WORDS = frozenset((8, 16, 32, 64))  # bits that numpy reads at once
 
 
 def memory_type(dtype: DTypeLike) -> np.dtype:
-    """In which codes of a type lie in memory, whatever the order of bytes here: little-endian."""
+    """Return the type of codes in memory, which are little-endian whatever the byte order here."""
     return np.dtype(dtype).newbyteorder("<")
 
 
-def weight_bytes(count: Whole, number: Whole, chip: Chip) -> Whole:
+def weight_bytes(count: IntOrColumn, number: IntOrColumn, chip: Chip) -> IntOrColumn:
     """Bytes of `count` weights of the type of that number stored together: int4 has two a byte, low nibble first."""
     return by_type(number, chip.weight_types, lambda codes: ceil_div(count, 2) if codes is CodeType.INT4 else count)
 
 
-def parameter_bytes(channels: Whole, chip: Chip) -> Whole:
+def parameter_bytes(channels: IntOrColumn, chip: Chip) -> IntOrColumn:
     """Bytes of the requantization entries of so many output channels."""
     return channels * chip.layout.parameters.size_bytes
 
 
-def group_bytes(count: Whole, group: Whole, groups: WeightGroups | None) -> Whole:
-    """Bytes of scales and minima beside `count` weights of one output channel in groups of `group`; 0 where group is 0.
+def group_bytes(count: IntOrColumn, group: IntOrColumn, groups: WeightGroups | None) -> IntOrColumn:
+    """Return the bytes of scales and minima stored with `count` weights of one output channel in groups of `group`;
+    0 where group is 0.
 
-    Scales: unsigned, minima: signed, each of the least whole bytes that hold their bits, little-endian. Where, is the array's
-    key `groups.layout`. blocks: the weights of each output channel group by group, scale and minimum in front of the group's
-    codes; rows: of each output channel all codes, all scales, all minima; planes: codes of all output channels, then all
-    scales, then all minima.
+    Scales are unsigned, minima signed, each of the fewest whole bytes that hold their bits, little-endian.
+    The array's key `groups.layout` tells where they lie.
+    `blocks`: the weights of each output channel group by group, scale and minimum in front of the group's codes.
+    `rows`: for each output channel all codes, all scales, all minima.
+    `planes`: codes of all output channels, then all scales, then all minima.
     """
     if groups is None:
         return 0
@@ -47,10 +51,17 @@ def group_bytes(count: Whole, group: Whole, groups: WeightGroups | None) -> Whol
 
 
 def dense_bytes(
-    outputs: Whole, inner: Whole, number: Whole, chip: Chip, group: Whole = 0, groups: WeightGroups | None = None
-) -> Whole:
-    """Of a convolution's weights [outputs, inner] of the type of that number, with what lies beside their groups. In tiles, all
-    are whole."""
+    outputs: IntOrColumn,
+    inner: IntOrColumn,
+    number: IntOrColumn,
+    chip: Chip,
+    group: IntOrColumn = 0,
+    groups: WeightGroups | None = None,
+) -> IntOrColumn:
+    """Return the bytes of a convolution's weights [outputs, inner], with the scales and minima of their groups.
+
+    The weights have the type with that number. With weight tiles, all tiles are whole.
+    """
     if chip.layout.weight_tile is None:
         return outputs * (weight_bytes(inner, number, chip) + group_bytes(inner, group, groups))
     rows, columns = chip.layout.weight_tile
@@ -90,23 +101,25 @@ def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
         bias, multiplier, shift = (words[str(i)].astype(np.int64) for i in range(len(fields)))
         return bias, multiplier, shift
     bits = np.unpackbits(entries, axis=1, bitorder="little")
-    found: list[Array] = []
+    columns: list[Array] = []
     at = 0
     for width, signed in fields:
-        found.append(_of_bits(bits[:, at : at + width], signed))
+        columns.append(_of_bits(bits[:, at : at + width], signed))
         at += width
-    bias, multiplier, shift = found
+    bias, multiplier, shift = columns
     return bias, multiplier, shift
 
 
 @lru_cache(maxsize=16)
 def _entry_type(fields: tuple[tuple[int, bool], ...]) -> np.dtype:
-    """Of an entry whose fields are `_WORDS`."""
+    """Return the numpy type of an entry whose fields are `_WORDS`."""
     return np.dtype([(str(i), f"<{'iu'[not signed]}{width // 8}") for i, (width, signed) in enumerate(fields)])
 
 
 def _fields(chip: Chip) -> tuple[tuple[int, bool], ...]:
-    """Of an entry, in order: bits, and whether the most significant one is the sign. A multiplier without bits is 1."""
+    """Return the fields of an entry, in order: bits, and whether the most significant bit is the sign. A multiplier
+    without bits is 1.
+    """
     entry = chip.layout.parameters
     signed_shift = chip.numerics.scale.shifts[0] < 0
     return (entry.bias_bits, True), (entry.multiplier_bits, False), (entry.shift_bits, signed_shift)
@@ -126,8 +139,8 @@ def _of_bits(bits: Array, signed: bool) -> Array:
 def _as_bits(values: Array, width: int, signed: bool) -> Array:
     """int64[c] -> uint8[c, width], the least first."""
     bits = (values[:, None] >> np.arange(width) & 1).astype(np.uint8)
-    held = _of_bits(bits, signed)
-    if (held != values).any():
-        at = int(np.flatnonzero(held != values)[0])
+    code_values = _of_bits(bits, signed)
+    if (code_values != values).any():
+        at = int(np.flatnonzero(code_values != values)[0])
         raise ValueError(f"{int(values[at])} of channel {at} does not fit {width} bits")
     return bits

@@ -1,4 +1,4 @@
-"""What the meanings of several operations say in the same words: blocks of Markdown, for the manual of a machine."""
+"""Write the passages that several operations share in the manual of a machine, as blocks of Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import SUMS
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 
 # of tables of 513 entries, by the key `numerics.table.interpolation`: entry and place of a code, and what lies there
 SEGMENT = "i = floor((q + 32768) / 128),  f = (q + 32768) mod 128"
@@ -25,13 +25,13 @@ def formula(*lines: str) -> str:
 
 
 def element(parameter: str, chip: Chip) -> str:
-    """How the manual writes the bytes of an element whose type this parameter names."""
+    """Return the bytes of an element whose type this parameter names, as the manual writes them."""
     first, *others = chip.code_types
     return f"size({parameter})" if others else str(first.size_bytes)
 
 
-def scaled(index: str, parameter: str, chip: Chip) -> str:
-    """So many elements whose type this parameter names, in bytes."""
+def scale_index(index: str, parameter: str, chip: Chip) -> str:
+    """Return the bytes of so many elements whose type this parameter names."""
     size = element(parameter, chip)
     return index if size == "1" else f"{size} {index}"
 
@@ -41,14 +41,17 @@ def lies(name: str, indices: str, address: str, chip: Chip, kind: str, stride: s
     has a parameter."""
     y, x, c = indices.split(", ")
     stem = address.removesuffix("_address")
-    last = f"{c} {stride}" if stride else scaled(c, kind, chip)
+    last = f"{c} {stride}" if stride else scale_index(c, kind, chip)
     if chip.layout.feature_maps is not None:
         last = f"channel({c}, {stem}_surface_stride)" + (f", 0 where {stride} is 0" if stride else "")
     return f"{name}[{indices}] lies at  {address} + {y} {stem}_row_stride + {x} {stem}_column_stride + {last}"
 
 
-def based(names: tuple[tuple[str, str], ...], chip: Chip, operands: bool) -> Iterator[str]:
-    """What base registers add to addresses. operands: of an array or a vector engine, which few machines let have them."""
+def describe_base_registers(names: tuple[tuple[str, str], ...], chip: Chip, operands: bool) -> Iterator[str]:
+    """Describe what base registers add to addresses.
+
+    `operands`: of an array or a vector engine, which few machines let have base registers.
+    """
     if chip.control.bases and (chip.control.operand_bases or not operands):
         pairs = ", ".join(f"`{base}` to `{address}`" for base, address in names)
         yield (
@@ -58,12 +61,15 @@ def based(names: tuple[tuple[str, str], ...], chip: Chip, operands: bool) -> Ite
 
 
 def sums_in_memory(chip: Chip) -> bool:
-    """Whether all arrays leave their sums to the operation emit."""
+    """Return whether all arrays leave their sums to the operation emit."""
     return all(SUMS in unit.roles for unit in chip.of_kind("mac_array"))
 
 
 def sums_kept(shape: str, chip: Chip) -> Iterator[str]:
-    """Where an array's operation finds and leaves sums. shape: of the sums, as the formula has it."""
+    """Describe the place of an array operation's sums.
+
+    `shape`: shape of the sums, as the formula has it.
+    """
     size = chip.array.accumulators.sum_bytes
     if any(SUMS in unit.roles for unit in chip.of_kind("mac_array")):
         yield (
@@ -86,20 +92,25 @@ def sums_kept(shape: str, chip: Chip) -> Iterator[str]:
 
 
 def chosen(depthwise: bool, chip: Chip) -> Iterator[str]:
-    """How an array makes sums, on machines where an operation may choose. depthwise: whether its mode is one of these."""
+    """Describe how an array makes sums, on machines where an operation may choose.
+
+    `depthwise`: whether its mode is one of these choices.
+    """
     arrays = chip.of_kind("mac_array")
     lists = [("dataflow", [unit.array.dataflows for unit in arrays])]
     lists += [("mode", [unit.array.depthwise_modes for unit in arrays])] if depthwise else []
     for parameter, each in lists:
         if max(map(len, each)) == 1:
             continue
-        said = [f"{unit.name}: {', '.join(f'{i} {name}' for i, name in enumerate(names))}" for unit, names in zip(arrays, each)]
+        choices = [
+            f"{unit.name}: {', '.join(f'{i} {name}' for i, name in enumerate(names))}" for unit, names in zip(arrays, each)
+        ]
         same = ", and an operation that accumulates has that of the one before it" if parameter == "dataflow" else ""
-        yield f"`{parameter}`: how the array makes the sums ({'; '.join(said)}). The time hangs on it, no value does{same}."
+        yield f"`{parameter}`: how the array makes the sums ({'; '.join(choices)}). The time hangs on it, no value does{same}."
 
 
-def has(value: Whole) -> bool:
-    """Whether programs give a parameter any value but 0."""
+def has(value: IntOrColumn) -> bool:
+    """Return whether programs give a parameter any value but 0."""
     return bool(value)
 
 

@@ -1,8 +1,10 @@
-"""What a machine operation must say of itself: its parameters, its bytes, its time, its limits, its meaning.
+"""Define the interface of a machine operation: its parameters, its bytes, its time, its limits, its meaning.
 
-Compiler, encodings, timeline, checks and manual know an operation through this class alone. One that leaves a member out
-fails when its file is imported. Members are written so that they hold for one operation, whose parameters are whole
-numbers, and for columns of many, whose parameters are int64[n] arrays (`columns_of`); limits name one operation.
+Compiler, encodings, timeline, checks and manual know an operation through this class alone.
+An operation that leaves a member out fails when its file is imported.
+Members work for one operation, whose parameters are integers, and for columns of many (`columns_of`), which
+are int64[n] arrays.
+Limits name one operation.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access, AccumulatorUse
 from toolchain.machine.bank_conflicts import add_bank_conflicts
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
 from toolchain.machine.traffic import Demand
 
-MEMBERS = ("NAME", "ENGINE", "needed", "ranges", "demand", "broken", "meaning")
+MEMBERS = ("NAME", "ENGINE", "find_required_key", "ranges", "demand", "broken", "meaning")
 Operation = TypeVar("Operation", bound="MachineOp")
 
 
@@ -62,61 +64,66 @@ class MachineOp:
 
     @classmethod
     @cache
-    def described(cls) -> Mapping[str, Parameter]:
-        """Each parameter's unit and values, by its name."""
+    def get_descriptions(cls) -> Mapping[str, Parameter]:
+        """Return each parameter's unit and values, by its name."""
         return {f.name: f.metadata["parameter"] for f in fields(cls)}
 
     @classmethod
     @cache
     def sizes(cls) -> tuple[tuple[str, int], ...]:
         """Parameters that have a least value, with it."""
-        return tuple((name, p.least) for name, p in cls.described().items() if p.least is not None)
+        return tuple((name, p.least) for name, p in cls.get_descriptions().items() if p.least is not None)
 
     @classmethod
     @cache
-    def limited(cls) -> Mapping[str, tuple[tuple[str, Limit], ...]]:
+    def group_by_limit(cls) -> Mapping[str, tuple[tuple[str, Limit], ...]]:
         """Keys of the operation's section of `limits`, with the parameters that each limits."""
-        found: dict[str, tuple[tuple[str, Limit], ...]] = {}
-        for name, known in cls.described().items():
-            if known.limit is not None:
-                found[known.limit.key] = (*found.get(known.limit.key, ()), (name, known.limit))
-        return found
+        parameters_by_key: dict[str, tuple[tuple[str, Limit], ...]] = {}
+        for name, description in cls.get_descriptions().items():
+            if description.limit is not None:
+                parameters_by_key[description.limit.key] = (
+                    *parameters_by_key.get(description.limit.key, ()),
+                    (name, description.limit),
+                )
+        return parameters_by_key
 
     @classmethod
     @cache
-    def typed(cls) -> tuple[tuple[str, str], ...]:
+    def pair_codes_with_types(cls) -> tuple[tuple[str, str], ...]:
         """Parameters that are codes, each with the one that names their type."""
-        return tuple((name, p.typed_by) for name, p in cls.described().items() if p.typed_by is not None)
+        return tuple((name, p.typed_by) for name, p in cls.get_descriptions().items() if p.typed_by is not None)
 
     @classmethod
     @cache
     def type_numbers(cls) -> tuple[tuple[str, TypeList], ...]:
         """Parameters that name types, each with those among which it does."""
-        return tuple((name, p.names_type) for name, p in cls.described().items() if p.names_type is not None)
+        return tuple((name, p.names_type) for name, p in cls.get_descriptions().items() if p.names_type is not None)
 
     @classmethod
     @cache
-    def based(cls) -> tuple[tuple[str, str], ...]:
+    def pair_bases_with_addresses(cls) -> tuple[tuple[str, str], ...]:
         """Parameters that name a base register, each with the address that it is added to."""
-        return tuple((name, p.adds_to) for name, p in cls.described().items() if p.adds_to is not None)
+        return tuple((name, p.adds_to) for name, p in cls.get_descriptions().items() if p.adds_to is not None)
 
     @classmethod
     def need(cls, parameter: str, chip: Chip) -> Need:
         """The values that programs for `chip` may give the parameter."""
-        return cls.described()[parameter].values(cls, chip)
+        return cls.get_descriptions()[parameter].values(cls, chip)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         """The key of the chip for which its programs use this operation; None: they do not."""
         raise NotImplementedError
 
     @classmethod
     def meaning(cls, chip: Chip) -> Iterator[str]:
-        """What it does on this machine, in full: paragraphs and blocks of Markdown, by the names of its parameters."""
+        """Describe in full what the operation does on this machine: paragraphs and blocks of Markdown, by the names of
+        its parameters.
+        """
         raise NotImplementedError
 
-    def number(self) -> Whole:
-        """Of its unit, among those of its kind."""
+    def number(self) -> IntOrColumn:
+        """Return the number of its unit, among those of its kind."""
         return getattr(self, "unit", 0)
 
     def unit_in(self, chip: Chip) -> Unit:
@@ -134,11 +141,11 @@ class MachineOp:
         raise NotImplementedError
 
     def demand(self, chip: Chip) -> Demand:
-        """What it asks of the machine, but for the banks of memories."""
+        """Return its demand on the machine, but for the banks of memories."""
         raise NotImplementedError
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
-        """Its operands where they lie, each with the bytes that are read or written of it, as often as they are."""
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
+        """Yield its operands in memory, each with the bytes that are read or written of it, as often as they are."""
         return ((access, access.bytes) for access in self.ranges(chip))
 
     def broken(self, chip: Chip) -> Iterator[str]:
@@ -146,7 +153,7 @@ class MachineOp:
         raise NotImplementedError
 
     def sums(self) -> AccumulatorUse | None:
-        """What it does to the accumulators; None where it does not use them."""
+        """Return its use of the accumulators; None where it does not use them."""
         return None
 
 
@@ -157,8 +164,12 @@ def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
 
 def demand(op: MachineOp, chip: Chip) -> Demand:
     """The demand of any machine operation; signals, waits and ends ask for nothing."""
-    asked = op.demand(chip)
-    return asked._replace(traffic=add_bank_conflicts(asked.traffic, op.moved(chip), chip)) if chip.banked else asked
+    op_demand = op.demand(chip)
+    return (
+        op_demand._replace(traffic=add_bank_conflicts(op_demand.traffic, op.list_moved_operands(chip), chip))
+        if chip.banked
+        else op_demand
+    )
 
 
 def columns_of(ops: Sequence[Operation]) -> Operation:
@@ -172,9 +183,9 @@ def columns_of(ops: Sequence[Operation]) -> Operation:
     return cls(*np.ascontiguousarray(table.T))
 
 
-def alike(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[int]]:
+def group_by_unit(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[int]]:
     """The indexes of operations of one class on one unit, which columns can hold."""
-    found: dict[tuple[type[MachineOp], int], list[int]] = {}
+    indexes_by_unit: dict[tuple[type[MachineOp], int], list[int]] = {}
     for index, op in enumerate(ops):
-        found.setdefault((type(op), op.number()), []).append(index)
-    return found
+        indexes_by_unit.setdefault((type(op), op.number()), []).append(index)
+    return indexes_by_unit

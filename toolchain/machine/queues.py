@@ -1,4 +1,4 @@
-"""What in-order queues hold: room for what waits, and operations in flight."""
+"""Model in-order queues: room for waiting operations, and operations in flight."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ Service = tuple[int, int]  # a memory port, and cycles for which it serves one o
 
 
 class OperationTiming(NamedTuple):
-    """What one operation asks of time, in whole cycles but for those of the front end.
+    """A set of one operation's time demands, in whole cycles but for those of the front end.
 
-    queue: index in `chip.units`. fetch_cycles: of the front end. after: operations, by their numbers, that must be over
-    before this one may do more than be issued. stalls: the front end dispatches nothing behind it before it is over.
+    `queue`: index in `chip.units`.
+    `fetch_cycles`: of the front end.
+    `after`: operations, by their numbers, that must be over before this one may do more than be issued.
+    `stalls`: the front end dispatches nothing behind it before it is over.
     """
 
     queue: int
@@ -26,31 +28,43 @@ class OperationTiming(NamedTuple):
 
 
 class Queues:
-    """alone: of each queue, whether one operation is in flight and the next one begins when that is over. issued: when the last
-    operation of each was, of those with several."""
+    """A model of all queues.
+
+    `alone`: for each queue, whether one operation is in flight and the next one begins when that is over.
+    `issued`: for each queue with several in flight, when its last operation was issued.
+    """
 
     def __init__(self, depths: Sequence[int], flights: Sequence[int]):
-        """depths: operations that wait beside the one that runs. flights: in flight at most, signals and waits not counted."""
+        """Set up the queues.
+
+        `depths`: operations that wait beside the running one.
+        `flights`: in flight at most, signals and waits not counted.
+        """
         self.alone = [n == 1 for n in flights]
         self.issued = [0] * len(depths)
         self._flights, self._back = flights, [depth + 1 for depth in depths]
         self._flying: list[list[int]] = [[] for _ in depths]  # of queues of several: their operations
         self._queued: list[list[int]] = [[] for _ in depths]
 
-    def rooms(self, asked: Sequence[OperationTiming], base: int) -> list[int]:
-        """For each operation, numbered from base on, the one whose end makes room for it in its queue: `depth` + 1 places before
-        it; -1: none."""
-        found: list[int] = []
-        for number, entry in enumerate(asked, base):
+    def rooms(self, timings: Sequence[OperationTiming], base: int) -> list[int]:
+        """Return for each operation, numbered from base on, the one whose end makes room for it in its queue; -1: none.
+
+        That operation is `depth` + 1 places before it.
+        """
+        predecessors: list[int] = []
+        for number, entry in enumerate(timings, base):
             entries, back = self._queued[entry.queue], self._back[entry.queue]
             if entry.entries > 1:
                 entries.extend([number] * min(entry.entries - 1, back - 1))
-            found.append(entries[-back] if len(entries) >= back else -1)
+            predecessors.append(entries[-back] if len(entries) >= back else -1)
             entries.append(number)
-        return found
+        return predecessors
 
-    def taken_up(self, queue: int, end: Sequence[int]) -> int:
-        """When a queue of several in flight can take up another operation. end: of each operation."""
+    def get_next_issue(self, queue: int, end: Sequence[int]) -> int:
+        """Return when a queue with several in flight can issue another operation.
+
+        `end`: end of each operation.
+        """
         flights, flying = self._flights[queue], self._flying[queue]
         return max(self.issued[queue], end[flying[-flights]] if len(flying) >= flights else 0)
 

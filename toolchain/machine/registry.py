@@ -10,11 +10,15 @@ _ENGINES = ("dma", "mac_array", "vector", None)
 
 
 def _operations() -> dict[str, type[MachineOp]]:
-    """In the order that manuals and first tables have: moves, the array, the vector engine, synchronisation."""
-    own = [c for m in files_of(operations) for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
-    found = [c for c in own if issubclass(c, MachineOp) and not c.ABSTRACT]
+    """Return the operations in the order of manuals and first tables: moves, the array, the vector engine,
+    synchronisation.
+    """
+    module_classes = [
+        c for m in files_of(operations) for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__
+    ]
+    operation_classes = [c for c in module_classes if issubclass(c, MachineOp) and not c.ABSTRACT]
     names: dict[str, type[MachineOp]] = {}
-    for operation in sorted(found, key=lambda c: (_ENGINES.index(c.ENGINE), c.NAME)):
+    for operation in sorted(operation_classes, key=lambda c: (_ENGINES.index(c.ENGINE), c.NAME)):
         if operation.NAME in names:
             raise TypeError(f"{operation.__module__}: another file has the operation {operation.NAME}")
         if "__slots__" not in operation.__dict__:
@@ -25,13 +29,13 @@ def _operations() -> dict[str, type[MachineOp]]:
 
 def _functions() -> dict[str, type[MachineOp]]:
     """The functions of vector engines, in the order of their operations."""
-    found: dict[str, type[MachineOp]] = {}
+    operation_by_function: dict[str, type[MachineOp]] = {}
     for operation in OPERATIONS.values():
         for name in operation.FUNCTIONS:
-            if name in found:
-                raise TypeError(f"{operation.NAME}: {found[name].NAME} has the function {name} already")
-            found[name] = operation
-    return found
+            if name in operation_by_function:
+                raise TypeError(f"{operation.NAME}: {operation_by_function[name].NAME} has the function {name} already")
+            operation_by_function[name] = operation
+    return operation_by_function
 
 
 OPERATIONS = _operations()

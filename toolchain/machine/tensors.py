@@ -1,7 +1,7 @@
-"""How a tensor lies in memory: the one place that says where an element of it is.
+"""Lay out a tensor in memory: the only place that defines the address of an element.
 
-Channels of a feature map may lie in granules (a machine's `layout.feature_maps`); the last granule is whole, so that such a
-map has more bytes than elements.
+Channels of a feature map may lie in granules (a machine's `layout.feature_maps`).
+The last granule is whole, so that such a map has more bytes than elements.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Strides:
-    """Bytes between neighbours along each dimension. maps: elements of the last one lie in its granules, surface_bytes apart, and
-    the stride of that dimension is within one of them; None: all lie alike."""
+    """A layout as bytes between neighbours along each dimension.
+
+    `maps`: elements of the last dimension lie in its granules, surface_bytes apart.
+    The stride of that dimension is within a granule. None: no granules.
+    """
 
     along: Shape
     maps: FeatureMaps | None = None
@@ -28,39 +31,43 @@ class Strides:
         return self.along[dimension]
 
     def offset_bytes(self, element: Sequence[int]) -> int:
-        """From the first element to this one."""
+        """Return the bytes from the first element to this one."""
         if self.maps is None:
             return sum(i * s for i, s in zip(element, self.along))
         *outer, last = element
         surface, within = divmod(last, self.maps.granule)
         return sum(i * s for i, s in zip((*outer, within), self.along)) + surface * self.surface_bytes
 
-    def stepped(self, steps: Sequence[int]) -> Strides:
-        """Of every steps[d]-th element along dimension d; of a map in granules, all along the last."""
+    def take_steps(self, steps: Sequence[int]) -> Strides:
+        """Return the strides of every steps[d]-th element along dimension d; for a map in granules, all along the last."""
         return Strides(tuple(s * k for s, k in zip(self.along, steps)), self.maps, self.surface_bytes)
 
-    def permuted(self, perm: Sequence[int]) -> Strides:
-        """Of the tensor whose dimension i is dimension perm[i] of this one, in its place; not of a map in granules."""
+    def permute(self, perm: Sequence[int]) -> Strides:
+        """Return the strides of the transposed tensor in the same place, whose dimension i is dimension perm[i] of this
+        one.
+
+        Maps in granules are not supported.
+        """
         return Strides(tuple(self.along[p] for p in perm))
 
     def granules(self, count: int) -> int:
-        """That hold so many elements of the last dimension."""
+        """Return the number of granules that hold so many elements of the last dimension."""
         return -(-count // self.maps.granule) if self.maps is not None else 1
 
     def is_whole(self, start: int, count: int, total: int) -> bool:
-        """Whether these elements of the last dimension, of so many, are whole granules."""
+        """Return whether these elements of the last dimension, out of `total`, are whole granules."""
         if self.maps is None:
             return True
         return start % self.maps.granule == 0 and (count % self.maps.granule == 0 or start + count == total)
 
     def same_places(self, shape: Shape, other: Strides, other_shape: Shape) -> bool:
-        """Whether the elements of two shapes, in their order, lie in the same places of equal storages."""
+        """Return whether the elements of two shapes, in their order, lie in the same places of equal storages."""
         if self.maps is None and other.maps is None:
             return True
-        return _merged(self, shape) == _merged(other, other_shape) is not None
+        return _merge_loops(self, shape) == _merge_loops(other, other_shape) is not None
 
 
-def _merged(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] | None:
+def _merge_loops(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] | None:
     """(count, stride) of loops over the elements in their order, as few as possible; None where these are no loops."""
     loops = list(zip(shape, strides.along))
     if strides.maps is not None and shape[-1] > strides.maps.granule:
@@ -73,29 +80,35 @@ def _merged(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] | Non
             if strides.surface_bytes == granule * item
             else [(count // granule, strides.surface_bytes), (granule, item)]
         )
-    found: list[tuple[int, int]] = []
+    merged_loops: list[tuple[int, int]] = []
     for count, stride in loops:
         if count == 1:
             continue
-        if found and found[-1][1] == count * stride:
-            found[-1] = (found[-1][0] * count, stride)
+        if merged_loops and merged_loops[-1][1] == count * stride:
+            merged_loops[-1] = (merged_loops[-1][0] * count, stride)
         else:
-            found.append((count, stride))
-    return tuple(found)
+            merged_loops.append((count, stride))
+    return tuple(merged_loops)
 
 
 def dense(shape: Sequence[int], item_bytes: int, order: Sequence[int] = ()) -> Strides:
-    """Of a tensor without gaps. order: its dimensions, that of neighbours last; as they are where it is empty."""
-    found = [0] * len(shape)
+    """Return the strides of a tensor without gaps.
+
+    `order`: its dimensions, that of neighbours last; if empty, as they are.
+    """
+    strides = [0] * len(shape)
     step = item_bytes
     for dimension in reversed(order or range(len(shape))):
-        found[dimension] = step
+        strides[dimension] = step
         step *= shape[dimension]
-    return Strides(tuple(found))
+    return Strides(tuple(strides))
 
 
 def make_strides(shape: Shape, item_bytes: int, maps: FeatureMaps | None, order: Sequence[int] = ()) -> Strides:
-    """Of a tensor without gaps, or of a feature map [n, h, w, c] in granules, whole ones. order: as of `dense`."""
+    """Return the strides of a tensor without gaps, or of a feature map [n, h, w, c] in whole granules.
+
+    `order`: as in `dense`.
+    """
     if maps is None:
         return dense(shape, item_bytes, order)
     _, height, width, channels = shape
@@ -111,7 +124,7 @@ def make_strides(shape: Shape, item_bytes: int, maps: FeatureMaps | None, order:
 
 
 def laid_bytes(shape: Shape, item_bytes: int, maps: FeatureMaps | None) -> int:
-    """Of a tensor that lies so."""
+    """Return the bytes of a tensor in this layout."""
     if maps is None:
         return math.prod(shape) * item_bytes
     *outer, channels = shape

@@ -1,8 +1,10 @@
-"""When operations run: in-order queues, a front end, what each waits for, and memory ports that serve one after another.
+"""Compute when operations run: in-order queues, a front end, waits, and memory ports that serve one operation
+after another.
 
-This is the only place that turns demands into times: the simulator runs it over a decoded program, the cost model over the
-operations that a tiling would have. Every time is a maximum of sums of durations that shrink when anything gets faster (a
-max-plus system), as long as the order in which the ports serve does not depend on times.
+This is the only place that turns demands into times.
+The simulator runs it over a decoded program, the cost model over the operations that a tiling would have.
+Every time is a maximum of sums of durations that shrink when anything gets faster (a max-plus system).
+That holds as long as the order in which the ports serve does not depend on times.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from toolchain.machine.queues import OperationTiming, Queues, Service
 from toolchain.machine.traffic import Traffic
 
 COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
-_HELD = 1.02  # times the cycles of their works: queues that take more for them wait for something else
+_WAIT_RATIO = 1.02  # times the cycles of their works: queues that take more for them wait for something else
 READ, STALLED = -1, -2  # in the place of an operation with a full queue: nothing held the front end; it waited for an operation
 
 
@@ -38,11 +40,11 @@ def _numbers_list() -> array[int]:
 
 @dataclass(frozen=True)
 class Record:
-    """What the front end and the ports did, to be asked why an operation ran when it did.
+    """A record of the front end and the ports, to find out why an operation ran when it did.
 
-    read, dispatched: of each operation, when the front end had read it and when its queue had it. held_by: what kept it in
-    between, the operation whose end made room in its queue, STALLED or READ. served: operation, port, first and last cycle of
-    each service, one after another.
+    `read`, `dispatched`: for each operation, when the front end had read it and when its queue had it.
+    `held_by`: cause of the delay between them: STALLED, READ, or the operation whose end made room in its queue.
+    `served`: operation, port, first and last cycle of each service, one after another.
     """
 
     read: array[float] = field(default_factory=_cycles_list)
@@ -52,7 +54,7 @@ class Record:
 
 
 class TimingMark(NamedTuple):
-    """How far a recurrence was: operations run, when queues, ports and the front end were free."""
+    """A state of a recurrence: operations run, and when queues, ports and the front end were free."""
 
     operations: int
     free: tuple[int, ...]
@@ -62,36 +64,43 @@ class TimingMark(NamedTuple):
 
 
 class SharedTasks(NamedTuple):
-    """Works that go to whichever of these queues is free first: how many there were, and what they took together. pending: of
-    these queues the one that will run another, given out already."""
+    """A set of tile tasks that go to whichever of these queues is free first.
+
+    `task_count`, `cycles`: number of tasks, and their total cycles.
+    `pending`: the queue that will run another task, assigned already.
+    """
 
     queues: Sequence[int]
-    works: float
+    task_count: float
     cycles: float
     pending: int
 
     def ends(self, free: Sequence[int], times: float) -> list[int]:
-        """When the queues are free behind so many times as many works, all of the mean length, but for the pending one."""
-        each = self.cycles / self.works
-        found = [cycle + each * (queue == self.pending) for queue, cycle in zip(self.queues, free)]
-        for _ in range(round(times * self.works)):
-            found[found.index(min(found))] += each
-        return [round(cycle - each * (queue == self.pending)) for queue, cycle in zip(self.queues, found)]
+        """Return when the queues are free after `times` as many tasks, all of the mean length, but for the pending one."""
+        each = self.cycles / self.task_count
+        queue_ends = [cycle + each * (queue == self.pending) for queue, cycle in zip(self.queues, free)]
+        for _ in range(round(times * self.task_count)):
+            queue_ends[queue_ends.index(min(queue_ends))] += each
+        return [round(cycle - each * (queue == self.pending)) for queue, cycle in zip(self.queues, queue_ends)]
 
 
 class TimingModel:
-    """Runs operations on queues and ports that are free at first; each takes the number of those that came before it.
+    """A model that runs operations on queues and ports that are free at first. Operations are numbered in the order
+    they come.
 
-    start, end: cycles of each operation by its number. ended_by: the port that served it last, or COMPUTED. free: when each
-    queue may begin its next one.
+    `start`, `end`: cycles of each operation by its number.
+    `ended_by`: the port that served it last, or COMPUTED.
+    `free`: when each queue may begin its next one.
 
-    An operation begins when its queue is free and the front end has dispatched it, which stops at a full queue. It is issued,
-    waits for what it comes after, and is ready behind its latency; then its unit computes while each of its ports serves it
-    as soon as it has served the one before.
+    An operation begins when its queue is free and the front end has dispatched it, which stops at a full queue.
+    It is issued, waits for its predecessors, and is ready after its latency.
+    Then its unit computes while each of its ports serves it as soon as it has served the one before.
 
-    A queue with several operations in flight issues one when the one before is issued and has all that it comes after: latencies
-    overlap. It computes and is served in order, and `start` is not before the end of the one before; `begun` is when it was taken
-    up, `asked` when its latency began.
+    A queue with several operations in flight issues one when the one before is issued and has all its
+    predecessors.
+    Latencies overlap. The operation computes and is served in order, and `start` is not before the end of the one
+    before.
+    `issue_starts` tells when it was issued, `request_starts` when its latency began.
     """
 
     def __init__(
@@ -102,8 +111,12 @@ class TimingModel:
         record: Record | None = None,
         flights: Sequence[int] | None = None,
     ):
-        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs. record: is written. flights:
-        of each queue, the operations that may be in flight (None: one), signals and waits not counted."""
+        """Set up the model.
+
+        `issue_cycles`, `depths`: for each queue; a depth counts operations that wait beside the running one.
+        `record`: is written.
+        `flights`: operations of each queue that may be in flight (None: one), signals and waits not counted.
+        """
         self._record = record
         self._queues = Queues(depths, [1] * len(depths) if flights is None else flights)
         self._issue, self._ports, self._fetched, self._stalled = issue_cycles, [0] * ports, 0.0, -1
@@ -111,21 +124,25 @@ class TimingModel:
         self.start: list[int] = []
         self.end: list[int] = []
         self.ended_by: list[int] = []
-        self.begun: list[int] = []
-        self.asked: list[int] = []
+        self.issue_starts: list[int] = []
+        self.request_starts: list[int] = []
 
-    def run(self, asked: Sequence[OperationTiming], sequence: Iterable[int] | None = None) -> None:
-        """asked: in the order of dispatch. sequence: their places in the order in which ports serve them, which can run."""
-        base, count = len(self.end), len(asked)
-        start, end, ended_by, begun, asked_at = self.start, self.end, self.ended_by, self.begun, self.asked
-        for column in (start, end, ended_by, begun, asked_at):
+    def run(self, timings: Sequence[OperationTiming], sequence: Iterable[int] | None = None) -> None:
+        """Run the operations.
+
+        `timings`: in the order of dispatch.
+        `sequence`: their places in the order in which ports serve them, an order that can run.
+        """
+        base, count = len(self.end), len(timings)
+        start, end, ended_by, issue_starts, asked_at = self.start, self.end, self.ended_by, self.issue_starts, self.request_starts
+        for column in (start, end, ended_by, issue_starts, asked_at):
             column.extend([0] * count)
         queues, dispatched = self._queues, [0] * count
-        free, ports, issue, alone, room = self.free, self._ports, self._issue, queues.alone, queues.rooms(asked, base)
+        free, ports, issue, alone, room = self.free, self._ports, self._issue, queues.alone, queues.rooms(timings, base)
         fetched, stalled, front, record = self._fetched, self._stalled, 0, self._record
         for i in range(count) if sequence is None else sequence:
             while front <= i:
-                fetched += asked[front].fetch_cycles
+                fetched += timings[front].fetch_cycles
                 read, held_by, full = fetched, READ, room[front]
                 if stalled >= 0 and end[stalled] > fetched:
                     fetched, held_by = end[stalled], STALLED
@@ -136,19 +153,19 @@ class TimingModel:
                     record.read.append(read)
                     record.dispatched.append(fetched)
                     record.held_by.append(held_by)
-                if asked[front].stalls:
+                if timings[front].stalls:
                     stalled = base + front
                 front += 1
-            queue, _, after, latency, compute, services, _, _ = asked[i]
+            queue, _, after, latency, compute, services, _, _ = timings[i]
             number, over = base + i, free[queue]
-            begin, taken_up = dispatched[i], over if alone[queue] else queues.taken_up(queue, end)
+            begin, taken_up = dispatched[i], over if alone[queue] else queues.get_next_issue(queue, end)
             if taken_up > begin:
                 begin = taken_up
             ready = begin + issue[queue]
             for other in after:
                 if end[other] > ready:
                     ready = end[other]
-            begun[number] = start[number] = begin
+            issue_starts[number] = start[number] = begin
             asked_at[number] = ready
             if alone[queue]:
                 ready += latency
@@ -175,13 +192,16 @@ class TimingModel:
     def repeat(
         self, mark: TimingMark, times: float, shared: SharedTasks | None = None, backlog: Sequence[int] | None = None
     ) -> None:
-        """What was run since the mark goes on so many times more; its operations stand for the last of them. shared: what of it
-        goes to whichever of some queues is free first. backlog: the queue of each operation, where one may be ahead of the others
-        and gain less than they do; in the end it is no longer."""
+        """Repeat everything run since the mark so many times more; its operations then stand for the last repetition.
+
+        `shared`: the part of it that goes to whichever of some queues is free first.
+        `backlog`: the queue of each operation.
+        One queue may be ahead of the others and gain less than they do; in the end it is no longer ahead.
+        """
         gains = [now - then for now, then in zip(self.free, mark.free)]
         added = max(self.free) - max(mark.free)
         later, ends = round(times * added), list[int]()
-        if shared is not None and added * len(shared.queues) < _HELD * shared.cycles:
+        if shared is not None and added * len(shared.queues) < _WAIT_RATIO * shared.cycles:
             ends = shared.ends([self.free[queue] for queue in shared.queues], times)
             later = max(ends) - max(self.free[queue] for queue in shared.queues)
         shifts = [later if gain > 0 else 0 for gain in gains]
@@ -229,34 +249,37 @@ def write_rate(memory: Memory) -> float:
     return max(memory.write_bytes_per_cycle, memory.read_bytes_per_cycle if memory.shared_ports else 0.0)
 
 
-def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:
-    """Of each operation, memory by memory. The ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m."""
-    columns = [cycles for space in range(len(chip.spaces)) for cycles in _served(chip, wanted, space)]
-    known: dict[tuple[int, ...], tuple[Service, ...]] = {}
+def services(chip: Chip, op_demands: Demands) -> Iterator[tuple[Service, ...]]:
+    """Yield the services of each operation, memory by memory.
+
+    The ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m.
+    """
+    columns = [cycles for space in range(len(chip.spaces)) for cycles in _count_port_cycles(chip, op_demands, space)]
+    services_by_row: dict[tuple[int, ...], tuple[Service, ...]] = {}
     for row in zip(*(column.tolist() for column in columns)):
-        if row not in known:
-            known[row] = tuple((port, cycles) for port, cycles in enumerate(row) if cycles)
-        yield known[row]
+        if row not in services_by_row:
+            services_by_row[row] = tuple((port, cycles) for port, cycles in enumerate(row) if cycles)
+        yield services_by_row[row]
 
 
 def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
-    """Of one operation."""
-    found: list[Service] = []
+    """Return the services of one operation."""
+    port_services: list[Service] = []
     for t in traffic:
         memory = chip.spaces[t.space].memory
         read, written = ceil(t.read_burst_bytes / read_rate(memory)), ceil(t.write_burst_bytes / write_rate(memory))
         cycles = max(read, t.read_bank_cycles), max(written, t.write_bank_cycles)
         if memory.shared_ports:
             cycles = sum(cycles), 0
-        found += [(2 * t.space + i, n) for i, n in enumerate(cycles) if n]
-    return tuple(found)
+        port_services += [(2 * t.space + i, n) for i, n in enumerate(cycles) if n]
+    return tuple(port_services)
 
 
-def _served(chip: Chip, wanted: Demands, space: int) -> tuple[Column, Column]:
+def _count_port_cycles(chip: Chip, op_demands: Demands, space: int) -> tuple[Column, Column]:
     """Cycles of the two ports of a memory."""
     memory = chip.spaces[space].memory
-    read = np.maximum(_cycles(wanted.read_burst_bytes[space], read_rate(memory)), wanted.read_bank_cycles[space])
-    written = np.maximum(_cycles(wanted.write_burst_bytes[space], write_rate(memory)), wanted.write_bank_cycles[space])
+    read = np.maximum(_cycles(op_demands.read_burst_bytes[space], read_rate(memory)), op_demands.read_bank_cycles[space])
+    written = np.maximum(_cycles(op_demands.write_burst_bytes[space], write_rate(memory)), op_demands.write_bank_cycles[space])
     return (read + written, np.zeros_like(read)) if memory.shared_ports else (read, written)
 
 

@@ -1,4 +1,4 @@
-"""Which rows or columns of an input the windows of an operation reach."""
+"""Find the rows or columns of an input that the windows of an operation reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from toolchain.machine.columns import Whole, ceil_div, distinct_rows, is_column, least, most, where
+from toolchain.machine.columns import IntOrColumn, ceil_div, distinct_rows, is_column, least, most, where
 
 _COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
 
@@ -30,9 +30,9 @@ class RowRuns:
 
 @lru_cache(maxsize=65536)
 def window_reach(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> tuple[RowRuns, ...]:
-    """The rows y stride + k dilation - pad that are among the `size` of the input, for y < output and k < kernel, each once.
+    """Return the input rows y stride + k dilation - pad for y < output and k < kernel, out of `size` rows.
 
-    Rows that a stride or a dilation passes over are left out; past either edge is padding.
+    Each row occurs once. Rows that a stride or a dilation skips are left out; past either edge is padding.
     """
     if kernel == 1:
         first = -(-pad // stride)
@@ -44,29 +44,40 @@ def window_reach(output: int, kernel: int, stride: int, dilation: int, pad: int,
         extent = extent_reached(output, kernel, stride, dilation, pad, size)
         return (RowRuns(0, 1, 1, extent),) if extent > 0 else ()
     rows = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)}
-    return tuple(_alike(_contiguous(sorted(row for row in rows if 0 <= row < size))))
+    return tuple(_group_equal_runs(_contiguous(sorted(row for row in rows if 0 <= row < size))))
 
 
-def extent_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
+def extent_reached(
+    output: IntOrColumn, kernel: IntOrColumn, stride: IntOrColumn, dilation: IntOrColumn, pad: IntOrColumn, size: IntOrColumn
+) -> IntOrColumn:
     """One past the last row that windows reach, at most `size`."""
     return most(0, least(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad))
 
 
-def rows_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
-    """How many rows `reached` gives. Columns are counted once for each different row: programs have few."""
+def rows_reached(
+    output: IntOrColumn, kernel: IntOrColumn, stride: IntOrColumn, dilation: IntOrColumn, pad: IntOrColumn, size: IntOrColumn
+) -> IntOrColumn:
+    """Return how many rows `window_reach` gives. Columns are counted once for each different row, because programs
+    have few.
+    """
     if is_column(output):
         different, back = distinct_rows(output, kernel, stride, dilation, pad, size)
         return np.array([rows_reached(*row) for row in different], np.int64)[back]
     return sum(runs.rows for runs in window_reach(output, kernel, stride, dilation, pad, size))
 
 
-def taps_met(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> tuple[Whole, Whole]:
-    """Count the pairs of an output y < output and an element k < kernel whose row y stride + k dilation - pad the input has, and
-    sum their k."""
+def taps_met(
+    output: IntOrColumn, kernel: IntOrColumn, stride: IntOrColumn, dilation: IntOrColumn, pad: IntOrColumn, size: IntOrColumn
+) -> tuple[IntOrColumn, IntOrColumn]:
+    """Count the pairs of an output y < output and a kernel element k < kernel that meet an input row, and sum their
+    k.
+
+    The row of a pair is y stride + k dilation - pad.
+    """
     count = places = 0
     for k in range(int(np.max(kernel))):
-        ahead = pad - k * dilation
-        met = least(output, (size - 1 + ahead) // stride + 1) - most(0, ceil_div(ahead, stride))
+        offset = pad - k * dilation
+        met = least(output, (size - 1 + offset) // stride + 1) - most(0, ceil_div(offset, stride))
         met = where(k < kernel, most(0, met), 0)
         count, places = count + met, places + k * met
     return count, places
@@ -91,16 +102,16 @@ def _contiguous(rows: list[int]) -> Iterator[tuple[int, int]]:
     yield from ((start, end - start + 1) for start, end in zip(starts, ends))
 
 
-def _alike(runs: Iterable[tuple[int, int]]) -> Iterator[RowRuns]:
+def _group_equal_runs(runs: Iterable[tuple[int, int]]) -> Iterator[RowRuns]:
     """Neighbouring runs of one length at one step together."""
-    held: RowRuns | None = None
+    group: RowRuns | None = None
     for first, length in runs:
-        step = first - (held.first + (held.count - 1) * held.step) if held else 0
-        if held is None or held.length != length or (held.count > 1 and held.step != step):
-            if held:
-                yield held
-            held = RowRuns(first, 1, 1, length)
+        step = first - (group.first + (group.count - 1) * group.step) if group else 0
+        if group is None or group.length != length or (group.count > 1 and group.step != step):
+            if group:
+                yield group
+            group = RowRuns(first, 1, 1, length)
         else:
-            held = RowRuns(held.first, held.count + 1, step, length)
-    if held:
-        yield held
+            group = RowRuns(group.first, group.count + 1, step, length)
+    if group:
+        yield group

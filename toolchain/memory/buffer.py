@@ -1,4 +1,4 @@
-"""What the placement search is given and what it gives back: buffers, plans, and the ways in which it refuses."""
+"""Define the input and output of the placement search: buffers, plans, and the refusals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ class InvalidBuffers(ValueError):
 
 
 class DoesNotFit(Exception):
-    """No plan within the capacity was found, or none exists.
+    """A refusal: no plan within the capacity was found, or none exists.
 
-    `bound_bytes` is a proved lower bound of the peak, `best_peak_bytes` the smallest peak found (None: no plan at all),
-    `step` and `live` the step with most live bytes and the buffers live at it.
-    `proved` says that no plan within the capacity exists; otherwise the effort ran out.
+    `bound_bytes`: a proved lower bound of the peak.
+    `best_peak_bytes`: the smallest peak found (None: no plan at all).
+    `step`, `live`: the step with most live bytes and the buffers live at it.
+    `proved`: no plan within the capacity exists; otherwise the effort ran out.
     """
 
     def __init__(
@@ -44,25 +45,25 @@ class DoesNotFit(Exception):
         largest = sorted(self.live, key=lambda buffer: (-buffer.size_bytes, buffer.name))[:5]
         names = ", ".join(f"{buffer.name} {buffer.size_bytes}" for buffer in largest)
         more = f" and {len(self.live) - 5} more" if len(self.live) > 5 else ""
-        found = "none" if self.best_peak_bytes is None else self.best_peak_bytes
+        best_peak = "none" if self.best_peak_bytes is None else self.best_peak_bytes
         reason = "no plan exists" if self.proved else f"none found in {self.nodes} nodes"
         return (
             f"capacity {self.capacity_bytes} bytes: {reason}; at step {self.step} {live_bytes} bytes are live "
-            f"({names}{more}); lower bound {self.bound_bytes}, smallest peak found {found}"
+            f"({names}{more}); lower bound {self.bound_bytes}, smallest peak found {best_peak}"
         )
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One allocation: `size_bytes` bytes during the steps [start, end).
+    """An allocation of `size_bytes` bytes during the steps [start, end).
 
-    alignment_bytes  the address is a multiple of it
-    fixed_address    the address, where it is given from outside
-    region           (low, high): all of its bytes lie in [low, high); high None: no upper end
-    bank_bytes       it does not cross a multiple of this (0: it may); needed by `apart_from`
-    apart_from       buffers with which it shares no bank of `bank_bytes` while both are live
-    view_of, offset_bytes  it lies exactly `offset_bytes` into that buffer; they may overlap
-    in_place_of      it may take the address of that buffer and overlap it: a right, not a duty
+    `alignment_bytes`: the address is a multiple of it.
+    `fixed_address`: the address, where it is fixed from outside.
+    `region`: (low, high): all of its bytes lie in [low, high); high None: no upper end.
+    `bank_bytes`: it does not cross a multiple of this (0: it may); required by `apart_from`.
+    `apart_from`: buffers with which it shares no bank of `bank_bytes` while both are live.
+    `view_of`, `offset_bytes`: it lies exactly `offset_bytes` into that buffer; they may overlap.
+    `in_place_of`: it may take the address of that buffer and overlap it: a right, not a duty.
     """
 
     name: str
@@ -83,10 +84,10 @@ class Buffer:
 class Placement:
     """A plan and its certificate.
 
-    peak_bytes   highest address in use, over all steps
-    bound_bytes  no plan has a smaller peak
-    proved       peak_bytes == bound_bytes: the plan is optimal
-    nodes        search nodes used, the same on every machine
+    `peak_bytes`: highest address in use, over all steps.
+    `bound_bytes`: no plan has a smaller peak.
+    `proved`: peak_bytes == bound_bytes: the plan is optimal.
+    `nodes`: search nodes used, the same on every machine.
     """
 
     addresses: Mapping[str, int]
@@ -97,7 +98,7 @@ class Placement:
 
     @property
     def gap(self) -> float:
-        """How far the peak may be from the optimum: peak / bound - 1."""
+        """Return how far the peak may be from the optimum: peak / bound - 1."""
         return self.peak_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
 
 
@@ -167,9 +168,9 @@ def _check_links(b: Buffer, by_name: Mapping[str, Buffer]) -> None:
         raise InvalidBuffers(
             f"buffer {b.name}: {b.size_bytes} bytes at offset {b.offset_bytes} leave {parent.name}, which has {parent.size_bytes}"
         )
-    seen, at = {b.name}, b.view_of
+    visited, at = {b.name}, b.view_of
     while at is not None:
-        if at in seen:
+        if at in visited:
             raise InvalidBuffers(f"buffer {b.name}: view_of goes round in a circle")
-        seen.add(at)
+        visited.add(at)
         at = by_name[at].view_of if at in by_name else None

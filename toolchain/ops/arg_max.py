@@ -28,9 +28,14 @@ from toolchain.ops.where import Where
 
 @dataclass(frozen=True)
 class ArgMax(FloatOp):
-    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c], for a kernel of (length, 1), of x[n, h, i, c] for one of
-    (1, length); smallest: of the smallest; last: the last of equal ones, else the first. Where x is its maximum, the place
-    counted from the end that wins; of these the maximum again."""
+    """An operator for the position of an extreme.
+
+    The output y[n, 0, 0, c] is the i of the largest x[n, i, 0, c], for a kernel of (length, 1).
+    For a kernel of (1, length) it is that of x[n, h, i, c].
+    Where x is its maximum, the place is counted from the end that wins; of these the maximum is taken again.
+    `smallest`: take the smallest instead of the largest.
+    `last`: take the last of equal elements, else the first.
+    """
 
     kernel: Pair
     smallest: bool
@@ -40,17 +45,17 @@ class ArgMax(FloatOp):
     def length(self) -> int:
         return prod(self.kernel)
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self._type(chip) is None:
             types = ", ".join(chip.operand_types)
             return f"positions 0 to {self.length - 1}, more than codes of {types} hold (numerics.activation, more_activations)"
         if not chip.limits.elementwise.broadcast:
             return "each element is compared with the largest of all, which needs limits.elementwise.broadcast: true"
-        compared = Compare("greater").unsupported(node, graph, chip)
+        compared = Compare("greater").find_unsupported_reason(node, graph, chip)
         return (
             compared
             or find_missing_function(("sub", "mul"), node, graph, chip)
-            or MaxPool(self._all).unsupported(node, graph, chip)
+            or MaxPool(self._all).find_unsupported_reason(node, graph, chip)
         )
 
     @property
@@ -70,29 +75,29 @@ class ArgMax(FloatOp):
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         steps = CodeSteps(node, scope)
         x, y = steps.read(node.inputs[0]), steps.output
-        x = _mirrored(steps, x) if self.smallest else x
+        x = _negate(steps, x) if self.smallest else x
         below = steps.sum(
             "below", "sub", self._largest(steps, "largest", x), x, CodeOperand("", TRUTH, y.codes, ()), (0, 1), FINE
         )
-        there = steps.opposite("there", below, CodeOperand("", TRUTH, y.codes, ()))
+        extreme_mask = steps.opposite("there", below, CodeOperand("", TRUTH, y.codes, ()))
         places = np.arange(self.length) if self.last else np.arange(self.length)[::-1]
-        held = steps.constant("places", places.reshape(1, *self.kernel, 1) + y.quant.zero_point, y.quant, y.codes)
-        marked = steps.product("places", there, held, y)
+        place_codes = steps.constant("places", places.reshape(1, *self.kernel, 1) + y.quant.zero_point, y.quant, y.codes)
+        marked = steps.product("places", extreme_mask, place_codes, y)
         if self.last:
             self._largest(steps, "", marked)
-            return steps.made
-        found = self._largest(steps, "from the end", marked)
+            return steps.new_nodes
+        end_distance = self._largest(steps, "from the end", marked)
         end = steps.constant("end", np.full((1, 1, 1, 1), self.length - 1 + y.quant.zero_point), y.quant, y.codes)
-        steps.sum("", "sub", end, found, y, (0, self.length - 1))
-        return steps.made
+        steps.sum("", "sub", end, end_distance, y, (0, self.length - 1))
+        return steps.new_nodes
 
     def _largest(self, steps: CodeSteps, what: str, x: CodeOperand) -> CodeOperand:
         n, h, w, c = x.shape
-        left = h - self.kernel[0] + 1, w - self.kernel[1] + 1
-        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, *left, c))
+        output_size = h - self.kernel[0] + 1, w - self.kernel[1] + 1
+        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, *output_size, c))
 
 
-def _mirrored(steps: CodeSteps, x: CodeOperand) -> CodeOperand:
+def _negate(steps: CodeSteps, x: CodeOperand) -> CodeOperand:
     """-x, in codes that lie the other way round."""
     low, high = x.codes.limits
     symmetric = steps.scope.chip.numerics.symmetric_activations
@@ -105,21 +110,21 @@ def _mirrored(steps: CodeSteps, x: CodeOperand) -> CodeOperand:
 def _position(smallest: bool) -> Callable[[SelectionContext], None]:
     def rule(scope: SelectionContext) -> None:
         x, y, attributes = scope.node.inputs[0], scope.node.outputs[0], scope.attributes
-        shape, kept = scope.shape(x), bool(attributes.get("keepdims", 1))
+        shape, keeps_dims = scope.shape(x), bool(attributes.get("keepdims", 1))
         if not shape:
             return scope.refuse("the one place of a number")
         axis = int(attributes.get("axis", 0)) % len(shape)
         layout = scope.layout(x)
-        if layout == "nhwc" and not kept and axis != 1:  # without the channels what is left is in the model's order
+        if layout == "nhwc" and not keeps_dims and axis != 1:  # without the channels what is left is in the model's order
             layout = "plain"
         sizes, place = permute_to_layout(shape, layout), axis_in(axis, layout)
         outer, length, inner = prod(sizes[:place]), sizes[place], prod(sizes[place + 1 :])
         source, (wide, few, kernel) = scope.read(x, layout), over_one(outer, length, inner)
         view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
         op = ArgMax(kernel, smallest, bool(attributes.get("select_last_index", 0)))
-        made = scope.work("position", op, (view,), few)
-        target = layout if kept else "plain"
-        return scope.emit(Reshape(permute_to_layout(scope.shape(y), target)), (made,), target, length - 1)
+        position_tensor = scope.add_main_step("position", op, (view,), few)
+        target = layout if keeps_dims else "plain"
+        return scope.emit(Reshape(permute_to_layout(scope.shape(y), target)), (position_tensor,), target, length - 1)
 
     return rule
 
@@ -127,19 +132,19 @@ def _position(smallest: bool) -> Callable[[SelectionContext], None]:
 def _one_hot(scope: SelectionContext) -> None:
     """on where an index is the place along the new dimension, else off."""
     x, depth, values = scope.node.inputs
-    shape, length, held = scope.shape(x), scope.value(depth), scope.value(values)
-    if length is None or held is None:
+    shape, length, value_pair = scope.shape(x), scope.value(depth), scope.value(values)
+    if length is None or value_pair is None:
         return scope.refuse("its depth or its values are computed")
-    if held.dtype.name not in ("float32", "bool"):
-        return scope.refuse(f"its values are {held.dtype.name}, not float32 or bool")
+    if value_pair.dtype.name not in ("float32", "bool"):
+        return scope.refuse(f"its values are {value_pair.dtype.name}, not float32 or bool")
     axis = int(scope.attributes.get("axis", -1)) % (len(shape) + 1)
     wide = (*shape[:axis], 1, *shape[axis:])
     places = np.arange(int(length.reshape(-1)[0])).reshape(-1, *(1,) * (len(shape) - axis))
     source = scope.read(x, "plain")
     view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
-    there = scope.constant(f"{scope.node.name}@places", places)
-    c = scope.step("there", Compare("equal"), (view, there), scope.shape(scope.node.outputs[0]))
-    off, on = (scope.constant(f"{scope.node.name}@{name}", held[i : i + 1]) for i, name in enumerate(("off", "on")))
+    place_constant = scope.constant(f"{scope.node.name}@places", places)
+    c = scope.step("there", Compare("equal"), (view, place_constant), scope.shape(scope.node.outputs[0]))
+    off, on = (scope.constant(f"{scope.node.name}@{name}", value_pair[i : i + 1]) for i, name in enumerate(("off", "on")))
     return scope.emit(Where(), (c, on, off), "plain")
 
 

@@ -41,8 +41,12 @@ def find_missing_function(functions: Sequence[str], node: Node, graph: Graph, ch
 
 @dataclass(frozen=True)
 class Compare(FloatOp):
-    """y = a > b, or a == b, of real numbers; negated: its opposite. Exact of codes of one scale, and of constants; of unlike
-    scales numbers that are closer than half a FINE part of the larger step are equal."""
+    """An operator y = a > b, or a == b, of real numbers.
+
+    It is exact for codes of one scale, and for constants.
+    With different scales, numbers closer than half a FINE part of the larger step are equal.
+    `negated`: its opposite.
+    """
 
     kind: Literal["greater", "equal"]
     negated: bool = False
@@ -50,7 +54,7 @@ class Compare(FloatOp):
     def own_scale(self, codes: CodeType) -> Quant:
         return TRUTH
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if chip.numerics.wraps:
             return "a difference of codes is clamped to the step that it takes, and numerics.overflow: wrap wraps it before"
         constant = any(n in graph.constants for n in node.inputs)
@@ -61,33 +65,40 @@ class Compare(FloatOp):
         steps = CodeSteps(node, scope)
         y, (a, b, beyond) = steps.output, self._operands(steps)
         if self.kind == "greater":
-            found = _difference(steps, "greater" if self.negated else "", (a, b), beyond, y, 0)
+            difference = _difference(steps, "greater" if self.negated else "", (a, b), beyond, y, 0)
             if self.negated:
-                steps.opposite("", found, y)
-            return steps.made
-        found = _difference(steps, "sign", (a, b), beyond, signs(y), -1)
-        differ = steps.product("" if self.negated else "differ", found, found, y, (0, 1))
+                steps.opposite("", difference, y)
+            return steps.new_nodes
+        difference = _difference(steps, "sign", (a, b), beyond, signs(y), -1)
+        differ = steps.product("" if self.negated else "differ", difference, difference, y, (0, 1))
         if not self.negated:
             steps.opposite("", differ, y)
-        return steps.made
+        return steps.new_nodes
 
     def _operands(self, steps: CodeSteps) -> tuple[CodeOperand, CodeOperand, Array | None]:
-        """And where the constant is beyond the other's codes, or between two of them: there the step is always taken."""
+        """Return both operands, and where the constant is beyond the other's codes or between two of them: there the step is
+        always taken.
+        """
         names, constants = steps.node.inputs, steps.scope.graph.constants
         index = next((i for i, n in enumerate(names) if n in constants), None)
         if index is None:
             return steps.read(names[0]), steps.read(names[1]), None
         other = steps.read(names[1 - index])
-        chosen = steps.scope.seen(other.name) is not None  # its scale: what the model has of it lies between its codes
+        chosen = (
+            steps.scope.find_calibrated_range(other.name) is not None
+        )  # its scale: what the model has of it lies between its codes
         codes, beyond = _threshold(constants[names[index]], other, self.kind, index, 0.5 if chosen else _NEAR)
-        held = steps.constant(names[index], codes, other.quant, other.codes)
-        pair = (held, other) if index == 0 else (other, held)
+        constant_operand = steps.constant(names[index], codes, other.quant, other.codes)
+        pair = (constant_operand, other) if index == 0 else (other, constant_operand)
         return *pair, beyond if beyond.any() else None
 
 
 def _threshold(value: Array, other: CodeOperand, kind: str, index: int, equal: float) -> tuple[Array, Array]:
-    """The codes against which those of `other` are what its numbers are against `value`, and where none are. index: 1 for
-    other > value, 0 for value > other; equal: how far from a code a number may lie that is equal to it."""
+    """Return the codes that compare with those of `other` as `value` compares with its numbers, and where there are none.
+
+    `index`: 1 for other > value, 0 for value > other.
+    `equal`: how far from a code a number may lie that is equal to it.
+    """
     codes = value.astype(np.float64) / other.quant.scale
     reach = equal if kind == "equal" else _NEAR
     with np.errstate(invalid="ignore"):  # infinity is infinitely far from itself
@@ -108,13 +119,13 @@ def _difference(
     """The step of a - b in low..1, 1 where it is taken anyway."""
     if beyond is None:
         return steps.sum(what, "sub", *operands, y, (low, 1), FINE)
-    found = steps.sum(f"{what or 'greater'} of codes", "sub", *operands, y, (low, 1), FINE)
-    taken = steps.constant("beyond", 2 * beyond.astype(np.int64), TRUTH, y.codes)
-    return steps.sum(what, "add", found, taken, y, (low, 1))
+    difference = steps.sum(f"{what or 'greater'} of codes", "sub", *operands, y, (low, 1), FINE)
+    forced_steps = steps.constant("beyond", 2 * beyond.astype(np.int64), TRUTH, y.codes)
+    return steps.sum(what, "add", difference, forced_steps, y, (low, 1))
 
 
 def signs(y: CodeOperand) -> CodeOperand:
-    """Where -1, 0 and 1 lie among codes of the type of y."""
+    """Return an operand whose scale represents -1, 0 and 1 in codes of the type of y."""
     return replace(y, quant=Quant(1.0, max(0, y.codes.low + 1)))
 
 
@@ -124,7 +135,7 @@ class Logic(FloatOp):
 
     kind: Literal["and", "or", "xor", "not"]
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return find_missing_function(_FUNCTIONS[self.kind], node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -139,7 +150,7 @@ class Logic(FloatOp):
         else:
             sign = steps.sum("sign", "sub", a, others[0], signs(y), (-1, 1))
             steps.product("", sign, sign, y, (0, 1))
-        return steps.made
+        return steps.new_nodes
 
 
 def truth(steps: CodeSteps, name: str) -> CodeOperand:
@@ -154,7 +165,7 @@ def truth(steps: CodeSteps, name: str) -> CodeOperand:
 class AlwaysFalse(FloatOp):
     """y = false: what codes never are."""
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return find_missing_function(("rescale",), node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -166,8 +177,12 @@ class AlwaysFalse(FloatOp):
 
 @dataclass(frozen=True)
 class CastToReal(FloatOp):
-    """y = x as a real number, of a bool or a whole number up to `most`: in ones, or, where a function's table is interpolated, in
-    the finest steps of two that hold them, so that it has entries for them."""
+    """An operator y = x as a real number, for a bool or an integer up to `most`.
+
+    The result is in ones.
+    Where a function's table is interpolated, it is in the finest power-of-two steps that hold the numbers, to have entries for
+    them.
+    """
 
     most: int
     symmetric: bool
@@ -179,22 +194,25 @@ class CastToReal(FloatOp):
         scale = 2.0 ** np.ceil(np.log2(steps)) if steps > 1 else 1.0
         return Quant(float(scale), counting(codes, int(np.ceil(self.most / scale))).zero_point)
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return find_missing_function(("rescale",), node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         (x,), (y,) = node.inputs, node.outputs
         if (scope.quant(x), scope.codes(x)) == (scope.quant(y), scope.codes(y)):
             return [Node(node.name, Reshape(scope.graph.types[y].shape), node.inputs, node.outputs, node.sources)]
-        made, codes = scope.quant(y), scope.codes(y)
+        target_quant, codes = scope.quant(y), scope.codes(y)
         most = scope.numerics(y).scale.extremes[1]
         reach = 2.0 ** np.floor(np.log2(most))
         steps: list[Node] = []
-        while reach > 1 and scope.quant(x).scale / made.scale > most:
-            inner, finer = scope.own_name(f"{y}@{node.name}.{len(steps)}"), Quant(scope.quant(x).scale / reach, made.zero_point)
+        while reach > 1 and scope.quant(x).scale / target_quant.scale > most:
+            inner, finer = (
+                scope.own_name(f"{y}@{node.name}.{len(steps)}"),
+                Quant(scope.quant(x).scale / reach, target_quant.zero_point),
+            )
             steps.append(make_rescale_node(step_name(node.name, f"rescale {len(steps)}"), x, inner, finer, codes, scope))
             x = inner
-        return [*steps, replace(make_rescale_node(node.name, x, y, made, codes, scope), sources=node.sources)]
+        return [*steps, replace(make_rescale_node(node.name, x, y, target_quant, codes, scope), sources=node.sources)]
 
 
 def operands(scope: SelectionContext, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
@@ -211,11 +229,11 @@ def no_nan(scope: SelectionContext, names: Sequence[str]) -> None:
             scope.refuse("a constant operand holds NaN, which is no code")
 
 
-def _compared(
-    kind: Literal["greater", "equal"], turned: bool = False, negated: bool = False
+def _make_comparison(
+    kind: Literal["greater", "equal"], is_swapped: bool = False, negated: bool = False
 ) -> Callable[[SelectionContext], None]:
     def rule(scope: SelectionContext) -> None:
-        names = scope.node.inputs[::-1] if turned else scope.node.inputs
+        names = scope.node.inputs[::-1] if is_swapped else scope.node.inputs
         no_nan(scope, names)
         read, layout = operands(scope, names)
         return scope.emit(Compare(kind, negated), read, layout)
@@ -243,11 +261,11 @@ def _cast(scope: SelectionContext) -> None:
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     before, after = (scope.graph.types[n].dtype for n in (x, y))
     read, layout = operands(scope, (x,))
-    whole = before == "bool" or x in scope.counted
+    is_integer = before == "bool" or x in scope.counted
     most = scope.counted.get(x, 1)
-    if whole and after == "float32":
+    if is_integer and after == "float32":
         scope.emit(CastToReal(most, scope.chip.numerics.symmetric_activations), read, layout)
-    elif whole and after != "bool":
+    elif is_integer and after != "bool":
         scope.emit(Reshape(scope.types[read[0]].shape), read, layout, most)
     elif after == "bool":
         zero = scope.constant(f"{scope.node.name}@0", np.zeros((), np.float32))
@@ -257,11 +275,11 @@ def _cast(scope: SelectionContext) -> None:
 
 
 RULES = {
-    "Greater": Rule(_compared("greater"), "any", bools=True, indices=True),
-    "Less": Rule(_compared("greater", turned=True), "any", bools=True, indices=True),
-    "GreaterOrEqual": Rule(_compared("greater", turned=True, negated=True), "any", bools=True, indices=True),
-    "LessOrEqual": Rule(_compared("greater", negated=True), "any", bools=True, indices=True),
-    "Equal": Rule(_compared("equal"), "any", bools=True, indices=True),
+    "Greater": Rule(_make_comparison("greater"), "any", bools=True, indices=True),
+    "Less": Rule(_make_comparison("greater", is_swapped=True), "any", bools=True, indices=True),
+    "GreaterOrEqual": Rule(_make_comparison("greater", is_swapped=True, negated=True), "any", bools=True, indices=True),
+    "LessOrEqual": Rule(_make_comparison("greater", negated=True), "any", bools=True, indices=True),
+    "Equal": Rule(_make_comparison("equal"), "any", bools=True, indices=True),
     "And": Rule(_logical("and"), "any", bools=True),
     "Or": Rule(_logical("or"), "any", bools=True),
     "Xor": Rule(_logical("xor"), "any", bools=True),

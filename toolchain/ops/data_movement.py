@@ -11,7 +11,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, Graph, Node, step_name
 from toolchain.ops.kit.layout import NHWC, axis_in, permute_to_layout
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, alike_per_sample, sample_shape
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, sample_shape, split_per_sample
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext
@@ -37,7 +37,7 @@ class Slice(ScalePreserving, MoveOp):
     shape: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(Slice(self.starts, self.steps, sample_shape(self.shape, count)), layer, axis)
+        return split_per_sample(Slice(self.starts, self.steps, sample_shape(self.shape, count)), layer, axis)
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         index = tuple(slice(s, s + n * k, k) for s, n, k in zip(self.starts, self.shape, self.steps))
@@ -61,7 +61,7 @@ class Pad(FloatOp):
     def brings(self) -> tuple[float, ...]:
         return (self.value,)
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self.value != 0 and "rescale" not in chip.functions:
             return f"a value of {self.value:g} may need a scale of its own: {chip.key('vector')}.functions: rescale"
         return None
@@ -87,7 +87,7 @@ class IntegerPad(MoveOp):
     keeps_scale = True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis)
+        return split_per_sample(self, layer, axis)
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.pad(inputs[0], tuple(zip(self.before, self.after)), constant_values=self.code)
@@ -116,7 +116,7 @@ class ResizeNearest(ScalePreserving, MoveOp):
     factors: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis)
+        return split_per_sample(self, layer, axis)
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x = inputs[0]
@@ -141,7 +141,7 @@ class RescalingConcat(FloatOp):
 
     axis: int
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if any(n in graph.constants for n in node.inputs):
             return "a part is constant; fold it before"
         if "rescale" not in chip.functions:
@@ -174,21 +174,21 @@ class IntegerConcat(MoveOp):
     axis: int
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis) if self.axis != axis else None
+        return split_per_sample(self, layer, axis) if self.axis != axis else None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.concatenate(inputs, self.axis)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
-        found: list[Move] = []
+        box_moves: list[Move] = []
         at = 0
         rank = len(layer.output.shape)
         for i, name in enumerate(layer.node.inputs):
             shape = layer.types[name].shape
             target = tuple(at if d == self.axis else 0 for d in range(rank))
-            found.append(Move(i, (0,) * rank, target, _box_loops(shape)))
+            box_moves.append(Move(i, (0,) * rank, target, _box_loops(shape)))
             at += shape[self.axis]
-        return [], found
+        return [], box_moves
 
 
 def concat(scope: SelectionContext) -> None:
@@ -255,7 +255,7 @@ def transpose(scope: SelectionContext) -> None:
 
 
 def identity(scope: SelectionContext) -> None:
-    """Of what is an output besides: a view of it."""
+    """Select Identity of a tensor that is an output besides: a view of it."""
     x = scope.node.inputs[0]
     if x in scope.graph.inputs:
         return scope.refuse("an input that is handed on as it is would be rounded for no gain")
@@ -291,9 +291,9 @@ RULES = {
 }
 
 _COMPUTED = "copies take their addresses from the program, none from what another operation has written"
-_KEPT = f"its indices are computed, or more than {MAX_PARTS} evenly rising runs: {_COMPUTED}"
+_GATHER_REASON = f"its indices are computed, or more than {MAX_PARTS} evenly rising runs: {_COMPUTED}"
 HOSTED = {
-    "Gather": _KEPT,
+    "Gather": _GATHER_REASON,
     **dict.fromkeys(("GatherElements", "GatherND"), f"it moves single elements: {_COMPUTED}"),
     **dict.fromkeys(("ScatterElements", "ScatterND"), f"its places are computed, or constant and too many runs: {_COMPUTED}"),
 }

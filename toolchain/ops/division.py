@@ -17,12 +17,15 @@ def inverse(steps: DecompositionBuilder, divisor: str, what: str, output: int | 
     if not steps.interpolates:
         return first
     product = steps.make(f"{what} / {what}", "Mul", divisor, first, range=_NEAR_ONE)
-    left = steps.make(f"2 - {what} / {what}", "Sub", 2.0, product, range=_NEAR_ONE)
-    return steps.make(f"1 / {what}, refined", "Mul", first, left, output=output)
+    correction = steps.make(f"2 - {what} / {what}", "Sub", 2.0, product, range=_NEAR_ONE)
+    return steps.make(f"1 / {what}, refined", "Mul", first, correction, output=output)
 
 
 def quotient(steps: DecompositionBuilder) -> None:
-    """x / z as x (1 / z), which has the range of 1 / z: best where divisors are within a factor of ten or so."""
+    """Compute x / z as x (1 / z), which has the range of 1 / z.
+
+    This is best where divisors are within a factor of ten or so.
+    """
     x, divisor = steps.node.inputs
     steps.make("quotient", "Mul", x, inverse(steps, divisor, "divisor"), output=0)
 

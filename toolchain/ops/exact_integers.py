@@ -19,7 +19,7 @@ Bounds = tuple[int, int]  # of what an operation makes, counted from its zero po
 
 
 def counting(codes: CodeType, most: int) -> Quant:
-    """Of whole numbers 0 to `most`, which codes of this type hold: in ones."""
+    """Return the qparams of integers 0 to `most`, which codes of this type hold: in ones."""
     return Quant(1.0, 0 if most <= codes.high else codes.low)
 
 
@@ -45,7 +45,7 @@ class CodeSteps:
 
     node: Node
     scope: QuantContext
-    made: list[Node] = field(default_factory=list[Node])
+    new_nodes: list[Node] = field(default_factory=list[Node])
 
     @property
     def output(self) -> CodeOperand:
@@ -57,16 +57,22 @@ class CodeSteps:
         return CodeOperand(tensor, scope.quant(tensor), scope.codes(tensor), scope.graph.types[tensor].shape)
 
     def constant(self, what: str, codes: Array, quant: Quant, like: CodeType) -> CodeOperand:
-        """codes: whole numbers within those of the type `like`."""
+        """Make a constant operand.
+
+        `codes`: integers within those of the type `like`.
+        """
         value = np.asarray(codes)
         return CodeOperand(f"{self.node.name}.{what}", quant, like, value.shape, value.astype(like.dtype))
 
     def sum(
         self, what: str, kind: Kind, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None, parts: float = 1
     ) -> CodeOperand:
-        """add, sub: a and b meet at the larger of their scales, of which `y` counts so many `parts`: exactly where the scales are
-        one. what: the tensor in words, "" the node's output; bounds: what it is clamped to,
-        None: the ends of its codes."""
+        """Add a sum or difference: a and b meet at the larger of their scales, and `y` counts so many `parts` of it.
+
+        The result is exact where the scales are equal.
+        `what`: the tensor in words, "" the node's output.
+        `bounds`: bounds of its clamp, None: the ends of its codes.
+        """
         numerics, operation = self.scope.chip.numerics, kind
         common, floats = max(a.quant.scale, b.quant.scale), numerics.sums_in_float32(operation)
         # A bit less than where operands meet at twice the larger scale: so their difference has no more bits.
@@ -85,7 +91,7 @@ class CodeSteps:
         return self._step(what, op, (a, b), y)
 
     def opposite(self, what: str, truth: CodeOperand, y: CodeOperand) -> CodeOperand:
-        """Not."""
+        """Add a logical not."""
         one = self.constant(f"{what or 'not'}/1", np.ones((), np.int64), TRUTH, truth.codes)
         return self.sum(what, "sub", one, truth, y, (0, 1))
 
@@ -103,10 +109,10 @@ class CodeSteps:
         """A node that makes codes like those of y, in a tensor of this shape."""
         node, scope = self.node, self.scope
         if not what:
-            self.made.append(Node(node.name, op, names, node.outputs, node.sources))
+            self.new_nodes.append(Node(node.name, op, names, node.outputs, node.sources))
             return y
         name = scope.inner(scope.own_name(f"{node.outputs[0]}@{what}"), y.quant, y.codes, shape)
-        self.made.append(Node(step_name(node.name, what), op, names, (name,), node.sources))
+        self.new_nodes.append(Node(step_name(node.name, what), op, names, (name,), node.sources))
         return CodeOperand(name, y.quant, y.codes, shape)
 
     def _operand(self, operand: CodeOperand, shape: tuple[int, ...]) -> str:

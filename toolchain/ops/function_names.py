@@ -12,26 +12,28 @@ FUNCTION_NAMES = {op: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower() for op in 
 _COMMUTE = ("add", "mul", "min", "max")
 
 
-def _ordered(function: Function) -> Function:
+def _sort_operands(function: Function) -> Function:
     """The same function, with the operands of sums and products in one order."""
     if isinstance(function, float | int):
         return float(function)
-    arguments = [_ordered(argument) for argument in function[1:]]
+    arguments = [_sort_operands(argument) for argument in function[1:]]
     return (function[0], *(sorted(arguments, key=repr) if function[0] in _COMMUTE else arguments))
 
 
 # Clip without bounds is no function.
-_SPELLED = {_ordered(make(X, {})): FUNCTION_NAMES[op] for op, make in ONNX_UNARY.items() if make(X, {}) != X}
+_NAME_BY_FUNCTION = {_sort_operands(make(X, {})): FUNCTION_NAMES[op] for op, make in ONNX_UNARY.items() if make(X, {}) != X}
 
 
 def get_onnx_name(function: Function) -> str | None:
     """The name of the ONNX operator, its attributes not given, that a short chain computes: x * sigmoid(x) is `swish`."""
-    return _SPELLED.get(_ordered(function))
+    return _NAME_BY_FUNCTION.get(_sort_operands(function))
 
 
 def prefers_one_function(function: Function, name: str | None, chip: Chip) -> bool:
-    """Whether a chain of functions should become this one. A machine that has rates for single functions and no `table` runs
-    those apart."""
+    """Return whether a chain of functions should become this one.
+
+    A machine that has rates for single functions and no `table` runs them separately.
+    """
     functions = chip.functions
     general = "table" in functions or functions.isdisjoint(TABLE_FUNCTIONS)
     return general or name in functions or clip_bounds(function) is not None

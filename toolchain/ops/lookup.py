@@ -9,15 +9,17 @@ from toolchain import machine
 from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, pad_to_three_dims, pointwise_windows, row_column
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, split_per_sample
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup(TiledOp):
-    """y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated. function: as of `Unary`, for
-    its rate only."""
+    """An operator y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated.
+
+    `function`: as in `Unary`, for its rate only.
+    """
 
     NAME = "Lookup"
     VERSION = 2
@@ -32,7 +34,7 @@ class Lookup(TiledOp):
         return True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis)
+        return split_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
         return self.function
@@ -48,9 +50,9 @@ class Lookup(TiledOp):
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         block = self.table.block(layer.node.name, "tables")
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block), extent)
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size, block), extent)
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: ConstantBlock) -> TileTask:
+    def _make_task(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: ConstantBlock) -> TileTask:
         rate = machine.find_function_rate(self.function, layer.chip.functions)
         assert rate is not None, layer.node.name
 

@@ -1,8 +1,10 @@
-"""sqrt(a^2 + b^2) without squares, which codes of one scale cannot hold beside their root: where a and b are a thousandth of the
-largest, their squares are a millionth.
+"""Compute sqrt(a^2 + b^2) without squares, which codes of one scale cannot hold beside their root.
 
-The point (a, b) is turned to the axis: by 45 degrees, back by what is left of it or not, by half as much, and so on. A turn by an
-angle of tangent t is x + t y and |y - t x|, longer by 1 / cos, which one product at the end takes back.
+Where a and b are a thousandth of the largest, their squares are a millionth.
+
+The point (a, b) is rotated to the axis by 45 degrees, back by the remaining angle or not, by half, and so on.
+A rotation by an angle of tangent t is x + t y and |y - t x|.
+The result is longer by 1 / cos, which one product at the end takes back.
 """
 
 from __future__ import annotations
@@ -12,26 +14,26 @@ import math
 from toolchain.ir.graph import OnnxNode
 from toolchain.ops.kit.decomposition import DecompositionBuilder
 
-TURNS = 7  # what is left is an angle of 45 / 2^6 degrees, whose cosine is 1 - 7.5e-5
+ROTATIONS = 7  # what is left is an angle of 45 / 2^6 degrees, whose cosine is 1 - 7.5e-5
 
 
 def magnitude(steps: DecompositionBuilder) -> None:
-    """Of a Sqrt that reads a sum of two squares; another has no steps."""
-    found = _legs(steps)
-    if found is None:
+    """Decompose a Sqrt that reads a sum of two squares; another Sqrt has no steps."""
+    legs = _legs(steps)
+    if legs is None:
         return
     steps.finest = True
-    x, y = (_absolute(steps, what, leg) for what, leg in zip("ab", found))
+    x, y = (_absolute(steps, what, leg) for what, leg in zip("ab", legs))
     length = 1.0
-    for turn in range(TURNS):
+    for turn in range(ROTATIONS):
         angle = math.pi / 4 / 2**turn
         length *= math.cos(angle)
         tangent = math.tan(angle) if turn else 1.0
         name = f"turn {turn + 1}"
-        aside = steps.make(f"{name}: to the axis", "Sub", y, _scaled(steps, f"{name}: t x", x, tangent))
-        x = steps.make(f"{name}: along", "Add", x, _scaled(steps, f"{name}: t y", y, tangent))
-        y = _absolute(steps, f"{name}: aside", aside) if turn < TURNS - 1 else aside
-    middle = 2 / (1 + math.cos(math.pi / 4 / 2 ** (TURNS - 1)))  # of what the last angle leaves
+        aside = steps.make(f"{name}: to the axis", "Sub", y, _scale_tensor(steps, f"{name}: t x", x, tangent))
+        x = steps.make(f"{name}: along", "Add", x, _scale_tensor(steps, f"{name}: t y", y, tangent))
+        y = _absolute(steps, f"{name}: aside", aside) if turn < ROTATIONS - 1 else aside
+    middle = 2 / (1 + math.cos(math.pi / 4 / 2 ** (ROTATIONS - 1)))  # of what the last angle leaves
     steps.make("magnitude", "Mul", x, length * middle, output=0)
     steps.error = middle - 1
 
@@ -54,7 +56,7 @@ def _legs(steps: DecompositionBuilder) -> tuple[str, str] | None:
     return legs[0], legs[1]
 
 
-def _scaled(steps: DecompositionBuilder, what: str, x: str, factor: float) -> str:
+def _scale_tensor(steps: DecompositionBuilder, what: str, x: str, factor: float) -> str:
     return x if factor == 1.0 else steps.make(what, "Mul", x, factor)
 
 

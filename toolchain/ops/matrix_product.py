@@ -34,7 +34,7 @@ from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, h
 class MatrixProduct(FloatOp):
     """a[..., m, k] b[..., k, n], at least two dimensions each."""
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         limits = chip.limits.matrix_product
         if not limits.computed_operand:
             return "both operands are computed; limits.matrix_product.computed_operand is false"
@@ -70,11 +70,14 @@ class MatrixProduct(FloatOp):
         if value is None:
             return name, scope.quant(name)
         numerics = scope.numerics(other)
-        own = get_file_codes(value, scope.stored(node, product=True), numerics)
-        if own is None:
+        operand = get_file_codes(value, scope.find_file_weights(node, product=True), numerics)
+        if operand is None:
             quant = scope.constant_quant(value, other)
-            own = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *numerics.activation.limits), quant
-        return scope.constant(f"{node.name}.{name}", own[0].astype(numerics.activation.dtype)), own[1]
+            operand = (
+                np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *numerics.activation.limits),
+                quant,
+            )
+        return scope.constant(f"{node.name}.{name}", operand[0].astype(numerics.activation.dtype)), operand[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +98,8 @@ class IntegerMatrixProduct(TiledOp):
         """Rows are samples too; a second operand without that dimension, or with one element along it, serves them all."""
         a, b = layer.node.inputs
         rank, shape = len(layer.output.shape), layer.types[b].shape
-        own = axis - (rank - len(shape))
-        shared = axis == rank - 2 or own < 0 or shape[own] == 1
+        operand_axis = axis - (rank - len(shape))
+        shared = axis == rank - 2 or operand_axis < 0 or shape[operand_axis] == 1
         if axis == rank - 1 or len(layer.types[a].shape) != rank or (shared and a == b):
             return None
         counted = (a,) if shared else (a, b)
@@ -126,7 +129,7 @@ class IntegerMatrixProduct(TiledOp):
                         yield Tiling(rows, 1, columns, inner, False, 0, batches)
 
     def _together(self, layer: Layer) -> list[int]:
-        """How many products of the last batch dimension one operation may make: whole sums only."""
+        """Return how many products of the last batch dimension one operation may make: complete sums only."""
         return halvings(min((1, *layer.output.shape)[-3], layer.chip.limits.matrix_product.max_batches))
 
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
@@ -146,11 +149,11 @@ class IntegerMatrixProduct(TiledOp):
         def body(point: tuple[Any, ...]) -> tuple[TileTask]:
             first, second, part = point[-3:]
             r, c = (first, second) if tiling.rows_outer else (second, first)
-            return (self._work(layer, point[:-3], r, c, part, part[0] > 0, sum(part) == k, tiling),)
+            return (self._make_task(layer, point[:-3], r, c, part, part[0] > 0, sum(part) == k, tiling),)
 
         return Nest((*lead, *places, inner), body)
 
-    def _work(
+    def _make_task(
         self,
         layer: Layer,
         lead: tuple[Any, ...],
@@ -206,14 +209,16 @@ class IntegerMatrixProduct(TiledOp):
             )
 
         reads = tuple(box for box, c in zip((a_region, b_region), constant) if not c)
-        held = tuple(constant_block(layer, box) for box, c in zip((a_region, b_region), constant) if c)
+        constant_blocks = tuple(constant_block(layer, box) for box, c in zip((a_region, b_region), constant) if c)
         sums = () if last else (rows[1], columns[1])
-        return TileTask(reads, held, write, emit, (*tiling.variant, *sums))
+        return TileTask(reads, constant_blocks, write, emit, (*tiling.variant, *sums))
 
 
 def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
-    """The machine, and where it makes several of these products at once the same one product at a time: larger tiles may be
-    the slower ones, for their stores end later."""
+    """Return the machine, and a variant with one product at a time where the machine makes several of these at once.
+
+    Larger tiles may be slower, because their stores end later.
+    """
     limits = chip.limits.matrix_product
     if limits.max_batches == 1 or not any(isinstance(node.op, IntegerMatrixProduct) for node in nodes):
         return (chip,)
@@ -224,10 +229,13 @@ def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
 def _matrix_region(
     name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: tuple[int, int], columns: tuple[int, int]
 ) -> Box:
-    """lead: the step of each batch dimension, of the last one (start, size)."""
+    """Return the box of a matrix.
+
+    `lead`: the step of each batch dimension, of the last one (start, size).
+    """
     spans = [*((i, 1) for i in lead[:-1]), *lead[-1:]]
-    own = [(0, 1) if n == 1 else span for n, span in zip(shape, spans[len(spans) - (len(shape) - 2) :])]
-    return Box(name, (*(s for s, _ in own), rows[0], columns[0]), (*(n for _, n in own), rows[1], columns[1]))
+    spans_by_dim = [(0, 1) if n == 1 else span for n, span in zip(shape, spans[len(spans) - (len(shape) - 2) :])]
+    return Box(name, (*(s for s, _ in spans_by_dim), rows[0], columns[0]), (*(n for _, n in spans_by_dim), rows[1], columns[1]))
 
 
 def _batch_stride(box: Box | None, site: BoxLocation | None) -> int:

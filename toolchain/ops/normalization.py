@@ -15,7 +15,7 @@ Mean = Callable[[str, str], str]  # what it is, and of which tensor
 def layer_normalization(steps: DecompositionBuilder) -> None:
     """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
     (x, scale, *bias), axes = steps.node.inputs, _last(steps)
-    less, factor = _centred(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes, output=1 if of == x else None))
+    less, factor = _centre(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes, output=1 if of == x else None))
     _affine(steps, less, factor, scale, *bias)
 
 
@@ -30,13 +30,15 @@ def instance_normalization(steps: DecompositionBuilder) -> None:
     """Over rows and columns, each channel by itself."""
     x, scale, bias = steps.node.inputs
     axes = tuple(range(2, len(steps.shape(x))))
-    less, factor = _centred(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes))
+    less, factor = _centre(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes))
     _of_channels(steps, less, factor, scale, bias)
 
 
 def group_normalization(steps: DecompositionBuilder) -> None:
-    """Over rows, columns and the channels of a group: a mean over space, and of these one over each group, which a product with
-    a matrix of 1 / channels gives to all of its channels."""
+    """Normalize over rows, columns and the channels of a group: a mean over space, then one over each group.
+
+    The latter is a product with a matrix of 1 / channels, which gives it to all channels of the group.
+    """
     x, scale, bias = steps.node.inputs
     n, c, *space = steps.shape(x)
     groups = steps.node.op.attributes["num_groups"]
@@ -45,20 +47,20 @@ def group_normalization(steps: DecompositionBuilder) -> None:
     def mean(what: str, of: str) -> str:
         by_channel = steps.make(f"{what} of channels", "ReduceMean", of, tuple(range(2, 2 + len(space))))
         rows = steps.make(f"{what} of channels, as rows", "Reshape", by_channel, (n, c))
-        whole = steps.make(f"{what} as rows", "Gemm", rows, of_group, transB=1)
-        return steps.make(what, "Reshape", whole, (n, c, *(1 for _ in space)))
+        group_means = steps.make(f"{what} as rows", "Gemm", rows, of_group, transB=1)
+        return steps.make(what, "Reshape", group_means, (n, c, *(1 for _ in space)))
 
-    less, factor = _centred(steps, mean)
+    less, factor = _centre(steps, mean)
     _of_channels(steps, less, factor, scale, bias)
 
 
 def _last(steps: DecompositionBuilder) -> tuple[int, ...]:
-    """From the attribute's axis on."""
+    """Return the axes from the attribute's axis on."""
     rank = len(steps.shape(steps.node.inputs[0]))
     return tuple(range(steps.node.op.attributes["axis"] % rank, rank))
 
 
-def _centred(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
+def _centre(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
     """x - mean and 1 / sqrt(variance + epsilon). The squares are of differences: mean(x^2) - mean(x)^2 is a small difference of
     large numbers, of which coarse codes leave little."""
     x = steps.node.inputs[0]
@@ -84,11 +86,11 @@ def _of_channels(steps: DecompositionBuilder, x: str, factor: str, scale: str, b
     shape = steps.shape(steps.node.inputs[0])
     wide = (shape[1], *(1 for _ in shape[2:]))
     if not steps.all(scale, 1):
-        factor = steps.make("scale / root", "Mul", factor, steps.reshaped(scale, wide))
+        factor = steps.make("scale / root", "Mul", factor, steps.reshape(scale, wide))
     moves = not steps.all(bias, 0)
     y = steps.make("scaled", "Mul", x, factor, output=None if moves else 0)
     if moves:
-        steps.make("moved", "Add", y, steps.reshaped(bias, wide), output=0)
+        steps.make("moved", "Add", y, steps.reshape(bias, wide), output=0)
 
 
 STEPS = {

@@ -18,9 +18,9 @@ from toolchain.ops.kit.operator import (
     MoveOp,
     NpuOp,
     PerSample,
-    alike_per_sample,
     sample_axis,
     sample_shape,
+    split_per_sample,
 )
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.tile import FillBox, Loop, Move
@@ -33,7 +33,7 @@ class ScalePreserving(FloatOp, NpuOp):
 
     keeps_scale = True
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return None
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -53,16 +53,16 @@ class Reshape(ScalePreserving, MoveOp):
         """A sample is a run of its own on both sides."""
         source = layer.input_type(0).shape
         where = sample_axis(source)
-        held = where is not None and source[where] % count == 0
-        return PerSample(Reshape(sample_shape(self.shape, count)), layer.activations) if held else None
+        divides = where is not None and source[where] % count == 0
+        return PerSample(Reshape(sample_shape(self.shape, count)), layer.activations) if divides else None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return inputs[0].reshape(self.shape)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         source, target = layer.input_type(0).shape, layer.output.shape
-        kept = [name in layer.feature_maps for name in (layer.node.inputs[0], layer.node.outputs[0])]
-        return [], list(reshaping(source, target, *kept))
+        in_granules = [name in layer.feature_maps for name in (layer.node.inputs[0], layer.node.outputs[0])]
+        return [], list(reshaping(source, target, *in_granules))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Transpose(ScalePreserving, MoveOp):
     perm: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis, self.perm[axis])
+        return split_per_sample(self, layer, axis, self.perm[axis])
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.asarray(inputs[0].transpose(self.perm), order="C")
@@ -88,8 +88,8 @@ class Transpose(ScalePreserving, MoveOp):
 
 def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Transpose:
     """A Transpose, or the Reshape it amounts to when only dimensions of size one move."""
-    kept = [p for p in perm if shape[p] != 1]
-    if kept == sorted(kept):
+    long_dims = [p for p in perm if shape[p] != 1]
+    if long_dims == sorted(long_dims):
         return Reshape(tuple(shape[p] for p in perm))
     return Transpose(perm)
 

@@ -27,7 +27,7 @@ def reduce_mean(scope: SelectionContext) -> None:
     if inner == 1:
         return _mean_of_rows(scope, source, layout, outer, length)
     view = _view(scope, source, (outer, length, 1, inner))
-    pooled = scope.work("mean", mean_over_space(length, 1, (1,)), (view,), (outer, 1, 1, inner))
+    pooled = scope.add_main_step("mean", mean_over_space(length, 1, (1,)), (view,), (outer, 1, 1, inner))
     return _emit(scope, pooled, layout)
 
 
@@ -37,7 +37,7 @@ def _mean_of_rows(scope: SelectionContext, source: str, layout: str, outer: int,
     view = _view(scope, source, wide)
     weights = scope.constant(f"{scope.node.name}@mean", np.full((1, 1, 1, length), 1 / length, np.float32))
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
-    return _emit(scope, scope.work("mean", op, (view, weights), (1, 1, outer, 1)), layout)
+    return _emit(scope, scope.add_main_step("mean", op, (view, weights), (1, 1, outer, 1)), layout)
 
 
 def reduce_max(scope: SelectionContext) -> None:
@@ -45,15 +45,15 @@ def reduce_max(scope: SelectionContext) -> None:
     shape, axes = scope.shape(x), _axes(scope)
     if _over_space(scope, axes):
         kernel = (shape[2] if 2 in axes else 1, shape[3] if 3 in axes else 1)
-        source, last = smaller_windows(scope, scope.read(x, "nhwc"), _whole(scope, kernel))
+        source, last = smaller_windows(scope, scope.read(x, "nhwc"), _get_full_window(scope, kernel))
         return scope.emit(MaxPool(last), (source,), "nhwc")
     source, layout, (outer, length, inner) = _split(scope, "a maximum")
-    wide, made, kernel = over_one(outer, length, inner)
-    view, last = smaller_windows(scope, _view(scope, source, wide), _whole(scope, kernel))
-    return _emit(scope, scope.work("max", MaxPool(last), (view,), made), layout)
+    wide, output_shape, kernel = over_one(outer, length, inner)
+    view, last = smaller_windows(scope, _view(scope, source, wide), _get_full_window(scope, kernel))
+    return _emit(scope, scope.add_main_step("max", MaxPool(last), (view,), output_shape), layout)
 
 
-def _whole(scope: SelectionContext, kernel: Pair) -> Geometry:
+def _get_full_window(scope: SelectionContext, kernel: Pair) -> Geometry:
     """One window over all; its stride is any: its kernel where smaller ones can lie side by side."""
     limit = scope.chip.limits.pool.max_kernel
     beyond = limit is not None and (kernel[0] > limit[0] or kernel[1] > limit[1])
@@ -71,7 +71,7 @@ def _over_space(scope: SelectionContext, axes: Shape) -> bool:
 
 
 def _layout(node: Node[Any]) -> Layout:
-    """Only over both rows and columns is it of feature maps: over one of them alone it may be of anything."""
+    """Return the layout: over both rows and columns it is that of feature maps, over one of them alone it may be any."""
     return "nhwc" if {*node.op.attributes.get("axes", ())} == {2, 3} else "any"
 
 

@@ -15,7 +15,7 @@ from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, broad
 from toolchain.ops.kit.elementwise import elementwise
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, split_per_sample
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling
@@ -38,7 +38,7 @@ class Rescale(TiledOp):
         return True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis)
+        return split_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
         return ()
@@ -53,9 +53,9 @@ class Rescale(TiledOp):
         return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size), extent)
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
+    def _make_task(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
         box = Box(layer.node.inputs[0], start, size)
 
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
@@ -83,18 +83,20 @@ class Rescale(TiledOp):
 
 
 def at_output_scale(node: Node, names: Sequence[str], scope: QuantContext) -> tuple[list[Node], list[str]]:
-    """Steps that bring some of a node's inputs to the scale and type of its output, and their names then; those that have them
-    stay as they are."""
+    """Make steps that rescale some of a node's inputs to the scale and type of its output, and return their new names.
+
+    Inputs that have these already stay as they are.
+    """
     y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
     nodes: list[Node] = []
-    found: list[str] = []
+    rescaled_names: list[str] = []
     for i, name in enumerate(names):
         if (scope.quant(name), scope.codes(name)) == (y, codes):
-            found.append(name)
+            rescaled_names.append(name)
             continue
-        found.append(scope.own_name(f"{name}@{node.name}.{i}"))
-        nodes.append(make_rescale_node(step_name(node.name, f"rescale {i}"), name, found[-1], y, codes, scope))
-    return nodes, found
+        rescaled_names.append(scope.own_name(f"{name}@{node.name}.{i}"))
+        nodes.append(make_rescale_node(step_name(node.name, f"rescale {i}"), name, rescaled_names[-1], y, codes, scope))
+    return nodes, rescaled_names
 
 
 def make_rescale_node(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantContext) -> Node:

@@ -1,7 +1,8 @@
-"""Resize by whole factors: nearest repeats elements; linear is a depthwise convolution for each place an output can have.
+"""Resize by integer factors: nearest repeats elements; linear is a depthwise convolution for each phase of the output.
 
-What is made for the places is then interleaved. Where the machine's weights do not hold the products of both axes' weights,
-one axis is resized after the other: 1/4 and 3/4 are codes of int4, 9/16 beside 1/16 is none.
+The phases are then interleaved.
+Where the machine's weights do not hold the products of both axes' weights, one axis is resized after the other.
+For example, 1/4 and 3/4 are codes of int4, 9/16 next to 1/16 is none.
 """
 
 from collections.abc import Mapping
@@ -71,14 +72,14 @@ def _linear(scope: SelectionContext) -> None:
     n, c, h, w = before
     if not _weights_are_exact(scope, (rows, columns)):
         lines = [_phase(scope, source, (r, 0), (rows, 1), (n, h, w + 2, c), alone=True) for r in range(rows)]
-        source = _stacked(scope, "rows_alone", lines, (n, h, 1, (w + 2) * c), (n, h * rows, w + 2, c), like=source)
+        source = _stack_parts(scope, "rows_alone", lines, (n, h, 1, (w + 2) * c), (n, h * rows, w + 2, c), like=source)
         rows, h = 1, h * rows
-    made: list[str] = []
+    row_phases: list[str] = []
     for r in range(rows):
         parts = [_phase(scope, source, (r, s), (rows, columns), (n, h, w, c)) for s in range(columns)]
-        made.append(_stacked(scope, f"row{r}", parts, (n * h, w, 1, c), (n, h, 1, w * columns * c)))
-    whole = _stacked(scope, "rows", made, (n, h, 1, w * columns * c), (n, h * rows, w * columns, c))
-    return scope.emit(Reshape((n, h * rows, w * columns, c)), (whole,), "nhwc")
+        row_phases.append(_stack_parts(scope, f"row{r}", parts, (n * h, w, 1, c), (n, h, 1, w * columns * c)))
+    full_map = _stack_parts(scope, "rows", row_phases, (n, h, 1, w * columns * c), (n, h * rows, w * columns, c))
+    return scope.emit(Reshape((n, h * rows, w * columns, c)), (full_map,), "nhwc")
 
 
 def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
@@ -86,15 +87,15 @@ def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
     if factor == 1:
         return np.ones(1)
     at = (phase + 0.5) / factor - 0.5 if half_pixel else phase / factor
-    left = int(np.floor(at))
+    lower_index = int(np.floor(at))
     weights = np.zeros(3)
-    weights[left + 1], weights[left + 2] = 1 - (at - left), at - left
+    weights[lower_index + 1], weights[lower_index + 2] = 1 - (at - lower_index), at - lower_index
     return weights
 
 
 def _with_edges(scope: SelectionContext, source: str, rows: bool, columns: bool) -> str:
-    for axis, wanted in ((1, rows), (2, columns)):
-        if not wanted:
+    for axis, is_padded in ((1, rows), (2, columns)):
+        if not is_padded:
             continue
         shape = scope.types[source].shape
         line = tuple(1 if i == axis else d for i, d in enumerate(shape))
@@ -108,7 +109,9 @@ def _with_edges(scope: SelectionContext, source: str, rows: bool, columns: bool)
 
 
 def _weights_are_exact(scope: SelectionContext, factors: tuple[int, int]) -> bool:
-    """Whether the machine's weights hold the products of both axes' weights, which are whole parts, as they hold each axis's."""
+    """Return whether the machine's weights hold the products of both axes' weights, which are integer parts, as they hold each
+    axis's.
+    """
     half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
     parts = [[taps(p, f, half) * 2 * f for p in range(f)] for f in factors]
     products = (np.rint(np.outer(row, column)).astype(np.int64) for row in parts[0] for column in parts[1])
@@ -130,7 +133,7 @@ def _phase(
     return scope.step(f"phase{suffix}", op, (source, name), shape, like=source if alone else "")
 
 
-def _stacked(scope: SelectionContext, suffix: str, parts: list[str], view: Shape, target: Shape, like: str = "") -> str:
+def _stack_parts(scope: SelectionContext, suffix: str, parts: list[str], view: Shape, target: Shape, like: str = "") -> str:
     """The parts, each under the shape `view`, side by side along its dimension 2; the result under the shape `target`. like: of
     whose range all of these are; None: the output's."""
     if len(parts) == 1:

@@ -154,21 +154,21 @@ def _elu_celu(x: Function, alpha: float) -> Function:
 
 def evaluate(function: Function, x: Array) -> Array:
     """function at x, float64[...] -> float64[...]; inf and nan pass through. Of any depth, each part computed once."""
-    found: dict[int, Array] = {}  # by the part's id
+    value_by_id: dict[int, Array] = {}  # by the part's id
     waiting = [function]
     while waiting:
         part = waiting[-1]
         arguments = () if isinstance(part, float | int) or part[0] == "x" else part[1:]
-        missing = [argument for argument in arguments if id(argument) not in found]
+        missing = [argument for argument in arguments if id(argument) not in value_by_id]
         if missing:
             waiting += missing
             continue
         waiting.pop()
         if isinstance(part, float | int):
-            found[id(part)] = np.full(np.shape(x), float(part))
+            value_by_id[id(part)] = np.full(np.shape(x), float(part))
         else:
-            found[id(part)] = x if part[0] == "x" else PRIMITIVES[part[0]](*(found[id(a)] for a in arguments))
-    return found[id(function)]
+            value_by_id[id(part)] = x if part[0] == "x" else PRIMITIVES[part[0]](*(value_by_id[id(a)] for a in arguments))
+    return value_by_id[id(function)]
 
 
 def substitute(function: Function, inner: Function) -> Function:
@@ -185,14 +185,14 @@ def clip_bounds(function: Function) -> Bounds | None:
 
     Of two that contradict each other the outer one decides, as when a Clip's min is above its max.
     """
-    found = scaled_bounds(function)
-    return found[1] if found is not None and found[0] == 1.0 else None
+    factor_and_bounds = find_scaled_bounds(function)
+    return factor_and_bounds[1] if factor_and_bounds is not None and factor_and_bounds[0] == 1.0 else None
 
 
-def scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
+def find_scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
     """(k, (low, high)) when the function is k x, clamped, else None. k: finite and not zero."""
-    found = affine_bounds(function)
-    return (found[0], found[2]) if found is not None and found[1] == 0 else None
+    inner = affine_bounds(function)
+    return (inner[0], inner[2]) if inner is not None and inner[1] == 0 else None
 
 
 def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
@@ -225,8 +225,12 @@ def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
 
 def multiple(function: Function) -> float | None:
     """k where the function is k x and k is positive: the same codes at k times the scale."""
-    found = scaled_bounds(function)
-    return found[0] if found is not None and found[0] > 0 and found[1] == (None, None) else None
+    factor_and_bounds = find_scaled_bounds(function)
+    return (
+        factor_and_bounds[0]
+        if factor_and_bounds is not None and factor_and_bounds[0] > 0 and factor_and_bounds[1] == (None, None)
+        else None
+    )
 
 
 def _affine(function: Function) -> tuple[float, float, Function] | None:

@@ -19,7 +19,7 @@ from toolchain.ops.kit.box_tiles import box_nest, box_orders
 from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, alike_per_sample
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, split_per_sample
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext
@@ -31,7 +31,7 @@ def softmax(steps: DecompositionBuilder) -> None:
     """exp(x - max) / sum."""
     x = undo_transpose(steps)
     _, power, total = exponentials(steps, x)
-    x.turned(steps, "quotient", "Mul", power, inverse(steps, total, "sum"))
+    x.add_last_step(steps, "quotient", "Mul", power, inverse(steps, total, "sum"))
 
 
 def log_softmax(steps: DecompositionBuilder) -> None:
@@ -39,28 +39,32 @@ def log_softmax(steps: DecompositionBuilder) -> None:
     x = undo_transpose(steps)
     largest, _, total = exponentials(steps, x)
     shift = steps.make("max + log(sum)", "Add", largest, steps.make("log(sum)", "Log", total))
-    x.turned(steps, "x - max - log(sum)", "Sub", x.name, shift)
+    x.add_last_step(steps, "x - max - log(sum)", "Sub", x.name, shift)
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """What the steps read, the dimension that they go over, and the order in which the node's output has its dimensions, None
-    where it is the same."""
+    """An operand of the softmax steps, with the dimension that they go over.
+
+    `perm`: order of dimensions in the node's output, None where it is the same.
+    """
 
     name: str
     axis: int
     perm: tuple[int, ...] | None
 
-    def turned(self, steps: DecompositionBuilder, what: str, op_type: str, *inputs: str) -> None:
+    def add_last_step(self, steps: DecompositionBuilder, what: str, op_type: str, *inputs: str) -> None:
         """The last step, its dimensions in the order of the node's output."""
-        made = steps.make(what, op_type, *inputs, output=0 if self.perm is None else None)
+        result = steps.make(what, op_type, *inputs, output=0 if self.perm is None else None)
         if self.perm is not None:
-            steps.make(f"{what}, turned", "Transpose", made, output=0, perm=self.perm)
+            steps.make(f"{what}, turned", "Transpose", result, output=0, perm=self.perm)
 
 
 def undo_transpose(steps: DecompositionBuilder) -> _Operand:
-    """The operand as it was before a Transpose that only makes its dimension the last one, as those of softmax units have to be:
-    steps go over any, and the Transpose behind them meets the one that turns back."""
+    """Return the operand before a Transpose that only makes its dimension the last one, as softmax units need it.
+
+    Steps go over any dimension, and the Transpose after them meets the one that transposes back.
+    """
     x = steps.node.inputs[0]
     axis = int(steps.node.op.attributes["axis"]) % len(steps.shape(x))
     before = steps.graph.producers().get(x)
@@ -89,7 +93,7 @@ class Softmax(FloatOp):
 
     one_type: ClassVar[bool] = True
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         columns = graph.types[node.inputs[0]].shape[1]
         if "softmax" not in chip.functions:
             return f"{chip.key('vector')}.functions has no softmax; limits.decompose would make it of steps that the chip has"
@@ -132,19 +136,19 @@ class IntegerSoftmax(TiledOp):
         return ()
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis) if axis == 0 else None
+        return split_per_sample(self, layer, axis) if axis == 0 else None
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         rows, columns = layer.output.shape
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
 
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
-        return box_orders(layer, whole="the sum over a row is of all of it")
+        return box_orders(layer, full_reason="the sum over a row is of all of it")
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size))
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
+    def _make_task(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             (source,) = sites
@@ -175,8 +179,8 @@ def select(scope: SelectionContext) -> None:
     if len(shape) == 2:
         return scope.emit(Softmax(), (source,), "plain")
     rows = scope.step("rows", Reshape(flat), (source,), flat, like=source, sources=())
-    made = scope.work("softmax", Softmax(), (rows,), flat)
-    return scope.emit(Reshape(shape), (made,), "plain")
+    result = scope.add_main_step("softmax", Softmax(), (rows,), flat)
+    return scope.emit(Reshape(shape), (result,), "plain")
 
 
 RULES = {"Softmax": Rule(select)}

@@ -31,7 +31,7 @@ def depth_to_space(scope: SelectionContext) -> None:
         view, perm = (n, h, w, block, block, rest), (0, 1, 3, 2, 4, 5)
     else:
         view, perm = (n, h, w, rest, block, block), (0, 1, 4, 2, 5, 3)
-    return _rearranged(scope, source, view, perm)
+    return _emit_transposed(scope, source, view, perm)
 
 
 def space_to_depth(scope: SelectionContext) -> None:
@@ -39,25 +39,28 @@ def space_to_depth(scope: SelectionContext) -> None:
     source = scope.read(scope.node.inputs[0], "nhwc")
     n, h, w, c = scope.types[source].shape
     perm = (0, 1, 3, 5, 2, 4) if scope.attributes.get("mode") == "CRD" else (0, 1, 3, 2, 4, 5)
-    return _rearranged(scope, source, (n, h // block, block, w // block, block, c), perm)
+    return _emit_transposed(scope, source, (n, h // block, block, w // block, block, c), perm)
 
 
-def _rearranged(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> None:
+def _emit_transposed(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> None:
     """The node's output: `source` under the shape `view`, transposed, under the output's own shape."""
-    moved = _moved(scope, source, view, perm)
+    moved = _transpose_view(scope, source, view, perm)
     n, c, h, w = scope.shape(scope.node.outputs[0])
     return scope.emit(Reshape((n, h, w, c)), (moved,), "nhwc")
 
 
-def _moved(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> str:
-    seen = scope.step("view", Reshape(view), (source,), view)
-    return scope.step("moved", permutation(view, perm), (seen,), tuple(view[p] for p in perm))
+def _transpose_view(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> str:
+    view_tensor = scope.step("view", Reshape(view), (source,), view)
+    return scope.step("moved", permutation(view, perm), (view_tensor,), tuple(view[p] for p in perm))
 
 
 @dataclass(frozen=True)
 class Phases:
-    """One dimension of a transposed convolution: `taps` inputs meet an output; `count` groups of `stride` outputs are made,
-    from the group `first` on, with the input padded; the outputs wanted begin `cut` into them."""
+    """A dimension of a transposed convolution, in which `taps` inputs meet an output.
+
+    There are `count` groups of `stride` outputs, from the group `first` on, with the input padded.
+    The required outputs begin `cut` into them.
+    """
 
     stride: int
     taps: int
@@ -76,7 +79,12 @@ def phases(size: int, out: int, kernel: int, stride: int, begin: int) -> Phases:
 
 
 def both_phases(attributes: Mapping[str, Any], weights: Shape, size: Shape, out: Shape) -> tuple[Phases, Phases]:
-    """Of rows and columns. weights: [c, o/g, kh, kw]; size, out: NCHW; attributes: of a ConvTranspose in normal form."""
+    """Return the phases of rows and columns.
+
+    `weights`: [c, o/g, kh, kw].
+    `size`, `out`: NCHW.
+    `attributes`: of a ConvTranspose in canonical form.
+    """
     strides, dilations, pads = (attributes[name] for name in ("strides", "dilations", "pads"))
     rows, columns = (
         phases(size[2 + i], out[2 + i], (weights[2 + i] - 1) * int(dilations[i]) + 1, int(strides[i]), int(pads[i]))
@@ -102,8 +110,8 @@ def conv_transpose(scope: SelectionContext) -> None:
         per_group = np.asarray(scope.value(bias)).reshape(groups, 1, -1)
         spread_bias = np.broadcast_to(per_group, (groups, rows.stride * columns.stride, per_group.shape[2]))
         names.append(scope.constant(f"{bias}@phases", np.ascontiguousarray(spread_bias).reshape(-1)))
-    made = _convolved(scope, scope.read(x, "nhwc"), rows, columns, groups, names)
-    return _interleaved(scope, made, rows, columns, groups)
+    phase_outputs = _add_convolution(scope, scope.read(x, "nhwc"), rows, columns, groups, names)
+    return _emit_interleaved(scope, phase_outputs, rows, columns, groups)
 
 
 def _spread(weights: np.ndarray, dilations: Shape) -> np.ndarray:
@@ -127,16 +135,16 @@ def phase_weights(weights: np.ndarray, groups: int, rows: Phases, columns: Phase
     return np.ascontiguousarray(ordered).reshape(-1, rows.taps, columns.taps, channels // groups)
 
 
-def _convolved(scope: SelectionContext, source: str, rows: Phases, columns: Phases, groups: int, names: list[str]) -> str:
+def _add_convolution(scope: SelectionContext, source: str, rows: Phases, columns: Phases, groups: int, names: list[str]) -> str:
     """The ordinary convolution: [n, groups of rows, groups of columns, channels of all phases]."""
     n, h, w, c = scope.types[source].shape
     pads = (rows.before, columns.before, rows.after, columns.after)
     lows, highs = [max(p, 0) for p in pads[:2]], [max(p, 0) for p in pads[2:]]
     if min(pads) < 0:
         top, left, bottom, right = (max(-p, 0) for p in pads)
-        kept = (n, h - top - bottom, w - left - right, c)
-        source = scope.step("kept", Slice((0, top, left, 0), (1, 1, 1, 1), kept), (source,), kept, like=source)
-        n, h, w, c = kept
+        cut_shape = (n, h - top - bottom, w - left - right, c)
+        source = scope.step("kept", Slice((0, top, left, 0), (1, 1, 1, 1), cut_shape), (source,), cut_shape, like=source)
+        n, h, w, c = cut_shape
     outputs = scope.constants[names[0]].shape[0]
     window = (lows[0], lows[1], highs[0], highs[1])
     if exceeds_max_pad(window, groups, c, outputs, scope.chip):
@@ -147,16 +155,16 @@ def _convolved(scope: SelectionContext, source: str, rows: Phases, columns: Phas
     return scope.step("phases", Convolution((1, 1), window, (1, 1), groups), (source, *names), shape)
 
 
-def _interleaved(scope: SelectionContext, made: str, rows: Phases, columns: Phases, groups: int) -> None:
-    n, h, w, channels = scope.types[made].shape
+def _emit_interleaved(scope: SelectionContext, phase_outputs: str, rows: Phases, columns: Phases, groups: int) -> None:
+    n, h, w, channels = scope.types[phase_outputs].shape
     inner = channels // (groups * rows.stride * columns.stride)
     view, perm = (n, h, w, groups, rows.stride, columns.stride, inner), (0, 1, 4, 2, 5, 3, 6)
-    moved = _moved(scope, made, view, perm)
-    whole = (n, h * rows.stride, w * columns.stride, groups * inner)
+    moved = _transpose_view(scope, phase_outputs, view, perm)
+    full_shape = (n, h * rows.stride, w * columns.stride, groups * inner)
     n, c, height, width = scope.shape(scope.node.outputs[0])
-    if whole == (n, height, width, c):
-        return scope.emit(Reshape(whole), (moved,), "nhwc")
-    uncut = scope.step("uncut", Reshape(whole), (moved,), whole)
+    if full_shape == (n, height, width, c):
+        return scope.emit(Reshape(full_shape), (moved,), "nhwc")
+    uncut = scope.step("uncut", Reshape(full_shape), (moved,), full_shape)
     cut = Slice((0, rows.cut, columns.cut, 0), (1, 1, 1, 1), (n, height, width, c))
     return scope.emit(cut, (uncut,), "nhwc")
 

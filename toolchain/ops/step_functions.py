@@ -28,8 +28,8 @@ from toolchain.ops.lookup import Lookup
 from toolchain.ops.rescale import Rescale
 from toolchain.ops.scalar_functions import Function, X, evaluate
 
-_WHOLE = ("round", "floor", "ceil")
-_KINDS = (*_WHOLE, "sign", "where_positive")  # primitives that may step
+_ROUNDINGS = ("round", "floor", "ceil")
+_KINDS = (*_ROUNDINGS, "sign", "where_positive")  # primitives that may step
 _NOT_HALVES = (Rounding.HALF_EVEN, Rounding.FP32_RNE, Rounding.FLOOR)  # the first two round halves as Round does
 _FUNCTIONS = ("add", "sub", "mul", "rescale")
 # Codes of a part's range that a step has at least, else it is a bend in a table. ThresholdedRelu in 16 bits, 2 to 32 codes:
@@ -70,7 +70,7 @@ def find_step_decomposition(node: Node, function: Function, scope: QuantContext)
         lowering.lower(function, lowering.steps.output)
     except _Unknown:
         return None
-    return lowering.steps.made
+    return lowering.steps.new_nodes
 
 
 def _may_step(function: Function) -> bool:
@@ -154,7 +154,7 @@ class _StepLowering:
         if not self.parts.has_step(part):
             return self._apply(partial(evaluate, part), self.x, self.reals, part, y)
         if self.parts.is_step(part):
-            lowered = self._whole if part[0] in _WHOLE else self._sign if part[0] == "sign" else self._choice
+            lowered = self._whole if part[0] in _ROUNDINGS else self._sign if part[0] == "sign" else self._choice
             return lowered(part, y)
         inner, outer = self.parts.inmost(part)
         if inner is not part:

@@ -24,17 +24,22 @@ _KEY = "control.indirect"
 
 @dataclass(frozen=True)
 class ScatterRows(FloatOp):
-    """y = x, but for rows along `axis` from the place number[0] on, which are those of z: inputs x, z, number. in_place: y has
-    the storage of x, which nothing else reads."""
+    """An operator y = x, but for rows along `axis` from the place number[0] on, which are those of z.
+
+    The inputs are x, z, number.
+    """
 
     axis: int
     in_place: bool = False
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        return _lacking(graph.types[node.inputs[0]].shape[self.axis], chip)
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return _find_missing_type(graph.types[node.inputs[0]].shape[self.axis], chip)
 
     def number_type(self, shape: tuple[int, ...], chip: Chip) -> CodeType:
-        """Of the codes that the place is given in. shape: of x."""
+        """Return the type of the codes of the place.
+
+        `shape`: shape of x.
+        """
         return min(number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
@@ -51,8 +56,10 @@ class ScatterRows(FloatOp):
 
 @dataclass(frozen=True)
 class PutRows(MoveOp):
-    """ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0. again: 0, or how
-    many rows behind they are put once more."""
+    """An integer ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0.
+
+    `again`: 0, or the distance in rows at which they are written once more.
+    """
 
     NAME = "PutRows"
     VERSION = 2
@@ -70,17 +77,17 @@ class PutRows(MoveOp):
         return y
 
     def _places(self) -> tuple[int, ...]:
-        """Behind the row that the number says."""
+        """Return the offsets of the written rows from the row that the number names."""
         return (0, self.again) if self.again else (0,)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         x, rows = (layer.input_type(i).shape for i in (0, 1))
         none = (0,) * len(x)
-        whole = Move(0, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(x)))
+        full_copy = Move(0, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(x)))
         loops = tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(rows))
         starts = (tuple(place if d == self.axis else 0 for d in range(len(x))) for place in self._places())
         put = [Move(1, none, start, loops, indexed=True) for start in starts]
-        return [], put if self.in_place else [whole, *put]
+        return [], put if self.in_place else [full_copy, *put]
 
     def row_index(self, layer: Layer) -> RowIndex:
         places, count = (layer.input_type(i).shape[self.axis] for i in (0, 1))
@@ -108,9 +115,9 @@ class TakeRows(MoveOp):
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         x = layer.input_type(0).shape
         start = tuple(self.first if d == self.axis else 0 for d in range(len(x)))
-        taken = [(d, n) for d, n in enumerate(self.count if d == self.axis else n for d, n in enumerate(x)) if n > 1]
-        made = [d for d, n in enumerate(self.shape) if n > 1]
-        loops = tuple(Loop(n, source, 1, target, 1) for (source, n), target in zip(taken, made))
+        source_dims = [(d, n) for d, n in enumerate(self.count if d == self.axis else n for d, n in enumerate(x)) if n > 1]
+        target_dims = [d for d, n in enumerate(self.shape) if n > 1]
+        loops = tuple(Loop(n, source, 1, target, 1) for (source, n), target in zip(source_dims, target_dims))
         return [], [Move(0, start, (0,) * len(self.shape), loops, indexed=True)]
 
     def row_index(self, layer: Layer) -> RowIndex:
@@ -118,11 +125,11 @@ class TakeRows(MoveOp):
 
 
 def number_types(places: int, chip: Chip) -> list[CodeType]:
-    """Of the numbers of so many places: signed ones, as `load_base` reads them."""
+    """Return the types of the numbers of so many places: signed ones, as `load_base` reads them."""
     return [codes for codes in chip.code_types if codes.limits[0] < 0 and codes.limits[1] >= places - 1]
 
 
-def _lacking(places: int, chip: Chip) -> str | None:
+def _find_missing_type(places: int, chip: Chip) -> str | None:
     if chip.control.indirect is None:
         return f"a row's place is a number of each run: {_KEY}"
     if places - 1 > chip.control.indirect.max_index:
@@ -141,7 +148,7 @@ def find_missing_row_support(node: OnnxNode, graph: Graph, chip: Chip) -> str | 
         return f"{graph.types[at[0]].elements} places, one of each sample"
     if node.op.attributes.get("mode", "linear") != "linear":
         return "its places go round"
-    return _lacking(graph.types[cache].shape[_axis(node, graph)], chip)
+    return _find_missing_type(graph.types[cache].shape[_axis(node, graph)], chip)
 
 
 def _axis(node: OnnxNode, graph: Graph) -> int:
@@ -175,4 +182,4 @@ def one_row(steps: DecompositionBuilder) -> None:
 
 
 RULES = {"TensorScatter": Rule(scatter, numbers=(2,))}
-WHOLE = {"TensorScatter": NativeRule(find_missing_row_support, one_row)}
+NATIVE_RULES = {"TensorScatter": NativeRule(find_missing_row_support, one_row)}

@@ -33,8 +33,8 @@ from toolchain.ops.scalar_functions import (
     affine_bounds,
     clip_bounds,
     evaluate,
+    find_scaled_bounds,
     multiple,
-    scaled_bounds,
 )
 from toolchain.ops.step_functions import find_step_decomposition
 
@@ -50,7 +50,7 @@ class Unary(FloatOp):
     function: Function
     name: str | None = None
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if (self._rescales(chip) or self._is_step(chip)) and "rescale" in chip.functions:
             return None
         if machine.find_function_rate(self.name, chip.functions):
@@ -64,44 +64,49 @@ class Unary(FloatOp):
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return self._rescales(chip)
 
-    def telling(self, seen: Range, y: Quant, codes: CodeType) -> Range:
-        beyond = seen.span * _BEYOND  # where a function is about to leave a code at an end, it has not stopped there
-        x = np.linspace(seen.low - beyond, seen.high + beyond, _LOOKED_AT)
+    def get_effective_range(self, input_range: Range, y: Quant, codes: CodeType) -> Range:
+        beyond = input_range.span * _BEYOND  # where a function is about to leave a code at an end, it has not stopped there
+        x = np.linspace(input_range.low - beyond, input_range.high + beyond, _LOOKED_AT)
         with np.errstate(all="ignore"):
-            made = np.rint(evaluate(self.function, x) / y.scale) + y.zero_point
-        made = np.clip(made, *codes.limits)
-        others, before = np.flatnonzero(made != made[0]), np.flatnonzero(made != made[-1])
-        if np.isnan(made).any() or not others.size:
-            return seen
-        return Range(*np.clip((x[others[0] - 1], x[before[-1] + 1]), seen.low, seen.high).tolist())
+            output_codes = np.rint(evaluate(self.function, x) / y.scale) + y.zero_point
+        output_codes = np.clip(output_codes, *codes.limits)
+        others, before = np.flatnonzero(output_codes != output_codes[0]), np.flatnonzero(output_codes != output_codes[-1])
+        if np.isnan(output_codes).any() or not others.size:
+            return input_range
+        return Range(*np.clip((x[others[0] - 1], x[before[-1] + 1]), input_range.low, input_range.high).tolist())
 
     def reach(self, x: Range) -> Bounds:
         with np.errstate(all="ignore"):
-            made = evaluate(self.function, np.linspace(x.low, x.high, _LOOKED_AT))
-        return (float(made.min()), float(made.max())) if np.isfinite(made).all() else (None, None)
+            values = evaluate(self.function, np.linspace(x.low, x.high, _LOOKED_AT))
+        return (float(values.min()), float(values.max())) if np.isfinite(values).all() else (None, None)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
-        if read == made and self._renames(x, y, read):
+        read, output_codes = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
+        if read == output_codes and self._renames(x, y, read):
             return [replace(node, op=Reshape(scope.graph.types[node.outputs[0]].shape))]
-        tabled = machine.find_function_rate(self.name, scope.chip.functions) and not (read.is_wide or made.is_wide)
-        exact = tabled and not (read.interpolates or made.interpolates)
+        tabled = machine.find_function_rate(self.name, scope.chip.functions) and not (read.is_wide or output_codes.is_wide)
+        exact = tabled and not (read.interpolates or output_codes.interpolates)
         if not exact and self._is_step(scope.chip) and "rescale" in scope.chip.functions:
             return [self._step(node, x, y, scope)]
-        apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
-        if not tabled or apart:
-            return [self._scaled(node, *(scaled_bounds(self.function) or (1.0, (None, None))), scope)]
+        rescales_separately = (
+            read != output_codes and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
+        )
+        if not tabled or rescales_separately:
+            return [self._make_rescale(node, *(find_scaled_bounds(self.function) or (1.0, (None, None))), scope)]
         steps = find_step_decomposition(node, self.function, scope) if read.interpolates else None
         if steps is not None:
             return steps
-        exact = self._exact(node, scope) if made.interpolates and read == made else None
+        exact = self._exact(node, scope) if output_codes.interpolates and read == output_codes else None
         if exact is not None:
             return [exact]
-        return self._lookup(node, x, y, scope) if read == made else self._between(node, x, y, scope)
+        return self._lookup(node, x, y, scope) if read == output_codes else self._between(node, x, y, scope)
 
     def _renames(self, x: Quant, y: Quant, codes: CodeType) -> bool:
-        """Whether each code stands for what it makes: a multiple at as many times the scale, to half a code at the last."""
+        """Return whether each code already stands for its result.
+
+        The function is then a multiple at as many times the scale, to half a code at the last.
+        """
         factor = multiple(self.function)
         if factor is None or x.zero_point != y.zero_point:
             return False
@@ -113,10 +118,14 @@ class Unary(FloatOp):
         operations = scope.chip.functions
         if self.function == SQUARE and "mul" in operations:
             return self._square(node, scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope)
-        found, y, numerics = affine_bounds(self.function), scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
-        if found is None or found[0] < 0 or "rescale" not in operations:
+        factor_and_bounds, y, numerics = (
+            affine_bounds(self.function),
+            scope.quant(node.outputs[0]),
+            scope.numerics(node.outputs[0]),
+        )
+        if factor_and_bounds is None or factor_and_bounds[0] < 0 or "rescale" not in operations:
             return None
-        factor, offset, bounds = found
+        factor, offset, bounds = factor_and_bounds
         zero_point, ends = y.zero_point + round(offset / y.scale), clamp_codes(bounds, y, numerics.activation)
         if not numerics.activation.low <= zero_point <= numerics.activation.high:
             return None
@@ -125,7 +134,7 @@ class Unary(FloatOp):
         except ScaleRangeError:
             return None
         off = abs(float(error[0])) * max(abs(end - zero_point) for end in ends)
-        return self._scaled(node, factor, bounds, scope, offset) if off <= 0.5 else None
+        return self._make_rescale(node, factor, bounds, scope, offset) if off <= 0.5 else None
 
     def _square(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
         """A product is exact; between two entries of a table a square is always above itself, which a mean of many shows."""
@@ -136,36 +145,43 @@ class Unary(FloatOp):
         return Node(node.name, op, node.inputs * 2, node.outputs, node.sources)
 
     def _lookup(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> list[Node]:
-        """x: of its input's numbers, in codes of the type of its output, at which it would be read if nothing were gained by
-        another; y: of its output."""
+        """Return the lookup nodes.
+
+        `x`: qparams at which its input would be read if no others gained anything, in codes of the type of its output.
+        `y`: qparams of its output.
+        """
         (source,), (target,), numerics = node.inputs, node.outputs, scope.numerics(node.outputs[0])
-        codes, own = numerics.activation, (scope.quant(source), scope.codes(source))
+        codes, source_qparams = numerics.activation, (scope.quant(source), scope.codes(source))
         read = self._read_at(source, target, x, y, scope) if codes.interpolates else x
         op = Lookup(make_table(self._at, read, y, numerics), self.name)
-        if (read, codes) == own:
+        if (read, codes) == source_qparams:
             return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
         inner = scope.own_name(f"{source}@{node.name}")
         before = make_rescale_node(step_name(node.name, "rescale"), source, inner, read, codes, scope)
         return [before, Node(node.name, op, (inner,), node.outputs, node.sources)]
 
     def _read_at(self, source: str, target: str, x: Quant, y: Quant, scope: QuantContext) -> Quant:
-        """Of the input of an interpolated table."""
-        seen = scope.seen(source) if scope.graph.origins[source].layout != INNER else None
-        reading = TableReadout(self._at, x, y, seen, scope.seen(target), scope.numerics(target))
-        read = x if "rescale" not in scope.chip.functions else reading.finest(self._told(x, y, scope.numerics(target)))
-        wanted = reading.ends(read)
-        if wanted is not None:
-            scope.widen(target, wanted)
+        """Return the qparams of the input of an interpolated table."""
+        input_range = scope.find_calibrated_range(source) if scope.graph.origins[source].layout != INNER else None
+        reading = TableReadout(self._at, x, y, input_range, scope.find_calibrated_range(target), scope.numerics(target))
+        read = (
+            x
+            if "rescale" not in scope.chip.functions
+            else reading.finest(self._get_effective_input(x, y, scope.numerics(target)))
+        )
+        output_range = reading.ends(read)
+        if output_range is not None:
+            scope.widen(target, output_range)
         return read
 
-    def _told(self, x: Quant, y: Quant, numerics: Numerics) -> Range:
+    def _get_effective_input(self, x: Quant, y: Quant, numerics: Numerics) -> Range:
         """The part of the input's codes beyond which the function gives the code that it gives there."""
-        found = quant_range(x, numerics)
+        part = quant_range(x, numerics)
         for _ in range(_ROUNDS):  # each looks more closely
-            found, before = self.telling(found, y, numerics.activation), found
-            if found.span > before.span / 2:
+            part, before = self.get_effective_range(part, y, numerics.activation), part
+            if part.span > before.span / 2:
                 break
-        return found
+        return part
 
     def _at(self, real: Array) -> Array:
         return evaluate(self.function, real)
@@ -173,22 +189,24 @@ class Unary(FloatOp):
     def _between(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> list[Node]:
         """A table has one type: that of more bits, from or to which the other is rescaled."""
         (source,), (target,) = node.inputs, node.outputs
-        read, made = scope.codes(source), scope.codes(target)
-        if made.bits > read.bits:
-            return self._lookup(node, _in_type(x, read, made), y, scope)
-        fine, inner = _in_type(y, made, read), scope.own_name(f"{target}@{node.name}")
+        read, output_codes = scope.codes(source), scope.codes(target)
+        if output_codes.bits > read.bits:
+            return self._lookup(node, _in_type(x, read, output_codes), y, scope)
+        fine, inner = _in_type(y, output_codes, read), scope.own_name(f"{target}@{node.name}")
         scope.inner(inner, fine, read)
-        after = make_rescale_node(step_name(node.name, "rescale"), inner, target, y, made, scope)
+        after = make_rescale_node(step_name(node.name, "rescale"), inner, target, y, output_codes, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
 
     def _rescales(self, chip: Chip) -> bool:
-        """Whether it is a change of scale that the machine has whatever the codes' scales are, clamped or not."""
-        factor, _ = scaled_bounds(self.function) or (0.0, None)
+        """Return whether it is a change of scale that the machine supports whatever the codes' scales are, clamped or not."""
+        factor, _ = find_scaled_bounds(self.function) or (0.0, None)
         return factor > 0 and (chip.numerics.scale.kind != "pow2" or math.frexp(factor)[0] == 0.5)
 
     def _is_step(self, chip: Chip) -> bool:
-        """Whether it is a Sign, which a clamp of one code or more is exactly, where a table that is interpolated bends between
-        two entries. What wraps does so before it is clamped."""
+        """Return whether it is a Sign, which is exactly a clamp of one code or more.
+
+        An interpolated table bends between two entries. Sums that wrap do so before the clamp, so these machines are excluded.
+        """
         return self.function == SIGN and not chip.numerics.wraps
 
     def _step(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
@@ -200,7 +218,7 @@ class Unary(FloatOp):
         requant = scope.requant(min(reach, most), "rescale", codes, zero, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
-    def _scaled(self, node: Node, factor: float, bounds: Bounds, scope: QuantContext, offset: float = 0.0) -> Node:
+    def _make_rescale(self, node: Node, factor: float, bounds: Bounds, scope: QuantContext, offset: float = 0.0) -> Node:
         """factor: positive; offset: what is added, to half a code."""
         x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         (low, high), zero_point = clamp_codes(bounds, y, codes), y.zero_point + round(offset / y.scale)

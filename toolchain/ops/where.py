@@ -1,6 +1,7 @@
-"""Where, and Max and Min of two tensors: one of two values, element by element, and nothing of the other.
+"""Select Where, and Max and Min of two tensors: one of two values, element by element, and nothing of the other.
 
-c x + (1 - c) y, each product at the output's scale: what is not chosen adds exactly nothing, and what is chosen is rounded once.
+The result is c x + (1 - c) y, each product at the output's scale.
+The value that is not chosen adds exactly nothing, and the chosen one is rounded once.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Where(FloatOp):
     """y = x where c, else z: inputs c, x, z, each a tensor or a constant, numpy broadcasting. What of a constant lies beyond the
     output's codes, infinity too, is their end."""
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return find_missing_function(_FUNCTIONS, node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         steps = CodeSteps(node, scope)
         c, x, z = node.inputs
         build_where(steps, truth(steps, c), operand(steps, x), operand(steps, z))
-        return steps.made
+        return steps.new_nodes
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ class PairExtremum(FloatOp):
 
     kind: Literal["max", "min"]
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        return Compare("greater").unsupported(node, graph, chip) or find_missing_function(_FUNCTIONS, node, graph, chip)
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return Compare("greater").find_unsupported_reason(node, graph, chip) or find_missing_function(
+            _FUNCTIONS, node, graph, chip
+        )
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         steps = CodeSteps(node, scope)
@@ -57,7 +60,7 @@ class PairExtremum(FloatOp):
         pair = (a, b) if self.kind == "max" else (b, a)
         first = steps.sum("first", "sub", *pair, CodeOperand("", TRUTH, steps.output.codes, ()), (0, 1), FINE)
         build_where(steps, first, a, b)
-        return steps.made
+        return steps.new_nodes
 
 
 def operand(steps: CodeSteps, name: str) -> CodeOperand:
@@ -81,12 +84,14 @@ def build_where(steps: CodeSteps, c: CodeOperand, x: CodeOperand, z: CodeOperand
 
 
 def _hold_ends(steps: CodeSteps, x: CodeOperand, z: CodeOperand, y: CodeOperand) -> None:
-    """Finer codes than those of what is chosen hold these at the ends of the range too: their numbers lie up to half a step
-    beyond the range, and would be another number where they are cut."""
+    """Widen the output's range where its codes are finer than those of a choice.
+
+    The chosen numbers lie up to half a step beyond the range, and would be other numbers where they are cut.
+    """
     step = max(value.quant.scale for value in (x, z))
-    seen = steps.scope.seen(y.name)
-    if seen is not None and step > 2 * y.quant.scale:
-        steps.scope.widen(y.name, Range(seen.low - step / 2, seen.high + step / 2))
+    output_range = steps.scope.find_calibrated_range(y.name)
+    if output_range is not None and step > 2 * y.quant.scale:
+        steps.scope.widen(y.name, Range(output_range.low - step / 2, output_range.high + step / 2))
 
 
 def _opposite(steps: CodeSteps, c: CodeOperand) -> CodeOperand:
@@ -104,37 +109,37 @@ def _where(scope: SelectionContext) -> None:
     no_nan(scope, scope.node.inputs)
     values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
     far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)
-    if far is not None and not (far < 0 and _judged(scope.node.outputs[0], scope.graph)):
+    if far is not None and not (far < 0 and _is_masked_only(scope.node.outputs[0], scope.graph)):
         judges = ", ".join(sorted(JUDGES))
         return scope.refuse(f"{far:g} for what is not chosen, read by others than {judges}: one scale does not hold both")
     read, layout = operands(scope, scope.node.inputs)
     return scope.emit(Where(), read, layout)
 
 
-def _judged(name: str, graph: Graph) -> bool:
-    """Whether what the tensor becomes by moves, sums and choices is read only where a value so low has no part."""
-    consumers, producers, pending, seen = graph.consumers(), graph.producers(), [name], set[str]()
+def _is_masked_only(name: str, graph: Graph) -> bool:
+    """Return whether the tensor's moves, sums and choices end only in consumers to which a value so low adds nothing."""
+    consumers, producers, pending, visited = graph.consumers(), graph.producers(), [name], set[str]()
     while pending:
         name = pending.pop()
         if name in graph.outputs:
             return False
-        seen.add(name)
+        visited.add(name)
         for node in consumers.get(name, ()):
             kind = node.op.op_type if isinstance(node.op, OnnxOp) else ""
             if kind in JUDGES or kind == "ReduceMax" or (kind == "Sub" and _less_largest(node, name, producers)):
                 continue
             if kind not in (*HANDED_ON, "Add", "Sub", "Where"):
                 return False
-            pending += [n for n in node.outputs if n and n not in seen]
+            pending += [n for n in node.outputs if n and n not in visited]
     return True
 
 
 def _less_largest(node: Node, name: str, producers: Mapping[str, Node]) -> bool:
     """x - max(x): the step of a Softmax that is taken apart."""
-    made = producers.get(node.inputs[1])
-    if made is None or not isinstance(made.op, OnnxOp) or made.op.op_type != "ReduceMax":
+    producer = producers.get(node.inputs[1])
+    if producer is None or not isinstance(producer.op, OnnxOp) or producer.op.op_type != "ReduceMax":
         return False
-    return node.inputs[0] == name == made.inputs[0]
+    return node.inputs[0] == name == producer.inputs[0]
 
 
 def _extreme(kind: Literal["max", "min"]) -> Callable[[SelectionContext], None]:

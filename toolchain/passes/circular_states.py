@@ -1,7 +1,9 @@
-"""States whose oldest rows go with every run, as caches of a window of steps: kept where they lie, and only new rows are written.
+"""Keep states whose oldest rows go with every run in place, as caches of a window of steps; only new rows are
+written.
 
-What a network joins to a state and cuts off at its other end moves every row. In a ring no row moves: a run puts its new ones
-where a number says that its host gives it, twice, so that the rows of any moment lie one behind the other somewhere.
+What a network joins to a state and cuts off at its other end moves every row. In a ring no row moves.
+A run puts its new rows, twice, where a number that its host gives it says.
+The rows of any moment then lie one behind the other somewhere.
 """
 
 from __future__ import annotations
@@ -21,28 +23,37 @@ from toolchain.ops.tensor_scatter import PutRows, TakeRows, number_types
 
 
 class _Window(NamedTuple):
-    """A state of the last rows of what was joined to it. axis: of the state's tensor; newer: the tensor of a run's own rows;
-    left: the node that leaves the state; cut: the node that takes off what goes before they are joined, None where that is done
-    behind."""
+    """A state of the last rows of what was joined to it.
+
+    `axis`: axis of the state's tensor.
+    `newer`: the tensor of a run's own rows.
+    `writer`: the node that leaves the state.
+    `cut`: the node that takes off what goes before they are joined, None where that is done behind the join.
+    """
 
     state: ChipState
     axis: int
     newer: str
-    left: Node
+    writer: Node
     cut: Node | None
 
 
 def use_circular_states(graph: Graph, chip: Chip) -> Graph:
-    """graph: in integers; itself where none is. Where the machine reads base registers from memory, states that are windows of
-    rows are rings, as long as there are registers, where the rows that are written are less than the state by more than it costs
-    to read a register."""
+    """Return the graph with states that are windows of rows as rings, or the graph itself where there is none.
+
+    This needs a machine that reads base registers from memory, and lasts as long as there are registers.
+    The rows that are written must be less than the state by more than it costs to read a register.
+    `graph`: of integers.
+    """
     if chip.control.indirect is None or chip.layout.feature_maps is not None:
         return graph
     windows = _Windows(graph)
-    found = [(w, ring) for state in graph.states if (w := windows.of(state)) and (ring := _ring(w, graph, chip)) is not None]
+    windows_and_rings = [
+        (w, ring) for state in graph.states if (w := windows.of(state)) and (ring := _ring(w, graph, chip)) is not None
+    ]
     numbers: dict[tuple[int, int], str] = {}
-    for window, ring in _within_registers(found, graph, chip):
-        graph = _turned(graph, window, ring, numbers, chip)
+    for window, ring in _within_registers(windows_and_rings, graph, chip):
+        graph = _use_ring(graph, window, ring, numbers, chip)
     return graph
 
 
@@ -51,8 +62,8 @@ def _long(shape: Sequence[int]) -> list[int]:
     return [d for d, n in enumerate(shape) if n != 1]
 
 
-def _alike(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether the two differ in dimensions of one place alone."""
+def _has_equal_long_dims(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether two shapes differ in dimensions of one place alone."""
     return [one[d] for d in _long(one)] == [other[d] for d in _long(other)]
 
 
@@ -63,28 +74,28 @@ class _Windows:
         self._graph, self._producers = graph, graph.producers()
 
     def of(self, state: ChipState) -> _Window | None:
-        left = self._producers[state.made]
-        if state.part is not None or not isinstance(left.op, IntegerConcat) or len(left.inputs) != 1:
+        writer = self._producers[state.present_tensor]
+        if state.part is not None or not isinstance(writer.op, IntegerConcat) or len(writer.inputs) != 1:
             return None
-        name = self._seen(left.inputs[0])
-        made = self._producers.get(name)
-        behind = made is not None and isinstance(made.op, Slice)
-        join = self._producers.get(made.inputs[0] if made is not None and behind else name)
+        name = self._skip_reshapes(writer.inputs[0])
+        producer = self._producers.get(name)
+        cuts_after_join = producer is not None and isinstance(producer.op, Slice)
+        join = self._producers.get(producer.inputs[0] if producer is not None and cuts_after_join else name)
         if join is None or not isinstance(join.op, IntegerConcat) or len(join.inputs) != 2:
             return None
-        cut = made if behind else self._producers.get(join.inputs[0])
-        older = join.inputs[0] if behind or cut is None else cut.inputs[0]
-        if cut is None or self._seen(older) != state.past:
+        cut = producer if cuts_after_join else self._producers.get(join.inputs[0])
+        older = join.inputs[0] if cuts_after_join or cut is None else cut.inputs[0]
+        if cut is None or self._skip_reshapes(older) != state.past:
             return None
         dimension, newer, shape = join.op.axis, join.inputs[1], self._graph.types[cut.inputs[0]].shape
         rows = self._graph.types[newer].shape[dimension]
         lasting, long = _long(self._graph.types[state.past].shape), _long(shape)
         if cut.op != _last_rows(shape, dimension, shape[dimension] - rows) or len(lasting) != len(long) or dimension not in long:
             return None
-        return _Window(state, lasting[long.index(dimension)], newer, left, None if behind else cut)
+        return _Window(state, lasting[long.index(dimension)], newer, writer, None if cuts_after_join else cut)
 
-    def _seen(self, name: str) -> str:
-        """What it is under another shape, that differs in dimensions of one place alone."""
+    def _skip_reshapes(self, name: str) -> str:
+        """Return the tensor's name under another shape that differs in dimensions of one place alone."""
         node = self._producers.get(name)
         while node is not None and isinstance(node.op, Reshape) and self._like_its_input(node):
             name = node.inputs[0]
@@ -92,7 +103,7 @@ class _Windows:
         return name
 
     def _like_its_input(self, node: Node) -> bool:
-        return _alike(self._graph.types[node.inputs[0]].shape, self._graph.types[node.outputs[0]].shape)
+        return _has_equal_long_dims(self._graph.types[node.inputs[0]].shape, self._graph.types[node.outputs[0]].shape)
 
 
 def _last_rows(shape: Sequence[int], axis: int, count: int) -> Slice:
@@ -101,7 +112,7 @@ def _last_rows(shape: Sequence[int], axis: int, count: int) -> Slice:
 
 
 def _ring(window: _Window, graph: Graph, chip: Chip) -> CircularState | None:
-    """None where it gains nothing, or has more rows than numbers count."""
+    """Return the circular buffer, None where it gains nothing or has more rows than numbers count."""
     kind = graph.types[window.state.past]
     places = kind.shape[window.axis]
     rows = places * graph.types[window.newer].elements // kind.elements
@@ -113,7 +124,10 @@ def _ring(window: _Window, graph: Graph, chip: Chip) -> CircularState | None:
 
 
 def _gains(kind: TensorType, axis: int, rows: int, chip: Chip) -> bool:
-    """Whether a run that puts so many rows of a state twice, and reads a register for it, writes less than all of the state."""
+    """Return whether a ring writes less than all of the state.
+
+    The run puts so many rows twice and reads a register for it.
+    """
     run_bytes = rows * math.prod(kind.shape[axis + 1 :]) * kind.item_bytes
     put_bytes = 2 * math.prod(kind.shape[:axis]) * round_up(run_bytes, chip.dram.burst_bytes)
     # Nothing is dispatched while a register is read; a state moves beside other work.
@@ -122,12 +136,15 @@ def _gains(kind: TensorType, axis: int, rows: int, chip: Chip) -> bool:
 
 
 def _within_registers(
-    found: Iterable[tuple[_Window, CircularState]], graph: Graph, chip: Chip
+    candidates: Iterable[tuple[_Window, CircularState]], graph: Graph, chip: Chip
 ) -> list[tuple[_Window, CircularState]]:
-    """Those of most bytes. A register serves all rows of one size whose number is one."""
+    """Return the rings of most bytes that the registers can hold.
+
+    A register serves all rows of one size whose number is one.
+    """
     free = chip.control.bases - min(1, chip.control.host_bases) - sum(isinstance(n.op, PutRows) for n in graph.nodes)
     by_register: dict[tuple[int, int, int], list[tuple[_Window, CircularState]]] = {}
-    for window, ring in found:
+    for window, ring in candidates:
         kind = graph.types[window.state.past]
         row_bytes = math.prod(kind.shape[window.axis + 1 :]) * kind.item_bytes
         by_register.setdefault((ring.period, ring.rows, row_bytes), []).append((window, ring))
@@ -139,55 +156,61 @@ def _within_registers(
     return [pair for group in best for pair in group]
 
 
-def _turned(graph: Graph, window: _Window, ring: CircularState, numbers: dict[tuple[int, int], str], chip: Chip) -> Graph:
-    """numbers: tensors that say where rows are put, by period and rows."""
+def _use_ring(graph: Graph, window: _Window, ring: CircularState, numbers: dict[tuple[int, int], str], chip: Chip) -> Graph:
+    """Return the graph with a state's window as a ring.
+
+    `numbers`: tensors that say where rows are put, by period and rows.
+    """
     state, axis = window.state, window.axis
-    kind, taken = graph.types[state.past], dict(graph.types)
-    held = fresh_name(f"{state.past}@ring", taken)
-    taken[held] = taken[state.made] = _of_rows(kind, axis, 2 * ring.period)
-    inputs = tuple(held if n == state.past else n for n in graph.inputs)
-    origins = {held: graph.origins[state.past]}
+    kind, type_by_tensor = graph.types[state.past], dict(graph.types)
+    ring_tensor = fresh_name(f"{state.past}@ring", type_by_tensor)
+    type_by_tensor[ring_tensor] = type_by_tensor[state.present_tensor] = _of_rows(kind, axis, 2 * ring.period)
+    inputs = tuple(ring_tensor if n == state.past else n for n in graph.inputs)
+    origins = {ring_tensor: graph.origins[state.past]}
     number = numbers.get((ring.period, ring.rows))
     if number is None:
-        number = fresh_name(f"{state.pair.past}: where its rows go", taken)
+        number = fresh_name(f"{state.pair.past}: where its rows go", type_by_tensor)
         numbers[ring.period, ring.rows] = number
         codes = min(number_types(ring.period, chip), key=lambda c: c.bits)
-        taken[number] = TensorType((1,), codes.dtype.name, Quant(1.0, 0))
+        type_by_tensor[number] = TensorType((1,), codes.dtype.name, Quant(1.0, 0))
         inputs, origins[number] = (*inputs, number), Origin(state.pair.past, INNER)
     first, last = ring.window(0).start, ring.period - ring.rows
     nodes = list[Node]()
     for node in graph.nodes:
         if window.cut is not None and node.name == window.cut.name:
-            shape = taken[node.outputs[0]].shape
+            shape = type_by_tensor[node.outputs[0]].shape
             take = TakeRows(axis, first + ring.rows, ring.places - ring.rows, last, shape)
-            nodes.append(replace(node, op=take, inputs=(held, number)))
-        elif node.name == window.left.name:
+            nodes.append(replace(node, op=take, inputs=(ring_tensor, number)))
+        elif node.name == window.writer.name:
             newer, rows = window.newer, _of_rows(kind, axis, ring.rows)
-            if taken[newer].shape != rows.shape:
-                newer = fresh_name(f"{newer}@rows", taken)
-                taken[newer], origins[newer] = rows, Origin(graph.origins[window.newer].tensor, INNER)
+            if type_by_tensor[newer].shape != rows.shape:
+                newer = fresh_name(f"{newer}@rows", type_by_tensor)
+                type_by_tensor[newer], origins[newer] = rows, Origin(graph.origins[window.newer].tensor, INNER)
                 nodes.append(Node(step_name(node.name, "rows"), Reshape(rows.shape), (window.newer,), (newer,)))
-            nodes.append(replace(node, op=PutRows(axis, True, ring.period), inputs=(held, newer, number)))
-        elif state.past in node.inputs and isinstance(node.op, Reshape) and _alike(kind.shape, node.op.shape):
-            nodes.append(replace(node, op=TakeRows(axis, first, ring.places, last, node.op.shape), inputs=(held, number)))
+            nodes.append(replace(node, op=PutRows(axis, True, ring.period), inputs=(ring_tensor, newer, number)))
+        elif state.past in node.inputs and isinstance(node.op, Reshape) and _has_equal_long_dims(kind.shape, node.op.shape):
+            nodes.append(replace(node, op=TakeRows(axis, first, ring.places, last, node.op.shape), inputs=(ring_tensor, number)))
         else:
             nodes.append(node)
     if any(state.past in n.inputs for n in nodes):
         take = TakeRows(axis, first, ring.places, last, kind.shape)
-        nodes = [Node(step_name(state.pair.past, "window"), take, (held, number), (state.past,)), *nodes]
-    states = tuple(s._replace(past=held, ring=ring._replace(number=number)) if s == state else s for s in graph.states)
-    turned = replace(graph, inputs=inputs, states=states)
-    return turned.with_nodes(_wanted(nodes, graph.outputs), taken, None, origins)
+        nodes = [Node(step_name(state.pair.past, "window"), take, (ring_tensor, number), (state.past,)), *nodes]
+    states = tuple(s._replace(past=ring_tensor, ring=ring._replace(number=number)) if s == state else s for s in graph.states)
+    ring_graph = replace(graph, inputs=inputs, states=states)
+    return ring_graph.with_nodes(_drop_unread_nodes(nodes, graph.outputs), type_by_tensor, None, origins)
 
 
-def _wanted(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
-    """Without those of which nobody reads anything: what was between the state and what took rows off, or left them."""
-    read, kept = set(outputs), list[Node]()
+def _drop_unread_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
+    """Return the nodes without those whose outputs nobody reads.
+
+    Such nodes were between the state and what took rows off, or left them.
+    """
+    read, read_nodes = set(outputs), list[Node]()
     for node in reversed(nodes):
         if not read.isdisjoint(node.outputs):
-            kept.append(node)
+            read_nodes.append(node)
             read.update(node.inputs)
-    return kept[::-1]
+    return read_nodes[::-1]
 
 
 def _of_rows(kind: TensorType, axis: int, rows: int) -> TensorType:

@@ -27,7 +27,7 @@ class _Value:
 
     @property
     def name(self) -> str | None:
-        """Of the single function that this is, by its node or spelled out."""
+        """Return the name of the single function that this is, by its node or spelled out; None where there is none."""
         kinds = [node.op.op_type for node in self.nodes]
         if len(kinds) == 1 and kinds[0] in FUNCTION_NAMES:
             return FUNCTION_NAMES[kinds[0]]
@@ -39,26 +39,27 @@ def compose(
     rounded: Collection[str] = (),
     one_for_all: Callable[[Function, str | None], bool] = lambda function, name: True,
 ) -> Graph:
-    """Replaces every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node.
+    """Replace every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node.
 
-    rounded: tensors that the model itself rounds; no chain goes through them. one_for_all: whether the nodes of a chain may
-    become this function, given with its name."""
+    `rounded`: tensors that the model itself rounds; no chain goes through them.
+    `one_for_all`: whether the nodes of a chain may become this function, given with its name.
+    """
     consumers = {n: readers for n, readers in graph.consumers().items() if n not in rounded}
     values: dict[str, _Value] = {}
-    made: dict[str, Node] = {}
+    unary_by_node: dict[str, Node] = {}
     absorbed: set[str] = set()
     for node in graph.nodes:
-        found = list(_values(node, graph, values, consumers))
-        if not found:
+        candidates = list(_values(node, graph, values, consumers))
+        if not candidates:
             continue
-        values[node.outputs[0]] = found[0]
-        value = next((v for v in found if len(v.nodes) == 1 or one_for_all(v.function, v.name)), None)
+        values[node.outputs[0]] = candidates[0]
+        value = next((v for v in candidates if len(v.nodes) == 1 or one_for_all(v.function, v.name)), None)
         if value is None:
             continue
         sources = tuple(dict.fromkeys(s for n in value.nodes for s in n.sources or (n.name,)))
-        made[node.name] = Node(node.name, Unary(value.function, value.name), (value.root,), node.outputs, sources)
+        unary_by_node[node.name] = Node(node.name, Unary(value.function, value.name), (value.root,), node.outputs, sources)
         absorbed.update(n.name for n in value.nodes[:-1])
-    return graph.with_nodes(made.get(n.name, n) for n in graph.nodes if n.name not in absorbed)
+    return graph.with_nodes(unary_by_node.get(n.name, n) for n in graph.nodes if n.name not in absorbed)
 
 
 def _values(

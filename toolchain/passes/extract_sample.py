@@ -12,7 +12,12 @@ from toolchain.passes.partition import Segment
 
 @dataclass(frozen=True)
 class SampleGraph:
-    """count: of the batch. graph, segment: of one sample. counted: the tensors that have each sample's own values."""
+    """A graph of one sample of a batch.
+
+    `count`: size of the batch.
+    `graph`, `segment`: of one sample.
+    `counted`: the tensors that have each sample's own values.
+    """
 
     count: int
     graph: Graph
@@ -21,7 +26,11 @@ class SampleGraph:
 
 
 def extract_sample(graph: Graph, segment: Segment, chip: Chip) -> SampleGraph | None:
-    """graph: integer. None where the region has no batch, or a node to which the samples are not all the same."""
+    """Return the region's graph for one sample.
+
+    Return None where the region has no batch, or a node to which the samples are not all the same.
+    `graph`: integer.
+    """
     shapes = {graph.types[n].shape[:1] for n in segment.outputs}
     if len(shapes) != 1 or min(shapes) <= (1,):
         return None
@@ -30,12 +39,12 @@ def extract_sample(graph: Graph, segment: Segment, chip: Chip) -> SampleGraph | 
     shared: set[str] = set()
     nodes: list[Node] = []
     for node in segment.nodes:
-        found = per_sample(Layer(node, graph.types, graph.constants, chip), count)
-        if found is None:
+        sample = per_sample(Layer(node, graph.types, graph.constants, chip), count)
+        if sample is None:
             return None
-        counted.update((*found.inputs, *node.outputs))
-        shared.update(n for n in node.inputs if n and n not in found.inputs)
-        nodes.append(replace(node, op=found.op))
+        counted.update((*sample.inputs, *node.outputs))
+        shared.update(n for n in node.inputs if n and n not in sample.inputs)
+        nodes.append(replace(node, op=sample.op))
     if counted & shared or (chip.layout.feature_maps is not None and not all(_leads(graph.types[n].shape) for n in counted)):
         return None
     single = {n: replace(graph.types[n], shape=sample_shape(graph.types[n].shape, count)) for n in sorted(counted)}
@@ -44,6 +53,8 @@ def extract_sample(graph: Graph, segment: Segment, chip: Chip) -> SampleGraph | 
 
 
 def _leads(shape: tuple[int, ...]) -> bool:
-    """Whether samples of a tensor lie one behind the other whatever the order of its channels: along no rows or columns of a
-    feature map."""
+    """Return whether samples of a tensor lie one behind the other, whatever the order of its channels.
+
+    Samples then run along no rows or columns of a feature map.
+    """
     return len(shape) != 4 or sample_axis(shape) == 0

@@ -27,19 +27,24 @@ from toolchain.passes.select_states import select_states, suggest_states
 
 # What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
-WHOLE = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
+PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
 
 
 @dataclass(frozen=True)
 class FoldedQdq:
-    """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `types`: of
-    the codes of these scales; `rounded`: by tensor, the one that the file has of it behind its rounding; `dynamic`: rounded by
-    a range of each run, which is calibrated; `ended`: read by nothing but what rounds them so, or moves them to where it does:
-    what lies beyond their codes is as good as their ends in the file too; `shared`: those that something reads as they are, not
-    rounded so, whose codes are the file's all the same."""
+    """A float graph with the qparams that the file says of its tensors.
+
+    `file_ranges`: what the model says of its tensors, a range where the machine cannot keep its scales.
+    `types`: types of the codes of these scales.
+    `rounded`: by tensor, the tensor that the file has of it behind its rounding.
+    `dynamic`: tensors rounded by a range of each run, which is calibrated.
+    `ended`: tensors read only by what rounds them so, or by what moves them to it.
+    What lies beyond the codes of an ended tensor is as good as their ends in the file too.
+    `shared`: tensors that something reads as they are, not rounded so, whose codes are the file's all the same.
+    """
 
     graph: OnnxGraph
-    given: Mapping[str, Quant | Range]
+    file_ranges: Mapping[str, Quant | Range]
     types: Mapping[str, CodeType]
     rounded: Mapping[str, str]
     dynamic: frozenset[str] = frozenset()
@@ -49,12 +54,14 @@ class FoldedQdq:
 
 
 def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
-    """graph: the frontend's. A tensor that is rounded twice, at different scales, or at one that the machine cannot keep, gets a
-    Clip: its output has the other scale, and ends where the codes end.
+    """Fold QuantizeLinear and DequantizeLinear into qparams.
 
-    Raises CompileError: codes of a width that the machine has not, with every node.
+    A tensor gets a Clip if it is rounded twice at different scales, or at one that the machine cannot keep.
+    The Clip's output has the other scale, and ends where the codes end.
+    Raise CompileError, with every node, for codes of a width that the machine has not.
+    `graph`: the frontend's.
     """
-    pairs = [n for n in graph.nodes if _given(n, graph) is not None]
+    pairs = [n for n in graph.nodes if _find_file_quant(n, graph) is not None]
     _refuse_widths(pairs, graph, chip)
     taking = _Taking(graph, chip)
     for node in graph.nodes:
@@ -67,7 +74,7 @@ class _Taking:
         self._graph, self._chip = graph, chip
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._same: dict[str, str] = {}
-        self._given: dict[str, Quant | Range] = {}
+        self._file_ranges: dict[str, Quant | Range] = {}
         self._types: dict[str, CodeType] = {}
         self._nodes: list[OnnxNode] = []
         self._read: set[str] = set()  # what DequantizeLinears made of codes that are no more
@@ -78,120 +85,123 @@ class _Taking:
 
     def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
-        found = _given(node, self._graph)
+        file_quant = _find_file_quant(node, self._graph)
         dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
         if dynamic is not None and dynamic.op.op_type == "DynamicQuantizeLinear" and node.inputs[1] == dynamic.outputs[1]:
             self._same[node.outputs[0]] = self._same.get(dynamic.inputs[0], dynamic.inputs[0])  # calibration finds its range
             self._dynamic.add(self._same[node.outputs[0]])
             return
-        if found is None:
+        if file_quant is None:
             self._nodes.append(node)
             return
         if node.op.op_type == "DequantizeLinear":
-            self._dequantize(node, found)
+            self._dequantize(node, file_quant)
         else:
-            self._quantize(node, found)
+            self._quantize(node, file_quant)
 
-    def _dequantize(self, node: OnnxNode, found: FileQuant) -> None:
-        """Of codes that come into the model: on the host, exactly."""
+    def _dequantize(self, node: OnnxNode, file_quant: FileQuant) -> None:
+        """Dequantize codes that come into the model: on the host, exactly."""
         if node.outputs[0] in self._read:
             return
         self._nodes.append(node)
-        codes = find_code_type(found, self._chip.numerics)
+        codes = find_code_type(file_quant, self._chip.numerics)
         if codes is not None:
-            self._give(node.outputs[0], found.quant(codes.low), codes)
+            self._give(node.outputs[0], file_quant.quant(codes.low), codes)
 
     def _give(self, x: str, quant: Quant, codes: CodeType) -> None:
-        self._given[x], self._types[x] = quant, codes
+        self._file_ranges[x], self._types[x] = quant, codes
 
-    def _quantize(self, node: OnnxNode, found: FileQuant) -> None:
+    def _quantize(self, node: OnnxNode, file_quant: FileQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
         readers = self._consumers.get(q, [])
-        reals = [n.outputs[0] for n in readers if _given(n, self._graph) == found]
-        wanted = q in self._graph.outputs or len(reals) < len(readers)
-        rounded = self._rounded(x, found, node, reals)
+        reals = [n.outputs[0] for n in readers if _find_file_quant(n, self._graph) == file_quant]
+        needs_codes = q in self._graph.outputs or len(reals) < len(readers)
+        rounded = self._get_rounded_tensor(x, file_quant, node, reals)
         self._read.update(reals)
         self._same.update((y, rounded) for y in reals if y != rounded)
-        if wanted:
+        if needs_codes:
             self._nodes.append(node)  # the codes themselves, made of what the file makes them of
 
-    def _rounded(self, x: str, found: FileQuant, node: OnnxNode, reals: list[str]) -> str:
+    def _get_rounded_tensor(self, x: str, file_quant: FileQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
-        codes, bounds = find_code_type(found, self._chip.numerics), Range(*found.ends())
+        codes, bounds = find_code_type(file_quant, self._chip.numerics), Range(*file_quant.ends())
         self._changed += codes is None
-        otherwise = self._read_otherwise(x, found)
+        otherwise = self._read_otherwise(x, file_quant)
         finer = codes is not None and codes.bits < finest_codes(self._chip).bits and otherwise
-        if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
+        if codes is not None and not finer and self._takes(x, file_quant.quant(codes.low), codes):
             if otherwise:
                 self._shared.add(x)
             else:
                 self._end(x)
             return x
-        alone = x in self._graph.inputs and self._given.get(x) in (None, bounds) and not otherwise
-        if codes is None and not alone and self._moved_from(x) == bounds:
-            self._given[x] = bounds
+        alone = x in self._graph.inputs and self._file_ranges.get(x) in (None, bounds) and not otherwise
+        if codes is None and not alone and self._find_source_range(x) == bounds:
+            self._file_ranges[x] = bounds
             return x
         if codes is None and alone:
-            self._given[x] = bounds  # whose codes may reach further on the machine: the Clip ends them
+            self._file_ranges[x] = bounds  # whose codes may reach further on the machine: the Clip ends them
         if not reals:
             return x
         y = reals[0]
         if codes is None:
-            self._given[y] = bounds
+            self._file_ranges[y] = bounds
         else:
-            self._give(y, found.quant(codes.low), codes)
+            self._give(y, file_quant.quant(codes.low), codes)
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
 
     def _end(self, x: str) -> None:
-        """And what it is moved from, where nothing else reads that. An input is told where its values lie beyond."""
+        """Mark a tensor as ended, and what it is moved from, where nothing else reads that.
+
+        An input is told where its values lie beyond.
+        """
         if x not in self._graph.inputs:
             self._ended.add(x)
         node = self._producers.get(x)
         if node is not None and _moves(node) and self._graph.read_once(node.inputs[0], self._consumers):
             self._end(self._same.get(node.inputs[0], node.inputs[0]))
 
-    def _read_otherwise(self, x: str, found: FileQuant) -> bool:
-        """Whether anything reads it that is not rounded so."""
-        if x in self._given:
+    def _read_otherwise(self, x: str, file_quant: FileQuant) -> bool:
+        """Return whether anything reads the tensor that is not rounded so."""
+        if x in self._file_ranges:
             return False
-        return x in self._graph.outputs or any(_given(n, self._graph) != found for n in self._consumers[x])
+        return x in self._graph.outputs or any(_find_file_quant(n, self._graph) != file_quant for n in self._consumers[x])
 
-    def _moved_from(self, x: str) -> Quant | Range | None:
-        """What is given of the tensor that `x` is moved from."""
-        while x not in self._given:
+    def _find_source_range(self, x: str) -> Quant | Range | None:
+        """Return the qparams or range given for the tensor that `x` is moved from; None where there is none."""
+        while x not in self._file_ranges:
             node = self._producers.get(x)
             if node is None or not _moves(node):
                 return None
             x = self._same.get(node.inputs[0], node.inputs[0])
-        return self._given[x]
+        return self._file_ranges[x]
 
     def _takes(self, x: str, quant: Quant, codes: CodeType) -> bool:
-        """Whether `x` can have this scale, in codes of this type; what it is moved from then has it too."""
-        if x in self._given:
-            return self._given[x] == quant and self._types.get(x) is codes
+        """Return whether `x` can have this scale, in codes of this type; what it is moved from then has it too."""
+        if x in self._file_ranges:
+            return self._file_ranges[x] == quant and self._types.get(x) is codes
         node = self._producers.get(x)
         if node is None or not _moves(node):
             self._give(x, quant, codes)
             return True
         before = self._same.get(node.inputs[0], node.inputs[0])
-        alone = node.op.op_type in WHOLE or self._graph.read_once(node.inputs[0], self._consumers)
-        if (before in self._given or alone) and self._takes(before, quant, codes):
+        alone = node.op.op_type in PERMUTATIONS or self._graph.read_once(node.inputs[0], self._consumers)
+        if (before in self._file_ranges or alone) and self._takes(before, quant, codes):
             self._give(x, quant, codes)
             return True
         return False
 
     def _alive(self) -> list[OnnxNode]:
-        """Without the DynamicQuantizeLinear that nothing reads any more."""
+        """Return the nodes without DynamicQuantizeLinear nodes that nothing reads any more."""
         read = {i for n in self._nodes for i in n.inputs} | set(self._graph.outputs)
         return [n for n in self._nodes if n.op.op_type != "DynamicQuantizeLinear" or not read.isdisjoint(n.outputs)]
 
     def done(self) -> FoldedQdq:
         outputs = {y: x for y, x in self._same.items() if y in self._graph.outputs}
         outputs_of = {x: y for y, x in outputs.items()}
-        nodes, names = _renamed(self._alive(), outputs, self._graph)
-        given = {names.get(n, n): q for n, q in self._given.items()}
+        nodes, names = _rename_outputs(self._alive(), outputs, self._graph)
+        file_ranges = {names.get(n, n): q for n, q in self._file_ranges.items()}
         several = len(self._chip.code_types) > 1
         types = {names.get(n, n): codes for n, codes in self._types.items() if several}
         notes: tuple[str, ...] = ()
@@ -200,56 +210,72 @@ class _Taking:
             notes = (f"numerics of {self._chip.name} cannot keep {what}: it takes its own for the same ranges",)
         rounded = {outputs_of.get(x, x): y for y, x in reversed(self._same.items()) if x not in self._graph.inputs}
         dynamic = frozenset(names.get(n, n) for n in self._dynamic)
-        ended, shared = (frozenset(names.get(n, n) for n in found) for found in (self._ended, self._shared))
-        return FoldedQdq(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes, ended, shared)
+        ended, shared = (frozenset(names.get(n, n) for n in tensors) for tensors in (self._ended, self._shared))
+        return FoldedQdq(self._graph.with_nodes(nodes), file_ranges, types, rounded, dynamic, notes, ended, shared)
 
 
 def select_graph(
-    model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), seen: Callable[[Graph], None] = lambda composed: None
+    model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), on_composed: Callable[[Graph], None] = lambda composed: None
 ) -> Selection:
-    """What of the model runs where, with the scales that it gives, and those that follow from what a tensor is. seen: is shown
-    the composed graph."""
-    taken = fold_qdq(to_graph(model), chip)
-    apart = {n: r for n, r in _fixed(model.inner).items() if n in model.finest}
-    composed = compose(taken.graph, {**apart, **taken.given}, partial(prefers_one_function, chip=chip))
-    seen(composed)
-    found = select(composed, chip, host_nodes)
-    told = tuple(replace(f, reason=model.whole.get(f.node, f.reason)) for f in found.fallbacks)
-    known = _fixed(model.inner) | _truths(found.graph, composed)
-    given = {**known, **taken.given}
-    fixed = frozenset(known.keys() - taken.given)
-    left = _left_in_float(model, taken, found.graph, given, chip)
-    numbers = _numbers(found.graph, chip)
-    types = {**_of_steps(model, found.graph, chip), **numbers, **taken.types, **dict.fromkeys(sorted(left), finest_codes(chip))}
-    said_of = f"{format_count(len(left), 'tensor')} that the model leaves in float"
-    notes = (*taken.notes, *([f"{finest_codes(chip)} codes for {said_of}, where no --type says other"] if left else []))
-    said = replace(found, given=given, types=types, rounded=taken.rounded, ended=taken.ended, left=left, shared=taken.shared)
-    requested = [f.node for f in found.fallbacks if f.reason == ASKED_FOR]
-    graph, of_states = select_states(found.graph, model.states, model.states_asked, chip, requested)
+    """Select what of the model runs where, with the scales that it gives and those that follow from what a tensor
+    is.
+
+    `on_composed`: is called with the composed graph.
+    """
+    folded = fold_qdq(to_graph(model), chip)
+    fixed_ranges = {n: r for n, r in _get_fixed_ranges(model.inner).items() if n in model.finest}
+    composed = compose(folded.graph, {**fixed_ranges, **folded.file_ranges}, partial(prefers_one_function, chip=chip))
+    on_composed(composed)
+    selection = select(composed, chip, host_nodes)
+    fallbacks = tuple(replace(f, reason=model.reasons_undivided.get(f.node, f.reason)) for f in selection.fallbacks)
+    known_ranges = _get_fixed_ranges(model.inner) | _truths(selection.graph, composed)
+    file_ranges = {**known_ranges, **folded.file_ranges}
+    fixed = frozenset(known_ranges.keys() - folded.file_ranges)
+    float_tensors = _list_float_tensors(model, folded, selection.graph, file_ranges, chip)
+    numbers = _numbers(selection.graph, chip)
+    types = {
+        **_of_steps(model, selection.graph, chip),
+        **numbers,
+        **folded.types,
+        **dict.fromkeys(sorted(float_tensors), finest_codes(chip)),
+    }
+    said_of = f"{format_count(len(float_tensors), 'tensor')} that the model leaves in float"
+    notes = (*folded.notes, *([f"{finest_codes(chip)} codes for {said_of}, where no --type says other"] if float_tensors else []))
+    full_selection = replace(
+        selection,
+        file_ranges=file_ranges,
+        types=types,
+        rounded=folded.rounded,
+        ended=folded.ended,
+        float_tensors=float_tensors,
+        shared=folded.shared,
+    )
+    requested = [f.node for f in selection.fallbacks if f.reason == ASKED_FOR]
+    graph, of_states = select_states(selection.graph, model.states, model.states_asked, chip, requested)
     notes = (*notes, *of_states, *suggest_states(model.states_likely))
-    return replace(said, graph=graph, fallbacks=told, fixed=fixed, notes=notes)
+    return replace(full_selection, graph=graph, fallbacks=fallbacks, fixed=fixed, notes=notes)
 
 
-def _left_in_float(
-    model: NormalModel, taken: FoldedQdq, graph: Graph, given: Mapping[str, Quant | Range], chip: Chip
+def _list_float_tensors(
+    model: NormalModel, folded: FoldedQdq, graph: Graph, file_ranges: Mapping[str, Quant | Range], chip: Chip
 ) -> frozenset[str]:
     """The chip's tensors that a quantized model rounds nowhere, where the chip has finer codes for them. What is moved from
     another has that one's codes."""
-    if finest_codes(chip) is chip.code_types[0] or not (taken.given or taken.dynamic or model.stored):
+    if finest_codes(chip) is chip.code_types[0] or not (folded.file_ranges or folded.dynamic or model.stored):
         return frozenset()
-    left = {origin.tensor for origin in graph.origins.values()} - given.keys() - taken.dynamic
+    float_tensors = {origin.tensor for origin in graph.origins.values()} - file_ranges.keys() - folded.dynamic
     for node in graph.nodes:
-        if same_scale(node.op) and graph.origins[node.inputs[0]].tensor not in left:
-            left -= {graph.origins[n].tensor for n in node.outputs}
-    return frozenset(left)
+        if same_scale(node.op) and graph.origins[node.inputs[0]].tensor not in float_tensors:
+            float_tensors -= {graph.origins[n].tensor for n in node.outputs}
+    return frozenset(float_tensors)
 
 
 def _of_steps(model: NormalModel, graph: Graph, chip: Chip) -> dict[str, CodeType]:
     """The finest codes, of what steps ask them for."""
     if finest_codes(chip) is chip.code_types[0]:
         return {}
-    held = {origin.tensor for origin in graph.origins.values()}
-    return dict.fromkeys(sorted(model.finest & held), finest_codes(chip))
+    chip_tensors = {origin.tensor for origin in graph.origins.values()}
+    return dict.fromkeys(sorted(model.finest & chip_tensors), finest_codes(chip))
 
 
 def finest_codes(chip: Chip) -> CodeType:
@@ -258,38 +284,41 @@ def finest_codes(chip: Chip) -> CodeType:
 
 
 def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
-    """chosen: with the chip's tensors; model: with the model's. Those of bools, and of whole numbers where what makes them says
-    no other."""
-    held = {origin.tensor for origin in chosen.origins.values()}
-    return {name: TRUTH for name in sorted(held) if name in model.types and model.types[name].dtype != "float32"}
+    """Return the ranges of bools, and of whole numbers where what makes them says no other.
+
+    `chosen`: with the chip's tensors.
+    `model`: with the model's tensors.
+    """
+    chip_tensors = {origin.tensor for origin in chosen.origins.values()}
+    return {name: TRUTH for name in sorted(chip_tensors) if name in model.types and model.types[name].dtype != "float32"}
 
 
 def _numbers(graph: Graph, chip: Chip) -> dict[str, CodeType]:
     """The codes of the places of rows, by the model's tensor."""
-    found: dict[str, CodeType] = {}
+    type_by_tensor: dict[str, CodeType] = {}
     for node in graph.nodes:
         if isinstance(node.op, ScatterRows):
             tensor, codes = graph.origins[node.inputs[2]].tensor, node.op.number_type(graph.types[node.inputs[0]].shape, chip)
-            found[tensor] = max(codes, found.get(tensor, codes), key=lambda c: c.bits)
-    return found
+            type_by_tensor[tensor] = max(codes, type_by_tensor.get(tensor, codes), key=lambda c: c.bits)
+    return type_by_tensor
 
 
-def _fixed(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:
-    """What follows from what the tensors are."""
-    known = {n: r for n, r in inner.items() if not isinstance(r, ClippedRange)}
-    return {n: Range(r.low, r.high) if isinstance(r, FixedRange) else r for n, r in known.items()}
+def _get_fixed_ranges(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:
+    """Return the ranges that follow from what the tensors are."""
+    unclipped = {n: r for n, r in inner.items() if not isinstance(r, ClippedRange)}
+    return {n: Range(r.low, r.high) if isinstance(r, FixedRange) else r for n, r in unclipped.items()}
 
 
 def fuse_selected_clamps(selection: Selection, chip: Chip) -> Graph:
     """The selected graph with its clamps fused, but those whose input and output have two given scales. A machine that has no
     table to go from one to the other fuses them as well: what is lost is one rounding."""
 
-    def apart(x: str, y: str) -> bool:
+    def has_two_scales(x: str, y: str) -> bool:
         tensors = (selection.origins[n][0] for n in (x, y))
-        before, after = ((selection.given.get(t), selection.types.get(t)) for t in tensors)
+        before, after = ((selection.file_ranges.get(t), selection.types.get(t)) for t in tensors)
         return isinstance(before[0], Quant) and before != after and "table" in chip.functions
 
-    return fuse_clamps(selection.graph, apart)
+    return fuse_clamps(selection.graph, has_two_scales)
 
 
 def _moves(node: OnnxNode) -> bool:
@@ -297,8 +326,8 @@ def _moves(node: OnnxNode) -> bool:
     return not node.op.domain and (nearest or node.op.op_type in MOVES)
 
 
-def _given(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
-    """What a QuantizeLinear or DequantizeLinear of one scale says."""
+def _find_file_quant(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
+    """Return what a QuantizeLinear or DequantizeLinear of one scale says; None where the node is no such."""
     if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
         return None
     numbers = [graph.constants.get(n) for n in node.inputs[1:]]
@@ -312,8 +341,8 @@ def _given(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
 
 def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
     wide = max(t.bits for t in chip.operand_types)
-    found = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
-    wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in found if BITS[dtype] > wide]
+    rounding_types = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
+    wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in rounding_types if BITS[dtype] > wide]
     if not wider:
         return
     shown = [*wider[:20], *([f"and {len(wider) - 20} more"] if len(wider) > 20 else [])]
@@ -322,13 +351,13 @@ def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
     raise CompileError("\n".join([*shown, way_out]))
 
 
-def _renamed(nodes: list[OnnxNode], outputs: Mapping[str, str], graph: OnnxGraph) -> tuple[list[OnnxNode], dict[str, str]]:
+def _rename_outputs(nodes: list[OnnxNode], outputs: Mapping[str, str], graph: OnnxGraph) -> tuple[list[OnnxNode], dict[str, str]]:
     """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
     names: dict[str, str] = {}
     copies: list[OnnxNode] = []
-    wanted = Counter(outputs.values())
+    use_counts = Counter(outputs.values())
     for y, x in outputs.items():
-        if x in graph.inputs or x in graph.outputs or wanted[x] > 1 or any(x in n.inputs for n in nodes):
+        if x in graph.inputs or x in graph.outputs or use_counts[x] > 1 or any(x in n.inputs for n in nodes):
             copies.append(Node(f"{y}/copy", OnnxOp("Identity"), (x,), (y,), ()))
         else:
             names[x] = y

@@ -19,25 +19,26 @@ from toolchain.ops.scalar_functions import clip_bounds
 from toolchain.ops.unary import Unary
 
 
-def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: False) -> Graph:
-    """Relu and Clip behind a convolution, sum, product or average become its clamp.
+def fuse_clamps(graph: Graph, has_two_scales: Callable[[str, str], bool] = lambda x, y: False) -> Graph:
+    """Turn Relu and Clip behind a convolution, sum, product or average into its clamp.
 
-    apart: whether a clamp's input and output stay two tensors, each rounded to a scale of its own."""
+    `has_two_scales`: whether a clamp's input and output stay two tensors, each rounded to a scale of its own.
+    """
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
-    gone: set[str] = set()
+    removed_nodes: set[str] = set()
     for node in graph.nodes:
         if not isinstance(node.op, Unary):
             continue
         bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
         if bounds is None or producer is None or not graph.read_once(producer.outputs[0], consumers):
             continue
-        if not can_clamp(producer.op) or producer.name in fused or apart(node.inputs[0], node.outputs[0]):
+        if not can_clamp(producer.op) or producer.name in fused or has_two_scales(node.inputs[0], node.outputs[0]):
             continue
-        op = producer.op.clamped(bounds)
+        op = producer.op.add_clamp(bounds)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, _sources(producer, node))
-        gone.add(node.name)
-    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+        removed_nodes.add(node.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in removed_nodes)
 
 
 def _sources(*nodes: Node) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ def fuse_scales(graph: Graph) -> Graph:
     """A multiple that only gives codes another scale is what makes these, where nobody else reads them."""
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
-    gone: set[str] = set()
+    removed_nodes: set[str] = set()
     for node in graph.nodes:
         if not isinstance(node.op, Reshape) or graph.types[node.inputs[0]].shape != node.op.shape:
             continue
@@ -62,18 +63,22 @@ def fuse_scales(graph: Graph) -> Graph:
         producer = producers.get(x)
         if producer is None or isinstance(producer.op, OnnxOp) or graph.types[x].quant == graph.types[y].quant:
             continue
-        if producer.name in fused or not graph.read_once(x, consumers) or any(x in (s.past, s.made) for s in graph.states):
+        if (
+            producer.name in fused
+            or not graph.read_once(x, consumers)
+            or any(x in (s.past, s.present_tensor) for s in graph.states)
+        ):
             continue
         fused[producer.name] = replace(producer, outputs=(y,), sources=_sources(producer, node))
-        gone.add(node.name)
-    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+        removed_nodes.add(node.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in removed_nodes)
 
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:
     """A Lookup behind a convolution rides on its way out, where `engines.mac.post` has table."""
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
-    gone: set[str] = set()
+    removed_nodes: set[str] = set()
     for node in graph.nodes:
         if not isinstance(node.op, Lookup):
             continue
@@ -84,8 +89,8 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
             continue
         op = replace(producer.op, table=node.op.table)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, _sources(producer, node))
-        gone.add(node.name)
-    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+        removed_nodes.add(node.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in removed_nodes)
 
 
 def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
@@ -93,7 +98,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
     producers, consumers = graph.producers(), graph.consumers()
     position = {n.name: i for i, n in enumerate(graph.nodes)}
     fused: dict[str, Node] = {}
-    gone: set[str] = set()
+    removed_nodes: set[str] = set()
     for node in graph.nodes:
         if not isinstance(node.op, IntegerBinary) or node.op.kind != "add":
             continue
@@ -106,7 +111,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
             and graph.read_once(n, consumers)
             and not (i and chip.numerics.sums_in_float32("add"))  # what leaves the array is the operand that is added last
         ]
-        choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in gone]
+        choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in removed_nodes]
         if not choices:
             continue
         # The later of two convolutions, so that nothing is computed before its operands.
@@ -114,8 +119,8 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
         op = replace(operator_of(producer, IntegerConvolution), residual=_residual(node.op, index))
         inputs = (*producer.inputs, node.inputs[1 - index])
         fused[node.name] = Node(producer.name, op, inputs, node.outputs, _sources(producer, node))
-        gone.add(producer.name)
-    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+        removed_nodes.add(producer.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in removed_nodes)
 
 
 def _can_have(post: str, node: Node, graph: Graph, chip: Chip) -> bool:

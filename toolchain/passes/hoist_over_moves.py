@@ -1,5 +1,7 @@
-"""What stands behind the moves of a convolution's output steps in front of them: functions and sums can then leave the array
-with it."""
+"""Move what stands behind the moves of a convolution's output in front of them.
+
+Functions and sums can then leave the array with it.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def hoist_sums(graph: Graph) -> Graph:
             continue
         for i, name in enumerate(node.inputs):
             moves = _moves_behind(Convolution, name, graph, producers, consumers)
-            alike = graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]
-            if moves and alike and all(isinstance(move.op, Reshape) for move in moves):
+            has_same_type = graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]
+            if moves and has_same_type and all(isinstance(move.op, Reshape) for move in moves):
                 graph = _sum_lifted(node, i, moves[0].inputs[0], graph)
                 producers, consumers = graph.producers(), graph.consumers()
                 break
@@ -37,7 +39,10 @@ def hoist_sums(graph: Graph) -> Graph:
 
 
 def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
-    """index: of the operand that is another shape of `product`."""
+    """Return the graph with the sum in front of the moves.
+
+    `index`: of the operand that is another shape of `product`.
+    """
     y, other, kind = node.outputs[0], node.inputs[1 - index], graph.types[product]
     early, view = (fresh_name(f"{y}@{what}", graph.types) for what in ("early", "other"))
     operands = (product, view) if index == 0 else (view, product)
@@ -64,7 +69,7 @@ def lift_functions(graph: Graph) -> Graph:
         products = Convolution if multiple(node.op.function) is None else Convolution | MatrixProduct
         chain = _moves_behind(products, node.inputs[0], graph, producers, consumers)
         if chain:
-            graph = _lifted(node, chain, graph)
+            graph = _lift_node(node, chain, graph)
             producers, consumers = graph.producers(), graph.consumers()
     return graph
 
@@ -91,7 +96,7 @@ def _keeps_half(node: Node, graph: Graph) -> bool:
     return 2 * graph.types[node.outputs[0]].elements >= graph.types[node.inputs[0]].elements
 
 
-def _lifted(node: Node, chain: list[Node], graph: Graph) -> Graph:
+def _lift_node(node: Node, chain: list[Node], graph: Graph) -> Graph:
     x, y = chain[0].inputs[0], node.outputs[0]
     early = fresh_name(f"{y}@early", graph.types)
     inner = Origin(graph.origins[y].tensor, INNER)

@@ -1,4 +1,4 @@
-"""Which of the model's nodes a person means: by name, by operator, or by a pattern of either."""
+"""Find the model's nodes that a person means: by name, by operator, or by a pattern of either."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 
 
-def match_nodes(nodes: Sequence[tuple[str, str]], asked: Sequence[str], *, option: str = "--host-node") -> tuple[str, ...]:
-    """nodes: (name, operator) of the model's own. A name counts before an operator, either before a pattern of * and ?; names
-    may hold these. option: where they were asked for. Raises CompileError: one that fits nothing."""
-    found: dict[str, None] = {}
+def match_nodes(nodes: Sequence[tuple[str, str]], patterns: Sequence[str], *, option: str = "--host-node") -> tuple[str, ...]:
+    """Return the names of the nodes that the patterns fit.
+
+    A name counts before an operator, either before a pattern of * and ?; names may hold these.
+    Raise CompileError for a pattern that fits nothing.
+    `nodes`: (name, operator) of the model's own.
+    `option`: the option that the patterns came from.
+    """
+    matching_names: dict[str, None] = {}
     faults = []
-    for what in asked:
-        meant = _meant(nodes, what)
-        if not meant:
-            known = [n for n, _ in nodes] + [op for _, op in nodes]
-            faults.append(f"{option} {what}: the model has no such node or operator{suggestion(what, known)}")
-        found |= dict.fromkeys(meant)
+    for what in patterns:
+        matches = _list_matches(nodes, what)
+        if not matches:
+            candidates = [n for n, _ in nodes] + [op for _, op in nodes]
+            faults.append(f"{option} {what}: the model has no such node or operator{suggestion(what, candidates)}")
+        matching_names |= dict.fromkeys(matches)
     if faults:
         raise CompileError("\n".join([*faults, "  help: --explain lists the nodes of the model"]))
-    return tuple(found)
+    return tuple(matching_names)
 
 
-def _meant(nodes: Sequence[tuple[str, str]], what: str) -> list[str]:
+def _list_matches(nodes: Sequence[tuple[str, str]], what: str) -> list[str]:
     named = [n for n, _ in nodes if n == what] or [n for n, op in nodes if op == what]
     return named or [n for n, op in nodes if fnmatchcase(n, what) or fnmatchcase(op, what)]

@@ -27,11 +27,11 @@ class FactoredShape:
 
     @classmethod
     def of(cls, shape: Shape) -> FactoredShape:
-        made = cls()
+        factored = cls()
         for size in shape:
-            made.dims.append([made.new(size)] if size != 1 else [])
-        made.source = [f for dim in made.dims for f in dim]
-        return made
+            factored.dims.append([factored.new(size)] if size != 1 else [])
+        factored.source = [f for dim in factored.dims for f in dim]
+        return factored
 
     def new(self, size: int) -> int:
         self.sizes.append(size)
@@ -88,14 +88,14 @@ class FactoredShape:
 
 
 def merge_transposes(graph: Graph) -> Graph:
-    """Where a tensor is Transposes and Reshapes of another, it becomes one Transpose of it if that is fewer."""
+    """Replace a tensor that is Transposes and Reshapes of another by one Transpose of it, if that is fewer."""
     producers = graph.producers()
     uses = {name: len(nodes) + graph.outputs.count(name) for name, nodes in graph.consumers().items()}
     made_types: dict[str, TensorType] = {}
     made_origins: dict[str, Origin] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        merged = _merged(node, graph, producers, uses) if isinstance(node.op, Reshape | Transpose) else None
+        merged = _merge_moves(node, graph, producers, uses) if isinstance(node.op, Reshape | Transpose) else None
         if merged is None:
             nodes.append(node)
             continue
@@ -104,11 +104,13 @@ def merge_transposes(graph: Graph) -> Graph:
         for step in merged[:-1]:
             made_types[step.outputs[0]] = replace(graph.types[y], shape=_shape_after(step, graph.types, made_types))
             made_origins[step.outputs[0]] = Origin(graph.origins[y].tensor, INNER)
-    return _given_turned(_without_dead(_turned_by_host(graph.with_nodes(nodes, made_types, origins=made_origins))))
+    return _transpose_inputs_on_host(
+        _without_dead(_move_transposes_to_host(graph.with_nodes(nodes, made_types, origins=made_origins)))
+    )
 
 
-def _turned_by_host(graph: Graph) -> Graph:
-    """What the host alone reads lies channels last where that moves nothing: it turns what it takes anyway."""
+def _move_transposes_to_host(graph: Graph) -> Graph:
+    """Keep what the host alone reads channels last where that moves nothing: the host turns what it takes anyway."""
     producers, consumers = graph.producers(), graph.consumers()
     views: dict[str, Node] = {}
     types: dict[str, TensorType] = {}
@@ -133,12 +135,14 @@ def _turned_by_host(graph: Graph) -> Graph:
     return graph.with_nodes((views.get(n.name, n) for n in graph.nodes), types, origins=origins)
 
 
-def _given_turned(graph: Graph) -> Graph:
-    """What the host gives in three dimensions, as the input of a 1-D window, arrives channels last where that spares a Transpose.
-    Of four dimensions it does already (`SelectionContext.read`)."""
+def _transpose_inputs_on_host(graph: Graph) -> Graph:
+    """Take what the host gives in three dimensions channels last where that spares a Transpose.
+
+    An example is the input of a 1-D window. Tensors of four dimensions are so already (`SelectionContext.read`).
+    """
     producers, consumers = graph.producers(), graph.consumers()
     views: dict[str, Node] = {}
-    gone, types = set[str](), dict[str, TensorType]()
+    removed_nodes, types = set[str](), dict[str, TensorType]()
     for x, readers in consumers.items():
         if len(readers) != 1 or not isinstance(readers[0].op, Reshape | Transpose) or x in producers or x in graph.outputs:
             continue
@@ -147,14 +151,14 @@ def _given_turned(graph: Graph) -> Graph:
         chain = _moves_behind(readers[0], consumers, graph.outputs)
         if not any(isinstance(n.op, Transpose) for n in chain):
             continue
-        turned = replace(graph.types[x], shape=permute_to_layout(graph.types[x].shape, "nhwc"))
-        given = Node("", Transpose(channels_second(3)), (x,), (x,), ())
-        free = _one_transpose([given, *chain], graph.with_nodes(graph.nodes, {x: turned}))
+        nhwc_type = replace(graph.types[x], shape=permute_to_layout(graph.types[x].shape, "nhwc"))
+        input_transpose = Node("", Transpose(channels_second(3)), (x,), (x,), ())
+        free = _one_transpose([input_transpose, *chain], graph.with_nodes(graph.nodes, {x: nhwc_type}))
         if free is not None and len(free) == 1:
-            views[chain[-1].name], types[x] = replace(free[0], name=chain[-1].name), turned
-            gone.update(n.name for n in chain[:-1])
+            views[chain[-1].name], types[x] = replace(free[0], name=chain[-1].name), nhwc_type
+            removed_nodes.update(n.name for n in chain[:-1])
     origins = {x: Origin(graph.origins[x].tensor, "nhwc") for x in types}
-    return graph.with_nodes((views.get(n.name, n) for n in graph.nodes if n.name not in gone), types, origins=origins)
+    return graph.with_nodes((views.get(n.name, n) for n in graph.nodes if n.name not in removed_nodes), types, origins=origins)
 
 
 def _moves_behind(node: Node, consumers: Mapping[str, Sequence[Node]], outputs: Sequence[str]) -> list[Node]:
@@ -163,20 +167,20 @@ def _moves_behind(node: Node, consumers: Mapping[str, Sequence[Node]], outputs: 
     following: Sequence[Node] = (node,)
     while len(following) == 1 and isinstance(following[0].op, Reshape | Transpose):
         chain.append(following[0])
-        made = following[0].outputs[0]
-        following = () if made in outputs else consumers.get(made, ())
+        output = following[0].outputs[0]
+        following = () if output in outputs else consumers.get(output, ())
     return chain
 
 
-def _shape_after(step: Node, types: Mapping[str, TensorType], made: Mapping[str, TensorType]) -> Shape:
+def _shape_after(step: Node, types: Mapping[str, TensorType], new_types: Mapping[str, TensorType]) -> Shape:
     if isinstance(step.op, Reshape):
         return step.op.shape
     x = step.inputs[0]
-    before = (made[x] if x in made else types[x]).shape
+    before = (new_types[x] if x in new_types else types[x]).shape
     return tuple(before[p] for p in operator_of(step, Transpose).perm)
 
 
-def _merged(end: Node, graph: Graph, producers: Mapping[str, Node], uses: Mapping[str, int]) -> list[Node] | None:
+def _merge_moves(end: Node, graph: Graph, producers: Mapping[str, Node], uses: Mapping[str, int]) -> list[Node] | None:
     """The nodes in place of `end`: from the source that saves most Transposes, counting only those nothing else reads."""
     chain: list[Node] = []
     best: tuple[int, list[Node]] | None = None
@@ -186,11 +190,11 @@ def _merged(end: Node, graph: Graph, producers: Mapping[str, Node], uses: Mappin
         alone = alone and (node is end or uses[node.outputs[0]] == 1)
         dead += alone and isinstance(node.op, Transpose)
         chain.insert(0, node)
-        found = _one_transpose(chain, graph)
-        if found is not None:
-            saved = dead - sum(isinstance(n.op, Transpose) for n in found)
+        candidate = _one_transpose(chain, graph)
+        if candidate is not None:
+            saved = dead - sum(isinstance(n.op, Transpose) for n in candidate)
             if saved > 0 and (best is None or saved > best[0]):
-                best = (saved, found)
+                best = (saved, candidate)
         node = producers.get(node.inputs[0])
     return None if best is None else best[1]
 
@@ -218,11 +222,11 @@ def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
 
 
 def _without_dead(graph: Graph) -> Graph:
-    needed = set(graph.outputs)
-    kept: list[Node] = []
+    read_tensors = set(graph.outputs)
+    live_nodes: list[Node] = []
     for node in reversed(graph.nodes):
-        if isinstance(node.op, Reshape | Transpose) and not needed.intersection(node.outputs):
+        if isinstance(node.op, Reshape | Transpose) and not read_tensors.intersection(node.outputs):
             continue
-        needed.update(node.inputs)
-        kept.append(node)
-    return graph.with_nodes(reversed(kept))
+        read_tensors.update(node.inputs)
+        live_nodes.append(node)
+    return graph.with_nodes(reversed(live_nodes))

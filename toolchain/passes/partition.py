@@ -26,72 +26,79 @@ class Segment:
 def partition_graph(graph: Graph) -> list[Segment]:
     """Greedy: as many chip nodes as are ready, then as many host nodes, and so on; or host nodes first, where that makes fewer
     parts. A chip tensor that no chip node makes is read from the model tensor of its origin."""
-    made = {n for node in graph.nodes for n in node.outputs}.union(graph.inputs)
-    source = {n: origin.tensor for n, origin in graph.origins.items() if n not in made}
-    turns = min((_settled(graph, source, begin) for begin in (0, 1)), key=len)
-    return _bounded(graph, [(turn % 2 == 0, nodes) for turn, nodes in turns.items()], source)
+    produced_tensors = {n for node in graph.nodes for n in node.outputs}.union(graph.inputs)
+    source = {n: origin.tensor for n, origin in graph.origins.items() if n not in produced_tensors}
+    nodes_by_turn = min((_settle_states(graph, source, begin) for begin in (0, 1)), key=len)
+    return _make_segments(graph, [(turn % 2 == 0, nodes) for turn, nodes in nodes_by_turn.items()], source)
 
 
-def _settled(graph: Graph, source: Mapping[str, str], begin: int) -> dict[int, list[Node]]:
-    """As `_turns`, with each state read where its next value is made."""
-    lasting = {state.made: state.past for state in graph.states}
-    turns = _turns(graph, source, {}, begin)
-    late = {lasting[n]: turn for turn, nodes in turns.items() for node in nodes for n in node.outputs if n in lasting}
-    return _turns(graph, source, late, begin) if late else turns
+def _settle_states(graph: Graph, source: Mapping[str, str], begin: int) -> dict[int, list[Node]]:
+    """Assign turns as `_group_by_turn` does, with each state read where its next value is made."""
+    lasting = {state.present_tensor: state.past for state in graph.states}
+    nodes_by_turn = _group_by_turn(graph, source, {}, begin)
+    late = {lasting[n]: turn for turn, nodes in nodes_by_turn.items() for node in nodes for n in node.outputs if n in lasting}
+    return _group_by_turn(graph, source, late, begin) if late else nodes_by_turn
 
 
-def _turns(graph: Graph, source: Mapping[str, str], late: Mapping[str, int], begin: int) -> dict[int, list[Node]]:
-    """What runs by turn, the even ones the chip's. late: tensors that nothing reads before so many turns; begin: the first."""
+def _group_by_turn(graph: Graph, source: Mapping[str, str], late: Mapping[str, int], begin: int) -> dict[int, list[Node]]:
+    """Return what runs by turn, the even turns being the chip's.
+
+    `late`: tensors that nothing reads before so many turns.
+    `begin`: the first turn.
+    """
     done = set(graph.inputs) | set(graph.constants) | {""}
     waiting = list(graph.nodes)
-    found: dict[int, list[Node]] = {}
+    nodes_by_turn: dict[int, list[Node]] = {}
     turn, idle = begin, 0
     while waiting:
         if idle > 1:
             raise InternalError(f"{waiting[0].name}: reads what nothing makes: {', '.join(waiting[0].inputs)}")
-        taken: list[Node] = []
+        ready_nodes: list[Node] = []
         rest: list[Node] = []
         for node in waiting:
             ready = all(source.get(n, n) in done and late.get(n, 0) <= turn for n in node.inputs)
             if ready and isinstance(node.op, OnnxOp) == bool(turn % 2):
-                taken.append(node)
+                ready_nodes.append(node)
                 done.update(node.outputs)
             else:
                 rest.append(node)
-        idle = 0 if taken or turn < max(late.values(), default=0) else idle + 1
-        if taken:
-            found[turn] = taken
+        idle = 0 if ready_nodes or turn < max(late.values(), default=0) else idle + 1
+        if ready_nodes:
+            nodes_by_turn[turn] = ready_nodes
         waiting, turn = rest, turn + 1
-    return found
+    return nodes_by_turn
 
 
-def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:
-    found = []
+def _make_segments(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:
+    segments = []
     for index, (on_chip, nodes) in enumerate(groups):
-        made = {n for node in nodes for n in node.outputs if n}
+        produced_tensors = {n for node in nodes for n in node.outputs if n}
         read = dict.fromkeys(n for node in nodes for n in node.inputs if n)
         later = {source.get(n, n) for _, others in groups[index + 1 :] for node in others for n in node.inputs}
         later |= {n for _, others in groups[index + 1 :] for node in others for n in node.inputs} | set(graph.outputs)
-        inputs = tuple(n for n in read if n not in made and n not in graph.constants)
+        inputs = tuple(n for n in read if n not in produced_tensors and n not in graph.constants)
         outputs = tuple(n for node in nodes for n in node.outputs if n in later)
-        found.append(Segment(on_chip, tuple(nodes), inputs, outputs))
-    return found
+        segments.append(Segment(on_chip, tuple(nodes), inputs, outputs))
+    return segments
 
 
 def moves_for_host(graph: Graph) -> set[str]:
-    """graph: as selected. The sources of the nodes in parts of regions that compute nothing and whose data the host makes or
-    reads: on the chip they would be quantized for no gain."""
+    """Return the sources of nodes in parts of regions that compute nothing and whose data the host makes or reads.
+
+    On the chip these data would be quantized for no gain.
+    `graph`: as selected.
+    """
     host = [n for n in graph.nodes if isinstance(n.op, OnnxOp)]
     made_there, read_there = {t for n in host for t in n.outputs}, {t for n in host for t in n.inputs}
-    found: set[str] = set()
+    sources: set[str] = set()
     for segment in partition_graph(graph) if host else []:
         for part in _parts(segment.nodes) if segment.on_chip else []:
             if not all(isinstance(n.op, _MOVES) for n in part):
                 continue
             read = {graph.origins[t].tensor if t in graph.origins else t for n in part for t in n.inputs}
             if read & made_there or read_there.intersection(t for n in part for t in n.outputs):
-                found.update(source for n in part for source in n.sources)
-    return found
+                sources.update(source for n in part for source in n.sources)
+    return sources
 
 
 def _parts(nodes: Sequence[Node]) -> list[list[Node]]:

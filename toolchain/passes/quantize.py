@@ -1,4 +1,4 @@
-"""From float operators with calibrated ranges to integer operators with explicit requantization."""
+"""Turn float operators with calibrated ranges into integer operators with explicit requantization."""
 
 from __future__ import annotations
 
@@ -20,76 +20,88 @@ from toolchain.passes.saturation_ranges import get_calibrated_ranges, narrow_ran
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 
 
-def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
-    """graph: as selected and clamped, of a model that carries its factors already. Host nodes stay.
+def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
+    """Return the graph with integer operators; host nodes stay.
 
-    Where a requantization would need a larger scale than the machine has, or an operator asks for it, the output takes a wider
-    range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
+    The output takes a wider range where a requantization needs a larger scale than the machine has, or an
+    operator asks for it.
+    Raise CompileError where no scale that the machine has would do, or the tensor's scale is given.
+    `graph`: as selected and clamped, of a model that carries its factors already.
     """
-    given = given.levelled
-    seen = get_calibrated_ranges(graph, given.ranges)
+    quantization = quantization.levelled
+    calibrated_ranges = get_calibrated_ranges(graph, quantization.ranges)
     adopted = find_shared_concat_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
-    factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
+    factors, wider_ranges, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, quantization.types)
     others = find_type_substitutes(graph, chip)
 
     def quants_of(instead: Mapping[str, Range]) -> dict[str, Quant]:
-        return assign_qparams(graph, chip, types, given.ranges, instead, given.types, given.over_sequences)
+        return assign_qparams(graph, chip, types, quantization.ranges, instead, quantization.types, quantization.over_sequences)
 
-    told = narrow_ranges(graph, seen, types, quants_of)
-    calibrated = {**seen, **told}
+    narrowed_ranges = narrow_ranges(graph, calibrated_ranges, types, quants_of)
+    calibrated = {**calibrated_ranges, **narrowed_ranges}
     while True:
-        widened = {**told, **_widened(calibrated, factors, asked)}
+        widened = {**narrowed_ranges, **_widen_ranges(calibrated, factors, wider_ranges)}
         quants = quants_of(widened)
         scope = QuantizeContext(
-            graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated
+            graph,
+            chip,
+            types,
+            quants,
+            quantization.layers,
+            quantization.offsets,
+            quantization.file_weights,
+            quantization.weight_types,
+            calibrated,
         )
         scope.seen_as = {
-            target: _seen_as(target, lacking, graph, scope, given, widened)
-            for target, lacking in others.items()
-            if not lacking.isdisjoint(types.values())
+            target: _get_substitute_quants(target, missing_types, graph, scope, quantization, widened)
+            for target, missing_types in others.items()
+            if not missing_types.isdisjoint(types.values())
         }
         try:
-            integer = _quantized(graph, scope)
+            integer = _quantize_nodes(graph, scope)
         except _Widen as wider:
             factors[wider.tensor] = factors.get(wider.tensor, 1.0) * wider.factor
             if factors[wider.tensor] > _WIDEST or wider.tensor not in calibrated:
                 raise CompileError(str(wider)) from None
             continue
-        before = dict(asked)
+        before = dict(wider_ranges)
         for name, values in scope.wider.items():
-            whole = adopted.get(name, name)
-            if whole in calibrated:
-                asked[whole] = asked.get(whole, calibrated[whole]).union(values)
-        if asked == before:
+            concat_name = adopted.get(name, name)
+            if concat_name in calibrated:
+                wider_ranges[concat_name] = wider_ranges.get(concat_name, calibrated[concat_name]).union(values)
+        if wider_ranges == before:
             return integer
 
 
-def _seen_as(
+def _get_substitute_quants(
     target: CodeType,
     others: Collection[CodeType],
     graph: Graph,
     scope: QuantizeContext,
-    told: Quantization,
+    quantization: Quantization,
     widened: Mapping[str, Range],
 ) -> Mapping[str, Quant]:
     """Scales and zero points where tensors of the other types have codes of `target`: of a given scale, those that hold its
     range."""
     types = {name: target if codes in others else codes for name, codes in scope.types.items()}
-    held = dict(told.ranges)
+    ranges = dict(quantization.ranges)
     for name, codes in scope.types.items():
         tensor = graph.origins[name].tensor
-        given = told.ranges.get(tensor)
-        if codes in others and not codes.is_wide and isinstance(given, Quant):
-            held[tensor] = quant_range(given, scope.chip.numerics.of(get_file_type(tensor, codes, told.types)))
-    return assign_qparams(graph, scope.chip, types, held, widened, told.types, told.over_sequences)
+        file_quant = quantization.ranges.get(tensor)
+        if codes in others and not codes.is_wide and isinstance(file_quant, Quant):
+            ranges[tensor] = quant_range(file_quant, scope.chip.numerics.of(get_file_type(tensor, codes, quantization.types)))
+    return assign_qparams(graph, scope.chip, types, ranges, widened, quantization.types, quantization.over_sequences)
 
 
-def _widened(calibrated: Mapping[str, Range], factors: Mapping[str, float], asked: Mapping[str, Range]) -> dict[str, Range]:
-    found = dict(asked)
+def _widen_ranges(
+    calibrated: Mapping[str, Range], factors: Mapping[str, float], wider_ranges: Mapping[str, Range]
+) -> dict[str, Range]:
+    widened_ranges = dict(wider_ranges)
     for name, factor in factors.items():
-        r = found.get(name, calibrated[name])
-        found[name] = Range(r.low * factor, r.high * factor)
-    return found
+        r = widened_ranges.get(name, calibrated[name])
+        widened_ranges[name] = Range(r.low * factor, r.high * factor)
+    return widened_ranges
 
 
 class _Widen(CompileError):
@@ -100,7 +112,7 @@ class _Widen(CompileError):
         self.tensor, self.factor = tensor, float(2.0 ** np.ceil(np.log2(fault.excess)))
 
 
-def _quantized(graph: Graph, scope: QuantizeContext) -> Graph:
+def _quantize_nodes(graph: Graph, scope: QuantizeContext) -> Graph:
     quants = scope.quants
     adopted = find_shared_concat_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
@@ -113,23 +125,23 @@ def _quantized(graph: Graph, scope: QuantizeContext) -> Graph:
             nodes.append(node)
             continue
         try:
-            made = lower_node(node, scope)
+            integer_nodes = lower_node(node, scope)
         except ScaleOutOfReach as fault:
             if not 1 < fault.excess < np.inf:
                 raise
             raise _Widen(fault, adopted.get(node.outputs[0], node.outputs[0])) from None
-        _type_inner(made, node, types, origins, scope)
-        nodes += made
+        _type_inner(integer_nodes, node, types, origins, scope)
+        nodes += integer_nodes
     for name, value in scope.constants.items():
         types[name] = TensorType(value.shape, str(value.dtype))
     return graph.with_nodes(nodes, types, scope.constants, origins)
 
 
 def _type_inner(
-    made: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: QuantizeContext
+    integer_nodes: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: QuantizeContext
 ) -> None:
     """Tensors that quantization put between nodes: shape of their source where no other is said."""
-    for inner in made:
+    for inner in integer_nodes:
         name = inner.outputs[0]
         if name not in types:
             quant, codes = scope.inners[name]

@@ -1,4 +1,4 @@
-"""What operators see while they are quantized, and what each becomes."""
+"""Keep what operators see while they are quantized, and lower each node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
 
 @dataclass
 class QuantizeContext:
-    """What operators see while they are quantized; gathers the new constants."""
+    """A context that operators see while they are quantized; it gathers the new constants."""
 
     graph: Graph
     chip: Chip
@@ -41,7 +41,7 @@ class QuantizeContext:
     quants: Mapping[str, Quant]
     layers: Mapping[str, LayerParameters]
     offsets: Mapping[str, Offset]
-    held: Mapping[str, FileWeights]
+    file_weights: Mapping[str, FileWeights]
     weight_types: Mapping[str, CodeType]
     ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
     constants: dict[str, np.ndarray] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class QuantizeContext:
     def has(self, tensor: str) -> bool:
         return tensor in self.inners
 
-    def seen(self, tensor: str) -> Range | None:
+    def find_calibrated_range(self, tensor: str) -> Range | None:
         return self.ranges.get(tensor)
 
     def widen(self, tensor: str, values: Range) -> None:
@@ -101,9 +101,9 @@ class QuantizeContext:
     def constant_quant(self, value: np.ndarray, like: str) -> Quant:
         return activation_quant(Range.of(value), self.numerics(like))
 
-    def stored(self, node: Node, *, product: bool = False) -> FileWeights | None:
-        found = [s for s in find_file_weights(node, self.held) if s.product is product]
-        return found[0] if len(found) == 1 else None
+    def find_file_weights(self, node: Node, *, product: bool = False) -> FileWeights | None:
+        matches = [s for s in find_file_weights(node, self.file_weights) if s.product is product]
+        return matches[0] if len(matches) == 1 else None
 
     def constant(self, name: str, value: np.ndarray) -> str:
         name = fresh_name(name, self.graph.types)
@@ -122,8 +122,12 @@ class QuantizeContext:
         where: str,
         peak: Any = None,
     ) -> Requant:
-        """Scales beyond what the machine expresses take its nearest where no output can tell: all are rounded to zero
-        (`peak`: the largest magnitude of each sum), or the least sum saturates already."""
+        """Return the requantization of a real scale.
+
+        A scale beyond what the machine expresses takes its nearest where no output can tell.
+        This is so where all are rounded to zero (`peak`: the largest magnitude of each sum), or the least sum
+        saturates already.
+        """
         numerics = self.chip.numerics
         form = numerics.scale
         if numerics.rounding_of(operation) is Rounding.DOUBLE_ROUND and high - low < _CODES and np.min(real_scale) >= _COARSE:
@@ -143,10 +147,13 @@ class QuantizeContext:
 
 
 class ScaleOutOfReach(CompileError):
-    """`excess`: by how much a requantization is above the largest that the machine has."""
+    """An error that a requantization needs a larger scale than the machine has.
 
-    def __init__(self, said: str, excess: float):
-        super().__init__(said)
+    `excess`: by how much it is above the largest scale.
+    """
+
+    def __init__(self, message: str, excess: float):
+        super().__init__(message)
         self.excess = excess
 
 
@@ -163,18 +170,29 @@ def node_scope(
     chip: Chip,
     types: Mapping[str, CodeType],
     quants: Mapping[str, Quant],
-    given: Quantization,
+    quantization: Quantization,
     node: Node,
     chosen: LayerParameters,
 ) -> QuantizeContext:
-    """What one chip node of `quantize`'s graph sees where its tensors have these types and scales and it has these parameters:
-    its `quantize` then makes what that makes, with the new constants in `constants`."""
-    scope = QuantizeContext(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held, given.weight_types)
+    """Return what one chip node of `quantize`'s graph sees with these types, scales and parameters.
+
+    The node's `quantize` then makes what that makes, with the new constants in `constants`.
+    """
+    scope = QuantizeContext(
+        graph,
+        chip,
+        types,
+        quants,
+        {node.name: chosen},
+        quantization.offsets,
+        quantization.file_weights,
+        quantization.weight_types,
+    )
     scope.seen_as = {
         target: {
             n: quants[inner]
             for n, codes in types.items()
-            if codes in others and (inner := _seen_name(n, target, graph)) in quants
+            if codes in others and (inner := _get_substitute_name(n, target, graph)) in quants
         }
         for target, others in find_type_substitutes(graph, chip).items()
     }
@@ -182,23 +200,27 @@ def node_scope(
 
 
 def find_type_substitutes(graph: Graph, chip: Chip) -> dict[CodeType, frozenset[CodeType]]:
-    """By the finest type that operators of the graph take: those that some of them do not."""
-    found = {finest(chip.operand_types): frozenset(codes for codes in chip.code_types if codes.is_wide)}
-    for known in {n.op.operand_types(n, graph, chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
-        others = frozenset(codes for codes in chip.code_types if codes not in known)
-        found[finest(known)] = found.get(finest(known), frozenset()) | others
-    return found
+    """Return, by the finest type that operators of the graph take, the types that some of them do not take."""
+    others_by_target = {finest(chip.operand_types): frozenset(codes for codes in chip.code_types if codes.is_wide)}
+    for operand_types in {n.op.operand_types(n, graph, chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
+        others = frozenset(codes for codes in chip.code_types if codes not in operand_types)
+        others_by_target[finest(operand_types)] = others_by_target.get(finest(operand_types), frozenset()) | others
+    return others_by_target
 
 
 def lower_node(node: Node, scope: QuantizeContext) -> list[Node]:
-    """What a chip node becomes. One that does not take or make codes of a type has others in their place, to and from which they
-    are rescaled: once for all that read a tensor."""
+    """Return the nodes that a chip node becomes.
+
+    A node that does not take or make codes of a type has others in their place, to and from which they are
+    rescaled.
+    A tensor is rescaled once for all that read it.
+    """
     op, output = operator_of(node, FloatOp), node.outputs[0]
-    narrowed = _narrowed(node, op, scope)
+    narrowed = _get_narrow_types(node, op, scope)
     scope.narrowed = narrowed
-    made = op.quantize(node, scope)
+    integer_nodes = op.quantize(node, scope)
     scope.narrowed = {}
-    names = {name: _seen_name(name, codes, scope.graph) for name, (_, codes) in narrowed.items()}
+    names = {name: _get_substitute_name(name, codes, scope.graph) for name, (_, codes) in narrowed.items()}
     before: list[Node] = []
     for i, name in enumerate(dict.fromkeys(n for n in node.inputs if n in narrowed)):
         if names[name] not in scope.inners:
@@ -208,31 +230,37 @@ def lower_node(node: Node, scope: QuantizeContext) -> list[Node]:
         inner, (y, codes) = scope.inner(names[output], *narrowed[output]), (scope.quant(output), scope.codes(output))
         scope.shapes[inner] = scope.graph.types[output].shape
         after.append(make_rescale_node(f"{node.name}.widen", inner, output, y, codes, scope))
-    return [*before, *(_renamed(n, names) for n in made), *after]
+    return [*before, *(_rename_tensors(n, names) for n in integer_nodes), *after]
 
 
-def _narrowed(node: Node, op: FloatOp, scope: QuantizeContext) -> dict[str, tuple[Quant, CodeType]]:
-    """By tensor that the operator does not take, or make, in its type: what it has in its place, of the most bits that there
-    are. So it has of a wide one that was made in such codes, which hold all of it."""
+def _get_narrow_types(node: Node, op: FloatOp, scope: QuantizeContext) -> dict[str, tuple[Quant, CodeType]]:
+    """Return the type of most bits for each tensor that the operator does not take or make in its type.
+
+    The same type is taken for a wide tensor that was made in such codes, which hold all of it.
+    """
     graph, chip = scope.graph, scope.chip
     tensors = [n for n in (*node.inputs, *node.outputs) if n and n not in graph.constants]
-    reads, makes, known = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip), op.operand_types(node, graph, chip)
-    can_be_narrow = not same_scale(op) and finest(known).bits == finest(chip.operand_types).bits
-    found: dict[str, tuple[Quant, CodeType]] = {}
+    reads, makes, operand_types = (
+        op.reads_wide(node, graph, chip),
+        op.makes_wide(node, graph, chip),
+        op.operand_types(node, graph, chip),
+    )
+    can_be_narrow = not same_scale(op) and finest(operand_types).bits == finest(chip.operand_types).bits
+    narrow_by_tensor: dict[str, tuple[Quant, CodeType]] = {}
     for name in tensors:
-        codes, made = scope.codes(name), name in node.outputs
-        if codes.is_wide and not (makes if made else reads and not (can_be_narrow and _made_narrow(name, scope))):
-            target = finest(chip.operand_types if made else known)
-        elif not codes.is_wide and not made and codes not in known:
-            target = finest(known)
+        codes, is_output = scope.codes(name), name in node.outputs
+        if codes.is_wide and not (makes if is_output else reads and not (can_be_narrow and _is_made_narrow(name, scope))):
+            target = finest(chip.operand_types if is_output else operand_types)
+        elif not codes.is_wide and not is_output and codes not in operand_types:
+            target = finest(operand_types)
         else:
             continue
-        found[name] = scope.seen_as[target][name], target
-    return found
+        narrow_by_tensor[name] = scope.seen_as[target][name], target
+    return narrow_by_tensor
 
 
-def _made_narrow(name: str, scope: QuantizeContext) -> bool:
-    """Whether a wide tensor holds what its operator made in narrower codes, moved perhaps."""
+def _is_made_narrow(name: str, scope: QuantizeContext) -> bool:
+    """Return whether a wide tensor holds what its operator made in narrower codes, moved perhaps."""
     node = scope.producers.get(name)
     while node is not None and same_scale(node.op):
         node = scope.producers.get(node.inputs[0])
@@ -240,14 +268,14 @@ def _made_narrow(name: str, scope: QuantizeContext) -> bool:
 
 
 def finest(types: Sequence[CodeType]) -> CodeType:
-    """Of the most bits, the first of equal ones."""
+    """Return the type of most bits, the first of equal ones."""
     return max(types, key=lambda t: t.bits)
 
 
-def _seen_name(tensor: str, codes: CodeType, graph: Graph) -> str:
+def _get_substitute_name(tensor: str, codes: CodeType, graph: Graph) -> str:
     return fresh_name(f"{tensor}@{codes}", graph.types)
 
 
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+def _rename_tensors(node: Node, names: Mapping[str, str]) -> Node:
     inputs, outputs = (tuple(names.get(n, n) for n in group) for group in (node.inputs, node.outputs))
     return replace(node, inputs=inputs, outputs=outputs)

@@ -1,8 +1,9 @@
-"""Which nodes the chip runs, on which layout; and the reason for every one it does not.
+"""Select the nodes that the chip runs, and their layout, and give the reason for every node it does not run.
 
-Feature maps of four dimensions are laid out channels-last ("nhwc") where an operator slides over space; everything
-else is in the model's order ("plain"). A tensor wanted in the other layout gets a Transpose, or a free Reshape when
-only dimensions of size one move. What the host makes is permuted on its way in, for free.
+Feature maps of four dimensions are laid out channels-last ("nhwc") where an operator slides over space.
+Everything else is in the model's order ("plain").
+A tensor wanted in the other layout gets a Transpose, or a free Reshape when only dimensions of size one move.
+What the host makes is permuted on its way in, for free.
 """
 
 from __future__ import annotations
@@ -42,18 +43,24 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Selection:
-    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
-    quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
-    each of them behind their rounding; `types`: of the codes of given scales, on a machine that has several, and
-    of those in `left`, which a quantized model leaves in float; `ended`, `shared`: as `passes.fold_qdq.FoldedQdq` has them."""
+    """A selection of the operators that the chip runs.
+
+    `graph`: chip nodes hold float operators, host nodes OnnxOp.
+    `file_ranges`: what is not measured of the model's tensors, since a quantized model says it.
+    For tensors in `fixed` it follows from what they are.
+    `rounded`: a quantized model's name of each tensor behind its rounding.
+    `types`: of the codes of given scales, on a machine that has several types, and of `float_tensors`.
+    `float_tensors`: tensors that a quantized model leaves in float.
+    `ended`, `shared`: as `passes.fold_qdq.FoldedQdq` has them.
+    """
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
-    given: Mapping[str, Quant | Range] = field(default_factory=dict[str, Quant | Range])
+    file_ranges: Mapping[str, Quant | Range] = field(default_factory=dict[str, Quant | Range])
     fixed: frozenset[str] = frozenset()
     rounded: Mapping[str, str] = field(default_factory=dict[str, str])
     types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
-    left: frozenset[str] = frozenset()
+    float_tensors: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -74,24 +81,31 @@ IDLE = "only moves data that the host makes or reads"
 
 
 def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Selection:
-    """graph: the frontend's, composed. Tries the rule of every node in turn. What would only move the host's data stays there,
-    and what stands for one of `host_nodes`, by the model's own names."""
+    """Try the rule of every node in turn and return the selection.
+
+    What would only move the host's data stays there, and so do the nodes that stand for one of `host_nodes`, by
+    the model's own names.
+    `graph`: the frontend's, composed.
+    """
     # One node of the model may be several here; while it is decided which stay, each stands for itself alone.
     alone = graph.with_nodes(replace(n, sources=(n.name,)) for n in graph.nodes)
-    asked = {n.name: ASKED_FOR for n in graph.nodes if not set(host_nodes).isdisjoint(n.sources or (n.name,))}
-    hosted: dict[str, str] = asked
+    requested_hosts = {n.name: ASKED_FOR for n in graph.nodes if not set(host_nodes).isdisjoint(n.sources or (n.name,))}
+    hosted: dict[str, str] = requested_hosts
     while True:
-        found = _selected(alone, chip, hosted)
-        more = moves_for_host(found.graph) - hosted.keys()
+        selection = _select_nodes(alone, chip, hosted)
+        more = moves_for_host(selection.graph) - hosted.keys()
         if not more:
             break
         hosted |= dict.fromkeys(more, IDLE)
-    own = {n.name: n.sources or (n.name,) for n in graph.nodes}
-    nodes = [replace(n, sources=tuple(dict.fromkeys(s for name in n.sources for s in own[name]))) for n in found.graph.nodes]
-    return replace(found, graph=found.graph.with_nodes(nodes))
+    sources_by_name = {n.name: n.sources or (n.name,) for n in graph.nodes}
+    nodes = [
+        replace(n, sources=tuple(dict.fromkeys(s for name in n.sources for s in sources_by_name[name])))
+        for n in selection.graph.nodes
+    ]
+    return replace(selection, graph=selection.graph.with_nodes(nodes))
 
 
-def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
+def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
     origins: dict[str, Origin] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)
@@ -119,15 +133,15 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
 
 def _spatial(graph: Graph) -> frozenset[str]:
     """Four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any layout."""
-    found: set[str] = set()
+    spatial_tensors: set[str] = set()
     for node in reversed(graph.nodes):
         rule = RULES.get(_kind(node))
         layout = rule.layout_of(node) if rule is not None else "plain"
         if layout == "nhwc":
-            found.update(n for n in node.inputs[:1] if len(graph.types[n].shape) == 4)
-        elif layout == "any" and found.intersection(node.outputs):
-            found.update(n for n in node.inputs if n and len(graph.types[n].shape) == 4)
-    return frozenset(found)
+            spatial_tensors.update(n for n in node.inputs[:1] if len(graph.types[n].shape) == 4)
+        elif layout == "any" and spatial_tensors.intersection(node.outputs):
+            spatial_tensors.update(n for n in node.inputs if n and len(graph.types[n].shape) == 4)
+    return frozenset(spatial_tensors)
 
 
 def _becomes_clamp(scope: SelectionContext, nodes: list[Node]) -> bool:
@@ -156,14 +170,14 @@ def _kind(node: Node) -> str:
 
 def _wrong_type(node: Node, rule: Rule | None, scope: SelectionContext, computed: Sequence[str]) -> str | None:
     """Why a rule does not take the model's types of the node's tensors."""
-    held = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
+    accepted_types = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
     numbers = {node.inputs[i] for i in rule.numbers if i < len(node.inputs)} if rule is not None else {}
     types = {n: scope.graph.types[n].dtype for n in computed if n not in numbers}
     for name, dtype in types.items():
-        if dtype in held:
+        if dtype in accepted_types:
             continue
         if rule is None or not rule.indices or dtype not in INDICES:
-            return f"tensor {name} is {dtype}, not {' or '.join(held)}"
+            return f"tensor {name} is {dtype}, not {' or '.join(accepted_types)}"
         if name in node.inputs and name not in scope.counted:
             return f"tensor {name} is {dtype}, and nothing of the chip makes it, from which its largest number were known"
     return None
@@ -208,9 +222,9 @@ def _try(node: Node, scope: SelectionContext) -> str | None:
         rule.select(scope)
     except NotSelected as refusal:
         return str(refusal)
-    whole = replace(scope.graph, types=scope.types, constants=scope.constants)
-    for made in scope.nodes:
-        reason = operator_of(made, FloatOp).unsupported(made, whole, scope.chip)
+    full_graph = replace(scope.graph, types=scope.types, constants=scope.constants)
+    for chip_node in scope.nodes:
+        reason = operator_of(chip_node, FloatOp).find_unsupported_reason(chip_node, full_graph, scope.chip)
         if reason is not None:
             return reason
     return None

@@ -20,30 +20,36 @@ _ORDERS = {"nhwc": channels_last, "plain": channels_second}  # from the other of
 
 
 def select_states(
-    graph: Graph, pairs: Sequence[StatePair], asked: Collection[StatePair], chip: Chip, hosted: Collection[str] = ()
+    graph: Graph, pairs: Sequence[StatePair], requested_pairs: Collection[StatePair], chip: Chip, hosted: Collection[str] = ()
 ) -> tuple[Graph, list[str]]:
-    """graph: as selected. Of each pair that one region reads and makes: the graph gives out a tensor that lies as its input,
-    made of the output by a Stack of one part, which is nothing but a change of scale where the two have one. And a note of each,
-    also of those that stay with the host. hosted: nodes that are there because somebody asked. Raises CompileError: of those in
-    `asked`, with every reason."""
+    """Keep states that one region reads and makes in the chip's memory.
+
+    For such a pair the graph gives out a tensor that lies as its input, made of the output by a Stack of one
+    part.
+    The Stack is nothing but a change of scale where the two have one.
+    The notes tell of each pair, also of those that stay with the host.
+    Raise CompileError, with every reason, for pairs in `requested_pairs` that stay with the host.
+    `graph`: as selected.
+    `hosted`: nodes that are on the host because somebody asked.
+    """
     faults, notes, causes = list[str](), list[str](), dict[str, None]()
-    kept: list[_Ends] = []
+    resident_ends: list[_Ends] = []
     for pair in pairs:
-        found = _ends(pair, graph, chip)
+        ends_or_refusal = _ends(pair, graph, chip)
         named = f"{pair.past}={pair.present}"
-        if isinstance(found, _Ends):
-            kept.append(found)
+        if isinstance(ends_or_refusal, _Ends):
+            resident_ends.append(ends_or_refusal)
             notes.append(f"state {named}: stays in the chip's memory from run to run; --state none hands it to the host")
-        elif pair in asked:
-            faults.append(f"state {named}: {found.reason}")
-            causes |= dict.fromkeys(n for n in found.hosts if n in hosted)
+        elif pair in requested_pairs:
+            faults.append(f"state {named}: {ends_or_refusal.reason}")
+            causes |= dict.fromkeys(n for n in ends_or_refusal.hosts if n in hosted)
         else:
-            notes.append(f"state {named}: goes through the host at every run, as input and output: {found.reason}")
+            notes.append(f"state {named}: goes through the host at every run, as input and output: {ends_or_refusal.reason}")
     if faults:
         first = f"leave out the --host-node that keeps {', '.join(causes)} there; or " if causes else ""
         way_out = f"  help: {first}leave it out, and it goes through the host at every run, as input and output"
         raise CompileError("\n".join([*faults, way_out]))
-    for ends in kept:
+    for ends in resident_ends:
         graph = _with_state(graph, ends)
     return graph, notes
 
@@ -59,8 +65,11 @@ def suggest_states(pairs: Sequence[StatePair]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Ends:
-    """readers: tensors of the chip that are the input, by layout. rows: what makes the output by writing into the input, which
-    nothing else reads."""
+    """A description of how a state is read and made.
+
+    `readers`: tensors of the chip that are the input, by layout.
+    `rows`: what makes the output by writing into the input, which nothing else reads.
+    """
 
     pair: StatePair
     readers: Mapping[str, str]
@@ -69,11 +78,15 @@ class _Ends:
 
 
 class _Part(NamedTuple):
-    """Of a state that is cut along its first dimension where it is read, and joined so where it is made, so that each part may
-    have a scale of its own: the node that cuts it off, and the tensor that is joined."""
+    """A part of a state that is cut along its first dimension where it is read, and joined so where it is made.
+
+    Each part may have a scale of its own.
+    `cut`: the node that cuts the part off.
+    `source_tensor`: the tensor that is joined.
+    """
 
     cut: Node
-    made: str
+    source_tensor: str
     place: StatePart
 
 
@@ -88,8 +101,10 @@ class _Refusal:
 def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
     if "rescale" not in chip.functions:
         return _Refusal(f"its next value may need another scale: {chip.key('vector')}.functions: rescale")
-    made = {n for node in graph.nodes for n in node.outputs}
-    readers = {o.layout: n for n, o in graph.origins.items() if o.tensor == pair.past and n not in made and n in graph.types}
+    produced_tensors = {n for node in graph.nodes for n in node.outputs}
+    readers = {
+        o.layout: n for n, o in graph.origins.items() if o.tensor == pair.past and n not in produced_tensors and n in graph.types
+    }
     hosts = [n.name for n in graph.nodes if isinstance(n.op, OnnxOp)]
     parts = partition_graph(graph)
     reading = {i for i, part in enumerate(parts) for n in part.nodes if {pair.past, *readers.values()}.intersection(n.inputs)}
@@ -98,8 +113,8 @@ def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
         return _Refusal(f"nothing reads the input {pair.past!r}")
     if not making:
         return _Refusal(f"the output {pair.present!r} is made by no node")
-    for name, found in ((pair.past, reading), (pair.present, making)):
-        part = next((parts[i] for i in sorted(found) if not parts[i].on_chip), None)
+    for name, part_indices in ((pair.past, reading), (pair.present, making)):
+        part = next((parts[i] for i in sorted(part_indices) if not parts[i].on_chip), None)
         if part is not None:
             nodes = [n.name for n in part.nodes if name in (*n.inputs, *n.outputs) and n.name in hosts]
             done = "read" if name == pair.past else "made"
@@ -115,23 +130,25 @@ def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
 
 
 def _parts(pair: StatePair, readers: Mapping[str, str], graph: Graph) -> tuple[_Part, ...]:
-    """None where it is not read and made in the same parts."""
+    """Return the parts of a state; none where it is not read and made in the same parts."""
     producers, consumers = graph.producers(), graph.consumers()
     joined = producers[pair.present]
     cuts = [n for name in readers.values() for n in consumers.get(name, ())]
     if len(readers) != 1 or not isinstance(joined.op, ModelConcat) or joined.op.axis != 0 or pair.present in consumers:
         return ()
-    shape, found, at = graph.types[next(iter(readers.values()))].shape, list[_Part](), 0
-    for made in joined.inputs:
-        size = graph.types[made].shape[0]
-        wanted = Slice((at, *(0,) * (len(shape) - 1)), (1,) * len(shape), (size, *shape[1:]))
-        cut = [n for n in cuts if n.op == wanted]
+    shape, state_parts, at = graph.types[next(iter(readers.values()))].shape, list[_Part](), 0
+    for source_tensor in joined.inputs:
+        size = graph.types[source_tensor].shape[0]
+        part_slice = Slice((at, *(0,) * (len(shape) - 1)), (1,) * len(shape), (size, *shape[1:]))
+        cut = [n for n in cuts if n.op == part_slice]
         if len(cut) != 1 or cut[0].outputs[0] in graph.outputs:
             return ()
-        found.append(_Part(cut[0], made, StatePart(at, shape[0])))
+        state_parts.append(_Part(cut[0], source_tensor, StatePart(at, shape[0])))
         at += size
-    same = {graph.origins[name].layout for name in (*(p.cut.outputs[0] for p in found), *(p.made for p in found))}
-    return tuple(found) if len(found) == len(cuts) and len(same) == 1 else ()
+    same = {
+        graph.origins[name].layout for name in (*(p.cut.outputs[0] for p in state_parts), *(p.source_tensor for p in state_parts))
+    }
+    return tuple(state_parts) if len(state_parts) == len(cuts) and len(same) == 1 else ()
 
 
 def _with_state(graph: Graph, ends: _Ends) -> Graph:
@@ -143,8 +160,10 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
     if ends.parts:
         return _with_parts(graph, ends)
     types, origins, nodes = dict(graph.types), dict(graph.origins), list(graph.nodes)
-    own = next((layout for layout, name in ends.readers.items() if name == past), None)  # no node may make the model's input
-    layout = own or (origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers)))
+    model_layout = next(
+        (layout for layout, name in ends.readers.items() if name == past), None
+    )  # no node may make the model's input
+    layout = model_layout or (origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers)))
     read = ends.readers[layout]
     for other in ends.readers.values():
         if other != read:  # the one place of a state has one layout
@@ -156,57 +175,74 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
         op = permutation(types[present].shape, _ORDERS[layout](len(types[present].shape)))
         nodes.append(Node(step_name(present, "in the state's order"), op, (present,), (source,), ()))
         types[source], origins[source] = types[read], Origin(present, layout)
-    made = fresh_name(f"{present}@state", types)
-    types[made] = TensorType(types[read].shape, "float32")
-    origins[made] = Origin(past, INNER)  # its scale is the input's
-    nodes.append(Node(step_name(present, "state"), RescalingConcat(0), (source,), (made,), ()))
-    outputs = tuple(made if n == present else n for n in graph.outputs)
-    states = (*graph.states, ChipState(read, made, ends.pair))
+    present_tensor = fresh_name(f"{present}@state", types)
+    types[present_tensor] = TensorType(types[read].shape, "float32")
+    origins[present_tensor] = Origin(past, INNER)  # its scale is the input's
+    nodes.append(Node(step_name(present, "state"), RescalingConcat(0), (source,), (present_tensor,), ()))
+    outputs = tuple(present_tensor if n == present else n for n in graph.outputs)
+    states = (*graph.states, ChipState(read, present_tensor, ends.pair))
     return replace(graph, outputs=outputs, states=states).with_nodes(nodes, types, None, origins)
 
 
 def _with_parts(graph: Graph, ends: _Ends) -> Graph:
-    """Each part is a state of the chip of its own; neither the whole nor what it is joined to is there any more."""
+    """Return the graph where each part is a state of the chip of its own.
+
+    Neither the whole nor what it is joined to is there any more.
+    """
     past, present = ends.pair
     types, origins, cuts = dict(graph.types), dict(graph.origins), {part.cut.name for part in ends.parts}
     nodes = [n for n in graph.nodes if n.name not in cuts and present not in n.outputs]
-    read, left, states = list[str](), list[str](), list(graph.states)
+    read, present_tensors, states = list[str](), list[str](), list(graph.states)
     for part in ends.parts:
         name = part.cut.outputs[0]
-        made = fresh_name(f"{present}@state {part.place.first}", types)
-        types[made], origins[made] = TensorType(types[name].shape, "float32"), Origin(origins[name].tensor, INNER)
-        nodes.append(Node(step_name(present, f"state {part.place.first}"), RescalingConcat(0), (part.made,), (made,), ()))
-        states.append(ChipState(name, made, ends.pair, part.place))
+        present_tensor = fresh_name(f"{present}@state {part.place.first}", types)
+        types[present_tensor], origins[present_tensor] = (
+            TensorType(types[name].shape, "float32"),
+            Origin(origins[name].tensor, INNER),
+        )
+        nodes.append(
+            Node(
+                step_name(present, f"state {part.place.first}"), RescalingConcat(0), (part.source_tensor,), (present_tensor,), ()
+            )
+        )
+        states.append(ChipState(name, present_tensor, ends.pair, part.place))
         read.append(name)
-        left.append(made)
-    whole = next(iter(ends.readers.values()))
-    inputs = tuple(n for name in graph.inputs for n in (read if name in (past, whole) else (name,)))
-    outputs = tuple(n for name in graph.outputs for n in (left if name == present else (name,)))
+        present_tensors.append(present_tensor)
+    past_tensor = next(iter(ends.readers.values()))
+    inputs = tuple(n for name in graph.inputs for n in (read if name in (past, past_tensor) else (name,)))
+    outputs = tuple(n for name in graph.outputs for n in (present_tensors if name == present else (name,)))
     return replace(graph, inputs=inputs, outputs=outputs, states=tuple(states)).with_nodes(nodes, types, None, origins)
 
 
 def drop_states(graph: Graph, tensors: Collection[str]) -> list[str]:
-    """graph: in integers. What is left of the states whose next value is one of `tensors`, which own their storage."""
-    left = {state.made for state in graph.states}
-    return [n.outputs[0] for n in graph.nodes if n.outputs[0] in left and n.inputs[0] in tensors]
+    """Return what is left of the states whose next value is one of `tensors`, which own their storage.
+
+    `graph`: in integers.
+    """
+    present_tensors = {state.present_tensor for state in graph.states}
+    return [n.outputs[0] for n in graph.nodes if n.outputs[0] in present_tensors and n.inputs[0] in tensors]
 
 
 def insert_state_copies(graph: Graph, names: Collection[str]) -> Graph:
-    """graph: in integers. States whose next value may not lie in the place of the last before all of it is read are copied there
-    at the end. Where that is asked for again, what is copied is a state as it was: it is kept before any is written."""
-    made, copies, kept = list[Node](), list[Node](), list[Node]()
+    """Copy states whose next value may not lie in the place of the last before all of it is read.
+
+    They are copied there at the end.
+    Where that is asked for again, what is copied is a state as it was: it is kept before any is written.
+    `graph`: in integers.
+    """
+    other_nodes, copies, early_copies = list[Node](), list[Node](), list[Node]()
     types, origins, producers = dict(graph.types), dict(graph.origins), graph.producers()
     for node in graph.nodes:
         none = (0,) * len(graph.types[node.outputs[0]].shape)
-        whole = IntegerPad(none, none, 0)
+        full_copy = IntegerPad(none, none, 0)
         if node.outputs[0] not in names or not isinstance(node.op, IntegerConcat | IntegerPad):
-            made.append(node)
+            other_nodes.append(node)
             continue
         source = node.inputs[0]
         before = producers.get(source)
-        if not isinstance(node.op, IntegerConcat) and (before is None or before.op != whole):
+        if not isinstance(node.op, IntegerConcat) and (before is None or before.op != full_copy):
             source = fresh_name(f"{source}@kept", types)
             types[source], origins[source] = types[node.inputs[0]], Origin(source, INNER)
-            kept.append(Node(step_name(node.name, "kept"), whole, node.inputs, (source,), ()))
-        copies.append(replace(node, op=whole, inputs=(source,)))
-    return graph.with_nodes([*made, *kept, *copies], types, None, origins)
+            early_copies.append(Node(step_name(node.name, "kept"), full_copy, node.inputs, (source,), ()))
+        copies.append(replace(node, op=full_copy, inputs=(source,)))
+    return graph.with_nodes([*other_nodes, *early_copies, *copies], types, None, origins)

@@ -15,36 +15,40 @@ from toolchain.ops.kit.operator import get_inserted_values, same_scale
 
 
 class StateWindow(NamedTuple):
-    """Of a state, as the last samples are that a layer reads again. past, made: what a run reads of it, and what it leaves, which
-    is cut out of `whole`, which a Concat makes of it and of what is newer."""
+    """A window of a state, as the last samples are that a layer reads again.
+
+    `past`, `present_tensor`: what a run reads of the state, and what it leaves.
+    `concat_tensor`: the tensor that `present_tensor` is cut out of; a Concat makes it of the state and of what is
+    newer.
+    """
 
     past: str
-    made: str
-    whole: str
+    present_tensor: str
+    concat_tensor: str
     newer: tuple[str, ...]
 
 
 def only_moves(op: Operator) -> bool:
-    """Whether its output has the codes of its input and no others."""
+    """Return whether an operator's output has the codes of its input and no others."""
     return same_scale(op) and not get_inserted_values(op)
 
 
 def find_state_windows(graph: Graph) -> Iterator[StateWindow]:
-    made = {n.outputs[0]: n for n in graph.nodes if not isinstance(n.op, OnnxOp)}
+    producers = {n.outputs[0]: n for n in graph.nodes if not isinstance(n.op, OnnxOp)}
 
     def source(name: str) -> str:
-        while name in made and only_moves(made[name].op):
-            name = made[name].inputs[0]
+        while name in producers and only_moves(producers[name].op):
+            name = producers[name].inputs[0]
         return name
 
     for state in graph.states:
-        left = made[state.made]
-        whole = source(left.inputs[0] if isinstance(left.op, RescalingConcat) else state.made)
-        join = made.get(whole)
+        writer = producers[state.present_tensor]
+        concat_tensor = source(writer.inputs[0] if isinstance(writer.op, RescalingConcat) else state.present_tensor)
+        join = producers.get(concat_tensor)
         if join is not None and isinstance(join.op, ModelConcat):
             newer = tuple(n for n in join.inputs if source(n) != state.past)
             if len(newer) < len(join.inputs):
-                yield StateWindow(state.past, state.made, whole, newer)
+                yield StateWindow(state.past, state.present_tensor, concat_tensor, newer)
 
 
 def share_window_scales(
@@ -53,25 +57,30 @@ def share_window_scales(
     types: Mapping[str, CodeType],
     ranges: Mapping[str, Range | Quant],
     widened: Mapping[str, Range],
-    apart: Mapping[str, Quant],
+    separate_quants: Mapping[str, Quant],
 ) -> dict[str, Quant]:
-    """Of the tensors of each window of which no scale is given: that of what is newer, where it holds all that was seen of the
-    whole, so that this need not be changed either; else the whole's. types, ranges, widened: as of `assign_qparams`; apart: the
-    scale that each tensor has by itself."""
-    found: dict[str, Quant] = {}
+    """Return the scale of the tensors of each window of which no scale is given.
+
+    The scale is that of what is newer, where it holds all that was seen of the joined tensor.
+    Then the newer tensor need not be changed either. Otherwise the scale is the joined tensor's.
+    `types`, `ranges`, `widened`: as of `assign_qparams`.
+    `separate_quants`: the scale that each tensor has by itself.
+    """
+    quant_by_tensor: dict[str, Quant] = {}
     for window in find_state_windows(graph):
-        names = (window.past, window.made, window.whole)
-        own = ranges[graph.origins[window.whole].tensor]
-        if isinstance(own, Quant) or any(isinstance(ranges[graph.origins[n].tensor], Quant) for n in names):
+        names = (window.past, window.present_tensor, window.concat_tensor)
+        concat_range = ranges[graph.origins[window.concat_tensor].tensor]
+        if isinstance(concat_range, Quant) or any(isinstance(ranges[graph.origins[n].tensor], Quant) for n in names):
             continue
-        seen, codes = widened.get(window.whole, own), types[window.whole]
-        newer = (apart[n] for n in window.newer if types[n] is codes)
+        value_range, codes = widened.get(window.concat_tensor, concat_range), types[window.concat_tensor]
+        newer = (separate_quants[n] for n in window.newer if types[n] is codes)
         quant = next(
-            (q for q in newer if _holds(quant_range(q, chip.numerics.of(codes)), seen, q.scale / 2)), apart[window.whole]
+            (q for q in newer if _holds(quant_range(q, chip.numerics.of(codes)), value_range, q.scale / 2)),
+            separate_quants[window.concat_tensor],
         )
-        found.update(dict.fromkeys(names, quant))
-    return found
+        quant_by_tensor.update(dict.fromkeys(names, quant))
+    return quant_by_tensor
 
 
-def _holds(held: Range, values: Range, within: float) -> bool:
-    return held.low - within <= values.low and values.high <= held.high + within
+def _holds(code_range: Range, values: Range, within: float) -> bool:
+    return code_range.low - within <= values.low and values.high <= code_range.high + within

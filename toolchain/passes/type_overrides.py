@@ -1,4 +1,4 @@
-"""Which tensors shall have other codes than those of the machine's first type: --type NAME=TYPE."""
+"""Resolve which tensors shall have other codes than those of the machine's first type: --type NAME=TYPE."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from toolchain.passes.match_nodes import match_nodes
 
 @dataclass(frozen=True)
 class TypeOverrides:
-    """tensors: of the model, its activations; weights: by layer of the selected graph."""
+    """An assignment of types.
+
+    `tensors`: activations, tensors of the model.
+    `weights`: by layer of the selected graph.
+    """
 
     tensors: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
     weights: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
@@ -40,51 +44,64 @@ class WeightedLayer:
 
 
 def list_weighted_layers(model: NormalModel, layers: Iterable[Node]) -> dict[str, WeightedLayer]:
-    """By name, these layers of the selected graph. Weights have the name of the file, else, where they were made of constants of
-    the file, that of the normal form."""
-    kinds, made = dict(model.nodes), dict[str, set[str]]()
+    """Return these layers of the selected graph by name.
+
+    Weights have the name of the file; where they were made of constants of the file, they have that of the normal
+    form.
+    """
+    kinds, constants_by_source = dict(model.nodes), dict[str, set[str]]()
     read = {node.name: node.inputs[1:2] for node in model.graph.nodes}
     for node in model.graph.nodes:
         operands = {n for n in node.inputs[:2] if n in model.graph.constants and model.graph.constants[n].ndim > 1}
         for source in node.sources or (node.name,):
-            made.setdefault(source, set()).update(operands)
-    found: dict[str, WeightedLayer] = {}
+            constants_by_source.setdefault(source, set()).update(operands)
+    layer_by_name: dict[str, WeightedLayer] = {}
     for layer in layers:
-        own = [s for s in layer.sources or (layer.name,) if kinds.get(s, "") in PRODUCTS] or [layer.name]
-        named = {c for s in own for c in model.weights.get(s, ())} or {c for s in own for c in made.get(s, ())}
+        product_sources = [s for s in layer.sources or (layer.name,) if kinds.get(s, "") in PRODUCTS] or [layer.name]
+        named = {c for s in product_sources for c in model.weights.get(s, ())} or {
+            c for s in product_sources for c in constants_by_source.get(s, ())
+        }
         named |= {model.made_of[c] for c in read.get(layer.name, ()) if c in model.made_of}
-        found[layer.name] = WeightedLayer(frozenset(layer.sources or (layer.name,)), frozenset(named))
-    return found
+        layer_by_name[layer.name] = WeightedLayer(frozenset(layer.sources or (layer.name,)), frozenset(named))
+    return layer_by_name
 
 
 def resolve_type_overrides(
     model: NormalModel,
-    asked: Sequence[str],
+    overrides: Sequence[str],
     chip: Chip,
-    held: Iterable[str],
+    chip_tensors: Iterable[str],
     layers: Mapping[str, WeightedLayer],
     rounded: Mapping[str, str],
 ) -> TypeOverrides:
-    """held: the model's tensors that the chip holds; layers: those with weights; rounded: by tensor, another of the file's that
-    the chip holds in the same codes, which reports name. asked: NAME=TYPE, the later ones counting, where
-    NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of these; an operator of
-    the normal form, such as a LayerNormalization that the file writes out, where the file has none so called. A node is its
-    outputs, and its weights where only they can have the type; weights in two planes are meant by their own names where
-    activations can have the type. Raises CompileError with every fault."""
-    found, faults = _found(_Known(model, chip, tuple(held), layers, rounded), asked)
+    """Return the types that the overrides ask for.
+
+    An override is NAME=TYPE, and later ones count.
+    NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of
+    these.
+    Where the file has none so called it is an operator of the normal form, such as a LayerNormalization that the
+    file writes out.
+    A node is its outputs, and its weights where only they can have the type.
+    Weights in two planes are meant by their own names where activations can have the type.
+    Raise CompileError with every fault.
+    `chip_tensors`: the model's tensors that the chip holds.
+    `layers`: those with weights.
+    `rounded`: by tensor, another of the file's that the chip holds in the same codes, which reports name.
+    """
+    type_overrides, faults = _resolve_all(_OverrideNames(model, chip, tuple(chip_tensors), layers, rounded), overrides)
     if faults:
         way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
         raise CompileError("\n".join([*faults, way_out]))
-    return found
+    return type_overrides
 
 
-def _found(known: _Known, asked: Sequence[str]) -> tuple[TypeOverrides, list[str]]:
-    """As `resolve_type_overrides`, with the faults."""
-    chip = known.chip
+def _resolve_all(override_names: _OverrideNames, overrides: Sequence[str]) -> tuple[TypeOverrides, list[str]]:
+    """Return the overrides and the faults, as `resolve_type_overrides` finds them."""
+    chip = override_names.chip
     tensors: dict[str, CodeType] = {}
     weights: dict[str, CodeType] = {}
     faults: list[str] = []
-    for one in asked:
+    for one in overrides:
         name, sign, kind = one.rpartition("=")
         computed, constant, in_planes = kind in chip.code_types, kind in chip.weight_types, kind in chip.numerics.wide_weights
         if not sign or not name:
@@ -93,48 +110,54 @@ def _found(known: _Known, asked: Sequence[str]) -> tuple[TypeOverrides, list[str
         if not (computed or constant or in_planes):
             faults.append(f"--type {one}: {_types(chip)}")
             continue
-        found = known.tensors(name) or known.results(name) if computed else []
-        layers_found = known.weights(name) if constant or (in_planes and not found) else []
-        if not found and not layers_found and not computed:
-            layers_found = known.layers_of(name)
-        if not found and not layers_found:
-            faults.append(f"--type {one}: {known.nothing(name, computed, constant or in_planes)}")
-        tensors |= dict.fromkeys(found, CodeType(kind))
+        matching_tensors = override_names.tensors(name) or override_names.results(name) if computed else []
+        layers_found = override_names.weights(name) if constant or (in_planes and not matching_tensors) else []
+        if not matching_tensors and not layers_found and not computed:
+            layers_found = override_names.layers_of(name)
+        if not matching_tensors and not layers_found:
+            faults.append(f"--type {one}: {override_names.nothing(name, computed, constant or in_planes)}")
+        tensors |= dict.fromkeys(matching_tensors, CodeType(kind))
         weights |= dict.fromkeys(layers_found, CodeType(kind))
     return TypeOverrides(tensors, weights), faults
 
 
 def decompose_for_types(
-    model: NormalModel, chip: Chip, host_nodes: Collection[str], asked: Sequence[str], said: Mapping[str, CodeType]
+    model: NormalModel, chip: Chip, host_nodes: Collection[str], overrides: Sequence[str], file_types: Mapping[str, CodeType]
 ) -> NormalModel:
-    """With steps in the place of the operators that the machine wants so, for the codes that are asked for. asked: NAME=TYPE;
-    said: by tensor, those of a parameters file."""
+    """Return the model with steps in the place of the operators that the machine wants so, for the codes that are
+    asked for.
+
+    `overrides`: NAME=TYPE.
+    `file_types`: types of a parameters file by tensor.
+    """
     divided = decompose_model(model, chip, host_nodes)
     if divided.undivided is None or len(chip.code_types) == 1:
         return divided
-    computed = [one for one in asked if one.rpartition("=")[2] in chip.code_types]
-    made = [n for node in divided.graph.nodes for n in node.outputs if n]
-    known = _Known(divided, chip, (*divided.inputs, *made), {}, {})
-    found, _ = _found(known, computed)  # faults are told where it is known what is held
+    computed = [one for one in overrides if one.rpartition("=")[2] in chip.code_types]
+    outputs = [n for node in divided.graph.nodes for n in node.outputs if n]
+    override_names = _OverrideNames(divided, chip, (*divided.inputs, *outputs), {}, {})
+    type_overrides, _ = _resolve_all(override_names, computed)  # faults are told where it is known what is held
     finest = max(codes.bits for codes in chip.operand_types)
-    types = {**divided.in_all_shapes(said), **found.tensors}
+    types = {**divided.in_all_shapes(file_types), **type_overrides.tensors}
     fine = {name for name, codes in types.items() if codes.bits >= finest}
-    return decompose_model(model, chip, host_nodes, fine | _rounded_to(model, finest))
+    return decompose_model(model, chip, host_nodes, fine | _list_rounded_tensors(model, finest))
 
 
-def _rounded_to(model: NormalModel, bits: int) -> set[str]:
+def _list_rounded_tensors(model: NormalModel, bits: int) -> set[str]:
     """Tensors that a quantized model rounds to codes of so many bits, or more."""
     rounding = (n for n in model.graph.nodes if n.op.op_type == "QuantizeLinear")
     return {n.inputs[0] for n in rounding if BITS.get(model.types[n.outputs[0]].dtype, 0) >= bits}
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What NAME may be: the tensors that the chip holds and the weights of layers, by their names in the file."""
+class _OverrideNames:
+    """A list of what NAME may be: the tensors that the chip holds and the weights of layers, by their names in the
+    file.
+    """
 
     model: NormalModel
     chip: Chip
-    held: tuple[str, ...]
+    chip_tensors: tuple[str, ...]
     layers: Mapping[str, WeightedLayer]
     rounded: Mapping[str, str]
 
@@ -142,63 +165,71 @@ class _Known:
     def _results(self) -> list[str]:
         """Tensors, the nodes that make them, and operators."""
         nodes = [(name, op) for name, op in self.model.nodes if self._outputs({name})]
-        operators = dict.fromkeys((*(op for _, op in nodes), *(n.op.op_type for n in self._normal if self._made_by(n))))
-        return [*dict.fromkeys(map(self.model.name, self.held)), *(name for name, _ in nodes), *operators]
+        operators = dict.fromkeys(
+            (*(op for _, op in nodes), *(n.op.op_type for n in self._normal if self._list_outputs_of_form(n)))
+        )
+        return [*dict.fromkeys(map(self.model.name, self.chip_tensors)), *(name for name, _ in nodes), *operators]
 
     @property
     def _constants(self) -> list[str]:
         """Weights, and the nodes that have them."""
-        return sorted({c for own in self.layers.values() for c in (*own.constants, *own.nodes)})
+        return sorted({c for weighted_layer in self.layers.values() for c in (*weighted_layer.constants, *weighted_layer.nodes)})
 
     def tensors(self, name: str) -> list[str]:
-        meant = set(_fitting(name, {self.model.name(t) for t in self.held}))
-        found = [t for t in self.held if self.model.name(t) in meant] or [t for t in self.held if t == name]
-        return found or [t for t in self.held if self.model.name(self.rounded.get(t, t)) == name]
+        file_names = set(_fitting(name, {self.model.name(t) for t in self.chip_tensors}))
+        matches = [t for t in self.chip_tensors if self.model.name(t) in file_names] or [
+            t for t in self.chip_tensors if t == name
+        ]
+        return matches or [t for t in self.chip_tensors if self.model.name(self.rounded.get(t, t)) == name]
 
     def results(self, name: str) -> list[str]:
-        """What nodes of this name make, or operators; those that the file writes out last."""
-        return self._outputs(_meant(self.model.nodes, name)) or [t for n in self._forms(name) for t in self._made_by(n)]
+        """Return what nodes of this name make, or operators of this name; operators that the file writes out come last."""
+        return self._outputs(_match_sources(self.model.nodes, name)) or [
+            t for n in self._forms(name) for t in self._list_outputs_of_form(n)
+        ]
 
     def layers_of(self, name: str) -> list[str]:
         """Layers with weights that these are."""
-        meant = _meant(self.model.nodes, name)
-        found = [layer for layer, own in self.layers.items() if own.nodes & meant]
+        file_nodes = _match_sources(self.model.nodes, name)
+        matches = [layer for layer, weighted_layer in self.layers.items() if weighted_layer.nodes & file_nodes]
         forms = [_sources(n) for n in self._forms(name)]
-        return found or [layer for layer, own in self.layers.items() if any(form <= own.nodes for form in forms)]
+        return matches or [
+            layer for layer, weighted_layer in self.layers.items() if any(form <= weighted_layer.nodes for form in forms)
+        ]
 
     @property
     def _normal(self) -> Sequence[OnnxNode]:
-        """Before operators were taken apart into steps."""
+        """Return the nodes of the normal form, before operators were taken apart into steps."""
         return (self.model.undivided or self.model).graph.nodes
 
     def _forms(self, name: str) -> list[OnnxNode]:
         """Nodes of the normal form by their operator."""
         return [n for n in self._normal if fnmatchcase(n.op.op_type, name)]
 
-    def _made_by(self, form: OnnxNode) -> list[str]:
-        """What a node of the normal form makes, its steps where there are any."""
-        own = _sources(form)
-        return self._held_of(n for n in self.model.graph.nodes if _sources(n) == own)
+    def _list_outputs_of_form(self, form: OnnxNode) -> list[str]:
+        """Return what a node of the normal form makes, its steps' outputs where there are any."""
+        form_sources = _sources(form)
+        return self._list_chip_outputs(n for n in self.model.graph.nodes if _sources(n) == form_sources)
 
-    def _outputs(self, meant: Collection[str]) -> list[str]:
-        """What nodes of the file make."""
-        return self._held_of(n for n in self.model.graph.nodes if not _sources(n).isdisjoint(meant))
+    def _outputs(self, file_nodes: Collection[str]) -> list[str]:
+        """Return what nodes of the file make."""
+        return self._list_chip_outputs(n for n in self.model.graph.nodes if not _sources(n).isdisjoint(file_nodes))
 
-    def _held_of(self, nodes: Iterable[OnnxNode]) -> list[str]:
-        """Which is not what they only bring into another shape."""
+    def _list_chip_outputs(self, nodes: Iterable[OnnxNode]) -> list[str]:
+        """Return the nodes' outputs that the chip holds, without outputs that are their inputs in another shape."""
         computed = [
             n for n in nodes if n.op.op_type not in MOVES or self.model.name(n.inputs[0]) != self.model.name(n.outputs[0])
         ]
-        return [t for n in computed for t in n.outputs if t in self.held]
+        return [t for n in computed for t in n.outputs if t in self.chip_tensors]
 
     def weights(self, name: str) -> list[str]:
         """Layers whose weights have this name, or a name of this pattern."""
-        return [layer for layer, own in self.layers.items() if _fitting(name, own.constants)]
+        return [layer for layer, weighted_layer in self.layers.items() if _fitting(name, weighted_layer.constants)]
 
     def nothing(self, name: str, computed: bool, constant: bool) -> str:
         if computed and self.weights(name):
-            known = ", ".join(self.chip.weight_types)
-            return f"these are weights, {self.chip.name} has {known} (numerics.weight, numerics.more_weights)"
+            weight_types = ", ".join(self.chip.weight_types)
+            return f"these are weights, {self.chip.name} has {weight_types} (numerics.weight, numerics.more_weights)"
         near = suggestion(name, [*(self._results if computed else ()), *(self._constants if constant else ())])
         if computed:
             return (
@@ -211,11 +242,11 @@ def _sources(node: OnnxNode) -> frozenset[str]:
     return frozenset(node.sources or (node.name,))
 
 
-def _fitting(name: str, known: Collection[str]) -> list[str]:
-    return [name] if name in known else [one for one in known if fnmatchcase(one, name)]
+def _fitting(name: str, candidates: Collection[str]) -> list[str]:
+    return [name] if name in candidates else [one for one in candidates if fnmatchcase(one, name)]
 
 
-def _meant(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
+def _match_sources(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
     try:
         return set(match_nodes(nodes, (name,)))
     except CompileError:

@@ -1,4 +1,4 @@
-"""From a network and samples to its quantization: calibrated, and repaired as far as was asked for."""
+"""Quantize a network from samples: calibrate it and repair it with the requested effort."""
 
 from __future__ import annotations
 
@@ -60,61 +60,66 @@ class CalibratedNetwork:
 
     @property
     def repair(self) -> Repair | None:
-        """For the parameters file; None where nothing was to be repaired."""
+        """Return the repair for the parameters file, None where there was nothing to repair."""
         if not self.tried:
             return None
         return Repair(self.quantization, self.effort, self.held_out, [t.as_json() for t in self.tried])
 
     @property
     def outputs(self) -> dict[str, Range | Quant]:
-        """What the codes of the model's outputs are to hold, by what people call them; of those that the chip makes."""
+        """Return the range or qparams of each model output that the chip makes, by the name that users know."""
         model, ranges = self.network.model, self.quantization.ranges
         return {model.name(n): ranges[n] for n in model.graph.outputs if n in ranges}
 
     def figures(self) -> dict[str, Any] | None:
-        """For the report."""
+        """Return the figures of the repair for the report, None where there was nothing to repair."""
         if not self.tried:
             return None
         return {"effort": self.effort, "held_out": self.held_out, "steps": [t.as_json() for t in self.tried]}
 
 
 def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None, *, quantized: bool = False) -> list[RepairStep]:
-    """observer: asked for; where it is one of the three, none other is tried. quantized: the model is so already, and only layers
-    whose codes are not its own are repaired."""
+    """Return the repair steps of an effort.
+
+    `observer`: the requested observer; where it is one of the three, no other is tried.
+    `quantized`: the model is quantized already, so only layers whose codes are not its own are repaired.
+    """
     if effort == "none":
         return [OBSERVERS_STEP] if observer == AUTO else []
     steps = [s for s in STEPS if effort in s.efforts and (s is not OBSERVERS_STEP or observer in (None, AUTO))]
     return [s for s in steps if s.by_layer or not quantized]
 
 
-def effort_of(asked: Effort | None, network: Network, samples: Iterable[Sample], *, real: bool) -> Effort:
-    """What is done; where nothing was asked for, BY_DEFAULT wherever there is something to repair by. real: the
-    user's own data.
+def effort_of(requested_effort: Effort | None, network: Network, samples: Iterable[Sample], *, real: bool) -> Effort:
+    """Return the effort to run; without a request it is BY_DEFAULT wherever there is something to repair with.
+    Raise CompileError where an effort is requested but there are no samples to repair with, or nothing to repair.
 
-    Raises CompileError: asked for where there are no samples to repair with, or nothing to be repaired.
+    `real`: the samples are the user's own data.
     """
-    if asked == "none" or (asked is None and BY_DEFAULT == "none"):
+    if requested_effort == "none" or (requested_effort is None and BY_DEFAULT == "none"):
         return "none"
     reason = _hindrance(network, samples, real)
     if reason is None:
-        return asked or BY_DEFAULT
-    if asked is None:
+        return requested_effort or BY_DEFAULT
+    if requested_effort is None:
         return "none"
-    raise CompileError(f"repair {asked}: {reason}")
+    raise CompileError(f"repair {requested_effort}: {reason}")
 
 
 def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str | None:
     """Why a network cannot be repaired."""
     if not real:
         return "random inputs say nothing of accuracy; give --calib DATA, or --repair none"
-    as_given = Quantization({}, held=network.model.stored, weight_types={**network.made_weight_types, **network.weight_types})
+    as_given = Quantization(
+        {}, file_weights=network.model.stored, weight_types={**network.made_weight_types, **network.weight_types}
+    )
     if _is_quantized(network) and not sample_rows(network, as_given, 1):
         return "the model is quantized already, and its codes are taken as they are; leave it out"
     return _too_few(samples)
 
 
 def _is_quantized(network: Network) -> bool:
-    return bool(network.selection.given.keys() - network.selection.fixed or network.model.stored)
+    return bool(network.selection.file_ranges.keys() - network.selection.fixed or network.model.stored)
 
 
 def _too_few(samples: Iterable[Sample]) -> str | None:
@@ -140,20 +145,20 @@ def calibrate_network(
         raise InternalError(f"effort {effort!r}")
     steps = steps_of(effort, observer, quantized=_is_quantized(network))
     if not steps:
-        plain = _calibrated(network, samples, observer, progress)
-        return plain if every is None else replace(_calibrated(network, every, observer, progress), judged=plain)
+        plain = _calibrate_ranges(network, samples, observer, progress)
+        return plain if every is None else replace(_calibrate_ranges(network, every, observer, progress), judged=plain)
     reason = _too_few(samples) if observer == AUTO else None
     if reason is not None:
         raise CompileError(f"observer auto: {reason}")
     dealt = folds(samples, stretch=STRETCH if network.model.states else 1)
-    plain = _calibrated(network, dealt.every, observer, progress)
-    found = run_repair(network, plain.quantization, dealt.seen, dealt.held, steps, progress)
-    if found.network is not network:  # the user's file must still say the same
-        check_frontend(replace(found.network.model, source=network.model.source), islice(dealt.seen, 1))
-    notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))
-    done = replace(plain, network=found.network, quantization=found.quantization, notes=notes)
-    done = replace(done, effort=effort, held_out=found.held_out, tried=found.tried)
-    return done if every is None else _refit(done, found.measure, every, observer, progress)
+    plain = _calibrate_ranges(network, dealt.every, observer, progress)
+    repair_result = run_repair(network, plain.quantization, dealt.seen, dealt.held, steps, progress)
+    if repair_result.network is not network:  # the user's file must still say the same
+        check_frontend(replace(repair_result.network.model, source=network.model.source), islice(dealt.seen, 1))
+    notes = tuple(dict.fromkeys((*plain.notes, *(n for t in repair_result.tried if t.is_kept for n in t.notes))))
+    done = replace(plain, network=repair_result.network, quantization=repair_result.quantization, notes=notes)
+    done = replace(done, effort=effort, held_out=repair_result.held_out, tried=repair_result.tried)
+    return done if every is None else _refit(done, repair_result.measure, every, observer, progress)
 
 
 def _refit(
@@ -167,11 +172,11 @@ def _refit(
     express them. Biases stay with the codes that they were chosen with."""
     network, chosen, unseen = done.network, done.quantization, done.unseen
     if measure is None:
-        plain = _calibrated(network, samples, observer, progress)
+        plain = _calibrate_ranges(network, samples, observer, progress)
         ranges, unseen = plain.quantization.ranges, plain.unseen
     else:
         adjusted = measure(samples)
-        ranges, unseen = {**adjusted.ranges, **network.selection.given}, tuple(n for n in unseen if n in adjusted.unseen)
+        ranges, unseen = {**adjusted.ranges, **network.selection.file_ranges}, tuple(n for n in unseen if n in adjusted.unseen)
     found = replace(chosen, ranges=ranges)
     try:
         if found.offsets:
@@ -184,116 +189,133 @@ def _refit(
 
 
 def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
-    """As a parameters file says. Raises ConfigError, CompileError."""
+    """Return the network with the quantization of a parameters file. Raise ConfigError or CompileError."""
     changed, tensors = network, list[str]()
 
-    def needed(repair: Quantization) -> list[str]:
+    def list_repaired_tensors(repair: Quantization) -> list[str]:
         nonlocal changed, tensors
         changed = network.through(repair)
         tensors = changed.tensors
         return tensors
 
     everywhere = decompose_all(network.model.undivided or network.model)
-    known = {*network.model.types, *network.model.own.values(), *everywhere.types, *everywhere.own.values()}
-    found = read_parameters(
+    known_names = {
+        *network.model.types,
+        *network.model.source_name_by_tensor.values(),
+        *everywhere.types,
+        *everywhere.source_name_by_tensor.values(),
+    }
+    file_quantization = read_parameters(
         file,
-        tensors=needed,
-        known=known,
-        called=network.model.own,
+        tensors=list_repaired_tensors,
+        allowed=known_names,
+        called=network.model.source_name_by_tensor,
         layers=lambda: [n.name for n in changed.weighted],
         numerics=network.chip.numerics,
     ).quantization
-    named, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
+    named, kinds = network.model.in_all_shapes(file_quantization.ranges), network.model.in_all_shapes(file_quantization.types)
     measured = clip_ranges({name: named[name] for name in tensors}, changed.model.divided)
     types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
-    ranges = {**_in_types(measured, kinds, types, network.chip.numerics), **changed.given(types)}
-    made = {n: codes for n, codes in changed.made_weight_types.items() if n not in found.layers}
-    weights = {**made, **found.weight_types, **network.weight_types}
-    said = replace(found, ranges=ranges, types=types, weight_types=weights)
-    return CalibratedNetwork(changed, _of_model(said, changed.model))
+    ranges = {**_in_types(measured, kinds, types, network.chip.numerics), **changed.get_model_ranges(types)}
+    compiler_weight_types = {n: codes for n, codes in changed.made_weight_types.items() if n not in file_quantization.layers}
+    weights = {**compiler_weight_types, **file_quantization.weight_types, **network.weight_types}
+    quantization = replace(file_quantization, ranges=ranges, types=types, weight_types=weights)
+    return CalibratedNetwork(changed, _of_model(quantization, changed.model))
 
 
 def _in_types(
-    ranges: Mapping[str, Range | Quant], said: Mapping[str, CodeType], types: Mapping[str, CodeType], numerics: Numerics
+    ranges: Mapping[str, Range | Quant], file_types: Mapping[str, CodeType], types: Mapping[str, CodeType], numerics: Numerics
 ) -> dict[str, Range | Quant]:
-    """A scale of a file is one of the codes that it says, or of the machine's first: what has others has the range of these."""
+    """Convert the qparams of a file whose tensor now has another type of codes into their range.
+    A scale of a file belongs to the type that the file names, or to the first type of the machine.
+    """
 
     def read(name: str, entry: Range | Quant) -> Range | Quant:
-        own = said.get(name, numerics.activation)
-        if isinstance(entry, Quant) and types.get(name, own) is not own:
-            return quant_range(entry, numerics.of(own))
+        entry_type = file_types.get(name, numerics.activation)
+        if isinstance(entry, Quant) and types.get(name, entry_type) is not entry_type:
+            return quant_range(entry, numerics.of(entry_type))
         return entry
 
     return {name: read(name, entry) for name, entry in ranges.items()}
 
 
 def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
-    """And those of tensors whose range is fixed, which are in no file: of what they are made from."""
-    found = dict(types)
+    """Add the types of tensors with a fixed range, which no file names; each takes the type of its operand."""
+    type_by_tensor = dict(types)
     for node in model.graph.nodes:
-        read = next((found[n] for n in node.inputs if n in found), None)
-        fixed = [n for n in node.outputs if n not in found and isinstance(model.inner.get(n), FixedRange)]
-        found |= {} if read is None else dict.fromkeys(fixed, read)
-    return found
+        read = next((type_by_tensor[n] for n in node.inputs if n in type_by_tensor), None)
+        fixed = [n for n in node.outputs if n not in type_by_tensor and isinstance(model.inner.get(n), FixedRange)]
+        type_by_tensor |= {} if read is None else dict.fromkeys(fixed, read)
+    return type_by_tensor
 
 
 def reuse_quantization(network: Network, other: CalibratedNetwork) -> CalibratedNetwork:
-    """As the same model in other shapes is. Raises CompileError: it has tensors that the other has not."""
+    """Return the network with the quantization of the same model in other shapes.
+    Raise CompileError where the network has tensors that the other one lacks.
+    """
     if other.judged is not None:
         alone = reuse_quantization(network, replace(other, judged=None))
         return replace(alone, judged=reuse_quantization(network, other.judged))
     changed = network.through(other.quantization)
     said_of = {**other.network.model.by_name(other.quantization.ranges), **other.quantization.ranges}
-    known = _arranged(changed.model, changed.model.in_all_shapes(said_of))
-    missing = next((name for name in changed.tensors if name not in known), None)
+    range_by_tensor = _add_rearranged(changed.model, changed.model.in_all_shapes(said_of))
+    missing = next((name for name in changed.tensors if name not in range_by_tensor), None)
     if missing is not None:
         raise CompileError(
             f"tensor {missing!r} is none of the entry's that was calibrated, since what is folded depends on the shapes; "
             f"build it into a file of its own, or give --quant FILE with a range of it"
         )
     types = {**other.quantization.types, **changed.said_types}
-    ranges = {**{name: known[name] for name in changed.tensors}, **changed.given(types)}
+    ranges = {**{name: range_by_tensor[name] for name in changed.tensors}, **changed.get_model_ranges(types)}
     weights = {**changed.made_weight_types, **other.quantization.weight_types, **changed.weight_types}
-    said = replace(other.quantization, ranges=ranges, types=types, weight_types=weights)
-    return CalibratedNetwork(changed, _of_model(said, changed.model), label=other.label)
+    quantization = replace(other.quantization, ranges=ranges, types=types, weight_types=weights)
+    return CalibratedNetwork(changed, _of_model(quantization, changed.model), label=other.label)
 
 
-def widened(first: CalibratedNetwork, network: Network, samples: Iterable[Sample], progress: Progress) -> CalibratedNetwork:
+def widen_ranges(first: CalibratedNetwork, network: Network, samples: Iterable[Sample], progress: Progress) -> CalibratedNetwork:
     """`first`, whose ranges hold what the same model shows in other shapes too. Ranges that the model gives stay. Raises
     CompileError: as `reuse_quantization`."""
-    alike = reuse_quantization(network, first)
+    reused_calibration = reuse_quantization(network, first)
     observer = first.label if first.label in OBSERVERS else None
-    seen = _calibrated(alike.network, samples, observer, progress).quantization.ranges  # type: ignore[arg-type]
-    said_of, model = {**alike.network.model.by_name(seen), **seen}, first.network.model
-    known = _arranged(model, model.in_all_shapes(said_of))
+    observed_ranges = _calibrate_ranges(reused_calibration.network, samples, observer, progress).quantization.ranges  # type: ignore[arg-type]
+    said_of, model = {**reused_calibration.network.model.by_name(observed_ranges), **observed_ranges}, first.network.model
+    range_by_tensor = _add_rearranged(model, model.in_all_shapes(said_of))
     ranges = dict(first.quantization.ranges)
-    for name, own in ranges.items():
-        other = known.get(name)
-        if isinstance(own, Range) and isinstance(other, Range) and not (own.low <= other.low and other.high <= own.high):
-            ranges[name] = own.union(other)
+    for name, first_range in ranges.items():
+        other = range_by_tensor.get(name)
+        if (
+            isinstance(first_range, Range)
+            and isinstance(other, Range)
+            and not (first_range.low <= other.low and other.high <= first_range.high)
+        ):
+            ranges[name] = first_range.union(other)
     return replace(first, quantization=replace(first.quantization, ranges=ranges))
 
 
-def _arranged(model: NormalModel, known: Mapping[str, Range | Quant]) -> dict[str, Range | Quant]:
-    """And of tensors that are one of these in another order or shape: what only moves axes of size 1 is folded."""
-    found = dict(known)
+def _add_rearranged(model: NormalModel, ranges: Mapping[str, Range | Quant]) -> dict[str, Range | Quant]:
+    """Add the ranges of tensors that are a listed tensor in another order or shape.
+    Moves of axes of size 1 alone are folded, so either tensor may be missing.
+    """
+    extended_ranges = dict(ranges)
     moves = [(n.inputs[0], n.outputs[0]) for n in model.graph.nodes if n.op.op_type in ("Reshape", "Transpose")]
     back = [(y, x) for x, y in reversed(moves)]
-    for source, made in (*moves, *back, *moves):
-        if source in found:
-            found.setdefault(made, found[source])
-    return found
+    for source, result in (*moves, *back, *moves):
+        if source in extended_ranges:
+            extended_ranges.setdefault(result, extended_ranges[source])
+    return extended_ranges
 
 
-def _of_model(found: Quantization, model: NormalModel) -> Quantization:
-    """With what is known of the model, whoever said the ranges."""
-    return replace(found, held=model.stored, over_sequences=model.over_sequences, alike=model.alike)
+def _of_model(quantization: Quantization, model: NormalModel) -> Quantization:
+    """Add to a quantization what the model itself states, whichever source its ranges have."""
+    return replace(
+        quantization, file_weights=model.stored, over_sequences=model.over_sequences, range_owners=model.twin_by_tensor
+    )
 
 
 def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
     """What a quantized model leaves in float has no end there: where its codes are finer than those of 8 bits, so much of them
     goes to values beyond what calibration saw, but where what makes them has an end."""
-    fine = {n for n in network.selection.left & ranges.keys() if types[n].bits > 8}
+    fine = {n for n in network.selection.float_tensors & ranges.keys() if types[n].bits > 8}
     roomy = {n: Range(min(r.low, _ROOM * r.low), max(r.high, _ROOM * r.high)) if n in fine else r for n, r in ranges.items()}
     for node in (n for n in network.selection.graph.nodes if isinstance(n.op, FloatOp)):
         y, x = (network.origins[n].tensor if n in network.origins else "" for n in (node.outputs[0], node.inputs[0]))
@@ -309,31 +331,33 @@ def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str
 
 
 def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
-    """Those that stay zero for random inputs of every magnitude, and so for any data; none where onnxruntime refuses all."""
+    """Return the tensors that stay zero for random inputs of every magnitude, and so for any data.
+    The set is empty where onnxruntime refuses all of the inputs.
+    """
     inputs = {name: model.types[name] for name in model.graph.inputs}
-    left, answers = list(dict.fromkeys(tensors)), 0
+    pending, answers = list(dict.fromkeys(tensors)), 0
     for magnitude in _MAGNITUDES:
         try:
             ranges = calibrate(
-                model.proto, random_data(inputs, magnitude=magnitude), left, computed_by=model, divided=model.divided
+                model.proto, random_data(inputs, magnitude=magnitude), pending, computed_by=model, divided=model.divided
             )
         except CompileError:  # an index beyond its table, a number beyond float32
             continue
-        left, answers = [n for n in left if max(-ranges[n].low, ranges[n].high) <= SILENT], answers + 1
-        if not left:
+        pending, answers = [n for n in pending if max(-ranges[n].low, ranges[n].high) <= SILENT], answers + 1
+        if not pending:
             break
-    return set(left) if answers else set()
+    return set(pending) if answers else set()
 
 
-def _calibrated(
+def _calibrate_ranges(
     network: Network, samples: Iterable[Sample], observer: ObserverName | Literal["auto"] | None, progress: Progress
 ) -> CalibratedNetwork:
-    numerics, seen, types = network.chip.numerics, 0, network.said_types
-    given = network.given(types)
+    numerics, sample_count, types = network.chip.numerics, 0, network.said_types
+    model_ranges = network.get_model_ranges(types)
 
     def step(done: int, total: int | None) -> None:
-        nonlocal seen
-        seen = done
+        nonlocal sample_count
+        sample_count = done
         progress("calibrate", done, total)
 
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
@@ -342,7 +366,7 @@ def _calibrated(
         return CalibratedNetwork(
             network,
             _of_model(
-                Quantization(given, types=types, weight_types={**network.made_weight_types, **network.weight_types}), model
+                Quantization(model_ranges, types=types, weight_types={**network.made_weight_types, **network.weight_types}), model
             ),
         )
     ranges = calibrate(
@@ -358,5 +382,7 @@ def _calibrated(
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
     ranges = _with_room(adjusted.ranges, network, types)
-    found = Quantization({**ranges, **given}, types=types, weight_types={**network.made_weight_types, **network.weight_types})
-    return CalibratedNetwork(network, _of_model(found, model), seen, adjusted.notes, adjusted.unseen, chosen)
+    quantization = Quantization(
+        {**ranges, **model_ranges}, types=types, weight_types={**network.made_weight_types, **network.weight_types}
+    )
+    return CalibratedNetwork(network, _of_model(quantization, model), sample_count, adjusted.notes, adjusted.unseen, chosen)

@@ -20,9 +20,16 @@ _FAR = float(np.finfo(np.float32).max)  # no end of a range
 
 @dataclass
 class Group:
-    """Tensors whose factors hang together: `makers` take them into their weights, `takers` out again; bounds: the Clips
-    between them, by their input; host_reads: nodes of the host read them through a product. numbers: which of the group's factors
-    the channels of each tensor have, powers: to which power; shapes: of a tensor's factors."""
+    """A group of tensors whose factors depend on each other.
+
+    `makers`: nodes that take the factors into their weights.
+    `takers`: nodes that take them out again.
+    `bounds`: bounds of the Clips between them, by the input of each Clip.
+    `host_reads`: host nodes read the tensors through a product.
+    `numbers`: index of the group's factor for each channel of each tensor.
+    `powers`: power of the factor that each tensor carries.
+    `shapes`: shape of each tensor's factors.
+    """
 
     tensors: list[str] = field(default_factory=list)
     makers: list[OnnxNode] = field(default_factory=list)
@@ -37,14 +44,14 @@ class Group:
     size: int = 0
 
     def largest(self, each: Mapping[str, Array]) -> Array:
-        """Of numbers for the channels of some tensors, all to the power 1."""
-        found = np.zeros(self.size)
+        """Return the largest value of each channel over some tensors, all brought to the power 1."""
+        sizes = np.zeros(self.size)
         for name, values in each.items():
-            np.maximum.at(found, self.numbers[name], values ** (1 / self.powers[name]))
-        return found
+            np.maximum.at(sizes, self.numbers[name], values ** (1 / self.powers[name]))
+        return sizes
 
-    def peaks(self, seen: Mapping[str, Array]) -> Array:
-        return self.largest({name: seen[name] for name in self.tensors if name in seen})
+    def peaks(self, peak_by_tensor: Mapping[str, Array]) -> Array:
+        return self.largest({name: peak_by_tensor[name] for name in self.tensors if name in peak_by_tensor})
 
     def of(self, name: str, factors: Array) -> Array:
         """A tensor's factors by those of the group."""
@@ -63,44 +70,44 @@ def find_groups(network: Network) -> list[Group]:
     producers, consumers = graph.producers(), graph.consumers()
     named = dict.fromkeys(n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n and n not in graph.constants)
     for name in named:
-        root, power = channels.connected(name)
+        root, power = channels.find_root(name)
         group = groups.setdefault(root, Group())
         group.tensors.append(name)
-        made = producers.get(name)
-        role = Roles() if made is None else channels.roles[made.name]
-        given = power is None or _is_given(name, network) or not graph.types[name].shape
-        if made is None or given or not (role.makes or role.alike):
+        producer = producers.get(name)
+        role = Roles() if producer is None else channels.roles[producer.name]
+        has_fixed_scale = power is None or _is_given(name, network) or not graph.types[name].shape
+        if producer is None or has_fixed_scale or not (role.makes or role.passes):
             group.sound = False
         elif role.makes:
-            group.makers.append(made)
-            group.chip_makers |= made.name in chip
-        elif (bound := clamp_bound(made, graph)) is not None:
-            before = producers.get(made.inputs[0])
+            group.makers.append(producer)
+            group.chip_makers |= producer.name in chip
+        elif (bound := clamp_bound(producer, graph)) is not None:
+            before = producers.get(producer.inputs[0])
             group.sound &= before is not None and channels.roles[before.name].makes  # else nobody says how far a channel reaches
             group.bounds.append(bound)
         for reader in consumers.get(name, ()):
             role = channels.roles[reader.name]
             if name in role.takes:
                 group.takers.append((reader, name))
-            elif name not in role.alike:
+            elif name not in role.passes:
                 group.sound &= reader.name not in chip
                 group.host_reads = True
-    found = [_numbered(g, channels) for g in groups.values() if g.sound]
-    return [g for g in found if not g.bounds or set(g.powers.values()) == {1.0}]
+    sound_groups = [_number_channels(g, channels) for g in groups.values() if g.sound]
+    return [g for g in sound_groups if not g.bounds or set(g.powers.values()) == {1.0}]
 
 
 def _is_given(name: str, network: Network) -> bool:
-    """Whether something else than what calibration sees says a tensor's scale, or its ends."""
+    """Return whether a tensor's scale or its ends are fixed by something else than calibration."""
     graph, inner = network.model.graph, network.model.inner.get(name)
     ends = isinstance(inner, ClippedRange) and any(0 < abs(end) < _FAR for end in (inner.low, inner.high))
-    given = name in network.selection.given or not isinstance(inner, ClippedRange | None) or ends
-    return given or name in graph.outputs or graph.types[name].dtype != "float32"
+    has_fixed_range = name in network.selection.file_ranges or not isinstance(inner, ClippedRange | None) or ends
+    return has_fixed_range or name in graph.outputs or graph.types[name].dtype != "float32"
 
 
-def _numbered(group: Group, channels: Channels) -> Group:
-    """Its factors are those of its first maker."""
+def _number_channels(group: Group, channels: Channels) -> Group:
+    """Number the channels of a group; the factors of the group are those of its first maker."""
     numbers, size = channels.numbers(group.tensors)
-    powers = {name: channels.connected(name)[1] or Fraction(1) for name in group.tensors}
+    powers = {name: channels.find_root(name)[1] or Fraction(1) for name in group.tensors}
     first = powers[group.makers[0].outputs[0]] if group.makers else Fraction(1)
     ratios = {name: float(power / first) for name, power in powers.items()}
     return replace(group, numbers=numbers, powers=ratios, shapes=channels.shapes(group.tensors), size=size)

@@ -1,7 +1,8 @@
-"""Factors of channels in a float network: which tensors can carry them, and the network that carries them.
+"""Scale the channels of a float network by factors: find which tensors can carry them and build the network.
 
-A tensor with factors is that much larger on each of its channels. What makes it takes the factors into its weights, what reads
-it takes them out again, so that no output changes; between a host's node and such a tensor stands a product that undoes them.
+A tensor with factors is that much larger on each of its channels. Its producer takes the factors into its weights, and its
+consumers
+take them out again, so that no output changes. Between a host node and such a tensor, a product undoes the factors.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
 # --- applying
 
 
-def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tuple[str, ...]]:
+def scale_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tuple[str, ...]]:
     """The model whose tensors carry their factors, by the same names, and the nodes that were put in for the host.
 
     Raises CompileError: factors for a tensor that the model has not, or of another number of channels.
@@ -47,7 +48,7 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
     faults = [fault for name, f in factors.items() if (fault := _fault(name, f, graph, channels)) is not None]
     if faults:
         raise CompileError("\n".join(faults))
-    shaped = _shaped(factors, channels)
+    shaped = _shape_factors(factors, channels)
     producers = graph.producers()
     constants, types = dict(graph.constants), dict(graph.types)
     nodes: list[OnnxNode] = []
@@ -56,13 +57,13 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
         role = channels.roles[node.name]
         renamed = {}
         for name in node.inputs:
-            if name in factors and name not in role.takes and not (name in role.alike and _same(node, factors)):
+            if name in factors and name not in role.takes and not (name in role.passes and _same(node, factors)):
                 if name not in put_in:
                     put_in[name] = _undone(name, shaped[name], constants, types)
                     nodes.append(put_in[name])
                 renamed[name] = put_in[name].outputs[0]
-        made = replace(node, inputs=tuple(renamed.get(n, n) for n in node.inputs))
-        nodes.append(_scaled(made, role, shaped, graph, constants, types))
+        renamed_node = replace(node, inputs=tuple(renamed.get(n, n) for n in node.inputs))
+        nodes.append(_scale_node(renamed_node, role, shaped, graph, constants, types))
     lost = [n for n in factors if n not in producers or n in graph.outputs]
     if lost:
         raise InternalError(f"factors for {lost[0]!r}, which is an input or output of the model")
@@ -71,25 +72,28 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
 
 
 def broadcast_factors(graph: OnnxGraph, factors: Factors) -> dict[str, Array]:
-    """graph: with these factors. Each broadcasts to its tensor."""
-    return _shaped(factors, Channels(graph)) if factors else {}
+    """Return the factors of each tensor in a shape that broadcasts to the tensor.
+
+    `graph`: a graph with these factors.
+    """
+    return _shape_factors(factors, Channels(graph)) if factors else {}
 
 
-def _shaped(factors: Factors, channels: Channels) -> dict[str, Array]:
+def _shape_factors(factors: Factors, channels: Channels) -> dict[str, Array]:
     return {name: f.reshape(channels.shape(name)) for name, f in factors.items()}
 
 
-def _fault(name: str, factors: Array, graph: OnnxGraph, known: Channels) -> str | None:
+def _fault(name: str, factors: Array, graph: OnnxGraph, graph_channels: Channels) -> str | None:
     if name not in graph.types or name in graph.constants:
         return f"factors: the model has no tensor {name!r}; repair it again"
-    channels = math.prod(known.shape(name))
+    channels = math.prod(graph_channels.shape(name))
     if factors.shape != (channels,) or not np.isfinite(factors).all() or factors.min(initial=1.0) <= 0:
         return f"factors of {name!r}: are {factors.size} numbers; its {channels} channels need one above 0 each"
     return None
 
 
 def _same(node: OnnxNode, factors: Factors) -> bool:
-    """Whether a node whose factors are alike has them on its output too."""
+    """Return whether the output of a node that passes factors on carries factors too."""
     return node.outputs[0] in factors
 
 
@@ -101,7 +105,7 @@ def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[
     return Node(plain, OnnxOp("Mul"), (name, inverse), (plain,))
 
 
-def _scaled(
+def _scale_node(
     node: OnnxNode, role: Roles, factors: Factors, graph: OnnxGraph, constants: dict[str, Array], types: dict[str, TensorType]
 ) -> OnnxNode:
     """The node with its constants as the factors of its input and output ask."""
@@ -109,9 +113,9 @@ def _scaled(
     brought = factors.get(node.inputs[0]) if node.inputs and node.inputs[0] in role.takes else None
     if out is None and brought is None:
         return node
-    if out is not None and not role.makes and not role.alike:
+    if out is not None and not role.makes and not role.passes:
         raise InternalError(f"{node.name} ({node.op.op_type}) cannot make {node.outputs[0]!r} with factors")
-    if out is not None and role.alike:
+    if out is not None and role.passes:
         _agree(node, out, factors, graph)
     names = list(node.inputs)
     for index, value in _new_constants(node, out, brought, graph).items():
@@ -122,7 +126,10 @@ def _scaled(
 
 
 def _agree(node: OnnxNode, out: Array, factors: Factors, graph: OnnxGraph) -> None:
-    """out: what its output carries, which its inputs' factors have to come to. Raises InternalError: they do not."""
+    """Raise InternalError where the factors of a node's inputs do not amount to those of its output.
+
+    `out`: factors that the output carries.
+    """
 
     def one(a: Array, b: Array) -> Array:
         wide = np.broadcast_shapes(a.shape, b.shape)
@@ -136,25 +143,25 @@ def _agree(node: OnnxNode, out: Array, factors: Factors, graph: OnnxGraph) -> No
 
 
 def _new_constants(node: OnnxNode, out: Array | None, brought: Array | None, graph: OnnxGraph) -> dict[int, Array]:
-    """By the place among the inputs."""
+    """Return the node's new constants by their place among the inputs."""
     kind = node.op.op_type
-    held = {i: graph.constants[n].astype(np.float64) for i, n in enumerate(node.inputs) if n in graph.constants}
+    constants_by_place = {i: graph.constants[n].astype(np.float64) for i, n in enumerate(node.inputs) if n in graph.constants}
     if kind in WEIGHTED:
-        weights = _weight_view(node, held[1])
+        weights = _weight_view(node, constants_by_place[1])
         if brought is not None:
             weights /= _inputs_of(node, brought.ravel(), weights.shape)
         if out is not None:
             weights *= out.reshape(-1, *(1,) * (weights.ndim - 1))
-        found = {1: held[1]}
-        if 2 in held and out is not None:
-            found[2] = np.broadcast_to(held[2], (*held[2].shape[:-1], out.size)) * out.ravel()
-        return found
+        new_constants = {1: constants_by_place[1]}
+        if 2 in constants_by_place and out is not None:
+            new_constants[2] = np.broadcast_to(constants_by_place[2], (*constants_by_place[2].shape[:-1], out.size)) * out.ravel()
+        return new_constants
     if out is None:
         return {}
     if kind == "LayerNormalization":
-        return {i: np.broadcast_to(v, out.size) * out.ravel() for i, v in held.items()}
+        return {i: np.broadcast_to(v, out.size) * out.ravel() for i, v in constants_by_place.items()}
     if kind in SUMS:
-        return {i: v * out for i, v in held.items()}
+        return {i: v * out for i, v in constants_by_place.items()}
     return {}
 
 

@@ -1,7 +1,7 @@
-"""Which channels of a float network have to carry one factor, and to which power each tensor carries it.
+"""Find which channels of a float network must carry the same factor, and to which power each tensor carries it.
 
-Factors begin at what can take them into its constants (a convolution, a product, a norm), go through homogeneous operators
-(toolchain.repair.patterns) and end where constants take them out again.
+Factors begin at operators that can take them into their constants (a convolution, a product, a norm). They go through homogeneous
+operators (toolchain.repair.patterns) and end where constants take them out again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 
 @dataclass(frozen=True)
 class Roles:
-    """What a node does with factors. makes: its output can take any; takes: inputs that may bring any; alike: inputs whose
-    factors decide those of its output."""
+    """A description of what a node does with factors.
+
+    `makes`: its output can take any factors.
+    `takes`: inputs that may bring any factors.
+    `passes`: inputs whose factors decide those of its output.
+    """
 
     makes: bool = False
     takes: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
 
 
 def anywhere(node: OnnxNode) -> bool:
@@ -34,7 +38,10 @@ def anywhere(node: OnnxNode) -> bool:
 
 
 class Channels:
-    """Of a graph in normal form. roles: by node; what is not `carrying` knows no factors."""
+    """A map of the connected channels of a graph in canonical form.
+
+    `roles`: role of each node; nodes for which `carrying` is false take no factors.
+    """
 
     def __init__(self, graph: OnnxGraph, carrying: Callable[[OnnxNode], bool] = anywhere):
         self.roles: dict[str, Roles] = {}
@@ -44,24 +51,28 @@ class Channels:
         for name in (n for n in graph.inputs if n not in graph.constants):
             self._patterns[name] = self._fresh(graph, name)
         for node in graph.nodes:
-            found = _weighted(node, graph, self._patterns) if carrying(node) else Roles()
-            passed = propagate_pattern(node, graph, self._patterns, self._merged) if carrying(node) and not found.makes else None
+            roles = _find_weighted_roles(node, graph, self._patterns) if carrying(node) else Roles()
+            passed = (
+                propagate_pattern(node, graph, self._patterns, self._merge_channels)
+                if carrying(node) and not roles.makes
+                else None
+            )
             for name in (n for n in node.outputs if n):
                 self._patterns[name] = self._fresh(graph, name) if passed is None else passed
             if passed is not None:
-                found = Roles(alike=tuple(dict.fromkeys(n for n in node.inputs if n in self._patterns)))
-                for name in found.alike:
+                roles = Roles(passes=tuple(dict.fromkeys(n for n in node.inputs if n in self._patterns)))
+                for name in roles.passes:
                     self._tensors.connect(name, node.outputs[0], power(node, graph))
-            self.roles[node.name] = found
+            self.roles[node.name] = roles
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor's factors: it broadcasts to the tensor's own."""
+        """Return the shape of a tensor's factors, which broadcasts to the tensor's shape."""
         return self._patterns[name].shape
 
     def shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         return {name: self.shape(name) for name in names if name in self._patterns}
 
-    def connected(self, name: str) -> tuple[str, Fraction | None]:
+    def find_root(self, name: str) -> tuple[str, Fraction | None]:
         """The tensor that stands for all that hang together with this one, and the power of its factors that this one's are.
         None: there is no such power."""
         return self._tensors.root(name)
@@ -81,7 +92,7 @@ class Channels:
         self._above += range(first, first + int(np.prod(shape)))
         return np.arange(first, len(self._above)).reshape(shape)
 
-    def _merged(self, a: Array, b: Array) -> Array:
+    def _merge_channels(self, a: Array, b: Array) -> Array:
         a, b = np.broadcast_arrays(a, b)
         if not np.array_equal(a, b):
             for one, other in {(int(i), int(j)) for i, j in zip(a.ravel(), b.ravel())}:
@@ -102,12 +113,12 @@ class _Connected:
         self._torn = set[str]()
 
     def root(self, name: str) -> tuple[str, Fraction | None]:
-        top, power = self._walked(name)
+        top, power = self._find_root(name)
         return top, None if top in self._torn else power
 
     def connect(self, a: str, b: str, power: Fraction) -> None:
         """b has the factors of a to this power."""
-        (top, x), (other, y) = self._walked(a), self._walked(b)
+        (top, x), (other, y) = self._find_root(a), self._find_root(b)
         if top != other:
             self._above[other] = (top, x * power / y)
         elif x * power != y:
@@ -115,7 +126,7 @@ class _Connected:
         if other in self._torn:
             self._torn.add(top)
 
-    def _walked(self, name: str) -> tuple[str, Fraction]:
+    def _find_root(self, name: str) -> tuple[str, Fraction]:
         power = Fraction(1)
         while name in self._above:
             name, step = self._above[name]
@@ -123,14 +134,14 @@ class _Connected:
         return name, power
 
 
-def _weighted(node: OnnxNode, graph: OnnxGraph, known: dict[str, Array]) -> Roles:
+def _find_weighted_roles(node: OnnxNode, graph: OnnxGraph, patterns: dict[str, Array]) -> Roles:
     kind, inputs = node.op.op_type, node.inputs
     if len(inputs) < 2 or inputs[0] in graph.constants or any(n and n not in graph.constants for n in inputs[1:]):
         return Roles()
     rank = len(graph.types[inputs[0]].shape)
     if kind in WEIGHTED and _plain(node, graph):
         at = 1 if kind == "Conv" else rank - 1
-        aligned = all(d == 1 for axis, d in enumerate(known[inputs[0]].shape) if axis != at)
+        aligned = all(d == 1 for axis, d in enumerate(patterns[inputs[0]].shape) if axis != at)
         return Roles(makes=True, takes=inputs[:1] if aligned else ())
     if kind == "LayerNormalization":
         return Roles(makes=node.op.attributes.get("axis", -1) in (-1, rank - 1) and rank < 4)
@@ -138,7 +149,7 @@ def _weighted(node: OnnxNode, graph: OnnxGraph, known: dict[str, Array]) -> Role
 
 
 def _plain(node: OnnxNode, graph: OnnxGraph) -> bool:
-    """Whether the channels of its input and output are those of its weights."""
+    """Return whether the channels of the input and the output are those of the weights."""
     kind, attributes = node.op.op_type, node.op.attributes
     rank, weights = len(graph.types[node.inputs[0]].shape), graph.constants[node.inputs[1]]
     if kind == "Conv":

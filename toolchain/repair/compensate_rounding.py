@@ -17,12 +17,14 @@ from toolchain.ops.pool.rules import AveragePool
 from toolchain.repair.network import Network, Progress
 
 
-def offset_zero_points(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> StepOutcome:
+def offset_zero_points(
+    network: Network, quantization: Quantization, samples: Iterable[Sample], progress: Progress
+) -> StepOutcome:
     """An Offset for each Add, Sub and average whose rounding would leave it low, where the machine has zero points; needs no
     samples."""
     if network.chip.numerics.symmetric_activations:
-        return StepOutcome(given, notes=("offsets: the machine has no zero points (numerics.symmetric_activations)",))
-    integer, found = network.integer(given), dict[str, Offset]()
+        return StepOutcome(quantization, notes=("offsets: the machine has no zero points (numerics.symmetric_activations)",))
+    integer, offsets = network.integer(quantization), dict[str, Offset]()
     for node in network.graph.nodes:
         if isinstance(node.op, Binary) and node.op.kind in ("add", "sub"):
             offset = _of_sum(node, node.op, network, integer)
@@ -30,8 +32,8 @@ def offset_zero_points(network: Network, given: Quantization, samples: Iterable[
             offset = _of_average(node, node.op, network, integer)
         else:
             continue
-        found |= {} if offset is None else {node.name: offset}
-    return StepOutcome(replace(given, offsets={**given.offsets, **found}) if found else given)
+        offsets |= {} if offset is None else {node.name: offset}
+    return StepOutcome(replace(quantization, offsets={**quantization.offsets, **offsets}) if offsets else quantization)
 
 
 def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -> Offset | None:
@@ -42,10 +44,10 @@ def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -
     if padded or rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
         return None
     assert x.quant is not None and y.quant is not None
-    read, made = CodeType(x.dtype), CodeType(y.dtype)
-    low = clamp_codes(op.activation, y.quant, made)[0]
+    read, input_codes = CodeType(x.dtype), CodeType(y.dtype)
+    low = clamp_codes(op.activation, y.quant, input_codes)[0]
     zeros = x.quant.zero_point, y.quant.zero_point
-    return mean_offset(rounding, x.quant.scale / y.quant.scale, *zeros, low, read.limits, made.limits)
+    return mean_offset(rounding, x.quant.scale / y.quant.scale, *zeros, low, read.limits, input_codes.limits)
 
 
 def _of_sum(node: Node, op: Binary, network: Network, integer: Graph) -> Offset | None:

@@ -1,8 +1,8 @@
-"""Equalization: channels of very unequal size share a scale better when each is multiplied by a factor of its own.
+"""Equalize channels of very unequal size: each is multiplied by its own factor, so that they share a scale better.
 
-The factors of the tensors between two layers are found from the weights before and behind them, or from the tensors themselves
-where weights have a scale for each channel. Depthwise layers and homogeneous operators let factors through, to a power: from
-what makes a spectrum over the root of the squares of its parts to what reads magnitudes.
+The factors of the tensors between two layers follow from the weights of both layers. Where weights have a scale for each channel,
+the factors follow from the tensors themselves. Depthwise layers and homogeneous operators pass factors on, to a power. An example
+lies between the producer of a spectrum, over the root of its sum of squares, and the consumer of magnitudes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ _LEAST = 2.0**-10  # of the largest: smaller channels count as this large
 
 @dataclass(frozen=True)
 class _Aim:
-    """Factors are sizes behind ** after / sizes before ** before. by_weights: before them the weights that make a channel
-    count, where all channels of a layer share a scale; else what was seen of it."""
+    """A weighting for factors: sizes at the consumers ** after / sizes at the producers ** before.
+
+    `by_weights`: for layers whose channels share a scale, the size at a producer is that of the weights that make the channel.
+    Otherwise
+    the size is the channel's calibrated peak.
+    """
 
     by_weights: bool
     before: float
@@ -49,19 +53,21 @@ def equalize(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Factors for all groups of tensors between layers of the chip, and the ranges of the tensors that carry them, of all that is
-    `measured` (None: the samples): of several ways to weigh what lies before and behind, and none, the best on a few samples at
-    ranges of these."""
+    """Return factors for all groups of tensors between chip layers, and new ranges for the tensors that carry them.
+    Several weightings of producers and consumers are tried, and none; the best on a few samples wins, at ranges of these samples.
+
+    `measured`: the samples that the final ranges are measured on; None means `samples`.
+    """
     groups = [g for g in find_groups(network) if g.makers and g.takers]
     if not groups:
         return StepOutcome(before)
-    seen, few = channel_peaks(network, groups, samples, progress), pick_trial_samples(samples)
+    peak_by_tensor, few = channel_peaks(network, groups, samples, progress), pick_trial_samples(samples)
     aims = [a for a in _AIMS if not (a.by_weights and network.chip.numerics.weights_per_channel)]
-    tried = [{}, *(_balanced(groups, network.model.graph, seen, aim) for aim in aims)]
+    tried = [{}, *(_balance_groups(groups, network.model.graph, peak_by_tensor, aim) for aim in aims)]
     judge, levels = OutputEvaluator(few), list[float]()
     for factors in tried:
-        made = _with_factors(network, before, factors, (), few, progress).quantization
-        levels.append(judge.verdict(network.through(Quantization({}, factors=factors)), made).decibels)
+        trial_quantization = _with_factors(network, before, factors, (), few, progress).quantization
+        levels.append(judge.verdict(network.through(Quantization({}, factors=factors)), trial_quantization).decibels)
     best = tried[int(np.argmax(levels))]
     if not best:
         return StepOutcome(before)
@@ -76,15 +82,18 @@ def free_ends(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Sums that only the host reads stay on the host, and what layers leave for the host alone has its channels in full: a
-    scale for all of them would be lost on what the chip never sees. measured: as of `equalize`."""
-    hosted = _hosted_sums(network)
+    """Leave sums that only the host reads on the host, and level the channels of what layers leave for the host alone.
+    A scale for all channels would be wasted on values that the chip never sees.
+
+    `measured`: as in `equalize`.
+    """
+    hosted = _list_hosted_sums(network)
     base = network.through(replace(before, factors={}, hosted=hosted)) if hosted else network
     groups = [g for g in find_groups(base) if g.chip_makers and g.host_reads and not g.takers]
     if not hosted and not groups:
         return StepOutcome(before)
-    seen = channel_peaks(base, groups, samples, progress)
-    levelled = [(g, _levelled(seen, g, base.model.graph)) for g in groups]
+    peak_by_tensor = channel_peaks(base, groups, samples, progress)
+    levelled = [(g, _level_group(peak_by_tensor, g, base.model.graph)) for g in groups]
     factors = {name: one for g, f in levelled if f is not None for name, one in g.by_tensor(f).items()}
     if not factors and not hosted:
         return StepOutcome(before)
@@ -99,7 +108,10 @@ def _with_factors(
     samples: Iterable[Sample],
     progress: Progress,
 ) -> StepOutcome:
-    """network: gone through what `before` has; factors come on top of it."""
+    """Return the quantization with more factors and more hosted nodes, and with new ranges.
+
+    `network`: the network after the changes of `before`; the factors come on top of those.
+    """
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
 
@@ -118,26 +130,26 @@ def _with_factors(
 
     adjusted = measure(samples)
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
-    found = {**adjusted.ranges, **scaled.selection.given}
-    made = replace(before, ranges=found, factors=together, hosted=(*before.hosted, *hosted), layers={})
-    said = [f"channels of {format_count(len(factors), 'tensor')} are scaled"] if factors else []
-    said += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
-    return StepOutcome(made, notes=(*said, *adjusted.notes), measure=measure)
+    ranges_by_tensor = {**adjusted.ranges, **scaled.selection.file_ranges}
+    new_quantization = replace(before, ranges=ranges_by_tensor, factors=together, hosted=(*before.hosted, *hosted), layers={})
+    notes = [f"channels of {format_count(len(factors), 'tensor')} are scaled"] if factors else []
+    notes += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
+    return StepOutcome(new_quantization, notes=(*notes, *adjusted.notes), measure=measure)
 
 
-def _hosted_sums(network: Network) -> tuple[str, ...]:
+def _list_hosted_sums(network: Network) -> tuple[str, ...]:
     """The model's nodes of sums on the chip that the host alone reads."""
     graph, chip = network.model.graph, chip_nodes(network)
     consumers = graph.consumers()
-    found: list[str] = []
+    source_nodes: list[str] = []
     for node in graph.nodes:
         if node.op.op_type not in ("Add", "Sub") or node.name not in chip or node.outputs[0] in graph.outputs:
             continue
         readers = consumers.get(node.outputs[0], ())
         two = not any(n in graph.constants for n in node.inputs)
         if two and readers and all(r.name not in chip for r in readers):
-            found += node.sources or (node.name,)
-    return tuple(dict.fromkeys(found))
+            source_nodes += node.sources or (node.name,)
+    return tuple(dict.fromkeys(source_nodes))
 
 
 # --- sizes of channels
@@ -147,13 +159,16 @@ class _Peaks:
     """The largest magnitude of each channel."""
 
     def __init__(self, shape: Sequence[int]) -> None:
-        """shape: of a number for each channel, which broadcasts to the tensor's."""
+        """Collect the peak of each channel.
+
+        `shape`: shape of one number for each channel, which broadcasts to the tensor's shape.
+        """
         self.peaks: Array | None = None
         self._others = tuple(axis for axis, d in enumerate(shape) if d == 1)
 
     def update(self, x: Array) -> None:
-        found = np.maximum(x.max(self._others), -x.min(self._others)).ravel()
-        self.peaks = found.astype(np.float64) if self.peaks is None else np.maximum(self.peaks, found)
+        sample_peaks = np.maximum(x.max(self._others), -x.min(self._others)).ravel()
+        self.peaks = sample_peaks.astype(np.float64) if self.peaks is None else np.maximum(self.peaks, sample_peaks)
 
 
 def channel_peaks(network: Network, groups: Sequence[Group], samples: Iterable[Sample], progress: Progress) -> dict[str, Array]:
@@ -173,13 +188,15 @@ def channel_peaks(network: Network, groups: Sequence[Group], samples: Iterable[S
     return {name: sink.peaks for name, sink in sinks.items() if sink.peaks is not None}
 
 
-def _levelled(seen: Mapping[str, Array], group: Group, graph: OnnxGraph) -> Array | None:
+def _level_group(peak_by_tensor: Mapping[str, Array], group: Group, graph: OnnxGraph) -> Array | None:
     """Factors that make all channels of a group as large as its largest."""
-    peaks = group.peaks(seen)
+    peaks = group.peaks(peak_by_tensor)
     return _within(peaks.max() / np.maximum(peaks, peaks.max() * _LEAST), group, graph) if peaks.max() > 0 else None
 
 
-def _balanced(groups: Sequence[Group], graph: OnnxGraph, seen: Mapping[str, Array], aim: _Aim) -> dict[str, Array]:
+def _balance_groups(
+    groups: Sequence[Group], graph: OnnxGraph, peak_by_tensor: Mapping[str, Array], aim: _Aim
+) -> dict[str, Array]:
     layers = {
         n.name: n for g in groups for n in (*g.makers, *(taker for taker, _ in g.takers)) if n.op.op_type != "LayerNormalization"
     }
@@ -187,13 +204,13 @@ def _balanced(groups: Sequence[Group], graph: OnnxGraph, seen: Mapping[str, Arra
     total = [np.ones(g.size) for g in groups]
     for _ in range(SWEEPS):
         for at, group in enumerate(groups):
-            peaks = group.peaks(seen) * total[at]
+            peaks = group.peaks(peak_by_tensor) * total[at]
             writers = [group.largest({n.outputs[0]: sizes[n.name].max(1)}) for n in group.makers if n.name in sizes]
-            made = _relative(writers) if aim.by_weights and writers else _relative([peaks])
+            writer_sizes = _relative(writers) if aim.by_weights and writers else _relative([peaks])
             inputs = [(name, by_input(n, sizes[n.name], group.numbers[name].size)) for n, name in group.takers]
             read = _relative([group.largest({name: size}) for name, size in inputs])
-            wanted = total[at] * read**aim.after / made**aim.before
-            chosen = _within(wanted, group, graph)
+            balanced_factors = total[at] * read**aim.after / writer_sizes**aim.before
+            chosen = _within(balanced_factors, group, graph)
             step, total[at] = chosen / total[at], chosen
             for node in group.makers:
                 if node.name in sizes:
@@ -220,8 +237,10 @@ def _relative(sizes: Sequence[Array]) -> Array:
 
 
 def _within(factors: Array, group: Group, graph: OnnxGraph) -> Array:
-    """Of one size in the middle, none beyond MOST. Where clamps lie between, 1 for the channels that some data may bring to
-    them, and for the others no more than keeps them clear of it: so the clamp moves, and no output changes."""
+    """Return the factors centred on 1, none beyond MOST.
+    Where clamps lie between, a channel that some data may bring to the clamp has factor 1.
+    The factor of any other channel keeps it clear of the clamp, so the clamp moves and no output changes.
+    """
     if not group.bounds:
         middle = np.exp(np.log(factors).mean())
         return np.clip(factors / middle, 1 / MOST, MOST)

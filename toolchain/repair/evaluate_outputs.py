@@ -1,4 +1,4 @@
-"""How far a quantized network is from float on samples that no step saw: what decides whether a step is kept."""
+"""Measure how far a quantized network is from float on samples that no step saw, which decides whether a step is kept."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
 @dataclass(frozen=True)
 class OutputQuality:
-    """SQNR of each output and of each operand of a Concat that an output is made of: `parts` over all samples, `each` by its
-    name, dB of every sample."""
+    """A record of the SQNR of each output and of each operand of a Concat that makes an output.
+
+    `parts`: quality over all samples.
+    `each`: dB of every sample, by the name of the part.
+    """
 
     parts: tuple[FidelityPart, ...]
     each: Mapping[str, tuple[float, ...]]
@@ -47,7 +50,7 @@ class OutputQuality:
     @property
     def decibels(self) -> float:
         """The mean over the parts."""
-        return float(np.mean([_held(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
+        return float(np.mean([_clamp_decibels(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
 
     def objection(self, before: OutputQuality, *, tested: bool = True) -> str | None:
         """Why this is no better than `before`, or None where it is. What only one of them has is not compared. tested: a paired
@@ -62,21 +65,23 @@ class OutputQuality:
         return None if chance is None else f"{format_gain(gain)}, {chance}"
 
     def losses(self, before: OutputQuality, plain: OutputQuality) -> dict[str, str]:
-        """Why it may not be, by the tensor of each part that this takes something from: MOST_LOST_DB of what it had `before`, or
-        so much that it is not sure to be as good as `plain`, whatever the others gain."""
+        """Return the reason against the change for each part that it harms, by the part's tensor.
+        A part is harmed if it loses MOST_LOST_DB of what it had `before`, or so much that it may be worse than `plain`.
+        Gains of the other parts do not count.
+        """
         fallen = [(name, was, after) for name, was, after in self._pairs(before) if after < was - MOST_LOST_DB]
         fallen += [(name, was, after) for name, was, after in self._pairs(plain) if after < was - LEAST_GAIN_DB]
-        found = {name: f"{name} falls from {was:.2f} to {after:.2f} dB" for name, was, after in reversed(fallen)}
+        loss_by_part = {name: f"{name} falls from {was:.2f} to {after:.2f} dB" for name, was, after in reversed(fallen)}
         for name, *_ in self._pairs(plain):
             mean, error = _mean_and_error(self._gains(plain, name))
             if mean - error < -MOST_DOUBTED_DB:
-                found.setdefault(name, f"{name} may fall: {mean:+.2f} dB a sample, with a standard error of {error:.2f}")
-        return {p.tensor: found[p.name] for p in self.parts if p.name in found}
+                loss_by_part.setdefault(name, f"{name} may fall: {mean:+.2f} dB a sample, with a standard error of {error:.2f}")
+        return {p.tensor: loss_by_part[p.name] for p in self.parts if p.name in loss_by_part}
 
     def _pairs(self, before: OutputQuality) -> list[tuple[str, float, float]]:
-        """Of parts that both have: name, dB before and here."""
-        earlier = {p.name: _held(p.sqnr_db) for p in before.parts}
-        return [(p.name, earlier[p.name], _held(p.sqnr_db)) for p in self.parts if p.name in earlier]
+        """Return name, dB before and dB here of each part that both have."""
+        earlier = {p.name: _clamp_decibels(p.sqnr_db) for p in before.parts}
+        return [(p.name, earlier[p.name], _clamp_decibels(p.sqnr_db)) for p in self.parts if p.name in earlier]
 
     def _gains(self, before: OutputQuality, name: str) -> NDArray[np.float64]:
         """dB of each sample."""
@@ -84,16 +89,20 @@ class OutputQuality:
 
 
 def pick_trial_samples(samples: Iterable[Sample]) -> list[Sample]:
-    """Those that a step chooses between ways by: of what it sees some that are spread over the whole, where that is known, since
-    sequences begin in silence and data often lies in the order of its kinds."""
+    """Return the few samples by which a step chooses between alternatives, spread over all of its samples where their number is
+    known.
+    Sequences begin in silence, and data often lies in the order of its kinds.
+    """
     if isinstance(samples, Fold) and samples.count is not None:
         return list(spread_over(samples, TRIED_ON))
     return list(islice(samples, 0, EVERY * TRIED_ON, EVERY))
 
 
 def _by_chance(gains: NDArray[np.float64]) -> str | None:
-    """gains: dB of each sample. Why they may come from the choice of samples; None where their mean is beyond CHANCE standard
-    errors."""
+    """Return why the gains may come from the choice of samples, None where their mean is beyond CHANCE standard errors.
+
+    `gains`: dB of each sample.
+    """
     if gains.size < LEAST_JUDGES:
         return f"on {format_count(gains.size, 'sample')}: it takes {LEAST_JUDGES} to tell"
     mean, error = _mean_and_error(gains)
@@ -105,59 +114,66 @@ def _mean_and_error(gains: NDArray[np.float64]) -> tuple[float, float]:
     return float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(gains.size) if gains.size > 1 else 0.0
 
 
-def _held(decibels: float) -> float:
+def _clamp_decibels(decibels: float) -> float:
     return FLOOR_DB if math.isnan(decibels) else min(max(decibels, FLOOR_DB), CEILING_DB)
 
 
 @dataclass
 class OutputEvaluator:
-    """samples: the same each time they are iterated. Float's values are computed once for a model, and kept where few.
+    """An evaluator of quantizations on a fixed set of samples.
 
-    Where the model has states they are judged like outputs, and a sample that follows the one before, as its states say, begins
-    with what the integers left: what a state loses comes back at every later step.
+    `samples`: the same samples each time they are iterated. Float values are computed once for a model, and kept where there
+    are few.
 
-    An output that a Softmax makes is judged by the logarithms of its probabilities, of the chip's by the scores that it reads.
-    Probabilities themselves hang on the few places where two classes are near each other: of the strings of a recognizer some are
-    at 5 dB and others at 40, and no gain of a step is beyond chance.
+    States of a model are judged like outputs. A sample that follows the previous one, as its states say, begins with the
+    states that the
+    integers left. So a loss of a state counts at every later step.
+
+    An output of a Softmax is judged by the logarithms of its probabilities; for the chip they follow from the scores that it
+    reads.
+    Probabilities themselves depend on the few places where two classes are close. In a recognizer some strings are at 5 dB and
+    others at 40, so no gain of a step is beyond chance.
     """
 
     samples: Iterable[Sample]
     _values: dict[int, tuple[object, list[dict[str, np.ndarray]]]] = field(default_factory=dict)
 
     def verdict(self, network: Network, quantization: Quantization) -> OutputQuality:
-        """By the integer reference. Raises CompileError: the machine cannot express the quantization."""
+        """Return the output quality of the integer reference. Raise CompileError where the machine cannot express the
+        quantization.
+        """
         session, states = network.session(quantization), _Sequence(network.model.states)
-        told, softmaxes = _told_parts(network), _softmaxes(network)
-        measured, each = Measured(session.container, told, states=True), dict[str, list[float]]()
-        wanted = tuple(dict.fromkeys([*measured.wanted, *(s.scores for s in softmaxes)]))
-        for sample, values in self._with_values(network, wanted):
-            run = session.run_detailed(states.begun(sample))
-            states.ended(values, run)
+        concat_parts, softmaxes = _list_concat_parts(network), _softmaxes(network)
+        measured, each = Measured(session.container, concat_parts, states=True), dict[str, list[float]]()
+        tensor_names = tuple(dict.fromkeys([*measured.tensors, *(s.scores for s in softmaxes)]))
+        for sample, values in self._with_values(network, tensor_names):
+            run = session.run_detailed(states.begin_sample(sample))
+            states.end_sample(values, run)
             for softmax in softmaxes:
-                real, own = softmax.judged(values, run, session.container.graph)
+                real, chip_values = softmax.make_judged_arrays(values, run, session.container.graph)
                 values = {**values, softmax.output: real}
-                run = replace(run, outputs={**run.outputs, softmax.output: own})
-            alone = Measured(session.container, told, states=True)
+                run = replace(run, outputs={**run.outputs, softmax.output: chip_values})
+            alone = Measured(session.container, concat_parts, states=True)
             for sums in (measured, alone):
                 sums.update(values, run)
             for part in (*alone.outputs, *alone.concats):
-                each.setdefault(part.name, []).append(_held(part.sqnr_db))
+                each.setdefault(part.name, []).append(_clamp_decibels(part.sqnr_db))
         return OutputQuality((*measured.outputs, *measured.concats), {name: tuple(levels) for name, levels in each.items()})
 
-    def _with_values(self, network: Network, wanted: Sequence[str]) -> Iterable[tuple[Sample, Mapping[str, np.ndarray]]]:
+    def _with_values(self, network: Network, tensor_names: Sequence[str]) -> Iterable[tuple[Sample, Mapping[str, np.ndarray]]]:
         model = network.model
         if id(model) in self._values:
             yield from zip(self.samples, self._values[id(model)][1], strict=True)
             return
-        session, kept, room = FloatSession(model, wanted), list[dict[str, np.ndarray]](), _KEPT_BYTES
+        session, cached_values, room = FloatSession(model, tensor_names), list[dict[str, np.ndarray]](), _KEPT_BYTES
         for sample in self.samples:
-            values = dict(zip(wanted, session.run(sample), strict=True))
+            values = dict(zip(tensor_names, session.run(sample), strict=True))
             room -= sum(v.nbytes for v in values.values())
             if room >= 0:
-                kept.append(values)
+                cached_values.append(values)
             yield sample, values
         if room >= 0:
-            self._values = {id(model): (model, kept)}  # of the latest model alone; held, so that its id stays its own
+            self._values = {id(model): (model, cached_values)}  # of the latest model alone; held, so that its id stays its own
 
 
 class _Sequence:
@@ -166,41 +182,46 @@ class _Sequence:
     def __init__(self, pairs: Sequence[StatePair]) -> None:
         self._pairs = pairs
         self._real: dict[str, np.ndarray] = {}  # by the input that they are next: float's, and the integers'
-        self._own: dict[str, np.ndarray] = {}
+        self._chip_states: dict[str, np.ndarray] = {}
 
-    def begun(self, sample: Sample) -> Sample:
-        follows = bool(self._real) and all(_alike(sample[name], value) for name, value in self._real.items())
-        return {**sample, **self._own} if follows else sample
+    def begin_sample(self, sample: Sample) -> Sample:
+        follows = bool(self._real) and all(_are_equal(sample[name], value) for name, value in self._real.items())
+        return {**sample, **self._chip_states} if follows else sample
 
-    def ended(self, values: Mapping[str, np.ndarray], run: Run) -> None:
+    def end_sample(self, values: Mapping[str, np.ndarray], run: Run) -> None:
         self._real = {pair.past: values[pair.present] for pair in self._pairs}
-        self._own = {pair.past: run.real[pair.present] for pair in self._pairs}
+        self._chip_states = {pair.past: run.real[pair.present] for pair in self._pairs}
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and np.allclose(a, b, rtol=0, atol=_SAME * float(np.abs(b).max(initial=0)))
 
 
 @dataclass(frozen=True)
 class _Softmax:
-    """That makes an output of the model. hosted: by the host, whose probabilities are exact; the chip's are codes, most of them
-    0."""
+    """A Softmax that makes an output of the model.
+
+    `hosted`: the host computes it, with exact probabilities; those of the chip are codes, most of them 0.
+    """
 
     output: str
     scores: str
     axis: int
     hosted: bool
 
-    def judged(self, values: Mapping[str, np.ndarray], run: Run, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-        """What float's and the integers' outputs are judged by. graph: of the integers."""
+    def make_judged_arrays(self, values: Mapping[str, np.ndarray], run: Run, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+        """Return the float and the integer arrays by which this output is judged.
+
+        `graph`: the graph of the integers.
+        """
         if self.hosted:
             return self._in_logs(values[self.output]), self._in_logs(run.outputs[self.output])
         real = values[self.scores]
         for code, origin in graph.origins.items():
             if origin.tensor == self.scores and origin.layout != INNER and code in run.codes:
-                own = real_values(run.codes[code], graph, code, origin.layout)
-                if own.shape == real.shape:  # and not its rows alone
-                    return self._from_scores(real), self._from_scores(own)
+                chip_scores = real_values(run.codes[code], graph, code, origin.layout)
+                if chip_scores.shape == real.shape:  # and not its rows alone
+                    return self._from_scores(real), self._from_scores(chip_scores)
         return values[self.output], run.outputs[self.output]
 
     def _in_logs(self, probabilities: np.ndarray) -> np.ndarray:
@@ -226,8 +247,8 @@ def _softmaxes(network: Network) -> list[_Softmax]:
     ]
 
 
-def _told_parts(network: Network) -> dict[str, list[tuple[str, str]]]:
-    """Of the Concats that reach an output as they are: what is small in an output is judged by itself."""
+def _list_concat_parts(network: Network) -> dict[str, list[tuple[str, str]]]:
+    """List the operands of Concats that reach an output unchanged; so small parts of an output are judged by themselves."""
     graph = Links(network.model.proto.graph)
     constants = frozenset(network.model.graph.constants)
     return {
@@ -238,5 +259,5 @@ def _told_parts(network: Network) -> dict[str, list[tuple[str, str]]]:
 
 
 def format_gain(decibels: float) -> str:
-    """In words."""
+    """Return a gain or a loss in words."""
     return f"the outputs {'gain' if decibels >= 0 else 'lose'} {abs(decibels):.2f} dB"

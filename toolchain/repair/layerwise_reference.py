@@ -29,50 +29,61 @@ Choose = Callable[[Node, Mapping[str, Sequence[Array]]], LayerParameters]
 
 @dataclass(frozen=True)
 class ResidentSamples:
-    """The samples that a walk runs over: `first` from the beginning; `later` come in where tensors are smaller, for the chip
-    nodes `behind`, and are run to there `together` at once."""
+    """A choice of samples that a walk over the layers holds in memory.
+
+    `first`: samples that run from the beginning.
+    `later`: samples that join where tensors are smaller.
+    `joining_nodes`: chip nodes from which the later samples are present.
+    `together`: number of later samples that are run up to there at once.
+    """
 
     first: Fold
     later: Fold = NONE
-    behind: frozenset[str] = frozenset()
+    joining_nodes: frozenset[str] = frozenset()
     together: int = 1
 
     @property
     def every(self) -> Fold:
-        """In the order in which what is live lies."""
+        """Return all samples in the order of the live values."""
         return join_folds(self.first, self.later)
 
 
-def run_layerwise(network: Network, given: Quantization, held: ResidentSamples, choose: Choose) -> dict[str, LayerParameters]:
+def run_layerwise(
+    network: Network, quantization: Quantization, resident: ResidentSamples, choose: Choose
+) -> dict[str, LayerParameters]:
     """Chooses the parameters of every chip node in turn, by name; those of `given` are where it starts."""
-    integer, found = network.integer(given), dict(given.layers)
+    integer, layer_parameters = network.integer(quantization), dict(quantization.layers)
 
     def run(values: _Values, node: Node, chosen: LayerParameters) -> None:
         values.run(node, chosen)
         if chosen is not AS_IN_THE_MODEL:
-            found[node.name] = chosen
+            layer_parameters[node.name] = chosen
 
     def run_to(last: Node, samples: Iterable[Sample]) -> _Values:
-        values = _Values(network, given, integer, samples)
+        values = _Values(network, quantization, integer, samples)
         for node in values.nodes():
             if node.name == last.name:
                 break
-            run(values, node, found.get(node.name, AS_IN_THE_MODEL))
+            run(values, node, layer_parameters.get(node.name, AS_IN_THE_MODEL))
         return values
 
-    values, later = _Values(network, given, integer, held.first), iter(held.later)
+    values, later = _Values(network, quantization, integer, resident.first), iter(resident.later)
     for node in values.nodes():
-        while node.name in held.behind and (batch := list(islice(later, held.together))):
+        while node.name in resident.joining_nodes and (batch := list(islice(later, resident.together))):
             values.extend(run_to(node, batch))
         run(values, node, choose(node, values.codes))
-    return found
+    return layer_parameters
 
 
 class _Values:
-    """What is live of each sample: `codes` by chip tensor, `real` by the model's tensors that the host makes or reads."""
+    """A store of the live values of each sample.
 
-    def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Iterable[Sample]):
-        self._network, self._given, self._integer = network, given, integer
+    `codes`: codes by chip tensor.
+    `real`: real values by model tensor, of those that the host makes or reads.
+    """
+
+    def __init__(self, network: Network, quantization: Quantization, integer: Graph, samples: Iterable[Sample]):
+        self._network, self._quantization, self._integer = network, quantization, integer
         self._quants = {name: t.quant for name, t in integer.types.items() if t.quant is not None}
         self._types = {name: CodeType(t.dtype) for name, t in integer.types.items() if t.quant is not None}
         self.codes: dict[str, list[Array]] = {}
@@ -87,7 +98,7 @@ class _Values:
         return port_at(0, tensor, self._integer)
 
     def nodes(self) -> Iterator[Node]:
-        """Of the chip in their turn, each to be `run` before the next; islands run between them."""
+        """Yield the chip's nodes in order, each to be `run` before the next one; host subgraphs run between them."""
         parts = partition_graph(self._network.graph)
         for index, part in enumerate(parts):
             self.keep(parts[index:])
@@ -101,13 +112,13 @@ class _Values:
             self.leave(part, parts[index + 1 :])
 
     def extend(self, other: _Values) -> None:
-        """With other samples, run as far."""
+        """Add other samples that have been run as far."""
         for name, codes in self.codes.items():
             codes.extend(other.codes[name])
         self.real.extend(other.real)
 
     def keep(self, parts: Sequence[Segment]) -> None:
-        """Of the real values those that these parts read."""
+        """Keep only the real values that these parts read."""
         read = {n for part in parts for n in part.inputs}
         read |= {self._port(n).model for part in parts if part.on_chip for n in part.inputs}
         self.real = [{n: x for n, x in real.items() if n in read} for real in self.real]
@@ -135,17 +146,17 @@ class _Values:
 
     def run(self, node: Node, chosen: LayerParameters) -> None:
         network = self._network
-        scope = node_scope(network.graph, network.chip, self._types, self._quants, self._given, node, chosen)
+        scope = node_scope(network.graph, network.chip, self._types, self._quants, self._quantization, node, chosen)
         nodes = lower_node(node, scope)
         constants = {**network.graph.constants, **scope.constants}
-        made: list[Array] = []
+        output_codes: list[Array] = []
         for index in range(len(self.real)):
-            own: dict[str, Array] = {}
+            step_codes: dict[str, Array] = {}
             for step in nodes:
-                inputs = [own[n] if n in own else self._value(n, index, constants) for n in step.inputs if n]
-                own[step.outputs[0]] = operator_of(step, NpuOp).reference(inputs)
-            made.append(own[node.outputs[0]])
-        self.codes[node.outputs[0]] = made
+                inputs = [step_codes[n] if n in step_codes else self._value(n, index, constants) for n in step.inputs if n]
+                step_codes[step.outputs[0]] = operator_of(step, NpuOp).reference(inputs)
+            output_codes.append(step_codes[node.outputs[0]])
+        self.codes[node.outputs[0]] = output_codes
         for name in dict.fromkeys(node.inputs):
             self._reads[name] -= 1
             if not self._reads[name] and name not in self._outputs:
@@ -156,15 +167,16 @@ class _Values:
 
 
 def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
-    """By the model's tensor that a cut of a state makes, where the chip keeps it apart."""
+    """Return the parts of the states by the model's tensor that cuts them out, where the chip stores a part separately."""
     parts = [(s.past, s.pair.past, s.part.first) for s in graph.states if s.part is not None]
     return {graph.origins[n].tensor: sample[past][at : at + graph.types[n].shape[0]] for n, past, at in parts}
 
 
-def pick_resident_samples(network: Network, given: Quantization, samples: Iterable[Sample]) -> ResidentSamples:
-    """As many as memory holds through a walk, at most SAMPLES, spread over the whole where that is known. Where tensors of so
-    many are too large for it at the beginning alone, as those of images are, the others come in behind that."""
-    order, integer = [node for part in partition_graph(network.graph) for node in part.nodes], network.integer(given)
+def pick_resident_samples(network: Network, quantization: Quantization, samples: Iterable[Sample]) -> ResidentSamples:
+    """Return as many samples as memory holds through a walk, at most SAMPLES, spread over all where their number is known.
+    Some tensors are too large for so many samples only at the beginning, as in image networks; then the other samples join later.
+    """
+    order, integer = [node for part in partition_graph(network.graph) for node in part.nodes], network.integer(quantization)
     live = _live_bytes(order, integer)
     real = sum(network.model.types[name].size_bytes for name in network.model.graph.inputs)  # until they are codes
     each = max(live[0], real + sum(integer.types[name].size_bytes for name in integer.inputs))
@@ -175,21 +187,21 @@ def pick_resident_samples(network: Network, given: Quantization, samples: Iterab
     if count <= most or joins is None:
         return ResidentSamples(every)
     early = [is_spread(index, count, most) for index in range(count)]
-    behind = frozenset(node.name for node in order[joins:])
+    joining_nodes = frozenset(node.name for node in order[joins:])
     return ResidentSamples(
-        pick_samples(every, early), pick_samples(every, [not one for one in early]), behind, max(1, room // each)
+        pick_samples(every, early), pick_samples(every, [not one for one in early]), joining_nodes, max(1, room // each)
     )
 
 
 def _live_bytes(order: Sequence[Node], integer: Graph) -> list[int]:
-    """By node: the most that is live of one sample's tensors at it or later."""
+    """Return for each node the most bytes of one sample's tensors that are live at this node or later."""
     readers: dict[str, int] = {}
     for index, node in enumerate(order):
         readers |= dict.fromkeys(node.inputs, index)
     live: dict[str, int] = {n: integer.types[n].size_bytes for n in integer.inputs}
-    found = list[int]()
+    peak_bytes = list[int]()
     for index, node in enumerate(order):
         live |= {name: integer.types[name].size_bytes for name in node.outputs if name in integer.types}
-        found.append(max(sum(live.values()), 1))
+        peak_bytes.append(max(sum(live.values()), 1))
         live = {name: size for name, size in live.items() if readers.get(name, -1) > index}
-    return list(accumulate(found[::-1], max))[::-1]
+    return list(accumulate(peak_bytes[::-1], max))[::-1]

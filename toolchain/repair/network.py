@@ -1,4 +1,4 @@
-"""What the steps of a repair work on: a network in float, on its machine, and the integers that a quantization makes of it."""
+"""Hold a float network with its machine, and make the integer network of a quantization; the steps of a repair work on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
-from quant.masks import masked_tensors
+from quant.masks import find_masked_tensors
 from quant.observe import Range
 from quant.parameters import quant_range, weight_quant
 from quant.repair.choices import Quantization, StepOutcome
@@ -26,7 +26,7 @@ from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
 from toolchain.passes.type_overrides import PRODUCTS, list_weighted_layers, resolve_type_overrides
-from toolchain.repair.channel_scaling import scaled_model
+from toolchain.repair.channel_scaling import scale_model
 from toolchain.report.host_metrics import MACS
 from toolchain.runtime import Session
 
@@ -36,9 +36,15 @@ Progress = Callable[[str, int, int | None], None]  # step, done, total
 
 @dataclass(frozen=True)
 class Network:
-    """model: in float; selection: what of it the machine's chip runs; host_nodes: of the model's, that were asked to stay;
-    types, weight_types: of the model's tensors, and of layers' weights, that were asked for; not_finite: tensors whose values
-    in a sample have no range, and with what reason nodes beside them stay on the host."""
+    """A float network on its machine.
+
+    `model`: the model in float.
+    `selection`: the part of the model that the machine's chip runs.
+    `host_nodes`: nodes of the model that the user asked to leave on the host.
+    `types`: types that the user set for tensors of the model.
+    `weight_types`: types that the user set for weights of layers.
+    `not_finite`: tensors without a range since a sample holds such values, with the reason why nodes at them stay on the host.
+    """
 
     model: NormalModel
     selection: Selection
@@ -60,98 +66,119 @@ class Network:
 
     @property
     def origins(self) -> Mapping[str, Origin]:
-        """As Selection has them."""
+        """Return the origins of the selection."""
         return self.selection.origins
 
     @property
-    def held(self) -> list[str]:
+    def chip_tensors(self) -> list[str]:
         """The model's tensors that the chip holds."""
         return sorted({tensor for tensor, _ in self.origins.values()})
 
     @property
     def tensors(self) -> list[str]:
         """The model's tensors whose ranges are to be found: those on the chip that a quantized model says no scale of."""
-        return sorted({*self.held} - self.selection.given.keys())
+        return sorted({*self.chip_tensors} - self.selection.file_ranges.keys())
 
     @property
     def said_types(self) -> dict[str, CodeType]:
-        """Of the model's tensors: by the model, then by who asked for others."""
+        """Return the types of the model's tensors: first those of the model, then the type overrides."""
         return {**self.selection.types, **self.types}
 
     @property
     def code_types(self) -> dict[str, CodeType]:
-        """Of the model's tensors that the chip holds: those of their codes, whoever decides them."""
+        """Return the type of codes of each model tensor that the chip holds, whichever source decides it."""
         types = assign_types(self.graph, self.chip, self.said_types)
-        own = {name: origin.tensor for name, origin in self.graph.origins.items() if origin.layout != INNER}
-        found: dict[str, CodeType] = {}
-        for name, tensor in own.items():
+        tensor_by_name = {name: origin.tensor for name, origin in self.graph.origins.items() if origin.layout != INNER}
+        type_by_tensor: dict[str, CodeType] = {}
+        for name, tensor in tensor_by_name.items():
             if name in types:
-                found[tensor] = max(types[name], found.get(tensor, types[name]), key=lambda t: t.bits)
-        return found
+                type_by_tensor[tensor] = max(types[name], type_by_tensor.get(tensor, types[name]), key=lambda t: t.bits)
+        return type_by_tensor
 
-    def given(self, types: Mapping[str, CodeType]) -> dict[str, Range | Quant]:
-        """What the model says of its tensors: their ranges where they have codes of another type in `types` than in the model."""
-        numerics, found = self.chip.numerics, dict(self.selection.given)
+    def get_model_ranges(self, types: Mapping[str, CodeType]) -> dict[str, Range | Quant]:
+        """Return the qparams that the model states; a tensor whose type in `types` differs from the model's has their range
+        instead.
+        """
+        numerics, ranges = self.chip.numerics, dict(self.selection.file_ranges)
         for name, codes in self.selection.types.items():
-            quant = found.get(name)
+            quant = ranges.get(name)
             if types.get(name, codes) is not codes and isinstance(quant, Quant):
-                found[name] = quant_range(quant, numerics.of(codes))
-        return found
+                ranges[name] = quant_range(quant, numerics.of(codes))
+        return ranges
 
     @property
     def chip(self) -> Chip:
         return self.machine.chip
 
-    def typed(self, asked: Sequence[str]) -> Network:
-        """With the types that NAME=TYPE of each --type ask for, but of numbers that addresses are made of, which are exact as
-        they are. Raises CompileError with every fault of them."""
-        if not asked:
+    def override_types(self, overrides: Sequence[str]) -> Network:
+        """Return the network with the types that each --type NAME=TYPE asks for. Raise CompileError with every fault of the
+        arguments.
+        Numbers that make addresses keep their type, since they are exact.
+        """
+        if not overrides:
             return self
-        found = resolve_type_overrides(
-            self.model, asked, self.chip, self.held, list_weighted_layers(self.model, self.weighted), self.selection.rounded
+        resolved_types = resolve_type_overrides(
+            self.model,
+            overrides,
+            self.chip,
+            self.chip_tensors,
+            list_weighted_layers(self.model, self.weighted),
+            self.selection.rounded,
         )
-        numbers = {n for n in self.selection.types if self.selection.given.get(n) == TRUTH}
-        tensors = {n: codes for n, codes in found.tensors.items() if n not in numbers}
-        return replace(self, types=self.on_chip(tensors), weight_types=found.weights)
+        numbers = {n for n in self.selection.types if self.selection.file_ranges.get(n) == TRUTH}
+        tensors = {n: codes for n, codes in resolved_types.tensors.items() if n not in numbers}
+        return replace(self, types=self.on_chip(tensors), weight_types=resolved_types.weights)
 
     @cached_property
     def made_weight_types(self) -> dict[str, CodeType]:
-        """Of layers whose weights the compiler made, as those of a Resize: two planes where one is coarser than the codes that
-        they multiply. Weights of a product of the file are the file's, computed from constants or not."""
+        """Return the types of weights that the compiler made, as those of a Resize.
+        They have two bit slices where one is coarser than the codes that they multiply.
+        Weights of a product in the file are the file's own, computed from constants or not.
+        """
         types = assign_types(self.graph, self.chip, self.said_types) if "add" in self.chip.functions else {}
         products = {name for name, kind in self.model.nodes if kind in PRODUCTS or self.model.weights.get(name)}
-        found: dict[str, CodeType] = {}
+        type_by_layer: dict[str, CodeType] = {}
         for node in self.weighted:
             x = types.get(node.inputs[0])
             if x is not None and not products & {*node.sources, node.name}:
                 wide = self._plane_pair(node, finest_codes(self.chip) if x.is_wide else x)
-                found |= {} if wide is None else {node.name: wide}
-        return found
+                type_by_layer |= {} if wide is None else {node.name: wide}
+        return type_by_layer
 
     def _plane_pair(self, node: Node, x: CodeType) -> CodeType | None:
-        """The type whose weights are two planes of the narrowest that multiplies codes of x, where that does not hold them to the
-        bits of x."""
+        """Return the type of weights in two bit slices, where the narrowest type that multiplies codes of `x` lacks the bits of
+        `x`.
+        Each slice has that narrowest type.
+        """
         narrow = next(iter(self.chip.weights_for(x)), None)
         wide = next((t for t, plane in self.chip.numerics.wide_weights.items() if plane is narrow), None)
         if narrow is None or wide is None or x.bits <= narrow.bits:
             return None
         weights = self.graph.constants[node.inputs[1]]
         rounded = weight_quant(weights, 0, self.chip.numerics.of(x).with_weights(narrow), name=node.name)
-        error = np.abs(rounded.dequantized() - weights).max(initial=0)
+        error = np.abs(rounded.dequantize() - weights).max(initial=0)
         return wide if error > np.abs(weights).max(initial=0) / 2**x.bits else None
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
-        """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that
-        makes has the type, unless it has one of its own."""
+        """Return the types for the tensors that the chip holds.
+        A clamp may be fused, so that the chip does not hold its input. Then the output of the clamp takes the type, unless it
+        has its own.
+
+        `types`: types by tensor of the model.
+        """
         if not types:
             return {}
-        held = {self.graph.origins[n].tensor for node in self.graph.nodes for n in node.outputs if n in self.graph.origins}
-        made: dict[str, str] = {}
+        chip_tensors = {
+            self.graph.origins[n].tensor for node in self.graph.nodes for n in node.outputs if n in self.graph.origins
+        }
+        tensor_by_source: dict[str, str] = {}
         for node in self.graph.nodes:
             if node.outputs[0] in self.graph.origins:
-                made.update(dict.fromkeys(node.sources, self.graph.origins[node.outputs[0]].tensor))
+                tensor_by_source.update(dict.fromkeys(node.sources, self.graph.origins[node.outputs[0]].tensor))
         sources = {t: node.sources or (node.name,) for node in self.model.graph.nodes for t in node.outputs}
-        moved = {t: [made[s] for s in sources.get(t, ()) if s in made] for t in types if t not in held}
+        moved = {
+            t: [tensor_by_source[s] for s in sources.get(t, ()) if s in tensor_by_source] for t in types if t not in chip_tensors
+        }
         return {**{to[0]: types[t] for t, to in moved.items() if to}, **types}
 
     def through(self, quantization: Quantization) -> Network:
@@ -161,44 +188,55 @@ class Network:
         """
         if not quantization.factors and not quantization.hosted:
             return self
-        model, put_in = scaled_model(self.model, quantization.factors)
+        model, put_in = scale_model(self.model, quantization.factors)
         repaired = {*match_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
         return replace(self, model=model)._hosting(repaired, BY_REPAIR)
 
     def _hosting(self, nodes: Collection[str], reason: str) -> Network:
-        """With these nodes of the model on the host too, for this reason."""
+        """Return the network with these nodes of the model on the host too, for this reason."""
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
         selection = select_graph(self.model, self.chip, hosted)
-        known = {f.node: f.reason for f in self.selection.fallbacks}
+        reason_by_node = {f.node: f.reason for f in self.selection.fallbacks}
         ours = frozenset(nodes).difference(self.host_nodes)
         sources = {n.name: ours.intersection((n.name, *n.sources)) for n in selection.graph.nodes}
-        told = (replace(f, reason=reason if sources.get(f.node) else known.get(f.node, f.reason)) for f in selection.fallbacks)
-        return replace(self, selection=replace(selection, fallbacks=tuple(told)), host_nodes=hosted)
+        fallbacks = (
+            replace(f, reason=reason if sources.get(f.node) else reason_by_node.get(f.node, f.reason))
+            for f in selection.fallbacks
+        )
+        return replace(self, selection=replace(selection, fallbacks=tuple(fallbacks)), host_nodes=hosted)
 
     def without_range(self, tensor: str, what: str) -> Network | None:
-        """With the nodes that make or read a tensor on the host, since codes cannot hold it. None where that mends nothing, or
-        would move products: then it is the data that are to be mended. what: `NaN in 2 of 6 elements`."""
-        beside = {s for n in self.model.graph.nodes if tensor in (*n.inputs, *n.outputs) for s in n.sources or (n.name,)}
-        beside |= self._makers_of_masks(beside)
+        """Return the network with the producers and consumers of a tensor on the host, since codes cannot hold it.
+        Return None where that does not help or would move products; then the user must mend the data.
+
+        `what`: a phrase such as `NaN in 2 of 6 elements`.
+        """
+        adjacent_nodes = {s for n in self.model.graph.nodes if tensor in (*n.inputs, *n.outputs) for s in n.sources or (n.name,)}
+        adjacent_nodes |= self._makers_of_masks(adjacent_nodes)
         if tensor in self.not_finite or any(
-            n.op.op_type in MACS and not beside.isdisjoint(n.sources or (n.name,)) for n in self.model.graph.nodes
+            n.op.op_type in MACS and not adjacent_nodes.isdisjoint(n.sources or (n.name,)) for n in self.model.graph.nodes
         ):
             return None
-        found = self._hosting(beside, f"{tensor!r} holds {what} in a sample, which codes cannot hold")
-        return replace(found, not_finite={**self.not_finite, tensor: what})
+        hosting_network = self._hosting(adjacent_nodes, f"{tensor!r} holds {what} in a sample, which codes cannot hold")
+        return replace(hosting_network, not_finite={**self.not_finite, tensor: what})
 
     def _makers_of_masks(self, nodes: Collection[str]) -> set[str]:
         """The nodes that make masks which `nodes` read, at once or through sums. Codes saturate at minus infinity, so that what a
         mask makes NaN would be a number behind them."""
-        whole = self.model.undivided or self.model
-        masks, makers = masked_tensors(whole.proto), {o: n for n in whole.graph.nodes for o in n.outputs}
-        pending, found = [n for n in whole.graph.nodes if not set(nodes).isdisjoint(n.sources or (n.name,))], set[str]()
+        undivided_model = self.model.undivided or self.model
+        masks, makers = find_masked_tensors(undivided_model.proto), {o: n for n in undivided_model.graph.nodes for o in n.outputs}
+        pending, mask_nodes = (
+            [n for n in undivided_model.graph.nodes if not set(nodes).isdisjoint(n.sources or (n.name,))],
+            set[str](),
+        )
         while pending:
-            made = [makers[name] for name in pending.pop().inputs if name in masks and name in makers]
-            summing = [n for n in made if n.op.op_type not in MACS and not found.issuperset(n.sources or (n.name,))]
-            found.update(s for n in summing for s in n.sources or (n.name,))
+            mask_producers = [makers[name] for name in pending.pop().inputs if name in masks and name in makers]
+            summing = [
+                n for n in mask_producers if n.op.op_type not in MACS and not mask_nodes.issuperset(n.sources or (n.name,))
+            ]
+            mask_nodes.update(s for n in summing for s in n.sources or (n.name,))
             pending += summing
-        return found
+        return mask_nodes
 
     def integer(self, quantization: Quantization) -> Graph:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""

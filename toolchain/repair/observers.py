@@ -1,4 +1,4 @@
-"""Which observer's range each tensor takes: tried by what comes of it at the network's outputs."""
+"""Choose the observer whose range each tensor takes, by the error at the outputs of the network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, pi
 from toolchain.repair.network import Network, Progress
 
 TRIALS = 12  # ways to choose that are looked at
-_ALIKE = 0.02  # ranges whose ends differ by less of their span are one
+_SAME_RANGE = 0.02  # ranges whose ends differ by less of their span are one
 
 Choice = dict[str, ObserverName]
 
@@ -29,24 +29,27 @@ def choose_observers(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Ranges that all observers find in one pass over what is `measured` (None: the samples); which of them a tensor takes is
-    searched.
+    """Return the ranges that the search over all observers chooses for each tensor.
+    One pass over the samples gives the ranges of all observers.
+    The best observer for all tensors comes first. Then half of the tensors that would change try the ranges of the others, then a
+    quarter, then an eighth. A group keeps them where the outputs of a few samples gain.
 
-    The best observer for all tensors comes first; then the others' ranges are taken for half of the tensors that they would
-    change, a quarter, an eighth, where the outputs of a few samples gain.
+    `measured`: the samples of that pass; None means `samples`.
     """
-    seen = _observe(network, samples if measured is None else measured, progress)
-    search = _Search(network, before, seen, OutputEvaluator(pick_trial_samples(samples)), progress)
+    observations = _observe(network, samples if measured is None else measured, progress)
+    search = _Search(network, before, observations, OutputEvaluator(pick_trial_samples(samples)), progress)
     chosen = search.run()
-    adjusted = _adjusted(network, seen, chosen)
+    adjusted = _adjusted(network, observations, chosen)
     counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
-    said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
+    observer_counts = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
 
     def measure(others: Iterable[Sample]) -> AdjustedRanges:
         return _adjusted(network, _observe(network, others, progress), chosen)
 
-    found = {**adjusted.ranges, **network.selection.given}
-    return StepOutcome(replace(before, ranges=found), notes=(f"ranges of tensors: {said}", *adjusted.notes), measure=measure)
+    new_ranges = {**adjusted.ranges, **network.selection.file_ranges}
+    return StepOutcome(
+        replace(before, ranges=new_ranges), notes=(f"ranges of tensors: {observer_counts}", *adjusted.notes), measure=measure
+    )
 
 
 def _observe(network: Network, samples: Iterable[Sample], progress: Progress) -> ObservedRanges:
@@ -63,11 +66,11 @@ def _observe(network: Network, samples: Iterable[Sample], progress: Progress) ->
 
 def _adjusted(network: Network, seen: ObservedRanges, chosen: Choice) -> AdjustedRanges:
     model = network.model
-    ranges = _mixed({o: seen.ranges(o, network.chip.numerics) for o in set(chosen.values())}, chosen)
+    ranges = _mix_ranges({o: seen.ranges(o, network.chip.numerics) for o in set(chosen.values())}, chosen)
     return adjust_ranges(model.proto, ranges, model.divided, model.name)
 
 
-def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
+def _mix_ranges(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
     return {name: ranges[observer][name] for name, observer in chosen.items()}
 
 
@@ -75,24 +78,24 @@ def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -
 class _Search:
     network: Network
     before: Quantization
-    seen: ObservedRanges
+    observations: ObservedRanges
     judge: OutputEvaluator
     progress: Progress
     _trials: int = 0
 
     def run(self) -> Choice:
         numerics = self.network.chip.numerics
-        ranges: dict[ObserverName, dict[str, Range]] = {o: self.seen.ranges(o, numerics) for o in OBSERVERS}
+        ranges: dict[ObserverName, dict[str, Range]] = {o: self.observations.ranges(o, numerics) for o in OBSERVERS}
         uniform: dict[ObserverName, Choice] = {o: dict.fromkeys(ranges[o], o) for o in OBSERVERS}
         levels = {o: self._decibels(ranges, uniform[o]) for o in OBSERVERS}
         order = sorted(OBSERVERS, key=lambda o: -levels[o])
         chosen, level = uniform[order[0]], levels[order[0]]
         for other in order[1:]:
             room = TRIALS - self._trials if other == order[-1] else (TRIALS - self._trials + 1) // 2
-            chosen, level = self._flipped(ranges, chosen, level, other, self._trials + room)
+            chosen, level = self._flip_observers(ranges, chosen, level, other, self._trials + room)
         return chosen
 
-    def _flipped(
+    def _flip_observers(
         self,
         ranges: Mapping[ObserverName, Mapping[str, Range]],
         chosen: Choice,
@@ -103,15 +106,15 @@ class _Search:
         """Groups of tensors, in the model's order, take the other observer's range where that gains; larger ones first."""
         order = {name: i for i, name in enumerate(self.network.model.types)}
         differing = sorted(
-            (n for n, o in chosen.items() if not _alike(ranges[o][n], ranges[other][n])), key=lambda n: (order[n], n)
+            (n for n, o in chosen.items() if not _is_same_range(ranges[o][n], ranges[other][n])), key=lambda n: (order[n], n)
         )
         groups = deque(_halves(differing))  # the whole was tried already
         while groups and self._trials < limit:
             group = groups.popleft()
             trial: Choice = {**chosen, **dict.fromkeys(group, other)}
-            found = self._decibels(ranges, trial)
-            if found > level + LEAST_GAIN_DB:
-                chosen, level = trial, found
+            trial_level = self._decibels(ranges, trial)
+            if trial_level > level + LEAST_GAIN_DB:
+                chosen, level = trial, trial_level
             else:
                 groups.extend(_halves(group))
         return chosen, level
@@ -120,10 +123,10 @@ class _Search:
         self._trials += 1
         self.progress("choose ranges", self._trials, TRIALS)
         model = self.network.model
-        adjusted = adjust_ranges(model.proto, _mixed(ranges, chosen), model.divided).ranges
+        adjusted = adjust_ranges(model.proto, _mix_ranges(ranges, chosen), model.divided).ranges
         try:
-            found = {**adjusted, **self.network.selection.given}
-            return self.judge.verdict(self.network, replace(self.before, ranges=found)).decibels
+            trial_ranges = {**adjusted, **self.network.selection.file_ranges}
+            return self.judge.verdict(self.network, replace(self.before, ranges=trial_ranges)).decibels
         except CompileError:  # the machine cannot express these
             return float("-inf")
 
@@ -133,6 +136,6 @@ def _halves(names: list[str]) -> list[list[str]]:
     return [names[:middle], names[middle:]] if middle else []
 
 
-def _alike(a: Range, b: Range) -> bool:
+def _is_same_range(a: Range, b: Range) -> bool:
     span = max(a.span, b.span)
-    return abs(a.low - b.low) <= _ALIKE * span and abs(a.high - b.high) <= _ALIKE * span
+    return abs(a.low - b.low) <= _SAME_RANGE * span and abs(a.high - b.high) <= _SAME_RANGE * span

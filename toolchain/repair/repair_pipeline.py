@@ -26,10 +26,15 @@ EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 @dataclass(frozen=True)
 class RepairStep:
-    """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it; instead_of: a
-    step that makes the same choices in another way: of the two the better is kept, if its gain over neither is no chance;
-    by_layer: it can `leave` layers as they are; finds_ranges: what it chooses is `measured` on all samples, as ranges are without
-    repair."""
+    """A step of a repair.
+
+    `verdicts`: its duration, as a number of evaluations of the held-out samples.
+    `efforts`: efforts that run it.
+    `instead_of`: a step that makes the same choices in another way. The better of the two is kept, if its gain over either is
+    no chance.
+    `by_layer`: it can `leave` layers as they are.
+    `finds_ranges`: its choice is `measured` on all samples, as ranges are without repair.
+    """
 
     name: str
     run: Step
@@ -58,13 +63,16 @@ STEPS: tuple[RepairStep, ...] = (
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step: SQNR of the held-out samples' outputs (mean over the parts, dB) before it and with it; `why` it was kept or
-    not; `gains` of the layers it chose for, on the samples it saw."""
+    """A record of one step: SQNR of the outputs of the held-out samples (mean over the parts, dB) before it and with it.
+
+    `why`: the reason why the step was kept or not.
+    `gains`: gains of the layers that it chose for, on the samples it saw.
+    """
 
     step: str
     before_db: float
     after_db: float | None
-    kept: bool
+    is_kept: bool
     why: str
     gains: tuple[Gain, ...] = ()
     notes: tuple[str, ...] = ()
@@ -72,7 +80,7 @@ class StepResult:
     def as_json(self) -> dict[str, Any]:
         gains = [{"layer": g.layer, "before": g.before, "after": g.after} for g in self.gains]
         levels = {"before_db": round(self.before_db, 3), "after_db": None if self.after_db is None else round(self.after_db, 3)}
-        return {"step": self.step, "kept": self.kept, "why": self.why, **levels, "notes": list(self.notes), "layers": gains}
+        return {"step": self.step, "kept": self.is_kept, "why": self.why, **levels, "notes": list(self.notes), "layers": gains}
 
 
 @dataclass(frozen=True)
@@ -89,48 +97,56 @@ class RepairResult:
 def run_repair(
     network: Network,
     quantization: Quantization,
-    seen: Iterable[Sample],
+    fit_samples: Iterable[Sample],
     held_out: Sequence[Sample] | Iterable[Sample],
     steps: Sequence[RepairStep],
     progress: Progress,
 ) -> RepairResult:
-    """quantization: plain. Same samples, same result."""
+    """Run the steps one after another and keep those that help. Same samples give the same result.
+
+    `quantization`: the quantization without repair.
+    """
     base, judge, tried, without = network, OutputEvaluator(held_out), list[StepResult](), dict[str, OutputQuality]()
     clock = _Clock(steps, progress)
     best = plain = judge.verdict(network, quantization)
     clock.start()
     measure: Measure | None = None
-    everything = join_folds(seen, held_out)
+    everything = join_folds(fit_samples, held_out)
     for at, step in enumerate(steps):
         earlier = without.get(step.instead_of or "")
         told_to = clock.within(at)
-        run = partial(step.run, network, quantization, seen, told_to, **({"measured": everything} if step.finds_ranges else {}))
+        run = partial(
+            step.run, network, quantization, fit_samples, told_to, **({"measured": everything} if step.finds_ranges else {})
+        )
         attempt = partial(_attempt, base, quantization, step.name, run, judge, told_to)
-        made = attempt()
-        objection, losses = made.objection(best, earlier), made.losses(best, plain)
+        step_attempt = attempt()
+        objection, losses = step_attempt.objection(best, earlier), step_attempt.losses(best, plain)
         spared = find_upstream_layers(network, losses) if step.by_layer and losses and objection is None else frozenset[str]()
         if 0 < len(spared) < len(network.weighted):
-            made = attempt(spared)
-            objection, losses = made.objection(best, earlier), made.losses(best, plain)
-        told = made.tried(step.name, best, objection or next(iter(losses.values()), None), len(spared))
-        tried.append(told)
-        if told.kept and made.outcome is not None and made.verdict is not None:
+            step_attempt = attempt(spared)
+            objection, losses = step_attempt.objection(best, earlier), step_attempt.losses(best, plain)
+        step_result = step_attempt.make_result(step.name, best, objection or next(iter(losses.values()), None), len(spared))
+        tried.append(step_result)
+        if step_result.is_kept and step_attempt.outcome is not None and step_attempt.verdict is not None:
             without[step.name] = best
-            quantization, best = made.outcome.quantization, made.verdict
-            network, measure = base.through(quantization), made.outcome.measure or measure
+            quantization, best = step_attempt.outcome.quantization, step_attempt.verdict
+            network, measure = base.through(quantization), step_attempt.outcome.measure or measure
     return RepairResult(network, quantization, tuple(tried), sum(1 for _ in held_out), measure)
 
 
 @dataclass(frozen=True, eq=False)
 class _Attempt:
-    """What a step gives, how it is judged, and why it cannot be where the machine refuses it."""
+    """An attempt at a step: its outcome and its verdict, or the reason why the machine refuses it."""
 
     outcome: StepOutcome | None
     verdict: OutputQuality | None
     refusal: str = ""
 
     def objection(self, best: OutputQuality, without: OutputQuality | None) -> str | None:
-        """without: before the step that this one stands in the place of, where that was kept."""
+        """Return the reason against this attempt, or None.
+
+        `without`: quality before the step that this one stands in for, where that step was kept.
+        """
         if self.verdict is None:
             return self.refusal
         if without is None:
@@ -138,20 +154,23 @@ class _Attempt:
         return self.verdict.objection(best, tested=False) or self.verdict.objection(without)
 
     def losses(self, best: OutputQuality, plain: OutputQuality) -> dict[str, str]:
-        """By the model's tensor."""
+        """Return the losses by tensor of the model."""
         return {} if self.verdict is None else self.verdict.losses(best, plain)
 
-    def tried(self, step: str, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
+    def make_result(self, step: str, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
         after = None if self.verdict is None else self.verdict.decibels
         notes, gains = ((), ()) if self.outcome is None else (self.outcome.notes, self.outcome.gains)
-        left = f", with {format_count(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
-        why = f"{objection or format_gain((after or 0.0) - best.decibels)}{left}"
+        spared_note = (
+            f", with {format_count(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
+        )
+        why = f"{objection or format_gain((after or 0.0) - best.decibels)}{spared_note}"
         return StepResult(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes)
 
 
 class _Clock:
-    """Tells a progress which step runs and about how long all that is left takes: by the first verdict before anything has run,
-    then by what the steps took."""
+    """A clock that reports the running step and about how long the remaining steps take.
+    The estimate comes from the first verdict before any step has run, then from the duration of the steps.
+    """
 
     def __init__(self, steps: Sequence[RepairStep], progress: Progress) -> None:
         self._steps, self._progress = steps, progress
@@ -164,11 +183,11 @@ class _Clock:
         self._progress(f"repair: {len(self._steps)} steps, about {left_s:.0f} s", 0, None)
 
     def within(self, at: int) -> Progress:
-        done, left = (sum(s.verdicts for s in part) for part in (self._steps[:at], self._steps[at:]))
+        done, remaining_verdicts = (sum(s.verdicts for s in part) for part in (self._steps[:at], self._steps[at:]))
         taken_s = time.monotonic() - self._began
-        told = done and taken_s > self._verdict_s  # steps with nothing to do tell nothing
-        each_s = taken_s / done if told else self._verdict_s
-        label = f"repair {at + 1} of {len(self._steps)}, {self._steps[at].name}, about {each_s * left:.0f} s left"
+        is_timed = done and taken_s > self._verdict_s  # steps with nothing to do tell nothing
+        each_s = taken_s / done if is_timed else self._verdict_s
+        label = f"repair {at + 1} of {len(self._steps)}, {self._steps[at].name}, about {each_s * remaining_verdicts:.0f} s left"
         self._progress(label, 0, None)
         return lambda stage, count, total: self._progress(f"{label}: {stage}", count, total)
 
@@ -182,7 +201,11 @@ def _attempt(
     progress: Progress,
     spared: frozenset[str] = frozenset(),
 ) -> _Attempt:
-    """run: the step of this name, which started from `before`; spared: layers that are left as they are."""
+    """Run a step and evaluate its outcome.
+
+    `run`: the step of this name, which started from `before`.
+    `spared`: layers that the step leaves as they are.
+    """
     try:
         outcome = run(**{"leave": spared} if spared else {})
         if outcome.quantization is before:
@@ -196,13 +219,13 @@ def _attempt(
 def find_upstream_layers(network: Network, tensors: Iterable[str]) -> frozenset[str]:
     """Layers with weights that any of these tensors of the model is made by."""
     graph, producers = network.graph, network.graph.producers()
-    wanted, reached = set(tensors), set[str]()
-    waiting = [*wanted, *(name for name, origin in graph.origins.items() if origin.tensor in wanted)]
+    target_tensors, reached = set(tensors), set[str]()
+    waiting = [*target_tensors, *(name for name, origin in graph.origins.items() if origin.tensor in target_tensors)]
     while waiting:
         name = waiting.pop()
         if name in reached:
             continue
         reached.add(name)
-        made = producers.get(name)
-        waiting += made.inputs if made is not None else [graph.origins[name].tensor] if name in graph.origins else []
+        producer = producers.get(name)
+        waiting += producer.inputs if producer is not None else [graph.origins[name].tensor] if name in graph.origins else []
     return frozenset(n.name for n in network.weighted if reached.intersection(n.outputs))

@@ -28,7 +28,7 @@ class Fold:
     start: Callable[[], Iterator[Sample]]
     count: int | None
     random: bool = False
-    _kept: list[Sample] = field(default_factory=list)
+    _sample_cache: list[Sample] = field(default_factory=list)
     _traits: list[SampleTraits] = field(default_factory=list)
 
     @classmethod
@@ -41,7 +41,7 @@ class Fold:
 
     @property
     def size(self) -> int:
-        """How many there are, counted where that is not known."""
+        """Return the number of samples; they are counted where it is not known."""
         return sum(1 for _ in self) if self.count is None else self.count
 
     @property
@@ -52,21 +52,21 @@ class Fold:
         return self._traits
 
     def __iter__(self) -> Iterator[Sample]:
-        if self._kept:
-            yield from self._kept
+        if self._sample_cache:
+            yield from self._sample_cache
             return
-        found: list[Sample] | None = []
+        cache: list[Sample] | None = []
         room = KEPT_BYTES
         for sample in self.start():
             room -= sum(x.nbytes for x in sample.values())
-            found = None if found is None or room < 0 else [*found, sample]
+            cache = None if cache is None or room < 0 else [*cache, sample]
             yield sample
-        self._kept.extend(found or ())
+        self._sample_cache.extend(cache or ())
 
     def pick(self, indices: Sequence[int]) -> Fold:
         """Samples by index: in this order where all samples are in memory, else as they come."""
-        if self._kept:
-            order, start = list(indices), lambda: (self._kept[i] for i in order)
+        if self._sample_cache:
+            order, start = list(indices), lambda: (self._sample_cache[i] for i in order)
         else:
             order, wanted = sorted(indices), frozenset(indices)
             start = lambda: (sample for index, sample in enumerate(self) if index in wanted)  # noqa: E731
@@ -152,28 +152,29 @@ def folds(samples: Iterable[Sample], *, stretch: int = 1) -> HoldOut:
     return hold_out(samples, lambda count: min(HELD_OUT, max(LEAST_JUDGES, count // EVERY)), stretch=stretch)
 
 
-def join_folds(seen: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
-    """What was dealt, together again: what is chosen by one fold and judged on the other is measured on both."""
-    counts = [s.count if isinstance(s, Fold) else None for s in (seen, held_out)]
-    known = [n for n in counts if n is not None]
-    random = isinstance(seen, Fold) and seen.random
-    return Fold(lambda: chain(seen, held_out), sum(known) if len(known) == len(counts) else None, random)
+def join_folds(fit_samples: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
+    """Join both folds again; a choice made on one fold and judged on the other is measured on both."""
+    counts = [s.count if isinstance(s, Fold) else None for s in (fit_samples, held_out)]
+    known_counts = [n for n in counts if n is not None]
+    random = isinstance(fit_samples, Fold) and fit_samples.random
+    return Fold(lambda: chain(fit_samples, held_out), sum(known_counts) if len(known_counts) == len(counts) else None, random)
 
 
 def spread_over(samples: Iterable[Sample], most: int) -> Fold:
-    """At most so many, at equal distances; the first where it is not known how many there are. Sequences begin in silence, and
-    data often lies in the order of its kinds."""
+    """Return at most `most` samples at equal distances, or the first ones where their number is not known.
+    Sequences begin in silence, and data often lies in the order of its kinds.
+    """
     count = samples.count if isinstance(samples, Fold) else len(samples) if isinstance(samples, list) else None
     if count is None:
         return Fold(lambda: islice(samples, most), None)
     return pick_samples(samples, [is_spread(index, count, most) for index in range(count)])
 
 
-def pick_samples(samples: Iterable[Sample], wanted: Sequence[bool]) -> Fold:
-    """Those of them that are wanted."""
-    return Fold(lambda: (sample for sample, one in zip(samples, wanted) if one), sum(wanted))
+def pick_samples(samples: Iterable[Sample], selected: Sequence[bool]) -> Fold:
+    """Return the samples whose flag in `selected` is true."""
+    return Fold(lambda: (sample for sample, one in zip(samples, selected) if one), sum(selected))
 
 
 def is_spread(index: int, count: int, most: int) -> bool:
-    """Whether this one of `count` is among `most` at equal distances."""
+    """Return whether the sample of this index is among `most` of `count` samples at equal distances."""
     return index == 0 or index * most // count > (index - 1) * most // count

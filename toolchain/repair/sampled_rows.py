@@ -1,4 +1,7 @@
-"""What layers read, and what their outputs are added to, in float, at some places of the output, drawn by layer and sample."""
+"""Sample, in float and at some places of a layer's output, what the layer reads and what its output is added to.
+
+Places are drawn by layer and sample.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,12 @@ _LAYER_BYTES = 96 << 20
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """A tensor and how it is looked at for a layer. tensor, moves: how it is made from the model's tensor; None: by no way we
-    know. beside: of what the layer's output is added to, at the same places of it, where that is made before it."""
+    """A plan for sampling one tensor for a layer.
+
+    `tensor`, `moves`: how the tensor follows from the model's tensor; None where that is unknown.
+    `addend`: the same for what the layer's output is added to, at the same places, where the addend is computed before the
+    output.
+    """
 
     node: Node
     read: str
@@ -47,30 +54,42 @@ class SampledRows:
     size_bytes: int  # of the rows of all these samples
     tensor: str | None
     moves: tuple[Callable[[Array], Array], ...]
-    beside: SampledRows | None = None
+    addend: SampledRows | None = None
 
     def rows(self, x: Array, sample: int, zero: int, out: Array | None = None) -> Array:
-        """x: the tensor, as the chip has it, in codes or real -> float32[groups, places, k], less `zero`; in `out` if given."""
+        """Return the rows of a tensor as float32[groups, places, k], less `zero`; in `out` if given.
+
+        `x`: the tensor in the chip's layout, in codes or real.
+        """
         return self.window.rows(x.reshape(self.shape), self.most, (self.seed, sample), zero, out)
 
 
-def sample_rows(network: Network, given: Quantization, samples: int) -> dict[str, SampledRows]:
-    """By convolution, in the graph's order. Those that have the codes of the model's file have none, they are taken as they are;
-    nor have weights that several layers read, as the steps of a recurrent one do: the chip holds them once. Weights in two planes
-    are as near as their bits come."""
-    graph, found, left = network.graph, dict[str, SampledRows](), _shared(network) | _in_planes(network, given)
+def sample_rows(network: Network, quantization: Quantization, samples: int) -> dict[str, SampledRows]:
+    """Return the rows to sample for each convolution, in the order of the graph.
+
+    Layers that keep the codes of the model's file have none, since those codes stay as they are. Neither have weights that
+    several layers
+    read, such as the steps of a recurrent layer, since the chip holds them once. Weights in two bit slices have none either:
+    their
+    bits suffice.
+    """
+    graph, rows_by_layer, excluded = (
+        network.graph,
+        dict[str, SampledRows](),
+        _find_shared_layers(network) | _in_planes(network, quantization),
+    )
     added = _sums(graph)
     for seed, node in enumerate(graph.nodes):
-        if not isinstance(node.op, Convolution) or node.name in left:
+        if not isinstance(node.op, Convolution) or node.name in excluded:
             continue
-        if not has_file_codes(node, graph, given.held, given.weight_types, network.chip):
+        if not has_file_codes(node, graph, quantization.file_weights, quantization.weight_types, network.chip):
             clamped = node.op.activation != (None, None)  # what a sum lacks might lie behind the clamp
             other = None if clamped else added.get(node.outputs[0])
-            found[node.name] = _place(node, node.op, seed, network, samples, other)
-    return found
+            rows_by_layer[node.name] = _place(node, node.op, seed, network, samples, other)
+    return rows_by_layer
 
 
-def _shared(network: Network) -> set[str]:
+def _find_shared_layers(network: Network) -> set[str]:
     """Layers whose weights are another's too, to the last bit."""
     readers: dict[bytes, list[str]] = {}
     for node in network.weighted:
@@ -79,9 +98,9 @@ def _shared(network: Network) -> set[str]:
     return {name for names in readers.values() if len(names) > 1 for name in names}
 
 
-def _in_planes(network: Network, given: Quantization) -> set[str]:
+def _in_planes(network: Network, quantization: Quantization) -> set[str]:
     wide = network.chip.numerics.wide_weights
-    return {name for name, codes in given.weight_types.items() if codes in wide}
+    return {name for name, codes in quantization.weight_types.items() if codes in wide}
 
 
 def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int, other: str | None) -> SampledRows:
@@ -93,29 +112,31 @@ def _place(node: Node, op: Convolution, seed: int, network: Network, samples: in
     window = ConvolutionWindow((kh, kw), op.strides, op.pads, op.dilations, op.groups)
     size_bytes, shape = most * samples * row_bytes, network.graph.types[node.inputs[0]].shape
     way = _way(node.inputs[0], network.graph, network.origins)
-    made = SampledRows(node, node.inputs[0], shape, window, seed, samples, most, size_bytes, *way)
-    return made if other is None else replace(made, beside=_beside(made, other, network, samples))
+    sampled = SampledRows(node, node.inputs[0], shape, window, seed, samples, most, size_bytes, *way)
+    return sampled if other is None else replace(sampled, addend=_sample_addend_rows(sampled, other, network, samples))
 
 
 def _sums(graph: Graph) -> dict[str, str]:
-    """What is read once, by a sum with a tensor that is made before it -> that tensor, of another shape perhaps."""
+    """Return the addend of each tensor whose only consumer is a sum with a tensor that is computed earlier.
+    The addend may have another shape.
+    """
     producers, readers = graph.producers(), graph.consumers()
     order = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs}
-    found: dict[str, str] = {}
+    addend_by_tensor: dict[str, str] = {}
     for node in graph.nodes:
         if not isinstance(node.op, Binary) or node.op.kind != "add" or graph.constants.keys() & set(node.inputs):
             continue
-        for made, other in (node.inputs, node.inputs[::-1]):
-            if graph.types[made].shape != graph.types[other].shape or not graph.read_once(made, readers):
+        for term, other in (node.inputs, node.inputs[::-1]):
+            if graph.types[term].shape != graph.types[other].shape or not graph.read_once(term, readers):
                 continue
             while other in producers and isinstance(producers[other].op, Reshape):
                 other = producers[other].inputs[0]
-            if order.get(other, -1) < order.get(made, -1):
-                found[made] = other
-    return found
+            if order.get(other, -1) < order.get(term, -1):
+                addend_by_tensor[term] = other
+    return addend_by_tensor
 
 
-def _beside(place: SampledRows, other: str, network: Network, samples: int) -> SampledRows:
+def _sample_addend_rows(place: SampledRows, other: str, network: Network, samples: int) -> SampledRows:
     shape = network.graph.types[place.node.outputs[0]].shape
     window, size_bytes = ConvolutionWindow((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1), 4 * place.most * samples * shape[3]
     tensor, moves = _way(other, network.graph, network.origins)
@@ -131,9 +152,9 @@ def _way(
     while origins[tensor][1] == INNER:
         node = producers[tensor]
         if isinstance(node.op, Reshape | Transpose | Slice):
-            moves.append(_moved(node.op))
+            moves.append(_make_move(node.op))
         elif isinstance(node.op, Pad):
-            moves.append(_padded(node.op))
+            moves.append(_make_padding(node.op))
         else:
             return None, ()
         tensor = node.inputs[0]
@@ -142,11 +163,11 @@ def _way(
     return model, (*first, *reversed(moves))
 
 
-def _moved(op: Any) -> Callable[[Array], Array]:
+def _make_move(op: Any) -> Callable[[Array], Array]:
     return lambda x: op.reference([x])
 
 
-def _padded(op: Pad) -> Callable[[Array], Array]:
+def _make_padding(op: Pad) -> Callable[[Array], Array]:
     return lambda x: np.pad(x, tuple(zip(op.before, op.after)), constant_values=op.value)
 
 
@@ -158,7 +179,10 @@ class Rows:
         self.all = np.zeros((0, 0, 0), np.float32)
 
     def put(self, x: Array, sample: int, zero: int) -> None:
-        """x, zero: as of `Place.rows`."""
+        """Store the rows of one sample.
+
+        `x`, `zero`: as in `SampledRows.rows`.
+        """
         place = self._place
         if not self.all.size:
             k = math.prod(place.window.kernel) * place.shape[3] // place.window.groups
@@ -169,19 +193,21 @@ class Rows:
 class FloatRows:
     """The float rows of one layer after the other, computed for as many of the next ones as memory holds."""
 
-    def __init__(self, network: Network, samples: Iterable[Sample], found: Mapping[str, SampledRows]):
+    def __init__(self, network: Network, samples: Iterable[Sample], rows_by_layer: Mapping[str, SampledRows]):
         self._network, self._samples = network, samples
-        self._waiting = [p for place in found.values() for p in (place, place.beside) if p is not None and p.tensor is not None]
-        self._held: dict[SampledRows, Rows | list[Array]] = {}
+        self._waiting = [
+            p for place in rows_by_layer.values() for p in (place, place.addend) if p is not None and p.tensor is not None
+        ]
+        self._pending_rows: dict[SampledRows, Rows | list[Array]] = {}
 
     def take(self, place: SampledRows) -> Array | None:
         """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
         if place.tensor is None:
             return None
-        while place not in self._held:
+        while place not in self._pending_rows:
             self._compute()
-        held = self._held.pop(place)
-        return held.all if isinstance(held, Rows) else self._rows(place, held).all
+        layer_rows = self._pending_rows.pop(place)
+        return layer_rows.all if isinstance(layer_rows, Rows) else self._rows(place, layer_rows).all
 
     def _rows(self, place: SampledRows, tensors: Sequence[Array]) -> Rows:
         rows = Rows(place, place.samples)
@@ -190,7 +216,7 @@ class FloatRows:
         return rows
 
     def _size_bytes(self, place: SampledRows) -> int:
-        """Of its rows, or of the tensor itself where windows overlap so much that it is smaller."""
+        """Return the bytes of the rows, or of the tensor itself where windows overlap so much that it is smaller."""
         return min(place.size_bytes, self._tensor_bytes(place))
 
     def _tensor_bytes(self, place: SampledRows) -> int:
@@ -207,7 +233,7 @@ class FloatRows:
         one = sum({p.tensor: self._tensor_bytes(p) for p in group}.values()) // samples
         session = FloatSession(self._network.model, names, lean=one > _LEAN_BYTES)
         for place in group:
-            self._held[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, place.samples)
+            self._pending_rows[place] = [] if self._tensor_bytes(place) < place.size_bytes else Rows(place, place.samples)
         for index, sample in enumerate(islice(self._samples, samples)):
             values = dict(zip(names, session.run(sample)))
             for place in group:
@@ -215,8 +241,8 @@ class FloatRows:
                 x = values[place.tensor]
                 for move in place.moves:
                     x = move(x)
-                held, x = self._held[place], np.ascontiguousarray(x, np.float32)
-                if isinstance(held, Rows):
-                    held.put(x, index, 0)
+                layer_rows, x = self._pending_rows[place], np.ascontiguousarray(x, np.float32)
+                if isinstance(layer_rows, Rows):
+                    layer_rows.put(x, index, 0)
                 else:
-                    held.append(x)
+                    layer_rows.append(x)

@@ -37,21 +37,24 @@ _JUDGING = 3  # one sample of so many says how far the Hessian of the others is 
 
 def round_layer_weights(
     network: Network,
-    given: Quantization,
+    quantization: Quantization,
     samples: Iterable[Sample],
     progress: Progress,
     *,
     sweeps: int = 0,
     leave: Collection[str] = (),
 ) -> StepOutcome:
-    """Second-order rounding of every layer's weights, then its bias, so that the next layer reads what is right on average.
-    sweeps: of `round_weights`; leave: layers that are not touched."""
-    return _layer_by_layer("rounding", network, given, samples, progress, "round", sweeps, leave)
+    """Round the weights of every layer to second order, then correct its bias so that the next layer reads the right mean.
+
+    `sweeps`: as in `round_weights`.
+    `leave`: layers to leave as they are.
+    """
+    return _layer_by_layer("rounding", network, quantization, samples, progress, "round", sweeps, leave)
 
 
 def compensate_input_error(
     network: Network,
-    given: Quantization,
+    quantization: Quantization,
     samples: Iterable[Sample],
     progress: Progress,
     *,
@@ -60,60 +63,66 @@ def compensate_input_error(
 ) -> StepOutcome:
     """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `answer`. That pays
     where codes are few; where they are many, it may follow the samples more than the network."""
-    return _layer_by_layer("answering", network, given, samples, progress, "answer", sweeps, leave)
+    return _layer_by_layer("answering", network, quantization, samples, progress, "answer", sweeps, leave)
 
 
 def correct_biases(
-    network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, leave: Collection[str] = ()
+    network: Network, quantization: Quantization, samples: Iterable[Sample], progress: Progress, *, leave: Collection[str] = ()
 ) -> StepOutcome:
     """Every layer's bias alone; nothing where all were corrected with the codes already."""
-    if all(given.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in sample_rows(network, given, 1)):
-        return StepOutcome(given)
-    return _layer_by_layer("bias", network, given, samples, progress, "keep", 0, leave)
+    if all(quantization.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in sample_rows(network, quantization, 1)):
+        return StepOutcome(quantization)
+    return _layer_by_layer("bias", network, quantization, samples, progress, "keep", 0, leave)
 
 
 def _layer_by_layer(
     name: str,
     network: Network,
-    given: Quantization,
+    quantization: Quantization,
     samples: Iterable[Sample],
     progress: Progress,
     codes: Codes,
     sweeps: int,
     leave: Collection[str],
 ) -> StepOutcome:
-    held = pick_resident_samples(network, given, samples)
-    found = sample_rows(network, given, held.first.size)
-    if held.later.size:
-        late = sample_rows(network, given, held.every.size)
-        found = {name: late[name] if name in held.behind else place for name, place in found.items()}
-    integer = network.integer(given)
+    resident = pick_resident_samples(network, quantization, samples)
+    rows_by_layer = sample_rows(network, quantization, resident.first.size)
+    if resident.later.size:
+        late = sample_rows(network, quantization, resident.every.size)
+        rows_by_layer = {name: late[name] if name in resident.joining_nodes else place for name, place in rows_by_layer.items()}
+    integer = network.integer(quantization)
     # of layers that see other codes than their tensor has, which are no tensor of the model, weights stay as they are
-    known = network.chip.array_types
-    found = {n: p for n, p in found.items() if integer.types[p.node.inputs[0]].dtype in known and n not in leave}
-    float_rows, gains = FloatRows(network, held.every, found), list[Gain]()
-    silent = find_saturation_ranges(network.graph, integer, given.ranges)
+    array_types = network.chip.array_types
+    rows_by_layer = {
+        n: p for n, p in rows_by_layer.items() if integer.types[p.node.inputs[0]].dtype in array_types and n not in leave
+    }
+    float_rows, gains = FloatRows(network, resident.every, rows_by_layer), list[Gain]()
+    silent = find_saturation_ranges(network.graph, integer, quantization.ranges)
 
     def choose(node: Node, live: Mapping[str, Sequence[Array]]) -> LayerParameters:
-        if node.name not in found:
-            return given.layers.get(node.name, AS_IN_THE_MODEL)
-        progress(name, len(gains), len(found))
-        looked_at = _Seen(integer, found[node.name], live, float_rows)
-        layer = _Layer(network, given, integer, looked_at, silent.get(node.outputs[0]))
-        chosen, gain = layer.chosen(given.layers.get(node.name, AS_IN_THE_MODEL), codes, sweeps)
+        if node.name not in rows_by_layer:
+            return quantization.layers.get(node.name, AS_IN_THE_MODEL)
+        progress(name, len(gains), len(rows_by_layer))
+        looked_at = _LayerData(integer, rows_by_layer[node.name], live, float_rows)
+        layer = _Layer(network, quantization, integer, looked_at, silent.get(node.outputs[0]))
+        chosen, gain = layer.chosen(quantization.layers.get(node.name, AS_IN_THE_MODEL), codes, sweeps)
         gains.append(gain)
         return chosen
 
-    layers = run_layerwise(network, given, held, choose)
+    layers = run_layerwise(network, quantization, resident, choose)
     return StepOutcome(
-        replace(given, layers=layers), tuple(gains), (f"repair, {name}: chosen on {format_count(held.every.size, 'sample')}",)
+        replace(quantization, layers=layers),
+        tuple(gains),
+        (f"repair, {name}: chosen on {format_count(resident.every.size, 'sample')}",),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
-    """A layer under some parameters: its operator, weights with their scales, int64[rows, o] of sums with the bias and
-    float64[rows, o] of output at its places."""
+class _TrialLayer:
+    """A layer under trial parameters: its operator, its weights with scales, its sums and its outputs at the sampled places.
+
+    The sums are int64[rows, o] with the bias, the outputs float64[rows, o].
+    """
 
     op: IntegerConvolution
     weight: WeightQuant
@@ -121,42 +130,47 @@ class _Made:
     output: Array
 
 
-class _Seen:
-    """What a layer reads at its places, over all samples.
+class _LayerData:
+    """A record of what a layer reads at its places, over all samples.
 
-    rows: float32[g, n, k], in integers, less the zero point; real: in float, None where that is not known. beside: float32[n, o],
-    by how much the integers of what its output is added to should be more, None where there is no such thing.
+    `rows`: float32[g, n, k], in integers, less the zero point.
+    `real`: the same in float, None where that is unknown.
+    `addend_gap`: float32[n, o], by how much the integers of the addend of the layer's output should be more, None where there
+    is no addend.
     """
 
     def __init__(self, integer: Graph, place: SampledRows, live: Mapping[str, Sequence[Array]], float_rows: FloatRows) -> None:
         self.place, self.samples = place, len(live.get(place.read, ()))  # none of a constant
         self.rows, self.real = self._read(integer, place, live), float_rows.take(place)
-        self.beside: Array | None = None
-        other = place.beside
+        self.addend_gap: Array | None = None
+        other = place.addend
         if other is None or other.tensor is None:
             return
         real = float_rows.take(other)
         quant = integer.types[other.read].quant
         if real is not None and quant is not None and other.read in live:
-            self.beside = real[0] - np.float32(quant.scale) * self._read(integer, other, live)[0]
+            self.addend_gap = real[0] - np.float32(quant.scale) * self._read(integer, other, live)[0]
 
     def _read(self, integer: Graph, place: SampledRows, live: Mapping[str, Sequence[Array]]) -> Array:
-        quant, found = integer.types[place.read].quant, Rows(place, self.samples)
+        quant, rows = integer.types[place.read].quant, Rows(place, self.samples)
         assert quant is not None
         for index, codes in enumerate(live.get(place.read, ())):
-            found.put(codes, index, quant.zero_point)
-        return found.all
+            rows.put(codes, index, quant.zero_point)
+        return rows.all
 
 
 class _Layer:
     """One convolution with what it reads, at its places over all samples, in integers and in float."""
 
     def __init__(
-        self, network: Network, given: Quantization, integer: Graph, seen: _Seen, silent: SaturationRange | None
+        self, network: Network, quantization: Quantization, integer: Graph, layer_data: _LayerData, silent: SaturationRange | None
     ) -> None:
-        """silent: of its output."""
-        self._network, self._given, self._place = network, given, seen.place
-        node = seen.place.node
+        """Prepare the layer.
+
+        `silent`: saturation range of its output.
+        """
+        self._network, self._quantization, self._place = network, quantization, layer_data.place
+        node = layer_data.place.node
         self._op = operator_of(node, Convolution)
         x, y = integer.types[node.inputs[0]], integer.types[node.outputs[0]]
         assert x.quant is not None and y.quant is not None
@@ -165,44 +179,49 @@ class _Layer:
         self._w = network.graph.constants[node.inputs[1]].astype(np.float64)
         bias = (*node.inputs, "", "")[2]
         self._bias = network.graph.constants[bias].astype(np.float64).reshape(-1) if bias else np.zeros(len(self._w))
-        self._rows, self._samples, self._beside = seen.rows, seen.samples, seen.beside
-        self._real = None if seen.real is None else np.divide(seen.real, np.float32(self._x.scale), out=seen.real)
+        self._rows, self._samples, self._addend_gap = layer_data.rows, layer_data.samples, layer_data.addend_gap
+        self._real = (
+            None if layer_data.real is None else np.divide(layer_data.real, np.float32(self._x.scale), out=layer_data.real)
+        )
         self._largest = float(max(self._rows.max(initial=0), -self._rows.min(initial=0)))
         self._silent = silent
         self._target = self._float_output()
 
-    def chosen(self, given: LayerParameters, codes: Codes, sweeps: int) -> tuple[LayerParameters, Gain]:
-        made = before = self._made(given)
-        chosen = given
+    def chosen(self, parameters: LayerParameters, codes: Codes, sweeps: int) -> tuple[LayerParameters, Gain]:
+        trial = before = self._quantize_layer(parameters)
+        chosen = parameters
         if codes != "keep":
-            chosen = LayerParameters(self._rounded(before, codes == "answer", sweeps), given.bias)
-            made = self._made(chosen)
-        wanted = self._target.mean(0) / self._y.scale
-        shift = bias_shift(made.sums, made.op.requant, self._dtype, self._y.zero_point, wanted)
+            chosen = LayerParameters(self._round_weights(before, codes == "answer", sweeps), parameters.bias)
+            trial = self._quantize_layer(chosen)
+        target_mean = self._target.mean(0) / self._y.scale
+        shift = bias_shift(trial.sums, trial.op.requant, self._dtype, self._y.zero_point, target_mean)
         bias = self._bias if chosen.bias is None else chosen.bias
-        chosen = replace(chosen, bias=bias + shift * self._x.scale * made.weight.scales)
-        after = self._error(self._output(made.sums + shift, made.op))
+        chosen = replace(chosen, bias=bias + shift * self._x.scale * trial.weight.scales)
+        after = self._error(self._output(trial.sums + shift, trial.op))
         return chosen, Gain(self._place.node.name, self._error(before.output), after)
 
     def _float_output(self) -> Array:
-        """float64[rows, o]: what float makes of what it reads (where that is not known, of what the integers read), and with it
-        what the integers of a sum's other operand lack."""
+        """Return the float output of the layer as float64[rows, o], plus the gap of the integers of a sum's other operand.
+        Where the float input is unknown, the output follows from the integer input.
+        """
         rows = self._rows if self._real is None else self._real
         sums = self._products(rows, self._w.astype(np.float32)).astype(np.float64) * self._x.scale + self._bias
         low, high = self._op.activation
         clamped = sums if low is None and high is None else np.clip(sums, low, high)
-        heard = clamped if self._silent is None else self._silent.clip_to_effective(clamped)
-        return heard if self._beside is None else heard + self._beside
+        effective = clamped if self._silent is None else self._silent.clip_to_effective(clamped)
+        return effective if self._addend_gap is None else effective + self._addend_gap
 
-    def _lacking(self, w: Array) -> Array | None:
-        """float32[g, n, o]: by how much its outputs should be more than `w` makes of what it reads, so that they, and what they
-        are added to, are float's, in steps of its input; None where float's input is not known."""
+    def _compute_output_gap(self, w: Array) -> Array | None:
+        """Return by how much the outputs should exceed what `w` makes of the integer input: float32[g, n, o], in steps of the
+        input.
+        Then the outputs, and the sums that they enter, equal those of float. Return None where the float input is unknown.
+        """
         if self._real is None:
             return None
-        found = np.matmul(self._real - self._rows, w.transpose(0, 2, 1).astype(np.float32))
-        if self._beside is not None:
-            found += (self._beside / np.float32(self._x.scale)).reshape(found.shape[1], len(w), -1).transpose(1, 0, 2)
-        return found
+        gap = np.matmul(self._real - self._rows, w.transpose(0, 2, 1).astype(np.float32))
+        if self._addend_gap is not None:
+            gap += (self._addend_gap / np.float32(self._x.scale)).reshape(gap.shape[1], len(w), -1).transpose(1, 0, 2)
+        return gap
 
     def _products(self, rows: Array, w: Array) -> Array:
         """[rows, o], in w's type."""
@@ -216,16 +235,16 @@ class _Layer:
         exact = np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64
         return self._products(self._rows, codes.astype(exact)).astype(np.int64)
 
-    def _made(self, chosen: LayerParameters) -> _Made:
+    def _quantize_layer(self, chosen: LayerParameters) -> _TrialLayer:
         node, network = self._place.node, self._network
         quants = {node.inputs[0]: self._x, node.outputs[0]: self._y}
-        scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
+        scope = node_scope(network.graph, network.chip, self._types, quants, self._quantization, node, chosen)
         weight = self._op.weights(node, scope).weight
-        made = self._op.quantize(node, scope)[0]
-        sums = self._sums(weight.whole)
-        sums += scope.constants[made.inputs[2]]
-        op = operator_of(made, IntegerConvolution)
-        return _Made(op, weight, sums, self._output(sums, op))
+        integer_node = self._op.quantize(node, scope)[0]
+        sums = self._sums(weight.integers)
+        sums += scope.constants[integer_node.inputs[2]]
+        op = operator_of(integer_node, IntegerConvolution)
+        return _TrialLayer(op, weight, sums, self._output(sums, op))
 
     def _output(self, sums: Array, op: IntegerConvolution) -> Array:
         codes = requantize(sums, op.requant, self._dtype).astype(np.float64)
@@ -234,35 +253,36 @@ class _Layer:
     def _error(self, output: Array) -> float:
         return float(np.mean((output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
 
-    def _rounded(self, before: _Made, answering: bool, sweeps: int) -> WeightQuant:
+    def _round_weights(self, before: _TrialLayer, answering: bool, sweeps: int) -> WeightQuant:
         weight = before.weight
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
         limits = weight_code_range(before.op.weight_type)
-        hessian, wanted = self._seen(w, weight, limits, answering)
-        sought = ScaleSearch(wanted, hessian, limits, sweeps, self._network.chip.numerics, self._x.scale / self._y.scale)
+        hessian, target = self._compute_target(w, weight, limits, answering)
+        sought = ScaleSearch(target, hessian, limits, sweeps, self._network.chip.numerics, self._x.scale / self._y.scale)
         if k <= FEW:
-            weight = sought.sized(weight)
-        return sought.fitted(sought.rounded(weight))
+            weight = sought.resize_scales(weight)
+        return sought.fit_scales(sought.round_codes(weight))
 
-    def _seen(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
-        """The Hessian of all rows, damped, and the weights that are wanted; by damping and pull that serve the samples best which
-        judge, by what the others show."""
-        lacking = self._lacking(w) if answering else None
+    def _compute_target(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
+        """Return the damped Hessian of all rows and the target weights.
+        Damping and pull come from most samples, and are chosen by what serves the judging samples best.
+        """
+        output_gap = self._compute_output_gap(w) if answering else None
         if self._samples < _JUDGING:
-            return add_damping(moments(self._rows, lacking).hessian, LEAST), w
-        *others, unseen = (self._moments(lacking, first) for first in range(_JUDGING))
-        seen = reduce(Moments.joined, others)
+            return add_damping(moments(self._rows, output_gap).hessian, LEAST), w
+        *others, unseen = (self._moments(output_gap, first) for first in range(_JUDGING))
+        fit_moments = reduce(Moments.join, others)
         each, least = (v.reshape(w.shape) for v in weight.steps())
-        damping = best_damping(w - least, each, seen, unseen, *limits)
-        pull = None if lacking is None else best_pull(seen, unseen)
-        together = seen.joined(unseen)
+        damping = best_damping(w - least, each, fit_moments, unseen, *limits)
+        pull = None if output_gap is None else best_pull(fit_moments, unseen)
+        together = fit_moments.join(unseen)
         return add_damping(together.hessian, damping), w if pull is None else w + fit_weight_change(together, pull)
 
-    def _moments(self, lacking: Array | None, first: int) -> Moments:
-        """Of every _JUDGING-th sample, from the first on."""
+    def _moments(self, output_gap: Array | None, first: int) -> Moments:
+        """Return the moments of every _JUDGING-th sample, starting with `first`."""
 
         def of(x: Array) -> Array:
             return x.reshape(len(x), self._samples, -1, x.shape[2])[:, first::_JUDGING]
 
-        return moments(of(self._rows), None if lacking is None else of(lacking))
+        return moments(of(self._rows), None if output_gap is None else of(output_gap))

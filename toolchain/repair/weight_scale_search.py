@@ -27,25 +27,32 @@ _FARTHEST = 2.0  # times as large, or as small, as it was: a fitted scale beyond
 
 @dataclass(frozen=True, eq=False)
 class ScaleSearch:
-    """wanted: float64[g, o, k], weights; hessian: float64[g, k, k], `add_damping`; limits, sweeps: of `round_weights`; ratio: the
-    input's scale over the output's."""
+    """A search for scales and codes of weights.
 
-    wanted: Array
+    `target`: float64[g, o, k], weights.
+    `hessian`: float64[g, k, k], from `add_damping`.
+    `limits`, `sweeps`: as in `round_weights`.
+    `ratio`: scale of the input over scale of the output.
+    """
+
+    target: Array
     hessian: Array
     limits: tuple[int, int]
     sweeps: int
     numerics: Numerics
     ratio: float
 
-    def rounded(self, weight: WeightQuant) -> WeightQuant:
+    def round_codes(self, weight: WeightQuant) -> WeightQuant:
         """Codes for the scales that it has."""
         each, least = self._steps(weight)
         ways = WAYS if _coarse(weight) else 1
-        codes = round_weights(self.wanted - least, each, self.hessian, *self.limits, ways=ways, sweeps=self.sweeps)
+        codes = round_weights(self.target - least, each, self.hessian, *self.limits, ways=ways, sweeps=self.sweeps)
         return self._with_codes(weight, codes)
 
-    def sized(self, weight: WeightQuant) -> WeightQuant:
-        """Its scales as large as serves its output best, of a few sizes that the machine can express; codes are to follow."""
+    def resize_scales(self, weight: WeightQuant) -> WeightQuant:
+        """Return the weight with the scales that serve its output best, of a few sizes that the machine can express; codes are
+        chosen later.
+        """
         shared = len(weight.scales) == 1
         free = FINER_SIZES if _coarse(weight) else SIZES
         tried = np.array([1.0, *(POWERS if self.numerics.scale.kind == "pow2" else free)])
@@ -53,36 +60,36 @@ class ScaleSearch:
         for size in sizes[1:]:
             size[~self._expressible(weight, weight.scales * size)] = 1.0
         each, least = self._steps(weight)
-        groups, outputs, _ = self.wanted.shape
+        groups, outputs, _ = self.target.shape
         sizes = np.broadcast_to(sizes, (len(sizes), groups * outputs)).reshape(-1, groups, outputs)
         best = best_sizes(
-            self.wanted, each, least, self.hessian, *self.limits, sizes=sizes, shared=shared, sweeps=self.sweeps
+            self.target, each, least, self.hessian, *self.limits, sizes=sizes, shared=shared, sweeps=self.sweeps
         ).reshape(-1)
         return replace(weight, scales=weight.scales * (best[:1] if shared else best))
 
-    def fitted(self, weight: WeightQuant) -> WeightQuant:
+    def fit_scales(self, weight: WeightQuant) -> WeightQuant:
         """Scales moved to where these codes serve best, and codes as they had better be there; rows that would lose by it stay.
         Nothing moves where channels share a scale, where it is to be a power of two, or where weights take many codes."""
         alone = weight.groups is None
         if len(weight.scales) == 1 or (alone and self.numerics.scale.kind == "pow2") or not _coarse(weight):
             return weight
         each, least = self._steps(weight)
-        codes = weight.codes.reshape(self.wanted.shape).astype(np.float64)
-        size = self.wanted.shape[2] if weight.groups is None else weight.groups.size
-        found = fit_group_scales(self.wanted - least, codes * each, self.hessian, size).reshape(len(weight.scales), -1)
-        times = np.clip(found, 1 / _FARTHEST, _FARTHEST)
+        codes = weight.codes.reshape(self.target.shape).astype(np.float64)
+        size = self.target.shape[2] if weight.groups is None else weight.groups.size
+        fitted_factors = fit_group_scales(self.target - least, codes * each, self.hessian, size).reshape(len(weight.scales), -1)
+        times = np.clip(fitted_factors, 1 / _FARTHEST, _FARTHEST)
         moved = replace(weight, scales=weight.scales * times[:, 0]) if alone else rescale_groups(weight, times, self.numerics)
         each_moved, least_moved = self._steps(moved)
-        better = refine_codes(self.wanted - least_moved, each_moved, self.hessian, codes, *self.limits, self.sweeps)
-        losing = output_error(self.wanted - least_moved - better * each_moved, self.hessian) >= output_error(
-            self.wanted - least - codes * each, self.hessian
+        better = refine_codes(self.target - least_moved, each_moved, self.hessian, codes, *self.limits, self.sweeps)
+        losing = output_error(self.target - least_moved - better * each_moved, self.hessian) >= output_error(
+            self.target - least - codes * each, self.hessian
         )
-        kept = losing.reshape(-1) | ~self._expressible(weight, moved.scales)
-        return chosen_rows(kept, weight, self._with_codes(moved, better))
+        unchanged = losing.reshape(-1) | ~self._expressible(weight, moved.scales)
+        return chosen_rows(unchanged, weight, self._with_codes(moved, better))
 
     def _steps(self, weight: WeightQuant) -> tuple[Array, Array]:
         each, least = weight.steps()
-        return each.reshape(self.wanted.shape), least.reshape(self.wanted.shape)
+        return each.reshape(self.target.shape), least.reshape(self.target.shape)
 
     def _with_codes(self, weight: WeightQuant, codes: Array) -> WeightQuant:
         return replace(weight, codes=codes.reshape(weight.codes.shape).astype(np.int8))
@@ -90,9 +97,9 @@ class ScaleSearch:
     def _expressible(self, weight: WeightQuant, scales: Array) -> Array:
         """bool of each scale."""
         grown = replace(weight, scales=scales)
-        return expressible_weight(weight.dequantized(), grown, self.ratio, self.numerics).scales == scales
+        return expressible_weight(weight.dequantize(), grown, self.ratio, self.numerics).scales == scales
 
 
 def _coarse(weight: WeightQuant) -> bool:
-    """Whether the weights take so few codes that which of them is worth a long search."""
+    """Return whether the weights take so few codes that a long search for the best codes pays."""
     return float(np.square(weight.codes, dtype=np.float32).mean()) < _MANY**2

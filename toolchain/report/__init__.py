@@ -3,16 +3,16 @@
 from toolchain.report.explain import explain_nodes
 from toolchain.report.fidelity import fidelity
 from toolchain.report.frontend_check import check_frontend
-from toolchain.report.metrics import collect_metrics, untimed_figures
+from toolchain.report.metrics import collect_metrics, get_untimed_figures
 from toolchain.report.requantized_weights import list_requantized_weights
 from toolchain.report.warnings import (
     calibration_warnings,
     few_values_warnings,
     host_warnings,
     idle_warnings,
-    joined_warnings,
+    make_joined_range_warnings,
+    make_skipped_warnings,
     not_finite_warnings,
-    skipped_warnings,
     unseen_warnings,
 )
 
@@ -23,12 +23,12 @@ __all__ = [
     "explain_nodes",
     "few_values_warnings",
     "fidelity",
+    "get_untimed_figures",
     "host_warnings",
     "idle_warnings",
-    "joined_warnings",
     "list_requantized_weights",
+    "make_joined_range_warnings",
+    "make_skipped_warnings",
     "not_finite_warnings",
-    "skipped_warnings",
     "unseen_warnings",
-    "untimed_figures",
 ]

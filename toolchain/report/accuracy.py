@@ -1,4 +1,4 @@
-"""How accurate a compiled model is, on which data, which layers lose most, and whether that is enough."""
+"""Judge how accurate a compiled model is, on which data, which layers lose most, and whether that is enough."""
 
 from __future__ import annotations
 
@@ -51,12 +51,17 @@ class AccuracyInput:
     parts: Mapping[str, Sequence[tuple[str, str]]]
     samples: Iterable[Sample]
     on: JudgedOn
-    given: int | None = None
+    sample_count: int | None = None
 
 
 @dataclass(frozen=True)
 class AccuracyResult:
-    """figures: as in the JSON; failures: of the gate, with what to do; errors: where a report was asked for."""
+    """A result of the accuracy evaluation.
+
+    `figures`: figures as in the JSON.
+    `failures`: failures of the gate, with what to do.
+    `errors`: error report, where one was requested.
+    """
 
     figures: dict[str, Any]
     warnings: tuple[str, ...]
@@ -70,12 +75,14 @@ def evaluate_accuracy(
     """first: the first of the samples, with what the judged network makes of it; the others are run here."""
     few = None if gate else FEW_HELD_OUT if subject.on == "held out" else FEW
     runs = ((s, subject.judged.session.run_detailed(s)) for s in islice(subject.samples, 1, few))
-    runs = _Kept(chain([first], runs), evaluation is not None)
-    found = fidelity(subject.model, subject.judged.container, runs, subject.parts, few=not gate, factors=subject.network.factors)
+    runs = _CountedRuns(chain([first], runs), evaluation is not None)
+    measured = fidelity(
+        subject.model, subject.judged.container, runs, subject.parts, few=not gate, factors=subject.network.factors
+    )
     real = subject.on != RANDOM
-    parts = {"output": found.outputs, "concat operand": found.concats}
+    parts = {"output": measured.outputs, "concat operand": measured.concats}
     suspected = any(p.poor for of_kind in parts.values() for p in of_kind)
-    network, levels = subject.network, found.levels
+    network, levels = subject.network, measured.levels
     worst = worst_layers(network, subject.samples, levels, subject.quantized, poor=suspected) if real else None
     errors = _errors(subject) if reported else None
     score = None if evaluation is None else _score(evaluation, subject, runs)
@@ -85,26 +92,31 @@ def evaluate_accuracy(
     graph = subject.model.graph
     blamed = [(sentence, _blame(graph, part.tensor, findings)) for sentence, part in short]
     figures = {
-        "outputs": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in found.outputs],
-        "concats": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in found.concats],
+        "outputs": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in measured.outputs],
+        "concats": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in measured.concats],
         "judged_on": subject.on,
-        "judged_samples": runs.taken,
-        "samples_to_judge": subject.given,
-        "sample_sqnr_db": [level if math.isfinite(level) else None for level in found.levels],
+        "judged_samples": runs.run_count,
+        "samples_to_judge": subject.sample_count,
+        "sample_sqnr_db": [level if math.isfinite(level) else None for level in measured.levels],
         "worst_layers": [] if worst is None else [w.as_json() for w in worst.layers],
         "worst_samples": 0 if worst is None else worst.samples,
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
     }
-    told = () if worst is None else poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
-    said = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
-    return AccuracyResult(figures, (*told, *said), tuple(failures(blamed, score, findings[0] if findings else None)), errors)
+    poor_parts = () if worst is None else poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
+    layer_warnings = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
+    return AccuracyResult(
+        figures, (*poor_parts, *layer_warnings), tuple(failures(blamed, score, findings[0] if findings else None)), errors
+    )
 
 
 def poor_warnings(
     parts: Mapping[str, Sequence[FidelityPart]], graph: Graph, worst: Worst, findings: Sequence[LayerError]
 ) -> Iterator[str]:
-    """parts: by kind. One of every part that is poor, however good the whole is, with the layer to blame; of steps of a sequence
-    one of the worst."""
+    """Yield a warning for every poor part, however good the whole is, with the layer to blame.
+    Of the steps of a sequence only the worst one is named.
+
+    `parts`: parts by kind.
+    """
     for kind, of_kind in parts.items():
         for group in group_rows([p for p in of_kind if _is_poor(p, graph, worst)], lambda part: part.steps_of):
             part = min(group, key=lambda part: part.sqnr_db)
@@ -114,28 +126,28 @@ def poor_warnings(
 
 
 def _errors(subject: AccuracyInput) -> ErrorReport:
-    taken = ((s, subject.reference.run_detailed(s).codes) for s in subject.samples)
-    return error_report(subject.network, taken, subject.quantized)
+    sample_codes = ((s, subject.reference.run_detailed(s).codes) for s in subject.samples)
+    return error_report(subject.network, sample_codes, subject.quantized)
 
 
-class _Kept(Iterator[tuple[Sample, Run]]):
+class _CountedRuns(Iterator[tuple[Sample, Run]]):
     """Runs, how many of them have been taken, and, where asked for, samples and outputs."""
 
     def __init__(self, runs: Iterator[tuple[Sample, Run]], keep: bool) -> None:
-        self._runs, self._keep, self.taken = runs, keep, 0
+        self._runs, self._keep, self.run_count = runs, keep, 0
         self.samples: list[Sample] = []
         self.outputs: list[dict[str, np.ndarray]] = []
 
     def __next__(self) -> tuple[Sample, Run]:
         sample, run = next(self._runs)
-        self.taken += 1
+        self.run_count += 1
         if self._keep:
             self.samples.append(sample)
             self.outputs.append(run.outputs)
         return sample, run
 
 
-def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _Kept) -> Score:
+def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _CountedRuns) -> Score:
     names = [t.name for t in subject.judged.container.outputs]
     session = FloatSession(subject.model, names)
     real = [dict(zip(names, session.run(s))) for s in runs.samples]
@@ -143,22 +155,23 @@ def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _Kept) -> Score
 
 
 def _is_poor(part: FidelityPart, graph: Graph, worst: Worst | None) -> bool:
-    """Whether it is far from float, a layer on its way lost what 16 bits would keep, or lost it in 16 bits, and it holds
-    something."""
+    """Return whether a part is far from float although it holds something.
+    A layer before it must have lost what 16 bits would keep, or have lost it in 16 bits.
+    """
     if worst is None or not part.poor or part.tensor in worst.silent:
         return False
-    return not worst.lost.isdisjoint(_behind(graph, part.tensor))
+    return not worst.lost.isdisjoint(_find_upstream_tensors(graph, part.tensor))
 
 
-def _behind(graph: Graph, tensor: str) -> set[str]:
+def _find_upstream_tensors(graph: Graph, tensor: str) -> set[str]:
     """The tensors that `tensor` is made of, and itself."""
-    found = {tensor}
+    upstream = {tensor}
     for node in reversed(graph.nodes):
-        if found.intersection(node.outputs):
-            found.update(n for n in node.inputs if n)
-    return found
+        if upstream.intersection(node.outputs):
+            upstream.update(n for n in node.inputs if n)
+    return upstream
 
 
 def _blame(graph: Graph, tensor: str, findings: Sequence[LayerError]) -> LayerError | None:
-    behind = _behind(graph, tensor)
-    return next((f for f in findings if f.tensor in behind), None)
+    upstream = _find_upstream_tensors(graph, tensor)
+    return next((f for f in findings if f.tensor in upstream), None)

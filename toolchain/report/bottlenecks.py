@@ -1,7 +1,8 @@
-"""Which keys of the machine's YAML made a layer what it is: cut, run in a slow way, or kept apart. Read off the program.
+"""Find which keys of the machine's YAML determined a layer: how it is cut, which slow way it runs, why it stands alone.
 
-Every sentence begins with the key and its value, so that a reader knows what to change and where; or with "chosen for
-speed", where no key asked for it, or the level of the build, where that did.
+All of it is read off the program. Every sentence begins with the key and its value, so that a reader knows what to change and
+where.
+It begins with "chosen for speed" where no key required it, or with the level of the build where that did.
 """
 
 from __future__ import annotations
@@ -43,11 +44,15 @@ _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 def find_bottlenecks(
     container: Container, flows: Sequence[InstructionStream | None], operators: Mapping[str, str], resident: bool
 ) -> dict[str, tuple[str, ...]]:
-    """flows: the operations of each segment that is a program; operators: the model's nodes -> their ONNX operators; resident:
-    the build's level keeps tensors in SRAM between layers. Gives the sentences of every layer that has any, by its name."""
+    """Return the sentences of every layer that has any, by its name.
+
+    `flows`: operations of each segment that is a program.
+    `operators`: ONNX operator of each node of the model.
+    `resident`: the build's level keeps tensors in SRAM between layers.
+    """
     chip, graph = container.machine.chip, container.graph
     nodes, producers, consumers = {n.name: n for n in graph.nodes}, graph.producers(), graph.consumers()
-    found: dict[str, tuple[str, ...]] = {}
+    sentences_by_layer: dict[str, tuple[str, ...]] = {}
     for region, flow in zip(container.segments, flows, strict=True):
         if not isinstance(region, Region) or flow is None:
             continue
@@ -55,20 +60,20 @@ def find_bottlenecks(
             node = nodes.get(info.name)
             if node is None:
                 continue
-            said = [*_of_operator(node, graph, chip, ops), *_apart(node, graph, chip, producers, consumers)]
-            said += _averages([operators.get(s, "") for s in info.sources], node, graph, chip)
-            said += _spilled(region, chip, ops, resident)
-            if said:
-                found[info.name] = tuple(dict.fromkeys(said))
-    return found
+            sentences = [*_of_operator(node, graph, chip, ops), *_explain_separate_pass(node, graph, chip, producers, consumers)]
+            sentences += _averages([operators.get(s, "") for s in info.sources], node, graph, chip)
+            sentences += _find_spills(region, chip, ops, resident)
+            if sentences:
+                sentences_by_layer[info.name] = tuple(dict.fromkeys(sentences))
+    return sentences_by_layer
 
 
 def _by_layer(region: Region, flow: InstructionStream) -> list[list[MachineOp]]:
-    found: list[list[MachineOp]] = [[] for _ in region.layers]
+    ops_by_layer: list[list[MachineOp]] = [[] for _ in region.layers]
     for index, (op, layer) in enumerate(zip(flow, region.layers_of(flow).tolist())):
         if layer >= 0 and not isinstance(op, Signal | Wait) and not any(i for i, _ in flow.iterations[index]):
-            found[layer].append(op)
-    return found
+            ops_by_layer[layer].append(op)
+    return ops_by_layer
 
 
 def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
@@ -93,10 +98,10 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
 
 
 def _rates(chip: Chip, ops: Sequence[Table]) -> list[str]:
-    """At which of several rates tables run."""
+    """Return sentences that say at which of several rates the tables run."""
     if chip.functions.isdisjoint(TABLE_FUNCTIONS.keys() - {"table"}):
         return []
-    said = []
+    sentences = []
     for op in ops:
         unit = op.unit_in(chip)
         name = find_function_rate(op.function.name.lower(), unit.vector.functions)
@@ -105,11 +110,11 @@ def _rates(chip: Chip, ops: Sequence[Table]) -> list[str]:
         rate = unit.vector.functions[name]
         what = "no single function with a rate of its own" if name == "table" else "the rate of this function"
         passes = f", passes: {rate.passes}" if rate.passes > 1 else ""
-        said.append(f"{unit.key}.functions.{name}={{lanes: {rate.lanes}, startup: {rate.startup}{passes}}}: {what}")
-    return said
+        sentences.append(f"{unit.key}.functions.{name}={{lanes: {rate.lanes}, startup: {rate.startup}{passes}}}: {what}")
+    return sentences
 
 
-def _apart(
+def _explain_separate_pass(
     node: Node, graph: Graph, chip: Chip, producers: Mapping[str, Node], consumers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
     """Why a function or sum behind a convolution does not ride on its way out."""
@@ -119,20 +124,22 @@ def _apart(
         kind = "add"
     else:
         return []
-    behind = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
-    behind = [n for n in behind if graph.read_once(n, consumers)]
-    layers = [Layer(producers[n], graph.types, graph.constants, chip) for n in behind]
-    able = [n for n, layer in zip(behind, layers) if operator_of(layer.node, IntegerConvolution).can_have(kind, layer)]
-    if kind == "add" and able == [node.inputs[1]] and chip.numerics.sums_in_float32(kind):
+    convolution_outputs = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
+    convolution_outputs = [n for n in convolution_outputs if graph.read_once(n, consumers)]
+    layers = [Layer(producers[n], graph.types, graph.constants, chip) for n in convolution_outputs]
+    capable_outputs = [
+        n for n, layer in zip(convolution_outputs, layers) if operator_of(layer.node, IntegerConvolution).can_have(kind, layer)
+    ]
+    if kind == "add" and capable_outputs == [node.inputs[1]] and chip.numerics.sums_in_float32(kind):
         rounding = "numerics.per_op.add" if kind in chip.numerics.per_op else "numerics.rounding"
         return [f"{rounding} is fp32_rne: an array adds to its own result, and of this sum the other operand is added last"]
-    if not layers or able:
+    if not layers or capable_outputs:
         return []
     what = "function" if kind == "table" else "sum"
-    lacking = f"{chip.key('mac_array')}.post has no {kind}"
+    reason = f"{chip.key('mac_array')}.post has no {kind}"
     if any(kind in unit.array.post for unit in chip.workers("mac_array")):
-        lacking += " on an array that can do the rest"
-    return [f"{lacking}: the {what} is a pass of its own over the convolution's output"]
+        reason += " on an array that can do the rest"
+    return [f"{reason}: the {what} is a pass of its own over the convolution's output"]
 
 
 def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> list[str]:
@@ -148,12 +155,12 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
     return [f"{why}: a depthwise convolution with ones"]
 
 
-def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
+def _find_spills(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
     """Copies between SRAM and what is in DRAM beside constants and the region's own inputs and outputs."""
-    kept = [(address, address + len(data)) for address, data in region.constants]
+    port_ranges = [(address, address + len(data)) for address, data in region.constants]
     for port in region.ports:
-        kept.append((port.address, port.address + port.size_bytes))
-    starts, ends = np.array([k[0] for k in kept]), np.array([k[1] for k in kept])
+        port_ranges.append((port.address, port.address + port.size_bytes))
+    starts, ends = np.array([k[0] for k in port_ranges]), np.array([k[1] for k in port_ranges])
 
     def elsewhere(address: int) -> bool:
         return not bool(((starts <= address) & (address < ends)).any())

@@ -38,37 +38,43 @@ def shown_tensors(
     origins: Mapping[str, tuple[str, str]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
 ) -> dict[str, FloatCounterpart]:
-    """graph: integer, nothing fused behind its layers; types: of the model's tensors; origins: chip tensor -> (model tensor,
-    layout); parts: Concat node -> the same of each operand, which its own scale makes another tensor of the chip. Bools and whole
-    numbers are shown where they come into a region: what is computed by those of the chip is one block with them."""
-    made = {name for node in graph.nodes if not isinstance(node.op, OnnxOp) for name in node.outputs}
-    found = {name: FloatCounterpart(*origin) for name, origin in origins.items()}
+    """Return the float counterpart of each chip tensor that can be compared.
+
+    Bools and integers are shown where they enter a region; what the chip computes from them is one block with them.
+
+    `graph`: integer graph without fused epilogues.
+    `types`: types of the model's tensors.
+    `origins`: (model tensor, layout) by chip tensor.
+    `parts`: (model tensor, layout) of each operand by Concat node; its own scale makes an operand another tensor of the chip.
+    """
+    chip_outputs = {name for node in graph.nodes if not isinstance(node.op, OnnxOp) for name in node.outputs}
+    counterparts = {name: FloatCounterpart(*origin) for name, origin in origins.items()}
     for node in graph.nodes:
         if isinstance(node.op, IntegerConcat) and node.name in parts:
-            found |= {name: FloatCounterpart(*part) for name, part in zip(node.inputs, parts[node.name])}
+            counterparts |= {name: FloatCounterpart(*part) for name, part in zip(node.inputs, parts[node.name])}
     return {
         name: shown
-        for name, shown in found.items()
+        for name, shown in counterparts.items()
         if shown.layout != INNER
         and name in graph.types
         and graph.types[name].quant is not None
-        and types[shown.model].dtype in ("float32", *(("bool", "int32", "int64") if name not in made else ()))
+        and types[shown.model].dtype in ("float32", *(("bool", "int32", "int64") if name not in chip_outputs else ()))
     }
 
 
 def blocks(graph: Graph, shown: Mapping[str, FloatCounterpart]) -> list[ComparisonBlock]:
-    """In the order of the graph; first those that come into a region."""
+    """Return the blocks in the order of the graph, first those that enter a region."""
     chip = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     producers = {name: node for node in chip for name in node.outputs}
     joins = {name: n for n in chip if isinstance(n.op, IntegerConcat) for name in n.inputs}
     read = dict.fromkeys(name for n in chip for name in n.inputs if name not in producers and name in shown)
     order = {n.name: i for i, n in enumerate(chip)}
-    found = [ComparisonBlock(name, (), (), None, False) for name in read]
+    result = [ComparisonBlock(name, (), (), None, False) for name in read]
     for node in chip:
         if node.outputs[0] in shown:
             block = _block(node, graph, shown, producers, joins, order)
-            found += [block] if block is not None else []
-    return found
+            result += [block] if block is not None else []
+    return result
 
 
 def _block(
@@ -79,7 +85,7 @@ def _block(
     joins: Mapping[str, Node],
     order: Mapping[str, int],
 ) -> ComparisonBlock | None:
-    """None where something is read that float does not have, as codes that the host gives."""
+    """Return the block that ends in `last`; None where it reads something that float lacks, as codes that the host gives."""
     nodes: dict[str, Node] = {}
     feeds: dict[str, None] = {}
     pending = [last]

@@ -52,47 +52,47 @@ class _Shares:
 
 
 def _shares(sums: LayerErrorSums, weights: float | None) -> _Shares:
-    own, signal = sums.own, sums.own.signal
+    rounding_error, signal = sums.rounding_error, sums.rounding_error.signal
     if signal == 0:
         return _Shares(math.inf if sums.alone else 0.0, 0.0, 0.0, weights)
-    clipped = own.clipped_noise / signal
-    return _Shares(sums.alone / signal, clipped, max(own.noise / signal - clipped, 0.0), weights)
+    clipped = rounding_error.clipped_noise / signal
+    return _Shares(sums.alone / signal, clipped, max(rounding_error.noise / signal - clipped, 0.0), weights)
 
 
-def measure_without_cause(found: LayerMeasurements, block: ComparisonBlock) -> LayerError:
+def measure_without_cause(measurements: LayerMeasurements, block: ComparisonBlock) -> LayerError:
     """The figures that cost nothing more; its cause is not known yet."""
-    return _row(found, block, found.sums[block.tensor], None)
+    return _row(measurements, block, measurements.sums[block.tensor], None)
 
 
-def diagnose(found: LayerMeasurements, block: ComparisonBlock, quantized: AdviceContext) -> LayerError:
-    weights = weight_noise(found, block)
-    row = _row(found, block, found.sums[block.tensor], weights)
-    cause, why = _cause(found, block, weights, quantized)
-    return _with_cause(row, cause, why, suggest_advice(row, cause, found, quantized))
+def diagnose(measurements: LayerMeasurements, block: ComparisonBlock, quantized: AdviceContext) -> LayerError:
+    weights = weight_noise(measurements, block)
+    row = _row(measurements, block, measurements.sums[block.tensor], weights)
+    cause, why = _cause(measurements, block, weights, quantized)
+    return _with_cause(row, cause, why, suggest_advice(row, cause, measurements, quantized))
 
 
-def _with_cause(row: LayerError, cause: Cause, why: str, remedy: str) -> LayerError:
-    return LayerError(**{**row.__dict__, "cause": cause, "why": why, "remedy": remedy})
+def _with_cause(row: LayerError, cause: Cause, why: str, advice: str) -> LayerError:
+    return LayerError(**{**row.__dict__, "cause": cause, "why": why, "remedy": advice})
 
 
-def _row(found: LayerMeasurements, block: ComparisonBlock, sums: LayerErrorSums, weights: float | None) -> LayerError:
-    network, shares = found.network, _shares(sums, weights)
-    node, signal = block.layer, sums.own.signal
-    given = "host" if network.shown[block.tensor].model in network.made_by_host else "input"
+def _row(measurements: LayerMeasurements, block: ComparisonBlock, sums: LayerErrorSums, weights: float | None) -> LayerError:
+    network, shares = measurements.network, _shares(sums, weights)
+    node, signal = block.layer, sums.rounding_error.signal
+    source_kind = "host" if network.shown[block.tensor].model in network.made_by_host else "input"
     return LayerError(
         layer=None if node is None else node.name,
-        op=given if node is None else type(node.op).__name__,
+        op=source_kind if node is None else type(node.op).__name__,
         nodes=() if node is None else node.sources,
         tensor=network.shown[block.tensor].model,
         name=network.model.name(network.shown[block.tensor].model),
         types=types_of(block.feeds, (block.tensor,), block.nodes, network.integer),
         alone_db=decibels(1.0, shares.alone) if signal else decibels(0.0, sums.alone),
-        own_db=decibels(signal, sums.own.noise),
+        own_db=decibels(signal, sums.rounding_error.noise),
         accumulated_db=None if sums.accumulated is None else decibels(signal, sums.accumulated),
         weights_db=None if weights is None else decibels(1.0, weights),
         activations_db=decibels(1.0, max(shares.alone - (weights or 0.0), shares.clipped + shares.rounded)),
-        at_int16_db=_at_int16(found, block, shares),
-        clipped_share=sums.own.clipped / sums.own.count if sums.own.count else 0.0,
+        at_int16_db=_at_int16(measurements, block, shares),
+        clipped_share=sums.rounding_error.clipped / sums.rounding_error.count if sums.rounding_error.count else 0.0,
         effect_db=None,
         cause=None,
         why="",
@@ -102,36 +102,36 @@ def _row(found: LayerMeasurements, block: ComparisonBlock, sums: LayerErrorSums,
     )
 
 
-def _at_int16(found: LayerMeasurements, block: ComparisonBlock, shares: _Shares) -> float:
+def _at_int16(measurements: LayerMeasurements, block: ComparisonBlock, shares: _Shares) -> float:
     """dB of the block with 16 bits in the place of 8 and a range that holds its values. What is below half a step of 16 bits
     is lost there too."""
-    steps = FINE_STEPS if not is_fine(found, block) else 1.0
-    return 0.0 if is_silent(found, block) else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
+    steps = FINE_STEPS if not is_fine(measurements, block) else 1.0
+    return 0.0 if is_silent(measurements, block) else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
 
 
-def is_fine(found: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Whether its tensor's codes have more than 8 bits already."""
-    return CodeType(found.network.integer.types[block.tensor].dtype).bits > 8
+def is_fine(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
+    """Return whether the codes of the block's tensor have more than 8 bits already."""
+    return CodeType(measurements.network.integer.types[block.tensor].dtype).bits > 8
 
 
-def is_silent(found: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Whether its tensor's values are below half a step of 16 bits."""
-    steps = 1.0 if is_fine(found, block) else math.sqrt(FINE_STEPS)
-    return found.sums[block.tensor].own.rms < found.network.quant(block.tensor).scale / steps / 2
+def is_silent(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
+    """Return whether the values of the block's tensor are below half a step of 16 bits."""
+    steps = 1.0 if is_fine(measurements, block) else math.sqrt(FINE_STEPS)
+    return measurements.sums[block.tensor].rounding_error.rms < measurements.network.quant(block.tensor).scale / steps / 2
 
 
 def _cause(
-    found: LayerMeasurements, block: ComparisonBlock, weights: float | None, quantized: AdviceContext
+    measurements: LayerMeasurements, block: ComparisonBlock, weights: float | None, quantized: AdviceContext
 ) -> tuple[Cause, str]:
-    sums = found.sums[block.tensor]
+    sums = measurements.sums[block.tensor]
     if sums.alone == 0:
         return "nothing lost", "its codes hold what float has"
-    if keeps_all(found, block):
+    if keeps_all(measurements, block):
         return "nothing lost", "it makes codes of codes, and differs by less than rounding to its own would cost"
     shares = _shares(sums, weights)
-    quant = found.network.quant(block.tensor)
+    quant = measurements.network.quant(block.tensor)
     if shares.largest in ("clipped", "rounded"):
-        numerics = quantized.chip.numerics.of(CodeType(found.network.integer.types[block.tensor].dtype))
+        numerics = quantized.chip.numerics.of(CodeType(measurements.network.integer.types[block.tensor].dtype))
         return _of_scale(sums, quant, shares.largest == "clipped", numerics)
     if shares.largest == "weights":
         numerics = quantized.chip.numerics
@@ -139,43 +139,57 @@ def _cause(
         # No share of the error: rounded inputs may cancel a part of it, and it is of the loudest sample alone.
         alone = f"{decibels(1.0, weights or 0.0):.1f} dB by themselves, on one sample"
         return "weight rounding", f"weights rounded to {weight_type_of(block, quantized.chip)} with {scales} leave {alone}"
-    return _of_arithmetic(found, block)
+    return _of_arithmetic(measurements, block)
 
 
-def keeps_all(found: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Whether float's tensor and what it is made of are codes already, as in a model that came quantized, and the block's error
-    is below that of rounding to its codes, a twelfth of a squared step: a few ties that fell to the other side."""
-    sums, step = found.sums[block.tensor], found.network.quant(block.tensor).scale
-    levels = (decibels(sums.own.signal, sums.own.noise), *_feed_levels(found, block).values())
-    return sums.alone == 0 or (min(levels) > CEILING_DB and sums.alone <= sums.own.count * step**2 / 12)
+def keeps_all(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
+    """Return whether the block keeps its values although rounding moved a few ties.
+    Its float tensor and feeds must be codes already, as in a quantized model.
+    Its error must be below that of rounding to its codes, a twelfth of a squared step.
+    """
+    sums, step = measurements.sums[block.tensor], measurements.network.quant(block.tensor).scale
+    levels = (decibels(sums.rounding_error.signal, sums.rounding_error.noise), *_feed_levels(measurements, block).values())
+    return sums.alone == 0 or (min(levels) > CEILING_DB and sums.alone <= sums.rounding_error.count * step**2 / 12)
 
 
 def _of_scale(sums: LayerErrorSums, quant: Quant, clipped: bool, numerics: Numerics) -> tuple[Cause, str]:
-    """numerics: where codes are of the tensor's type."""
-    own, held = sums.own, quant_range(quant, numerics)
-    codes, seen = f"[{held.low:.4g}, {held.high:.4g}]", f"[{own.low:.4g}, {own.high:.4g}]"
+    """Return the cause of a loss that the scale explains.
+
+    `numerics`: numerics of the tensor's type.
+    """
+    rounding_error, code_range = sums.rounding_error, quant_range(quant, numerics)
+    codes, value_range = (
+        f"[{code_range.low:.4g}, {code_range.high:.4g}]",
+        f"[{rounding_error.low:.4g}, {rounding_error.high:.4g}]",
+    )
     if clipped:
-        return "clipped tail", f"{percent(own.clipped / own.count)} of its values, in {seen}, lie outside its codes' {codes}"
-    reach = max(own.high, 0.0) - min(own.low, 0.0)
-    if held.span > _WIDE * reach:
-        return "range wider than its values", f"its codes cover {codes}, its values lie in {seen}"
-    if held.span > _CREST * own.usual:
-        masks = own.low <= MASK and own.high < -own.low / _CREST  # one of the ends alone is far off
+        return (
+            "clipped tail",
+            f"{percent(rounding_error.clipped / rounding_error.count)} of its values, in {value_range}, lie outside its "
+            f"codes' {codes}",
+        )
+    reach = max(rounding_error.high, 0.0) - min(rounding_error.low, 0.0)
+    if code_range.span > _WIDE * reach:
+        return "range wider than its values", f"its codes cover {codes}, its values lie in {value_range}"
+    if code_range.span > _CREST * rounding_error.usual:
+        masks = (
+            rounding_error.low <= MASK and rounding_error.high < -rounding_error.low / _CREST
+        )  # one of the ends alone is far off
         mask = "; values of a mask are among them" if masks else ""
         return (
             "range dominated by few values",
-            f"its codes cover {codes} for values of {own.usual:.3g} (median): few of them set its scale{mask}",
+            f"its codes cover {codes} for values of {rounding_error.usual:.3g} (median): few of them set its scale{mask}",
         )
-    return "coarse output scale", f"a step of its codes is {quant.scale:.3g}, the rms of its values {own.rms:.3g}"
+    return "coarse output scale", f"a step of its codes is {quant.scale:.3g}, the rms of its values {rounding_error.rms:.3g}"
 
 
-def _of_arithmetic(found: LayerMeasurements, block: ComparisonBlock) -> tuple[Cause, str]:
-    if has_wrapped(found, block):
+def _of_arithmetic(measurements: LayerMeasurements, block: ComparisonBlock) -> tuple[Cause, str]:
+    if has_wrapped(measurements, block):
         return "accumulator overflow", "wider accumulators give other codes"
-    sums, level = found.sums[block.tensor], min(_feed_levels(found, block).values(), default=CEILING_DB)
+    sums, level = measurements.sums[block.tensor], min(_feed_levels(measurements, block).values(), default=CEILING_DB)
     best = "its operands are exact" if level >= CEILING_DB else f"its operands have {level:.1f} dB or more"
     ops = [n.op for n in block.nodes]
-    if level < decibels(sums.own.signal, sums.alone) + LOST_DB:
+    if level < decibels(sums.rounding_error.signal, sums.alone) + LOST_DB:
         return "input rounding", best
     if any(isinstance(op, IntegerBinary) and op.kind in ("add", "sub") for op in ops):
         return "cancelling operands", f"{best}, but cancel: what is left is small beside their rounding"
@@ -186,62 +200,70 @@ def _of_arithmetic(found: LayerMeasurements, block: ComparisonBlock) -> tuple[Ca
     return "input rounding", best
 
 
-def _feed_levels(found: LayerMeasurements, block: ComparisonBlock) -> dict[str, float]:
+def _feed_levels(measurements: LayerMeasurements, block: ComparisonBlock) -> dict[str, float]:
     """dB of each feed's own rounding."""
-    return {f: decibels(found.sums[f].own.signal, found.sums[f].own.noise) for f in block.feeds if f in found.sums}
+    return {
+        f: decibels(measurements.sums[f].rounding_error.signal, measurements.sums[f].rounding_error.noise)
+        for f in block.feeds
+        if f in measurements.sums
+    }
 
 
-def find_blamed_input(found: LayerMeasurements, block: ComparisonBlock, row: LayerError) -> str | None:
+def find_blamed_input(measurements: LayerMeasurements, block: ComparisonBlock, row: LayerError) -> str | None:
     """The feed whose own rounding is all that this block loses; None where the block itself loses it."""
-    feeds = _feed_levels(found, block)
+    feeds = _feed_levels(measurements, block)
     worst = min(feeds, key=lambda f: feeds[f], default=None)
     if worst is None or not (block.moves or row.cause in ("cancelling operands", "steep function", "input rounding")):
         return None
     if feeds[worst] <= row.alone_db + LOST_DB:
         return worst
     # The energy of few large values hides what the others lose, and what is clipped; codes beyond all values could be finer.
-    hidden = (_few_set_it, _is_wide) if row.cause == "steep function" and not _at_ends(found, block) else _ODD
-    return next((f for f in feeds if any(odd(found, f) for odd in hidden)), None)
+    hidden = (_few_set_it, _is_wide) if row.cause == "steep function" and not _at_ends(measurements, block) else _ODD
+    return next((f for f in feeds if any(odd(measurements, f) for odd in hidden)), None)
 
 
-def find_range_source(found: LayerMeasurements, block: ComparisonBlock) -> str | None:
+def find_range_source(measurements: LayerMeasurements, block: ComparisonBlock) -> str | None:
     """The tensor of a Concat whose range, which is wider than all that it joins, is the block's too."""
-    integer, name = found.network.integer, block.tensor
+    integer, name = measurements.network.integer, block.tensor
     joined = (n.outputs[0] for n in integer.nodes if isinstance(n.op, IntegerConcat) and name in n.inputs)
-    alike = (y for y in joined if y in found.sums and found.network.quant(y) == found.network.quant(name))
-    return next((y for y in alike if _is_wide(found, y)), None)
+    equal_scaled = (
+        y for y in joined if y in measurements.sums and measurements.network.quant(y) == measurements.network.quant(name)
+    )
+    return next((y for y in equal_scaled if _is_wide(measurements, y)), None)
 
 
-def _at_ends(found: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Whether most of what a function loses is where it reads the first or the last code, as clipped values are."""
-    kept = found.kept[0]
-    right, made = kept.codes[block.tensor], found.outputs(block, kept).get(block.tensor)
-    read = next((kept.codes[f] for f in block.feeds if f in kept.codes), None)
-    if made is None or read is None or read.shape != right.shape:
+def _at_ends(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
+    """Return whether most of a function's loss occurs where it reads the first or the last code, as clipped values do."""
+    record = measurements.records[0]
+    right, block_codes = record.codes[block.tensor], measurements.outputs(block, record).get(block.tensor)
+    read = next((record.codes[f] for f in block.feeds if f in record.codes), None)
+    if block_codes is None or read is None or read.shape != right.shape:
         return True
-    off = np.square(made.astype(np.float64) - right)
+    off = np.square(block_codes.astype(np.float64) - right)
     limits = np.iinfo(read.dtype)
     return float(np.sum(off, where=(read == limits.min) | (read == limits.max))) >= float(off.sum()) / 2
 
 
-def _few_set_it(found: LayerMeasurements, name: str) -> bool:
-    return _span(found, name) > _CREST * found.sums[name].own.usual > 0 and not _is_wide(found, name)
+def _few_set_it(measurements: LayerMeasurements, name: str) -> bool:
+    return _span(measurements, name) > _CREST * measurements.sums[name].rounding_error.usual > 0 and not _is_wide(
+        measurements, name
+    )
 
 
-def _is_wide(found: LayerMeasurements, name: str) -> bool:
-    own = found.sums[name].own
-    return _span(found, name) > _WIDE * (max(own.high, 0.0) - min(own.low, 0.0))
+def _is_wide(measurements: LayerMeasurements, name: str) -> bool:
+    rounding_error = measurements.sums[name].rounding_error
+    return _span(measurements, name) > _WIDE * (max(rounding_error.high, 0.0) - min(rounding_error.low, 0.0))
 
 
-def _is_clipped(found: LayerMeasurements, name: str) -> bool:
-    own = found.sums[name].own
-    return own.clipped > _CLIPPED * own.count and own.clipped_noise > own.noise / 2
+def _is_clipped(measurements: LayerMeasurements, name: str) -> bool:
+    rounding_error = measurements.sums[name].rounding_error
+    return rounding_error.clipped > _CLIPPED * rounding_error.count and rounding_error.clipped_noise > rounding_error.noise / 2
 
 
 _ODD = (_few_set_it, _is_wide, _is_clipped)
 
 
-def _span(found: LayerMeasurements, name: str) -> float:
-    """Of the codes of a tensor, in real numbers."""
-    kind = found.network.integer.types[name]
-    return found.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)
+def _span(measurements: LayerMeasurements, name: str) -> float:
+    """Return the span of the codes of a tensor, in real numbers."""
+    kind = measurements.network.integer.types[name]
+    return measurements.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)

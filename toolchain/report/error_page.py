@@ -17,7 +17,7 @@ from toolchain.report.report_text import cut, table
 
 _NOTHING = "nothing is lost: every layer makes of codes the codes that float makes of them, but for ties"
 _FIRST = 10  # findings that are written out
-_HEIGHT, _LEFT, _BAR, _WIDEST = 260, 44, 12, 1800  # of the plot, in pixels
+_HEIGHT, _MARGIN, _BAR, _WIDEST = 260, 44, 12, 1800  # of the plot, in pixels
 _STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:2em;max-width:1200px;color:#222}
 table{border-collapse:collapse;font-size:13px}td,th{padding:3px 9px;text-align:left;border-bottom:1px solid #ddd}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}li{margin:.5em 0}.key{font-size:12px}"""
@@ -39,9 +39,9 @@ def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, b
     }
 
 
-def finding_text(found: Mapping[str, object] | LayerError) -> str:
+def finding_text(finding: Mapping[str, object] | LayerError) -> str:
     """One finding in one line: layer, tensor, figures, cause, remedy. found: also as its JSON has it."""
-    f = found.as_json() if isinstance(found, LayerError) else found
+    f = finding.as_json() if isinstance(finding, LayerError) else finding
     place = f"layer {f['layer']} ({f['op']})" if f["layer"] is not None else f"{f['tensor']} on its way into the NPU ({f['op']})"
     at_output = f", {_level(f['effect_db'])} dB of the output" if f["effect_db"] is not None else ""
     ways = f"; try {f['remedy']}" if f["remedy"] else ""
@@ -108,10 +108,10 @@ def page(report: ErrorReport, head: str) -> str:
     rows = "".join(map(_row, _lines(report.rows, 200)))
     titles = "".join(f"<th{_number(i)}>{escape(h)}</th>" for i, h in enumerate(_HEADERS))
     items = "".join(f"<li>{escape(finding_text(f))}</li>" for f in report.findings[:_FIRST])
-    found = f"<ol>{items}</ol>" if items else f"<p>{_NOTHING}</p>"
+    body = f"<ol>{items}</ol>" if items else f"<p>{_NOTHING}</p>"
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(head)}</title><style>{_STYLE}</style>'
-        f"</head><body><h1>{escape(head)}</h1><h2>What to look at first</h2>{found}"
+        f"</head><body><h1>{escape(head)}</h1><h2>What to look at first</h2>{body}"
         f"<h2>From input to output</h2>{plot(report.rows)}"
         '<p class="key">Bars: signal over noise that each layer leaves by itself, fed with float\'s tensors. Line: what is left '
         "of the signal there in the integer network. Lower is worse.</p>"
@@ -132,21 +132,21 @@ def plot(rows: Sequence[LayerError]) -> str:
     """SVG: a bar a layer in the network's order, and the line of what has accumulated."""
     ordered = sorted(rows, key=lambda r: r.position)
     bar = min(_BAR, max(1.5, _WIDEST / max(len(ordered), 1)))
-    width = _LEFT + bar * len(ordered) + 10
+    width = _MARGIN + bar * len(ordered) + 10
     most = 10 * math.ceil(max((_height(r.alone_db) for r in ordered), default=10.0) / 10) or 10
     scale = _HEIGHT / most
     parts = [
-        f'<line class="grid" x1="{_LEFT}" x2="{width:.0f}" y1="{_y(d, scale):.1f}" y2="{_y(d, scale):.1f}"/>'
+        f'<line class="grid" x1="{_MARGIN}" x2="{width:.0f}" y1="{_y(d, scale):.1f}" y2="{_y(d, scale):.1f}"/>'
         f'<text x="4" y="{_y(d, scale) + 4:.1f}">{d} dB</text>'
         for d in range(0, most + 1, 10)
     ]
     line = []
     for i, row in enumerate(ordered):
-        x, level = _LEFT + i * bar, _height(row.alone_db)
-        said = escape(f"{row.layer or row.name}: {_level(row.alone_db)} dB alone, {row.cause or ''}")
+        x, level = _MARGIN + i * bar, _height(row.alone_db)
+        tooltip = escape(f"{row.layer or row.name}: {_level(row.alone_db)} dB alone, {row.cause or ''}")
         parts.append(
             f'<rect class="alone" x="{x:.1f}" y="{_y(level, scale):.1f}" width="{max(bar - 1.5, 1):.1f}" '
-            f'height="{level * scale:.1f}"><title>{said}</title></rect>'
+            f'height="{level * scale:.1f}"><title>{tooltip}</title></rect>'
         )
         if row.accumulated_db is not None:
             line.append(f"{x + bar / 2:.1f},{_y(_height(row.accumulated_db), scale):.1f}")

@@ -32,10 +32,18 @@ from toolchain.report.diagnosis import (
     measure_without_cause,
 )
 from toolchain.report.findings import AdviceContext, LayerError
-from toolchain.report.layer_errors import KEPT, Codes, ErrorNetwork, LayerMeasurements, SampleRecord, alone_values, measure_layers
+from toolchain.report.layer_errors import (
+    MAX_RECORDS,
+    Codes,
+    ErrorNetwork,
+    LayerMeasurements,
+    SampleRecord,
+    alone_values,
+    measure_layers,
+)
 from toolchain.report.warnings import layer_warnings
 
-ALIKE_DB = 10.0
+SIMILAR_DB = 10.0
 NO_SCORE = 0.25  # a Sigmoid's or Softmax's output that never passes it has found nothing
 WORST = 3
 _M = 1 << 20
@@ -44,26 +52,33 @@ _LAYER = 16384  # elements that take as long as what a layer costs whatever its 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured of a network, by its elements, so that a report takes about as long as calibration does.
+    """A budget of measurements, set by the elements of a network so that a report takes about as long as calibration.
 
-    looked_at: samples for the worst layers of a build; samples: of a report; tried: of its worst layers, what each does to the
-    outputs, on so many samples that are kept."""
+    `looked_at`: samples for the worst layers of a build.
+    `samples`: samples of a report.
+    `tried`: number of worst layers whose effect on the outputs is measured.
+    `record_count`: number of recorded samples that this uses.
+    """
 
     looked_at: int
     samples: int
     tried: int
-    kept: int
+    record_count: int
 
     @classmethod
     def of(cls, network: ErrorNetwork) -> Effort:
         elements = max(1, sum(network.integer.types[b.tensor].elements + _LAYER for b in network.blocks))
         bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (16, 2, 16), (40, 4, 12)))
-        return cls(*bounded, kept=1 if elements > 2 * _M else KEPT)
+        return cls(*bounded, record_count=1 if elements > 2 * _M else MAX_RECORDS)
 
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """rows: every layer's, worst first; findings: of the layers to blame, worst first, each with its cause."""
+    """A report of the error of each layer.
+
+    `rows`: rows of all layers, worst first.
+    `findings`: rows of the layers to blame, worst first, each with its cause.
+    """
 
     rows: tuple[LayerError, ...]
     findings: tuple[LayerError, ...]
@@ -94,8 +109,15 @@ def network_of(
     ended: frozenset[str] = frozenset(),
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> ErrorNetwork:
-    """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes; ranges:
-    of the model's tensors, or their scales; ended: as `Selection` has them; factors: as of `Network`."""
+    """Return the network that layer errors are measured on.
+
+    `integer`: integer graph without fused epilogues.
+    `chosen`: the same graph in float, with clamps fused.
+    `parts`: operands of Concat nodes.
+    `ranges`: ranges or qparams of the model's tensors.
+    `ended`: as in `Selection`.
+    `factors`: as in `Network`.
+    """
     shown = shown_tensors(integer, model.types, origins, parts)
     silent = find_saturation_ranges(chosen, integer, ranges)
     return ErrorNetwork(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended, factors)
@@ -103,9 +125,12 @@ def network_of(
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst layers, by the error that each adds alone, or by what that does to the outputs where it was tried; lost: the
-    model's tensors whose layers lose what 16 bits would keep, or lose it in 16 bits; silent: those that hold nothing in 16 bits;
-    warnings: of tensors and layers, whatever the figures."""
+    """A record of the worst layers, by the error that each adds alone, or by its measured effect on the outputs.
+
+    `lost`: model tensors whose layers lose what 16 bits would keep, or lose it in 16 bits.
+    `silent`: tensors that hold nothing in 16 bits.
+    `warnings`: warnings on tensors and layers, whatever the figures.
+    """
 
     layers: tuple[LayerError, ...]
     lost: frozenset[str]
@@ -117,51 +142,65 @@ class Worst:
 def worst_layers(
     network: ErrorNetwork, samples: Iterable[Sample], levels: Sequence[float], quantized: AdviceContext, *, poor: bool = False
 ) -> Worst:
-    """The worst three, on those of the first samples of which these are the levels whose outputs lose most. poor: a part of the
-    network is; then the worst are tried on the outputs, for in a layer's own tensor large values hide what small ones lose."""
+    """Return the worst three layers, measured on those of the first samples whose outputs lose most.
+
+    `levels`: dB of the first samples.
+    `poor`: a part of the network is poor. Then the worst layers are tried on the outputs, since large values of a tensor hide the
+    loss of small ones.
+    """
     effort = Effort.of(network)
     chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: effort.looked_at])
-    found = measure_layers(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
-    rows = sorted((measure_without_cause(found, b) for b in network.blocks), key=_alone)
-    fine = {r.tensor: is_silent(found, r.block) for r in rows if is_fine(found, r.block)}
+    measurements = measure_layers(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
+    rows = sorted((measure_without_cause(measurements, b) for b in network.blocks), key=_alone)
+    fine = {r.tensor: is_silent(measurements, r.block) for r in rows if is_fine(measurements, r.block)}
     mendable = [r for r in rows if r.tensor in fine or r.at_int16_db >= POOR_SQNR_DB]
     lost = {r.tensor for r in mendable if r.alone_db < POOR_SQNR_DB}
     if poor:
-        rows = _tried(found, rows, effort)
-        heard = {r.tensor for r in rows if r.effect_db is not None and r.effect_db < POOR_SQNR_DB}
-        lost |= heard & {r.tensor for r in mendable}
-    findings, warnings = _findings(found, rows, quantized, WORST), layer_warnings(found, quantized.file)
+        rows = _measure_effects(measurements, rows, effort)
+        poor_tensors = {r.tensor for r in rows if r.effect_db is not None and r.effect_db < POOR_SQNR_DB}
+        lost |= poor_tensors & {r.tensor for r in mendable}
+    findings, warnings = _findings(measurements, rows, quantized, WORST), layer_warnings(measurements, quantized.file)
     silent = (name for name, nothing in fine.items() if nothing)
-    return Worst(tuple(findings), frozenset(lost), frozenset(silent), tuple(warnings), found.samples)
+    return Worst(tuple(findings), frozenset(lost), frozenset(silent), tuple(warnings), measurements.samples)
 
 
 def error_report(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]], quantized: AdviceContext) -> ErrorReport:
-    """samples: with the network's own codes. Every layer is diagnosed, and the worst are tried on the outputs."""
+    """Diagnose every layer and measure the effect of the worst ones on the outputs.
+
+    `samples`: samples with the network's own codes.
+    """
     effort = Effort.of(network)
-    found = measure_layers(network, islice(samples, effort.samples))
-    rows = _tried(found, sorted((diagnose(found, b, quantized) for b in network.blocks), key=_alone), effort)
-    findings = tuple(_findings(found, rows, quantized, len(rows)))
-    return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
+    measurements = measure_layers(network, islice(samples, effort.samples))
+    rows = _measure_effects(
+        measurements, sorted((diagnose(measurements, b, quantized) for b in network.blocks), key=_alone), effort
+    )
+    findings = tuple(_findings(measurements, rows, quantized, len(rows)))
+    return ErrorReport(tuple(rows), findings, tuple(layer_warnings(measurements, quantized.file)), measurements.samples)
 
 
-def _tried(found: LayerMeasurements, rows: Sequence[LayerError], effort: Effort) -> list[LayerError]:
-    """rows: by what each loses alone. The first of them have what each does to the outputs, and come in that order."""
-    outputs = _Outputs(found, found.kept[: effort.kept])
-    heard = [r for r in rows if outputs.hear(r.block)]  # of scores of what is not there every layer would be as bad
-    tried = [replace(r, effect_db=outputs.level(r.block)) for r in heard[: effort.tried]]
-    known = {r.position for r in tried}
-    return [*_worst_first(tried), *(r for r in rows if r.position not in known)]
+def _measure_effects(measurements: LayerMeasurements, rows: Sequence[LayerError], effort: Effort) -> list[LayerError]:
+    """Measure the effect of the first rows on the outputs and put them first, worst effect first.
+
+    `rows`: rows in the order of what each loses alone.
+    """
+    outputs = _Outputs(measurements, measurements.records[: effort.record_count])
+    reachable_rows = [r for r in rows if outputs.hear(r.block)]  # of scores of what is not there every layer would be as bad
+    tried = [replace(r, effect_db=outputs.level(r.block)) for r in reachable_rows[: effort.tried]]
+    positions = {r.position for r in tried}
+    return [*_worst_first(tried), *(r for r in rows if r.position not in positions)]
 
 
 def _worst_first(rows: Sequence[LayerError]) -> Iterator[LayerError]:
-    """By what each does to the outputs. Of those that do about as much the one that loses most by itself comes first: others
-    only show in it, as operands do in a difference."""
-    left = list(rows)
-    while left:
-        worst = min(r.effect_db for r in left if r.effect_db is not None)
-        alike = [r for r in left if r.effect_db is not None and r.effect_db <= worst + ALIKE_DB]
-        row = min(alike, key=_alone)
-        left.remove(row)
+    """Yield rows by their effect on the outputs.
+    Of rows with a similar effect, the one with the largest loss of its own comes first.
+    Others only show in it, as operands do in a difference.
+    """
+    remaining = list(rows)
+    while remaining:
+        worst = min(r.effect_db for r in remaining if r.effect_db is not None)
+        similar_rows = [r for r in remaining if r.effect_db is not None and r.effect_db <= worst + SIMILAR_DB]
+        row = min(similar_rows, key=_alone)
+        remaining.remove(row)
         yield row
 
 
@@ -169,30 +208,33 @@ def _alone(row: LayerError) -> float:
     return row.alone_db
 
 
-def _findings(found: LayerMeasurements, rows: Sequence[LayerError], quantized: AdviceContext, most: int) -> Iterator[LayerError]:
-    """The layers to blame, each once, of steps of a sequence the worst: a row whose loss is that of what it reads is put down
-    to what makes that. None that lose nothing."""
-    known = {r.block.tensor: r for r in rows}
+def _findings(
+    measurements: LayerMeasurements, rows: Sequence[LayerError], quantized: AdviceContext, most: int
+) -> Iterator[LayerError]:
+    """Yield the layers to blame, each once, and of the steps of a sequence the worst; layers without a loss are left out.
+    A row whose loss is that of its operand is attributed to the operand's producer.
+    """
+    row_by_tensor = {r.block.tensor: r for r in rows}
     named: set[str] = set()
     for row in rows:
         if len(named) == most:
             return
-        if keeps_all(found, row.block):
+        if keeps_all(measurements, row.block):
             continue
-        row = _with_cause(found, row, quantized)
-        while (feed := find_blamed_input(found, row.block, row)) is not None:
-            made = _with_cause(found, known[feed], quantized)
-            row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
-        if (whole := find_range_source(found, row.block)) is not None and whole in known:
-            made = _with_cause(found, known[whole], quantized)
-            row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
+        row = _with_cause(measurements, row, quantized)
+        while (feed := find_blamed_input(measurements, row.block, row)) is not None:
+            source_row = _with_cause(measurements, row_by_tensor[feed], quantized)
+            row = replace(source_row, effect_db=_least(source_row.effect_db, row.effect_db))
+        if (range_source := find_range_source(measurements, row.block)) is not None and range_source in row_by_tensor:
+            source_row = _with_cause(measurements, row_by_tensor[range_source], quantized)
+            row = replace(source_row, effect_db=_least(source_row.effect_db, row.effect_db))
         if row.name not in named:
             named.add(row.name)
             yield row
 
 
-def _with_cause(found: LayerMeasurements, row: LayerError, quantized: AdviceContext) -> LayerError:
-    return row if row.cause is not None else replace(diagnose(found, row.block, quantized), effect_db=row.effect_db)
+def _with_cause(measurements: LayerMeasurements, row: LayerError, quantized: AdviceContext) -> LayerError:
+    return row if row.cause is not None else replace(diagnose(measurements, row.block, quantized), effect_db=row.effect_db)
 
 
 def _least(a: float | None, b: float | None) -> float | None:
@@ -200,7 +242,7 @@ def _least(a: float | None, b: float | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class _Behind:
+class _ModelWithTensor:
     """The float network with one tensor given beside its inputs."""
 
     model: NormalModel
@@ -216,56 +258,56 @@ class _Behind:
 
 def _ends(graph: OnnxGraph) -> list[str]:
     """The float tensors that the outputs hold, in parts where they are joined: a part cannot hide behind a larger one."""
-    producers, found, pending = graph.producers(), dict[str, None](), list(reversed(graph.outputs))
+    producers, tensors, pending = graph.producers(), dict[str, None](), list(reversed(graph.outputs))
     while pending:
         name = pending.pop()
         node = producers.get(name)
         if node is None or node.op.op_type not in SHAPE_OPS:
-            found[name] = None
+            tensors[name] = None
         else:
             pending += [n for n in reversed(node.inputs[: None if node.op.op_type == "Concat" else 1]) if n]
-    return [n for n in found if graph.types[n].dtype.startswith("float") and n not in graph.constants]
+    return [n for n in tensors if graph.types[n].dtype.startswith("float") and n not in graph.constants]
 
 
 class _Outputs:
-    """What float's outputs hold on the samples that are kept, and what is left of it where one tensor is another."""
+    """A cache of float's outputs on the recorded samples; it tells how much is left of them when one tensor is replaced."""
 
-    def __init__(self, found: LayerMeasurements, kept: Sequence[SampleRecord]) -> None:
-        self._found, self._kept, self._model = found, kept, found.network.model
+    def __init__(self, measurements: LayerMeasurements, records: Sequence[SampleRecord]) -> None:
+        self._measurements, self._records, self._model = measurements, records, measurements.network.model
         names = _ends(self._model.graph)
         session = FloatSession(self._model, names) if names else None
-        values = [session.run(k.sample) if session else [] for k in kept]
-        told = [any(_tells(self._model.graph, n, v[i]) for v in values) for i, n in enumerate(names)]
-        chosen = [i for i, tells in enumerate(told) if tells or not any(told)]
+        values = [session.run(k.sample) if session else [] for k in records]
+        informative = [any(_tells(self._model.graph, n, v[i]) for v in values) for i, n in enumerate(names)]
+        chosen = [i for i, tells in enumerate(informative) if tells or not any(informative)]
         self._names = [names[i] for i in chosen]
         self._values = [[v[i] for i in chosen] for v in values]
-        self._behind = _behind(self._model.graph, self._names)
+        self._upstream = _find_upstream_tensors(self._model.graph, self._names)
 
     def hear(self, block: ComparisonBlock) -> bool:
-        """Whether any of them is made of what the block makes."""
-        return self._found.network.shown[block.tensor].model in self._behind
+        """Return whether any of the outputs depends on the tensor of the block."""
+        return self._measurements.network.shown[block.tensor].model in self._upstream
 
     def level(self, block: ComparisonBlock) -> float:
         """dB of the output that suffers most where the block's error alone is put into float."""
-        tensor = self._found.network.shown[block.tensor].model
+        tensor = self._measurements.network.shown[block.tensor].model
         within = tensor in self._model.inputs
-        network = self._model if within else _Behind(self._model, tensor)
+        network = self._model if within else _ModelWithTensor(self._model, tensor)
         session = FloatSession(network, self._names, few_runs=True) if self._names else None
         sums = [ErrorSums() for _ in self._names]
-        for kept, values in zip(self._kept, self._values):
-            got = session.run({**kept.sample, tensor: alone_values(self._found, block, kept)}) if session else []
+        for record, values in zip(self._records, self._values):
+            got = session.run({**record.sample, tensor: alone_values(self._measurements, block, record)}) if session else []
             for total, x, y in zip(sums, values, got):
                 total.update(x, y)
         return min((total.sqnr_db for total in sums), default=math.inf)
 
 
-def _behind(graph: OnnxGraph, names: Iterable[str]) -> set[str]:
+def _find_upstream_tensors(graph: OnnxGraph, names: Iterable[str]) -> set[str]:
     """The tensors that these are made of, and themselves."""
-    found = set(names)
+    upstream = set(names)
     for node in reversed(graph.nodes):
-        if found.intersection(node.outputs):
-            found.update(n for n in node.inputs if n)
-    return found
+        if upstream.intersection(node.outputs):
+            upstream.update(n for n in node.inputs if n)
+    return upstream
 
 
 def _tells(graph: OnnxGraph, name: str, value: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Where every node of the model went, and what the compiler added: what `npu-build --explain` prints."""
+"""Explain where every node of the model went and what the compiler added, as `npu-build --explain` prints it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,18 @@ def explain_nodes(
     host: Mapping[str, str],
     resident: bool,
 ) -> list[Row]:
-    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; flows: the operations of each
-    segment that is a program, as the front end dispatches them; host: node -> why it runs there;
-    resident: the build's level keeps tensors in SRAM between layers.
+    """Return a row for every node of the model and for every layer that the compiler added.
 
-    Gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last), its types,
-    reason, and `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it
-    serves.
+    `nodes`: (name, operator) of the model's own nodes, in its order.
+    `layers`: layers of the report.
+    `flows`: operations of each segment that is a program, as the front end dispatches them.
+    `host`: reason why a node runs on the host, by node.
+    `resident`: the build's level keeps tensors in SRAM between layers.
+
+    A row gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last).
+    It also gives the layer's types and the reason. The key `made_by` is "model", or "compiler" for a layer that the model does
+    not have.
+    Such a row stands before the node that it serves.
     """
     layers = list(layers)
     why = find_bottlenecks(container, flows, dict(nodes), resident)
@@ -63,9 +68,9 @@ def _row(
     if layer is not None:
         first = layer["sources"][0] == name
         part = () if layer["name"] == name else (f"part of {layer['name']}",)
-        apart = () if refusal is None else (f"in part on the host: {refusal}",)
-        said = "; ".join([*part, *apart, *(why.get(layer["name"], ()) if first else ())])
-        return {**row, **_figures(layer), "layer": layer["name"], "reason": said}
+        host_notes = () if refusal is None else (f"in part on the host: {refusal}",)
+        reasons = "; ".join([*part, *host_notes, *(why.get(layer["name"], ()) if first else ())])
+        return {**row, **_figures(layer), "layer": layer["name"], "reason": reasons}
     if view:
         return {**row, "reason": "the same bytes under another shape"}
     if op in QUANTIZERS:
@@ -80,8 +85,9 @@ def _figures(layer: Mapping[str, Any]) -> Row:
 def _with_made(
     rows: list[Row], layers: Sequence[Mapping[str, Any]], container: Container, why: Mapping[str, Sequence[str]]
 ) -> list[Row]:
-    """A row for every layer without a node of the model, before the first node of the layer that follows it; and for every layer
-    but the last of a node that several layers make."""
+    """Add a row for every layer without a node of the model, before the first node of the next layer.
+    A node that several layers make gets a row for each of them but the last.
+    """
     before: dict[str, list[Row]] = {}
     waiting: list[Row] = []
     shown = {row["layer"] for row in rows}
@@ -92,19 +98,19 @@ def _with_made(
         if layer["name"] in shown:
             continue
         step = f"a step of {layer['sources'][0]}" if layer["sources"] else _purpose(layer["name"], container)
-        said = "; ".join([step, *why.get(layer["name"], ())])
-        made = {"node": layer["name"], "op": layer["op"], "layer": layer["name"], **_figures(layer)}
-        row = {**made, "reason": f"made by the compiler: {said}", "made_by": "compiler"}
+        reasons = "; ".join([step, *why.get(layer["name"], ())])
+        figures = {"node": layer["name"], "op": layer["op"], "layer": layer["name"], **_figures(layer)}
+        row = {**figures, "reason": f"made by the compiler: {reasons}", "made_by": "compiler"}
         (before[layer["sources"][0]] if layer["sources"] else waiting).append(row)
-    return [row for own in rows for row in (*before.get(own["node"], ()), own)] + waiting
+    return [row for model_row in rows for row in (*before.get(model_row["node"], ()), model_row)] + waiting
 
 
 def _purpose(name: str, container: Container) -> str:
-    """What a layer that the model does not have is for."""
+    """Return the purpose of a layer that the model does not have."""
     chip, graph = container.machine.chip, container.graph
     node = next(n for n in graph.nodes if n.name == name)
     kind = type(node.op).__name__
-    state = next((s.port.model for _, s in container.states if s.made == node.outputs[0]), None)
+    state = next((s.port.model for _, s in container.states if s.present_tensor == node.outputs[0]), None)
     if state is not None:
         return f"leaves state {state} where the next run reads it"
     if isinstance(node.op, IntegerPad) and not any((*node.op.before, *node.op.after)):
@@ -113,8 +119,8 @@ def _purpose(name: str, container: Container) -> str:
         return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
     if kind == "Rescale" and any(isinstance(n.op, IntegerPad) for n in graph.consumers().get(node.outputs[0], ())):
         return f"brings tensor {graph.shown(node.inputs[0])} to a scale that holds the value put around it"
-    if kind == "Rescale" and graph.types[node.inputs[0]].dtype != (made := graph.types[node.outputs[0]].dtype):
-        return f"makes {made} codes of tensor {graph.shown(node.inputs[0])}"
+    if kind == "Rescale" and graph.types[node.inputs[0]].dtype != (output_type := graph.types[node.outputs[0]].dtype):
+        return f"makes {output_type} codes of tensor {graph.shown(node.inputs[0])}"
     if kind == "Rescale":
         return f"brings tensor {graph.shown(node.inputs[0])} to the scale of what it is joined with"
     if isinstance(node.op, IntegerBinary) and node.op.kind == "sub":

@@ -1,4 +1,4 @@
-"""How far the integer network is from the float one: each output, and each operand of each Concat."""
+"""Measure how far the integer network is from the float one: each output, and each operand of each Concat."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ UNSCALED: Factors = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FidelityPart(Fidelity):
-    """`tensor`: the model's, of which this is the figure; steps_of: where it is that of one step of a sequence, the name that it
-    has at all of them."""
+    """A fidelity of one part.
+
+    `tensor`: the model tensor that the figure describes.
+    `steps_of`: for one step of a sequence, the name that all steps share.
+    """
 
     tensor: str
     steps_of: str | None = None
@@ -35,7 +38,10 @@ class FidelityPart(Fidelity):
 
 @dataclass(frozen=True)
 class Fidelities:
-    """Of outputs and of operands of Concats over all samples; levels: of each sample, dB of the output that suffers most."""
+    """A record of the fidelity of outputs and of operands of Concats over all samples.
+
+    `levels`: dB of each sample at the output that suffers most.
+    """
 
     outputs: list[FidelityPart]
     concats: list[FidelityPart]
@@ -44,7 +50,10 @@ class Fidelities:
 
 @dataclass(frozen=True)
 class _Operand:
-    """Of a Concat: `tensor` is the model's, `code` the chip's; steps_of: as of `Part`."""
+    """An operand of a Concat: `tensor` is the model's, `code` the chip's.
+
+    `steps_of`: as in `FidelityPart`.
+    """
 
     label: str
     tensor: str
@@ -54,11 +63,12 @@ class _Operand:
 
 
 class Measured:
-    """Sums over samples of how far the integer network's outputs, and the operands of its Concats, are from float's.
+    """A collector of error sums of the integer network's outputs and Concat operands against float.
 
-    container: of the integer network; parts: Concat node -> (model tensor, layout) of each operand that is to be looked at;
-    states: what the chip keeps for the next run counts as an output; factors: what channels of the operands are multiplied by,
-    in whose numbers none is judged; each broadcasts to its tensor.
+    `container`: container of the integer network.
+    `parts`: (model tensor, layout) of each operand to compare, by Concat node.
+    `states`: what the chip keeps for the next run counts as an output.
+    `factors`: factors of the channels of operands, which are divided out before the comparison; each broadcasts to its tensor.
     """
 
     def __init__(
@@ -73,21 +83,24 @@ class Measured:
         outputs += dict.fromkeys(state.output for _, state in container.states) if states else []
         self._graph, self._factors = container.graph, factors
         self._operands = _operands(container.graph, parts)
-        self._whole = {name: ErrorSums() for name in outputs}
+        self._output_sums = {name: ErrorSums() for name in outputs}
         self._part = {o.label: ErrorSums() for o in self._operands}
-        self.wanted = tuple(dict.fromkeys([*outputs, *(o.tensor for o in self._operands)]))  # of the float network's tensors
+        self.tensors = tuple(dict.fromkeys([*outputs, *(o.tensor for o in self._operands)]))  # of the float network's tensors
 
     def update(self, values: Mapping[str, np.ndarray], run: Run) -> None:
-        """values: float's, of the tensors that are wanted."""
-        for name, sums in self._whole.items():
+        """Add a run to the sums.
+
+        `values`: float values of the required tensors.
+        """
+        for name, sums in self._output_sums.items():
             sums.update(values[name], run.outputs[name] if name in run.outputs else run.real[name])
         for o in self._operands:
-            own, factors = real_values(run.codes[o.code], self._graph, o.code, o.layout), self._factors.get(o.tensor, 1)
-            self._part[o.label].update(values[o.tensor] / factors, own / factors)
+            chip_values, factors = real_values(run.codes[o.code], self._graph, o.code, o.layout), self._factors.get(o.tensor, 1)
+            self._part[o.label].update(values[o.tensor] / factors, chip_values / factors)
 
     @property
     def outputs(self) -> list[FidelityPart]:
-        return [_part(n, sums, n) for n, sums in self._whole.items()]
+        return [_part(n, sums, n) for n, sums in self._output_sums.items()]
 
     @property
     def concats(self) -> list[FidelityPart]:
@@ -107,12 +120,16 @@ def fidelity(
     few: bool = False,
     factors: Factors = UNSCALED,
 ) -> Fidelities:
-    """runs: samples with what the integer reference makes of them, read once, one held at a time; few: of which there are no
-    more than a fast session pays for; factors: as of `Measured`."""
+    """Return the fidelity over all runs.
+
+    `runs`: samples with their runs of the integer reference, read once, one in memory at a time.
+    `few`: there are no more runs than a fast session pays for.
+    `factors`: as in `Measured`.
+    """
     measured, levels = Measured(container, parts, factors=factors), list[float]()
-    session = FloatSession(model, measured.wanted, few_runs=few)
+    session = FloatSession(model, measured.tensors, few_runs=few)
     for sample, run in runs:
-        values = dict(zip(measured.wanted, session.run(sample)))
+        values = dict(zip(measured.tensors, session.run(sample)))
         measured.update(values, run)
         outputs = [name for name in values if name in run.outputs]
         levels.append(min((sqnr_db(values[n], run.outputs[n]) for n in outputs), default=math.inf))
@@ -121,16 +138,16 @@ def fidelity(
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:
     joins = [n for n in graph.nodes if isinstance(n.op, IntegerConcat) and n.name in parts]
-    told = [(n, i, graph.origins[n.inputs[i]].tensor, *part) for n in joins for i, part in enumerate(parts[n.name])]
-    steps = Counter(name for name, _ in {(name, tensor) for _, _, name, tensor, _ in told})
+    located_parts = [(n, i, graph.origins[n.inputs[i]].tensor, *part) for n in joins for i, part in enumerate(parts[n.name])]
+    steps = Counter(name for name, _ in {(name, tensor) for _, _, name, tensor, _ in located_parts})
     return [
         _Operand(f"{n.name}[{i}] {tensor}", tensor, layout, n.inputs[i], name if steps[name] > 1 else None)
-        for n, i, name, tensor, layout in told
+        for n, i, name, tensor, layout in located_parts
     ]
 
 
 def real_values(codes: np.ndarray, graph: Graph, name: str, layout: str) -> np.ndarray:
-    """What the codes of a chip tensor stand for, in the model's order."""
+    """Return the real values of the codes of a chip tensor, in the model's order."""
     kind = graph.types[name]
     assert kind.quant is not None
     return to_real(codes, Port(name, name, layout, 0, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point))

@@ -1,4 +1,4 @@
-"""How far a build's integers are from float, as tables and sentences of what its figures hold."""
+"""Describe how far a build's integers are from float, as tables and sentences from its figures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
 
 
 def spread_text(report: Mapping[str, Any]) -> str:
-    """How far single samples are from each other, where some that there are were not judged; else empty."""
+    """Return how far single samples are apart where some available samples were not judged; else an empty text."""
     levels, count, all_of = report["sample_sqnr_db"], report["judged_samples"], report["samples_to_judge"]
     if report["judged_on"] == RANDOM or all_of is None or all_of <= count or not report["outputs"]:
         return ""
-    known = sorted(level for level in levels if level is not None)
-    each = f"single samples have {known[0]:.1f} to {known[-1]:.1f} dB; " if len(known) > 1 else ""
+    finite_levels = sorted(level for level in levels if level is not None)
+    each = f"single samples have {finite_levels[0]:.1f} to {finite_levels[-1]:.1f} dB; " if len(finite_levels) > 1 else ""
     return f"{each}--min-sqnr DB judges all {all_of}"
 
 

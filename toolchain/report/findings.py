@@ -1,4 +1,4 @@
-"""What is found of each layer's loss: figures, cause and remedy."""
+"""Define what is reported on each layer's loss: figures, cause and remedy."""
 
 from __future__ import annotations
 
@@ -29,26 +29,38 @@ Cause = Literal[
 
 @dataclass(frozen=True)
 class AdviceContext:
-    """What the remedies turn on. given: model tensor -> its scale or range in --quant, the file; observer: that chose those
-    of calibration; repair: of --repair, what was done beyond it."""
+    """A context that decides which advice applies.
+
+    `file_ranges`: scale or range of each model tensor in the file of --quant.
+    `file`: that file.
+    `observer`: observer of the calibration.
+    `repair`: effort of --repair that was run.
+    """
 
     chip: Chip
     observer: str
-    given: Mapping[str, Range | Quant] | None = None
+    file_ranges: Mapping[str, Range | Quant] | None = None
     file: str | None = None
     repair: str | None = None
 
 
 @dataclass(frozen=True)
 class LayerError:
-    """Of one block, in dB against float. alone: fed with float's tensors; own: its tensor's rounding; weights: of the rounded
-    weights, None without; activations: of the rest; at_int16: alone, with 16 bits for 8; effect: of the worst output, where
-    this error alone is put into float, None where that was not tried. clipped_share: of its values, outside its codes.
+    """A record of the error of one block, in dB against float.
 
-    layer: the node it is named for, None for a tensor that comes into a region; nodes: the model's own; tensor: of the model's
-    normal form; name: what people are told, the file's; types: of float's tensors that it is fed with, of that tensor, and of
-    its weights;
-    position: in the order of the network.
+    `alone_db`: fed with float's tensors.
+    `own_db`: rounding of its tensor.
+    `weights_db`: rounded weights, None without weights.
+    `activations_db`: the rest.
+    `at_int16_db`: alone, with 16 bits for 8.
+    `effect_db`: the worst output where this error alone is put into float, None where that was not tried.
+    `clipped_share`: share of its values outside its codes.
+    `layer`: the node that it is named for, None for a tensor that enters a region.
+    `nodes`: nodes of the model itself.
+    `tensor`: tensor of the model's canonical form.
+    `name`: source name that users see.
+    `types`: types of the float tensors that feed it, of its tensor, and of its weights.
+    `position`: place in the order of the network.
     """
 
     layer: str | None

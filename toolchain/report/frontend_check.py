@@ -1,4 +1,5 @@
-"""Whether the normal form still says what the user's file says, both run in float. A difference is a fault of the frontend."""
+"""Check that the canonical form computes what the user's file computes, both in float; a difference is a fault of the
+frontend."""
 
 from __future__ import annotations
 
@@ -47,10 +48,13 @@ def _normal(model: NormalModel) -> _Alone:
 
 
 def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, tuple[str, ...]]:
-    """The model, without its file where onnxruntime does not run that, and sentences that say so, and which outputs of the file
-    are no numbers where those of the normal form are: as where rounding leaves less than 0 of a variance of 0.
+    """Check the canonical form against the file on these samples and return the model with notes.
 
-    Raises InternalError where an output of the file and of the normal form differ by more than float's rounding.
+    The model comes without its file where onnxruntime does not run that; a note says so. Another note names each output of the
+    file
+    that is NaN where the canonical form has numbers. An example is rounding that leaves less than 0 of a variance of 0.
+
+    Raise InternalError where an output of the file and of the canonical form differ by more than float's rounding.
     """
     if model.source is None:
         return model, ()
@@ -70,8 +74,8 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
     undefined: Counter[str] = Counter()
     beyond = dict[str, str]()
     for sample, values in expected:
-        for name, value, made in zip(names, values, normal.run(sample)):
-            compared, lost = _comparable(model, name, value, made)
+        for name, value, normal_value in zip(names, values, normal.run(sample)):
+            compared, lost = _comparable(model, name, value, normal_value)
             if lost:
                 undefined[name] += lost
             if _agree(model, name, sample, value, compared):
@@ -80,7 +84,7 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
             if not outside or not _agree_inside(model, name, sample, outside):
                 raise InternalError(_difference(model, name, sample, distance(value, compared)))
             beyond.setdefault(name, outside[0])
-    return model, (*_undefined_notes(undefined), *_beyond_notes(beyond))
+    return model, (*_make_nan_notes(undefined), *_beyond_notes(beyond))
 
 
 def _compare_optimized(model: NormalModel, names: Sequence[str], sample: Sample) -> None:
@@ -92,24 +96,32 @@ def _compare_optimized(model: NormalModel, names: Sequence[str], sample: Sample)
     trust_optimizer(session.is_optimized)
 
 
-def _comparable(model: NormalModel, name: str, value: np.ndarray, made: np.ndarray) -> tuple[np.ndarray, int]:
-    """What the normal form made, as it is held against the file's value, and in how many places the file alone has NaN: there,
-    and where the file clears a cache, it is the file's."""
+def _comparable(model: NormalModel, name: str, value: np.ndarray, normal_value: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the value of the canonical form to compare with the file's, and in how many places the file alone has NaN.
+    In these places, and where the file clears a cache, the returned value is the file's.
+    """
     assert model.source is not None
-    found = np.where(value == 0, value, made) if name in model.source.cleared and _alike(value, made) else made
-    lost = _undefined(value, found)
-    return (found, 0) if lost is None else (np.where(lost, value, found), int(lost.sum()))
+    compared_value = (
+        np.where(value == 0, value, normal_value)
+        if name in model.source.cleared and _has_same_type(value, normal_value)
+        else normal_value
+    )
+    lost = _find_nan_places(value, compared_value)
+    return (compared_value, 0) if lost is None else (np.where(lost, value, compared_value), int(lost.sum()))
 
 
-def _agree(model: NormalModel, name: str, sample: Sample, value: np.ndarray, made: np.ndarray) -> bool:
-    if distance(value, made) <= TOLERANCE or (_alike(value, made) and _piece_by_piece(model, name, sample)):
+def _agree(model: NormalModel, name: str, sample: Sample, value: np.ndarray, normal_value: np.ndarray) -> bool:
+    if distance(value, normal_value) <= TOLERANCE or (
+        _has_same_type(value, normal_value) and _piece_by_piece(model, name, sample)
+    ):
         return True
-    return same_but_for_rounding(model, name, sample, value, made)
+    return same_but_for_rounding(model, name, sample, value, normal_value)
 
 
 def _outside_squares(sample: Sample) -> list[str]:
-    """Names the float inputs whose largest magnitude has a square that float32 does not hold: operators that square within
-    themselves, as norms do, then give what their spelling makes of infinity or of zero."""
+    """Return the float inputs whose largest magnitude has a square that float32 does not hold.
+    Operators that square inside, as norms do, then give what their decomposition makes of infinity or zero.
+    """
     outside: list[str] = []
     for name, x in sample.items():
         largest = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) if x.dtype.kind == "f" else 0.0
@@ -119,19 +131,22 @@ def _outside_squares(sample: Sample) -> list[str]:
 
 
 def _agree_inside(model: NormalModel, name: str, sample: Sample, outside: Sequence[str]) -> bool:
-    """Whether an output is the same in both where the inputs `outside` are scaled to a largest magnitude between 1 and 2."""
+    """Return whether an output is equal in both where the inputs `outside` are scaled to a largest magnitude between 1 and 2."""
 
     def scaled(x: np.ndarray) -> np.ndarray:
         _, exponent = np.frexp(np.abs(x[np.isfinite(x)]).max())
         return np.ldexp(x, 1 - exponent).astype(x.dtype)
 
     inside = {n: scaled(x) if n in outside else x for n, x in sample.items()}
-    value, made = (FloatSession(side(model), [name], few_runs=True).run(inside)[0] for side in (_file, _normal))
-    return _agree(model, name, inside, value, _comparable(model, name, value, made)[0])
+    value, normal_value = (FloatSession(side(model), [name], few_runs=True).run(inside)[0] for side in (_file, _normal))
+    return _agree(model, name, inside, value, _comparable(model, name, value, normal_value)[0])
 
 
 def _beyond_notes(beyond: Mapping[str, str]) -> tuple[str, ...]:
-    """beyond: output name -> an input of `_outside_squares`."""
+    """Return a note for each output that differs only on inputs out of scale.
+
+    `beyond`: an input of `_outside_squares`, by output name.
+    """
     return tuple(
         f"input {read!r} of the data is so large or so small that float32 does not hold its squares: output {name!r} of "
         "the file and of its normal form differ on it, and agree where it is scaled; mind its scale (of images: mean and std)"
@@ -139,8 +154,11 @@ def _beyond_notes(beyond: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _undefined_notes(undefined: Mapping[str, int]) -> tuple[str, ...]:
-    """undefined: output name -> in how many places the file alone has NaN."""
+def _make_nan_notes(undefined: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a note for each output that is NaN in the file alone.
+
+    `undefined`: number of places where the file alone has NaN, by output name.
+    """
     return tuple(
         f"output {name!r} of the file is no number (NaN) in {count} of the places that were looked at, where its normal form has "
         "numbers; so has the chip, which are held to nothing"
@@ -148,15 +166,22 @@ def _undefined_notes(undefined: Mapping[str, int]) -> tuple[str, ...]:
     )
 
 
-def same_but_for_rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray, found: np.ndarray) -> bool:
-    """Whether an output of the file (value) and of the normal form (found) differ by no more than TOLERANCE, or by what float's
-    own rounding within the file explains."""
-    error = distance(value, found)
-    return error <= TOLERANCE or (_alike(value, found) and error <= AMPLIFIED * _rounding(model, name, sample, value))
+def same_but_for_rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray, normal_value: np.ndarray) -> bool:
+    """Return whether an output of the file and of the canonical form differ by no more than rounding.
+    The limit is TOLERANCE or what float's own rounding within the file explains.
+
+    `value`: output of the file.
+    `normal_value`: output of the canonical form.
+    """
+    error = distance(value, normal_value)
+    return error <= TOLERANCE or (
+        _has_same_type(value, normal_value) and error <= AMPLIFIED * _rounding(model, name, sample, value)
+    )
 
 
 def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
-    """Whether a model that rounds within is the same between the tensors that it rounds. Raises InternalError where it is not."""
+    """Return whether a model that rounds inside is equal between the tensors that it rounds. Raise InternalError where it is
+    not."""
     if not cuts(model):
         return False
 
@@ -172,54 +197,57 @@ def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
                 f"the frontend changed the model: tensor {tensor!r}, made of the file's own codes, is {error:.2g} of its largest "
                 f"magnitude from what the file rounds: node {node.name} ({node.op.op_type}), made of {', '.join(node.sources)}"
             )
-    return all(distance(value, found) <= most for _, value, found in fed_outputs(model, sample, [output], on_file))
+    return all(distance(value, normal_value) <= most for _, value, normal_value in fed_outputs(model, sample, [output], on_file))
 
 
 def distance(reference: np.ndarray, got: np.ndarray) -> float:
     """The largest error as a share of the reference's largest magnitude; of values that are not float, the share that differ.
     Infinite where shapes or types differ, or only one of the two is NaN or infinite."""
-    if not _alike(reference, got):
+    if not _has_same_type(reference, got):
         return np.inf
     if reference.dtype.kind != "f":
         return float(np.mean(reference != got)) if reference.size else 0.0
-    whole = np.isfinite(reference)
-    if not np.array_equal(reference[~whole], got[~whole], equal_nan=True):
+    finite = np.isfinite(reference)
+    if not np.array_equal(reference[~finite], got[~finite], equal_nan=True):
         return np.inf
-    largest = float(np.abs(reference[whole]).max(initial=0.0))
-    error = float(np.abs(got[whole] - reference[whole]).max(initial=0.0))
+    largest = float(np.abs(reference[finite]).max(initial=0.0))
+    error = float(np.abs(got[finite] - reference[finite]).max(initial=0.0))
     return 0.0 if error == 0 else np.inf if largest == 0 or not np.isfinite(error) else error / largest
 
 
-def _undefined(reference: np.ndarray, got: np.ndarray) -> np.ndarray | None:
+def _find_nan_places(reference: np.ndarray, got: np.ndarray) -> np.ndarray | None:
     """bool[...]: where the reference alone is NaN; None where it is nowhere."""
-    if not _alike(reference, got) or reference.dtype.kind != "f":
+    if not _has_same_type(reference, got) or reference.dtype.kind != "f":
         return None
     lost = np.isnan(reference) & ~np.isnan(got)
     return lost if lost.any() else None
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+def _has_same_type(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype
 
 
 def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) -> float:
-    """How far an output of the file moves when its inputs, and all that its nodes make of them, are rounded elsewhere: much where
-    it is ill-conditioned or takes decisions, and where it draws random numbers. For inputs, elsewhere is where the coarsest type
-    within the model rounds; for what nodes make, no nearer than where steps that only come near their operator are."""
+    """Return how far an output of the file moves when its inputs and intermediate results are rounded elsewhere.
+
+    It moves much where it is ill-conditioned, takes decisions or draws random numbers. For inputs, the rounding is that of the
+    coarsest
+    type within the model. For intermediate results, the rounding is no nearer than steps that only approximate their operator.
+    """
     assert model.source is not None
 
     def least(dtype: str) -> float:
         return max(_step(dtype), model.steps_error)
 
     rounded, step = (
-        model.source.rounded_elsewhere([name], least),
+        model.source.make_noisy_model([name], least),
         max(_step(t.dtype) for t in (*model.types.values(), *model.source.types.values())),
     )
     session, rng = FloatSession(_Alone(model.inputs, lambda _: rounded.part), [name], few_runs=True), np.random.default_rng(0)
 
     def draw() -> np.ndarray:
         noise = rng.standard_normal(rounded.numbers, np.float32)
-        return session.run({**_rounded(sample, step, rng), rounded.noise: noise})[0]
+        return session.run({**_round_sample(sample, step, rng), rounded.noise: noise})[0]
 
     return max(distance(value, draw()) for _ in range(DRAWS))
 
@@ -228,7 +256,7 @@ def _step(dtype: str) -> float:
     return max(ROUNDING, NEIGHBOURS.get(dtype, 0.0))
 
 
-def _rounded(sample: Sample, step: float, rng: np.random.Generator) -> dict[str, Any]:
+def _round_sample(sample: Sample, step: float, rng: np.random.Generator) -> dict[str, Any]:
     def moved(x: np.ndarray) -> np.ndarray:
         return np.asarray(x * (1 + step * rng.standard_normal(x.shape)), x.dtype) if x.dtype.kind == "f" else x
 
@@ -236,14 +264,14 @@ def _rounded(sample: Sample, step: float, rng: np.random.Generator) -> dict[str,
 
 
 def _difference(model: NormalModel, output: str, sample: Sample, error: float) -> str:
-    said = f"the frontend changed the model: output {output!r} of the file and of its normal form differ {_amount(error)}"
+    message = f"the frontend changed the model: output {output!r} of the file and of its normal form differ {_amount(error)}"
     first = _first(model, sample)
     if first is None:
-        return said
-    tensor, own = first
+        return message
+    tensor, tensor_error = first
     node = model.graph.producers()[tensor]
     return (
-        f"{said}; the first tensor that differs is {tensor!r}, {_amount(own)}: node {node.name} ({node.op.op_type}), "
+        f"{message}; the first tensor that differs is {tensor!r}, {_amount(tensor_error)}: node {node.name} ({node.op.op_type}), "
         f"made of {', '.join(node.sources)}"
     )
 
@@ -255,12 +283,12 @@ def _amount(error: float) -> str:
 def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
     """The first tensor, in the order of the normal form, that its file computes otherwise, and by how much."""
     assert model.source is not None
-    own, types = model.source.types, model.types
-    names = [n for node in model.graph.nodes for n in node.outputs if n in own and own[n] == types[n]]
+    file_types, types = model.source.types, model.types
+    names = [n for node in model.graph.nodes for n in node.outputs if n in file_types and file_types[n] == types[n]]
     for group in _groups(names, {n: types[n].elements for n in names}):
         values = FloatSession(_file(model), group).run(sample)
-        for name, value, found in zip(group, values, FloatSession(_normal(model), group).run(sample)):
-            error = distance(value, found)
+        for name, value, normal_value in zip(group, values, FloatSession(_normal(model), group).run(sample)):
+            error = distance(value, normal_value)
             if error > TOLERANCE:
                 return name, error
     return None
@@ -268,11 +296,11 @@ def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
 
 def _groups(names: Sequence[str], elements: Mapping[str, int]) -> list[list[str]]:
     groups: list[list[str]] = [[]]
-    held = 0
+    group_elements = 0
     for name in names:
-        if groups[-1] and held + elements[name] > HELD_ELEMENTS:
+        if groups[-1] and group_elements + elements[name] > HELD_ELEMENTS:
             groups.append([])
-            held = 0
+            group_elements = 0
         groups[-1].append(name)
-        held += elements[name]
+        group_elements += elements[name]
     return groups

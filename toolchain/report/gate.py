@@ -1,4 +1,4 @@
-"""What a build must reach before it is written, and what it says where it does not."""
+"""Check what a build must reach before it is written, and say so where it does not."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ Outputs = Sequence[Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Gate:
-    """min_cosine, min_sqnr (dB): of every part, None for any. evaluation: FILE.py:function, called with three lists of one
-    mapping a sample, {name: array}: float's outputs, the integers', the samples. It gives (number, whether it passes)."""
+    """A gate that a build must pass.
+
+    `min_cosine`, `min_sqnr`: least cosine and least SQNR (dB) of every part, None for any.
+    `evaluation`: FILE.py:function, called with three lists of one mapping {name: array} for each sample.
+    The lists hold float's outputs, the integers' outputs and the samples. The function returns (number, whether it passes).
+    """
 
     min_cosine: float | None = None
     min_sqnr: float | None = None
@@ -41,29 +45,32 @@ class Gate:
         return self != OPEN
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def options(self) -> tuple[str, ...]:
         """The options that are given, without their dashes."""
-        given = {"min-cosine": self.min_cosine, "min-sqnr": self.min_sqnr, "eval": self.evaluation}
-        return tuple(name for name, value in given.items() if value is not None)
+        thresholds = {"min-cosine": self.min_cosine, "min-sqnr": self.min_sqnr, "eval": self.evaluation}
+        return tuple(name for name, value in thresholds.items() if value is not None)
 
     @property
     def file(self) -> Path | None:
-        """Of the evaluation."""
+        """Return the file of the evaluation."""
         return None if self.evaluation is None else Path(_file_and_function(self.evaluation)[0])
 
     def shortfalls(self, parts: Mapping[str, Sequence[FidelityPart]]) -> list[tuple[str, FidelityPart]]:
-        """parts: by kind. -> what falls short, as a sentence, and the part."""
-        found = []
+        """Return each part that falls short, with a sentence.
+
+        `parts`: parts by kind.
+        """
+        missed_parts = []
         for kind, of_kind in parts.items():
             for part in of_kind:
-                asked = []
+                missed = []
                 if self.min_sqnr is not None and part.sqnr_db < self.min_sqnr:
-                    asked.append(f"SQNR {part.sqnr_db:.1f} dB, --min-sqnr asks for {self.min_sqnr:g}")
+                    missed.append(f"SQNR {part.sqnr_db:.1f} dB, --min-sqnr asks for {self.min_sqnr:g}")
                 if self.min_cosine is not None and part.cosine < self.min_cosine:
-                    asked.append(f"cosine {part.cosine:.6f}, --min-cosine asks for {self.min_cosine:g}")
-                if asked:
-                    found.append((f"{kind} {part.name}: {'; '.join(asked)}", part))
-        return found
+                    missed.append(f"cosine {part.cosine:.6f}, --min-cosine asks for {self.min_cosine:g}")
+                if missed:
+                    missed_parts.append((f"{kind} {part.name}: {'; '.join(missed)}", part))
+        return missed_parts
 
 
 OPEN = Gate()
@@ -71,7 +78,7 @@ OPEN = Gate()
 
 @dataclass(frozen=True)
 class Score:
-    """What a user's function said."""
+    """A result of the user's function."""
 
     function: str
     value: float
@@ -103,26 +110,26 @@ def run_evaluation(evaluation: Evaluation, float_outputs: Outputs, integer_outpu
     """Raises CompileError: whatever the user's function raises, and what it gives that is no (number, bool)."""
     spec, way_out = evaluation.spec, "mend the function"
     file, outputs = Path(_file_and_function(spec)[0]), map(list, (float_outputs, integer_outputs, samples))
-    given = call_user(file, spec, way_out, evaluation.function, *outputs)
-    return call_user(file, spec, way_out, _score, spec, given)
+    answer = call_user(file, spec, way_out, evaluation.function, *outputs)
+    return call_user(file, spec, way_out, _score, spec, answer)
 
 
-def _score(spec: str, given: Any) -> Score:
-    if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[1], bool | np.bool_):
-        raise CompileError(f"{spec}: gave {given!r:.80}; it must give (number, True or False)")
+def _score(spec: str, answer: Any) -> Score:
+    if not isinstance(answer, tuple | list) or len(answer) != 2 or not isinstance(answer[1], bool | np.bool_):
+        raise CompileError(f"{spec}: gave {answer!r:.80}; it must give (number, True or False)")
     try:
-        return Score(spec, float(given[0]), bool(given[1]))
+        return Score(spec, float(answer[0]), bool(answer[1]))
     except (TypeError, ValueError):
-        raise CompileError(f"{spec}: gave {given[0]!r:.80} for a number; it must give (number, True or False)") from None
+        raise CompileError(f"{spec}: gave {answer[0]!r:.80} for a number; it must give (number, True or False)") from None
 
 
 def failures(shortfalls: Sequence[tuple[str, LayerError | None]], score: Score | None, worst: LayerError | None) -> list[str]:
     """A line for each part that falls short and for a score that did not pass, with the layer to blame below it."""
-    said = [f"{sentence}{_blamed(finding)}" for sentence, finding in shortfalls]
+    sentences = [f"{sentence}{_format_blame(finding)}" for sentence, finding in shortfalls]
     if score is not None and not score.passed:
-        said.append(f"--eval {score.function}: {score.value:g} did not pass{_blamed(worst)}")
-    return said
+        sentences.append(f"--eval {score.function}: {score.value:g} did not pass{_format_blame(worst)}")
+    return sentences
 
 
-def _blamed(finding: LayerError | None) -> str:
+def _format_blame(finding: LayerError | None) -> str:
     return "" if finding is None else f"\n  {finding_text(finding)}"

@@ -1,4 +1,4 @@
-"""What the host does of a compiled model, which the chip's cycles leave out: islands, their products, and what crosses."""
+"""Count what the host does for a compiled model, which the chip's cycles leave out: host subgraphs, products and crossings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ Shape = tuple[int, ...]
 
 
 def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
-    """chip_macs: of the layers on the chip. Raises ProgramError where a shape of an island is not known.
+    """Return the figures of the host. Raise ProgramError where a shape of a host subgraph is unknown.
 
-    islands, their nodes and macs; mac_share: of all of the model's; crossings: tensors that a region takes from the host or
-    gives to it (the model's own inputs and outputs are none), with crossing_bytes in the chip's codes.
+    They are the host subgraphs, their nodes and macs, and mac_share of all macs of the model. Crossings are tensors that a region
+    takes from the host or gives to it. The model's own inputs and outputs are no crossings; crossing_bytes counts the chip's
+    codes.
+
+    `chip_macs`: macs of the layers on the chip.
     """
     islands = [s for s in container.segments if isinstance(s, HostSubgraph)]
     macs = sum(island_macs(island) for island in islands)
@@ -36,13 +39,13 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
 
 def _crossings(container: Container) -> list[int]:
     """The size of each in bytes."""
-    given = {t.name for t in container.inputs}
-    found = [p.size_bytes for s in container.segments if isinstance(s, Region) for p in s.inputs if p.model not in given]
+    input_names = {t.name for t in container.inputs}
+    sizes = [p.size_bytes for s in container.segments if isinstance(s, Region) for p in s.inputs if p.model not in input_names]
     for index, segment in enumerate(container.segments):
         if isinstance(segment, Region):
             later = [n for s in container.segments[index + 1 :] for n in _read(s)]
-            found += [p.size_bytes for p in segment.outputs if p.model in later]
-    return found
+            sizes += [p.size_bytes for p in segment.outputs if p.model in later]
+    return sizes
 
 
 def _read(segment: Region | HostSubgraph) -> Sequence[str]:
@@ -79,7 +82,7 @@ def _convolution(weights: int) -> Rule:
     return lambda node, inputs, outputs: math.prod(outputs[0]) * math.prod(inputs[weights][1:])
 
 
-def _transposed(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+def _count_transposed_macs(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])  # weights [ic, oc/g, ...]
 
 
@@ -126,7 +129,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 MACS: Mapping[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _convolution(1)),
     "QLinearConv": _convolution(3),
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _count_transposed_macs,
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "Gemm": _gemm,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),

@@ -1,4 +1,7 @@
-"""Where the cycles of each unit went, of the network and of each layer: `simulator.cycle_breakdown` by the layers' windows."""
+"""Attribute the cycles of each unit to causes, for the network and for each layer.
+
+It applies `simulator.cycle_breakdown` to the windows of the layers.
+"""
 
 from __future__ import annotations
 
@@ -28,33 +31,40 @@ CAUSES = {
     StallCause.DISPATCH: "dispatch",
     StallCause.NOTHING: "nothing to do",
 }
-Spent = dict[str, dict[str, Any]]  # cycles by cause, of each unit by its name
+StallBreakdown = dict[str, dict[str, Any]]  # cycles by cause, of each unit by its name
 
 
 @dataclass(frozen=True)
 class RegionAttribution:
-    """totals: int64[reason] of each unit; layers: the same cycles, of each layer those in its window, by cause."""
+    """A breakdown of the cycles of one region.
+
+    `totals`: int64[reason] of each unit.
+    `layers`: the same cycles by cause, for each layer those in its window.
+    """
 
     totals: Mapping[str, np.ndarray]
-    layers: tuple[Spent, ...]
+    layers: tuple[StallBreakdown, ...]
 
 
 def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> RegionAttribution | None:
-    """most: products that each convolution asks for. None where times were measured elsewhere."""
-    found = attribute_region(chip, region, run, most)
-    if found is None:
+    """Return the attribution of a region, None where times were measured elsewhere.
+
+    `most`: products that each convolution requires.
+    """
+    attribution = attribute_region(chip, region, run, most)
+    if attribution is None:
         return None
     parts = find_layer_intervals(region, run)
-    counted = found.totals([part.end for part in parts])
-    layers: list[Spent] = []
+    counted = attribution.totals([part.end for part in parts])
+    layers: list[StallBreakdown] = []
     for layer in range(len(region.layers)):
         mine = [i for i, part in enumerate(parts) if part.layer == layer]
         layers.append({unit: by_reason(chip, cycles[mine].sum(axis=0)) for unit, cycles in counted.items()})
-    return RegionAttribution({unit: cycles[0] for unit, cycles in found.totals().items()}, tuple(layers))
+    return RegionAttribution({unit: cycles[0] for unit, cycles in attribution.totals().items()}, tuple(layers))
 
 
 def attribute_region(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> Attribution | None:
-    """Of a region; products that no convolution asks for are no use of an array."""
+    """Return the attribution of a region; products that no convolution requires are no use of an array."""
     flow = run.flow
     owners = region.layers_of(flow)
     shares = np.ones(len(flow))
@@ -66,32 +76,39 @@ def attribute_region(chip: Chip, region: Region, run: Simulation, most: Mapping[
     return attribute_cycles(chip, run, shares)
 
 
-def network_attribution(chip: Chip, regions: Sequence[RegionAttribution | None]) -> Spent | None:
-    """Of all regions, one after another; None where those of one are not known."""
-    known = [region for region in regions if region is not None]
-    if len(known) < len(regions) or not known:
+def network_attribution(chip: Chip, regions: Sequence[RegionAttribution | None]) -> StallBreakdown | None:
+    """Return the cycle breakdown summed over all regions, or None if a region was not attributed."""
+    attributed_regions = [region for region in regions if region is not None]
+    if len(attributed_regions) < len(regions) or not attributed_regions:
         return None
-    return {unit: by_reason(chip, np.sum([region.totals[unit] for region in known], axis=0)) for unit in known[0].totals}
+    return {
+        unit: by_reason(chip, np.sum([region.totals[unit] for region in attributed_regions], axis=0))
+        for unit in attributed_regions[0].totals
+    }
 
 
 def most_macs(container: Container) -> dict[str, int]:
-    """What each convolution asks for: an instruction that takes groups together multiplies by zeros besides."""
+    """Return the products that each convolution requires.
+    An instruction that takes several groups together multiplies by zeros as well.
+    """
     graph, chip = container.graph, container.machine.chip
     convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
     return {n.name: op.macs(Layer(n, graph.types, graph.constants, chip)) for n, op in convolutions}
 
 
 def find_top_stall(layer: Mapping[str, Any]) -> str:
-    """What kept the unit that did most for the layer longest, with its share of the layer's: `mac: fill and drain 48 %`."""
+    """Return the cause that stalled the layer's main unit longest, with its share of the layer's cycles: `mac: fill and drain 48
+    %`.
+    """
     units: Mapping[str, Mapping[str, Any]] = layer["attribution"] or {}
     if not units or not layer["cycles"]:
         return "-"
     unit = max(units, key=lambda name: sum(units[name].get(cause, 0) for cause in COMPUTING))
     lost: dict[str, int] = {}
-    for cause, taken in units[unit].items():
-        if isinstance(taken, Mapping):
-            lost |= {f"{CAUSES[StallCause(cause)]} {name}".strip(): cycles for name, cycles in taken.items()}
+    for cause, cause_cycles in units[unit].items():
+        if isinstance(cause_cycles, Mapping):
+            lost |= {f"{CAUSES[StallCause(cause)]} {name}".strip(): cycles for name, cycles in cause_cycles.items()}
         elif cause not in (StallCause.USEFUL, StallCause.NOTHING):
-            lost[CAUSES[StallCause(cause)]] = taken
+            lost[CAUSES[StallCause(cause)]] = cause_cycles
     most = max(lost, key=lost.__getitem__, default=None)
     return "-" if most is None else f"{unit}: {most} {100 * lost[most] / layer['cycles']:.0f} %"

@@ -14,7 +14,7 @@ from quant.calibrate import observe
 from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.sums.conv import conv2d
-from quant.masks import masked_tensors
+from quant.masks import find_masked_tensors
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
@@ -33,15 +33,20 @@ from toolchain.runtime.ports import in_type
 
 Array = NDArray[Any]
 Codes = Mapping[str, Array]
-KEPT = 3  # samples
+MAX_RECORDS = 3  # samples
 
 
 @dataclass(frozen=True)
 class ErrorNetwork:
-    """What is measured. integer: nothing fused behind its layers; chosen: the same in float, as selected; blocks, shown: of
-    the integer graph (report.blocks); silent: by chip tensor, what of it tells its readers nothing; ended: the model's tensors
-    that a quantized model ends where their codes do; factors: what channels of the file's tensors are multiplied by in `model`,
-    in whose numbers nothing is judged; each broadcasts to its tensor."""
+    """A network whose layer errors are measured.
+
+    `integer`: integer graph without fused epilogues.
+    `chosen`: the same graph in float, as selected.
+    `blocks`, `shown`: blocks and counterparts of the integer graph (report.comparison_blocks).
+    `silent`: saturation range by chip tensor, beyond which its consumers notice nothing.
+    `ended`: model tensors that a quantized model clips to the range of their codes.
+    `factors`: factors of channels in `model`, which are divided out of every figure; each broadcasts to its tensor.
+    """
 
     model: NormalModel
     integer: Graph
@@ -52,22 +57,22 @@ class ErrorNetwork:
     ended: frozenset[str]
     factors: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
-    def unscaled(self, block: ComparisonBlock) -> Array | None:
-        """float32: what makes the block's tensor the file's again; None: nothing."""
+    def get_unscaling(self, block: ComparisonBlock) -> Array | None:
+        """Return the float32 factor that restores the file's values of the block's tensor; None where it is unscaled."""
         factors = self.factors.get(self.shown[block.tensor].model)
         return None if factors is None else (1 / factors).astype(np.float32)
 
-    def counted(self, block: ComparisonBlock, x: Array) -> Array:
+    def limit_values(self, block: ComparisonBlock, x: Array) -> Array:
         """float's values of the block's tensor, as far as they tell its readers anything, and mathematics leaves them."""
-        silence, within = self.silent.get(block.tensor), self.model.inner.get(self.shown[block.tensor].model)
+        saturation, within = self.silent.get(block.tensor), self.model.inner.get(self.shown[block.tensor].model)
         if isinstance(within, ClippedRange):
             x = np.clip(x, within.low, within.high, dtype=x.dtype)
         if self.shown[block.tensor].model in self.ended:
             x = np.clip(x, *self.ends(block.tensor), dtype=x.dtype)
-        return x if silence is None else silence.clip_to_effective(x)
+        return x if saturation is None else saturation.clip_to_effective(x)
 
     def ends(self, name: str) -> tuple[float, float]:
-        """Of a tensor's codes, real."""
+        """Return the ends of a tensor's codes as real numbers."""
         quant, (low, high) = self.quant(name), CodeType(self.integer.types[name].dtype).limits
         return (low - quant.zero_point) * quant.scale, (high - quant.zero_point) * quant.scale
 
@@ -76,15 +81,15 @@ class ErrorNetwork:
         return self.model.name(self.shown[block.tensor].model)
 
     def quant(self, name: str) -> Quant:
-        found = self.integer.types[name].quant
-        assert found is not None
-        return found
+        quant = self.integer.types[name].quant
+        assert quant is not None
+        return quant
 
     @cached_property
     def masks(self) -> frozenset[str]:
         """Tensors of the model in which minus infinity masks."""
         divided = self.model.divided
-        return masked_tensors(self.model.proto if divided is None else divided.whole)
+        return find_masked_tensors(self.model.proto if divided is None else divided.original_model)
 
     @cached_property
     def made_by_host(self) -> frozenset[str]:
@@ -93,10 +98,13 @@ class ErrorNetwork:
 
 @dataclass
 class LayerErrorSums:
-    """Of one block, over the samples: its tensor's own rounding, and the noise of its integers alone and in the network.
-    channels: least and largest code of each, of a convolution."""
+    """A collection of the errors of one block over the samples: its tensor's rounding, and its integer noise alone and in the
+    network.
 
-    own: RoundingError = field(default_factory=RoundingError)
+    `channels`: least and largest code of each channel of a convolution.
+    """
+
+    rounding_error: RoundingError = field(default_factory=RoundingError)
     alone: float = 0.0
     accumulated: float | None = None
     channels: tuple[Array, Array] | None = None
@@ -104,13 +112,16 @@ class LayerErrorSums:
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """A sample, with float's tensors as the codes that blocks are fed with; loud: the energy of the model's outputs on it; made:
-    by block's tensor, what the block made of these codes, where that is kept."""
+    """A record of one sample, with float's tensors as the codes that feed the blocks.
+
+    `loud`: energy of the model's outputs on it.
+    `block_codes`: result of each block for these codes by the block's tensor, where that is stored.
+    """
 
     sample: Sample
     codes: dict[str, Array]
     loud: float = 0.0
-    made: Mapping[str, Codes] = field(default_factory=dict[str, "Codes"])
+    block_codes: Mapping[str, Codes] = field(default_factory=dict[str, "Codes"])
 
 
 @dataclass
@@ -120,36 +131,43 @@ class LayerMeasurements:
     network: ErrorNetwork
     sums: dict[str, LayerErrorSums]
     samples: int = 0
-    kept: list[SampleRecord] = field(default_factory=list)
+    records: list[SampleRecord] = field(default_factory=list)
 
-    def outputs(self, block: ComparisonBlock, kept: SampleRecord, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
+    def outputs(self, block: ComparisonBlock, record: SampleRecord, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
         """The codes of what a block makes on a sample, fed with float's tensors; nodes: put in their places."""
-        if nodes is None and block.tensor in kept.made:
-            return dict(kept.made[block.tensor])
-        taken = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
-        return evaluate_block(taken, self.network.integer, kept.codes)
+        if nodes is None and block.tensor in record.block_codes:
+            return dict(record.block_codes[block.tensor])
+        replaced_block = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
+        return evaluate_block(replaced_block, self.network.integer, record.codes)
 
 
 def evaluate_block(block: ComparisonBlock, graph: Graph, codes: Codes) -> dict[str, Array]:
     """The codes of every tensor that the block makes of `codes`."""
-    made: dict[str, Array] = {}
+    codes_by_tensor: dict[str, Array] = {}
     for node in block.nodes:
-        inputs = [made[n] if n in made else codes[n] if n in codes else graph.constants[n] for n in node.inputs if n]
-        made[node.outputs[0]] = operator_of(node, NpuOp).reference(inputs)
-    return made
+        inputs = [
+            codes_by_tensor[n] if n in codes_by_tensor else codes[n] if n in codes else graph.constants[n]
+            for n in node.inputs
+            if n
+        ]
+        codes_by_tensor[node.outputs[0]] = operator_of(node, NpuOp).reference(inputs)
+    return codes_by_tensor
 
 
 def measure_layers(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]]) -> LayerMeasurements:
-    """samples: few, each with the codes that the network gives its tensors on it, or none. One sample is held at a time."""
-    found = LayerMeasurements(
+    """Measure the errors of all layers on a few samples.
+
+    `samples`: samples, each with the codes of the network's tensors on it, or none. One sample is in memory at a time.
+    """
+    measurements = LayerMeasurements(
         network, {b.tensor: LayerErrorSums(RoundingError(network.shown[b.tensor].model in network.masks)) for b in network.blocks}
     )
-    state = _Pass(found)
+    state = _Pass(measurements)
     names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
     sinks = {name: _Sink(name, state) for name in names}
     model = network.model
-    observe(model.proto, state.told(samples), sinks, computed_by=model, few_runs=True, divided=model.divided)
-    return found
+    observe(model.proto, state.yield_samples(samples), sinks, computed_by=model, few_runs=True, divided=model.divided)
+    return measurements
 
 
 @dataclass(frozen=True)
@@ -158,98 +176,107 @@ class _Sink:
     state: _Pass
 
     def update(self, x: Array) -> None:
-        self.state.seen(self.name, x)
+        self.state.receive_tensor(self.name, x)
 
 
 class _Pass:
-    """What is known of the sample at hand: float's tensors as codes, those of the network, and who waits for what."""
+    """A state of the pass over one sample: float's tensors as codes, the network's codes, and the blocks that wait for
+    tensors."""
 
-    def __init__(self, found: LayerMeasurements) -> None:
-        self._found, self._network = found, found.network
+    def __init__(self, measurements: LayerMeasurements) -> None:
+        self._measurements, self._network = measurements, measurements.network
         self._by_model: dict[str, list[ComparisonBlock]] = {}
         for block in self._network.blocks:
             self._by_model.setdefault(self._network.shown[block.tensor].model, []).append(block)
         self._waiting: list[tuple[ComparisonBlock, Array]] = []
         self._codes: dict[str, Array] = {}
         self._ran: dict[str, Array] = {}
-        self._made: dict[str, Codes] = {}
+        self._block_codes: dict[str, Codes] = {}
         self._sample: Sample = {}
         self._loud = 0.0
 
-    def told(self, samples: Iterable[tuple[Sample, Codes]]) -> Iterator[Sample]:
+    def yield_samples(self, samples: Iterable[tuple[Sample, Codes]]) -> Iterator[Sample]:
         for sample, codes in samples:
-            self._sample, self._codes, self._ran, self._made, self._loud = sample, {}, dict(codes), {}, 0.0
+            self._sample, self._codes, self._ran, self._block_codes, self._loud = sample, {}, dict(codes), {}, 0.0
             yield sample
             self._finish()
 
-    def seen(self, name: str, x: Array) -> None:
+    def receive_tensor(self, name: str, x: Array) -> None:
         if name in self._network.model.graph.outputs:
             self._loud += float(np.sum(np.square(x), dtype=np.float64))
         for block in self._by_model[name]:
             shown, kind = self._network.shown[block.tensor], self._network.integer.types[block.tensor]
-            quant, counted = self._network.quant(block.tensor), self._network.counted(block, x)
-            codes = self._found.sums[block.tensor].own.codes(counted, quant, kind.dtype, self._network.unscaled(block))
+            quant, counted = self._network.quant(block.tensor), self._network.limit_values(block, x)
+            codes = self._measurements.sums[block.tensor].rounding_error.codes(
+                counted, quant, kind.dtype, self._network.get_unscaling(block)
+            )
             self._codes[block.tensor] = _laid_out(codes, shown.layout).reshape(kind.shape)
             self._waiting.append((block, counted))
         # A block's feeds are before its tensor in the order of the network, and mostly in float's.
-        left = []
+        pending = []
         for block, x in self._waiting:
             if all(f in self._codes for f in block.feeds):
                 self._judge(block, x)
             else:
-                left.append((block, x))
-        self._waiting = left
+                pending.append((block, x))
+        self._waiting = pending
 
     def _judge(self, block: ComparisonBlock, x: Array) -> None:
-        sums, graph = self._found.sums[block.tensor], self._network.integer
-        made = self._made[block.tensor] = evaluate_block(block, graph, self._codes)
-        if made:
-            sums.alone += self._noise(block, made[block.tensor], x)
+        sums, graph = self._measurements.sums[block.tensor], self._network.integer
+        block_codes = self._block_codes[block.tensor] = evaluate_block(block, graph, self._codes)
+        if block_codes:
+            sums.alone += self._noise(block, block_codes[block.tensor], x)
             if block.layer is not None and isinstance(block.layer.op, IntegerConvolution):
-                sums.channels = _widened(sums.channels, made[block.layer.outputs[0]])
+                sums.channels = _widen_limits(sums.channels, block_codes[block.layer.outputs[0]])
         else:
-            sums.alone = sums.own.noise
+            sums.alone = sums.rounding_error.noise
         if self._ran:
-            sums.accumulated = (sums.accumulated or 0.0) + self._noise(block, self._accumulated(block), x)
+            sums.accumulated = (sums.accumulated or 0.0) + self._noise(block, self._get_accumulated(block), x)
 
-    def _accumulated(self, block: ComparisonBlock) -> Array:
-        """What the network gives: tensors inside of what was fused are not among its codes, and are made again; what is given to
-        it and lies there otherwise has the codes of the sample."""
+    def _get_accumulated(self, block: ComparisonBlock) -> Array:
+        """Return the network's codes of the block's tensor.
+        A tensor inside a fused operator is not among the codes and is computed again. An input that lies there in another form
+        has the
+        codes of the sample.
+        """
         if block.tensor not in self._ran:
-            made = evaluate_block(block, self._network.integer, self._ran)
-            self._ran |= made or {block.tensor: self._codes[block.tensor]}
+            block_codes = evaluate_block(block, self._network.integer, self._ran)
+            self._ran |= block_codes or {block.tensor: self._codes[block.tensor]}
         return self._ran[block.tensor]
 
     def _noise(self, block: ComparisonBlock, codes: Array, x: Array) -> float:
         shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
         straight = codes.transpose(channels_second(codes.ndim)) if shown.layout == "nhwc" else codes
-        masks, unscaled = shown.model in self._network.masks, self._network.unscaled(block)
+        masks, unscaled = shown.model in self._network.masks, self._network.get_unscaling(block)
         return noise_energy(x, straight.reshape(x.shape), quant, masks, unscaled)
 
     def _finish(self) -> None:
         if self._waiting:
             raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
-        kept = [*self._found.kept, SampleRecord(self._sample, self._codes, self._loud, self._made)]
-        first, *others = sorted(kept, key=lambda k: -k.loud)[:KEPT]
-        self._found.kept = [first, *(replace(k, made={}) for k in others)]
-        self._found.samples += 1
+        records = [*self._measurements.records, SampleRecord(self._sample, self._codes, self._loud, self._block_codes)]
+        first, *others = sorted(records, key=lambda k: -k.loud)[:MAX_RECORDS]
+        self._measurements.records = [first, *(replace(k, block_codes={}) for k in others)]
+        self._measurements.samples += 1
 
 
 def _laid_out(codes: Array, layout: str) -> Array:
     return np.ascontiguousarray(codes.transpose(channels_last(codes.ndim))) if layout == "nhwc" else codes
 
 
-def _widened(known: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Array]:
-    """codes: [..., c]."""
+def _widen_limits(limits: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Array]:
+    """Widen the least and the largest code of each channel.
+
+    `codes`: [..., c].
+    """
     rows = codes.reshape(-1, codes.shape[-1])
     low, high = rows.min(0), rows.max(0)
-    return (low, high) if known is None else (np.minimum(known[0], low), np.maximum(known[1], high))
+    return (low, high) if limits is None else (np.minimum(limits[0], low), np.maximum(limits[1], high))
 
 
 # --- what is measured of single blocks, on the samples that are kept
 
 
-def weight_noise(found: LayerMeasurements, block: ComparisonBlock) -> float | None:
+def weight_noise(measurements: LayerMeasurements, block: ComparisonBlock) -> float | None:
     """The noise that rounded weights alone leave in the block's tensor, as a share of its signal; None without weights.
 
     The errors of the weights are convolved as weights of their own, in 8 bits of the largest; what the layer clamps is let
@@ -258,20 +285,20 @@ def weight_noise(found: LayerMeasurements, block: ComparisonBlock) -> float | No
     node = block.layer
     if node is None or not isinstance(node.op, IntegerConvolution):
         return None
-    given = next((n for n in found.network.chosen.nodes if n.name == node.name), None)
-    if given is None or not isinstance(given.op, Convolution):
+    float_node = next((n for n in measurements.network.chosen.nodes if n.name == node.name), None)
+    if float_node is None or not isinstance(float_node.op, Convolution):
         return None
-    kept = found.kept[0]
-    made = found.outputs(block, kept)
-    x = made[node.inputs[0]] if node.inputs[0] in made else kept.codes[node.inputs[0]]
-    y = made[node.outputs[0]]
-    noise = _weight_error(found.network, node, given, x)
+    record = measurements.records[0]
+    block_codes = measurements.outputs(block, record)
+    x = block_codes[node.inputs[0]] if node.inputs[0] in block_codes else record.codes[node.inputs[0]]
+    y = block_codes[node.outputs[0]]
+    noise = _weight_error(measurements.network, node, float_node, x)
     inside = (y > node.op.requant.low) & (y < node.op.requant.high)
-    quant = found.network.quant(node.outputs[0])
+    quant = measurements.network.quant(node.outputs[0])
     # float's, where it is known in front of what moves it: what the layer makes may be noise as large
-    right = kept.codes[block.tensor] if block.tensor == node.outputs[0] else y
+    right = record.codes[block.tensor] if block.tensor == node.outputs[0] else y
     real = (right.astype(np.float32) - np.float32(quant.zero_point)) * np.float32(quant.scale)
-    unscaled = found.network.unscaled(block)
+    unscaled = measurements.network.get_unscaling(block)
     if unscaled is not None:  # a number for each channel, which are last here
         real, noise = real * unscaled.ravel(), noise * unscaled.ravel()
     signal = float(np.sum(real * real, dtype=np.float64))
@@ -279,11 +306,11 @@ def weight_noise(found: LayerMeasurements, block: ComparisonBlock) -> float | No
     return energy / signal if signal else 0.0
 
 
-def _weight_error(network: ErrorNetwork, node: Node, given: Node, x: Array) -> Array:
-    """float64: x convolved with what rounding took from the weights, in the layer's order."""
+def _weight_error(network: ErrorNetwork, node: Node, float_node: Node, x: Array) -> Array:
+    """Return as float64 the convolution of `x` with the rounding error of the weights, in the layer's order."""
     op = node.op
     assert isinstance(op, IntegerConvolution)
-    weights = network.chosen.constants[given.inputs[1]].astype(np.float64)
+    weights = network.chosen.constants[float_node.inputs[1]].astype(np.float64)
     codes = op.whole_weights(network.integer.constants[node.inputs[1]])
     quant = network.quant(node.inputs[0])
     scales = op.requant.real_scale * network.quant(node.outputs[0]).scale / quant.scale
@@ -304,8 +331,8 @@ def _weight_error(network: ErrorNetwork, node: Node, given: Node, x: Array) -> A
     return sums * (steps * quant.scale)
 
 
-def has_wrapped(found: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Whether wider accumulators, or saturation, give the block other codes."""
+def has_wrapped(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
+    """Return whether wider accumulators, or saturation, give the block other codes."""
     wide: dict[str, Node] = {}
     for node in block.nodes:
         op: Any = node.op
@@ -315,13 +342,15 @@ def has_wrapped(found: LayerMeasurements, block: ComparisonBlock) -> bool:
             wide[node.name] = replace(node, op=replace(op, out_requant=replace(op.out_requant, wrap=False)))
     if not wide:
         return False
-    kept = found.kept[0]
-    return not np.array_equal(found.outputs(block, kept)[block.tensor], found.outputs(block, kept, wide)[block.tensor])
+    record = measurements.records[0]
+    return not np.array_equal(
+        measurements.outputs(block, record)[block.tensor], measurements.outputs(block, record, wide)[block.tensor]
+    )
 
 
-def alone_values(found: LayerMeasurements, block: ComparisonBlock, kept: SampleRecord) -> Array:
-    """What the codes of the block, fed with float's tensors, stand for: in the model's order, shape and type."""
-    shown = found.network.shown[block.tensor]
-    codes = found.outputs(block, kept).get(block.tensor, kept.codes[block.tensor])
-    kind = found.network.model.types[shown.model]
-    return in_type(real_values(codes, found.network.integer, block.tensor, shown.layout).reshape(kind.shape), kind.dtype)
+def alone_values(measurements: LayerMeasurements, block: ComparisonBlock, record: SampleRecord) -> Array:
+    """Return the real values of the block fed with float's tensors, in the model's order, shape and type."""
+    shown = measurements.network.shown[block.tensor]
+    codes = measurements.outputs(block, record).get(block.tensor, record.codes[block.tensor])
+    kind = measurements.network.model.types[shown.model]
+    return in_type(real_values(codes, measurements.network.integer, block.tensor, shown.layout).reshape(kind.shape), kind.dtype)

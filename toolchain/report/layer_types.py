@@ -12,8 +12,12 @@ from toolchain.ops.convolution.integer import IntegerConvolution
 
 @dataclass(frozen=True)
 class LayerTypes:
-    """inputs: of the codes that it reads, operand by operand, constants not among them; outputs: of those that it makes; weight:
-    of its weights, None without."""
+    """A record of the types of a layer's codes.
+
+    `input_types`: types of the codes that it reads, operand by operand, constants excluded.
+    `output_types`: types of the codes that it makes.
+    `weight_type`: type of its weights, None without weights.
+    """
 
     input_types: tuple[str, ...]
     output_types: tuple[str, ...]
@@ -24,22 +28,29 @@ class LayerTypes:
 
 
 def types_of(reads: Iterable[str], makes: Iterable[str], nodes: Iterable[Node], graph: Graph) -> LayerTypes:
-    """reads, makes: tensors of the integer graph; nodes: of which one at most has weights."""
+    """Return the types of a layer.
+
+    `reads`, `makes`: tensors of the integer graph.
+    `nodes`: nodes of which one at most has weights.
+    """
     weights = [n.op.weight_type.value for n in nodes if isinstance(n.op, IntegerConvolution)]
     inputs = tuple(graph.types[n].dtype for n in reads if n and n not in graph.constants)
     return LayerTypes(inputs, tuple(graph.types[n].dtype for n in makes), weights[0] if weights else None)
 
 
 def types_by_layer(graph: Graph) -> dict[str, LayerTypes]:
-    """By the names of the graph's nodes."""
+    """Return the types of each layer by the name of its node."""
     return {n.name: types_of(n.inputs, n.outputs, (n,), graph) for n in graph.nodes}
 
 
 def types_text(row: Mapping[str, Any]) -> str:
-    """row: with the keys of LayerTypes. `int8, int16 to int16; int4 weights`; nothing of what is no layer."""
-    made: Sequence[str] = row.get("output_types") or ()
-    if not made:
+    """Return a text such as `int8, int16 to int16; int4 weights`, empty for a row that is no layer.
+
+    `row`: a row with the keys of LayerTypes.
+    """
+    outputs: Sequence[str] = row.get("output_types") or ()
+    if not outputs:
         return ""
     read = ", ".join(dict.fromkeys(row["input_types"]))
-    codes = f"{read} to {', '.join(dict.fromkeys(made))}" if read else ", ".join(dict.fromkeys(made))
+    codes = f"{read} to {', '.join(dict.fromkeys(outputs))}" if read else ", ".join(dict.fromkeys(outputs))
     return codes if row["weight_type"] is None else f"{codes}; {row['weight_type']} weights"

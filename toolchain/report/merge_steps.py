@@ -14,17 +14,22 @@ _SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 
 
 def tensors_of_steps(graph: Graph) -> dict[str, str]:
-    """graph: the chip's, whose tensors are told by their names in the file. By layer that makes a tensor at one of several steps
-    of a sequence, or something inside it: the name that the tensor has at all of them. Of a tensor that is nowhere as it is in
-    the model, only inside others: layers of the same weights, as no two parts of one product have."""
-    made = [(n, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
-    times = Counter((origin.tensor, origin.layout) for _, origin in made if origin.layout != INNER)
+    """Return for each layer of a sequence the name that its tensor has at all steps of the sequence.
+
+    The layers make a tensor at one of several steps, or something inside it. A tensor may occur only inside others, nowhere as
+    it is in
+    the model. Then the layers are those that share weights, since no two parts of one product do.
+
+    `graph`: the chip's graph, whose tensors are shown by their names in the file.
+    """
+    origin_pairs = [(n, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
+    times = Counter((origin.tensor, origin.layout) for _, origin in origin_pairs if origin.layout != INNER)
     several = {tensor for (tensor, _), count in times.items() if count > 1}
-    whole = {tensor for tensor, _ in times}
-    inside = {n.name: (origin.tensor, _weights(n, graph)) for n, origin in made if origin.tensor not in whole}
-    alike = Counter(inside.values())
-    steps = {name for name, (tensor, weights) in inside.items() if weights and alike[tensor, weights] > 1}
-    return {n.name: origin.tensor for n, origin in made if origin.tensor in several or n.name in steps}
+    complete_tensors = {tensor for tensor, _ in times}
+    inside = {n.name: (origin.tensor, _weights(n, graph)) for n, origin in origin_pairs if origin.tensor not in complete_tensors}
+    layer_counts = Counter(inside.values())
+    steps = {name for name, (tensor, weights) in inside.items() if weights and layer_counts[tensor, weights] > 1}
+    return {n.name: origin.tensor for n, origin in origin_pairs if origin.tensor in several or n.name in steps}
 
 
 def _weights(node: Node, graph: Graph) -> tuple[bytes, ...]:
@@ -32,23 +37,25 @@ def _weights(node: Node, graph: Graph) -> tuple[bytes, ...]:
 
 
 def merge_step_rows(rows: Iterable[Row], name: str) -> list[Row]:
-    """Rows of one operator and one `steps_of` as one, where the first stands: cycles, products, bytes and causes are their sums,
-    the rest is the first's, and `name`, a key of the rows, says how many there are."""
+    """Merge rows of one operator and one `steps_of` into one row at the place of the first.
+    Cycles, products, bytes and causes are summed; the rest is the first row's. The key `name` of the row says how many rows
+    there are.
+    """
     groups = group_rows(rows, lambda row: None if row["steps_of"] is None else (row["op"], row["steps_of"]))
     return [_sum(group, name) if len(group) > 1 else group[0] for group in groups]
 
 
-def group_rows(rows: Iterable[RowT], alike: Callable[[RowT], object | None]) -> list[list[RowT]]:
-    """Those for which this is equal together, where the first of them stands; None: alone."""
+def group_rows(rows: Iterable[RowT], get_key: Callable[[RowT], object | None]) -> list[list[RowT]]:
+    """Group rows with an equal key, at the place of the first of them; a row whose key is None stays alone."""
     groups: dict[object, list[RowT]] = {}
     for index, row in enumerate(rows):
-        key = alike(row)
+        key = get_key(row)
         groups.setdefault((index,) if key is None else (None, key), []).append(row)
     return list(groups.values())
 
 
 def and_more(count: int) -> str:
-    """Behind the name of the first of so many, of which the row tells together."""
+    """Return the text that follows the name of the first of `count` steps which share a row."""
     return "" if count < 2 else f", and {count - 1:,} more such step{'s' if count > 2 else ''}"
 
 
@@ -58,7 +65,7 @@ def _sum(group: list[Row], name: str) -> Row:
 
 
 def _total(values: list[Any]) -> Any:
-    """Of numbers, or of mappings to them, key by key; None where one is. Of words the first."""
+    """Return the sum of numbers, or of mappings key by key; None where a value is None. Return the first of several words."""
     if any(v is None for v in values):
         return None
     if isinstance(values[0], str):

@@ -25,7 +25,10 @@ from toolchain.report.traffic import count_traffic, together, traffic_figures
 
 
 def collect_metrics(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
-    """simulations: one a segment (None for islands), with timing. Keys are those of the JSON files."""
+    """Return the metrics of a build, with the keys of the JSON files.
+
+    `simulations`: one for each segment (None for host subgraphs), with timing.
+    """
     chip = container.machine.chip
     regions = [(s, r) for s, r in zip(container.segments, simulations) if isinstance(s, Region) and r is not None]
     most = most_macs(container)
@@ -35,8 +38,8 @@ def collect_metrics(container: Container, simulations: Sequence[Simulation | Non
     least = [region_bounds(container, region, uses) for region, _ in regions]
     layers = [
         {**layer, "bounds": bounds.get(layer["name"])}
-        for index, (region, run), found, bounds in zip(parts, regions, causes, [b.by_layer() for b in least])
-        for layer in _layers(index, region, run, container, most, found)
+        for index, (region, run), attribution, bounds in zip(parts, regions, causes, [b.by_layer() for b in least])
+        for layer in _layers(index, region, run, container, most, attribution)
     ]
     cycles = sum(r.cycles for _, r in regions)
     macs = sum(layer["macs"] for layer in layers)
@@ -77,18 +80,18 @@ def collect_metrics(container: Container, simulations: Sequence[Simulation | Non
 
 
 def _buffers(chip: Chip, regions: Sequence[Region]) -> list[dict[str, Any]]:
-    """What programs take of memories on the chip beside the SRAM, in the order of their codes."""
-    found = []
+    """Return what programs use of the on-chip memories other than SRAM, in the order of their codes."""
+    rows = []
     for space in chip.spaces:
-        taken = [b for region in regions for b in region.buffers if b.memory == space.name]
-        if taken:
-            peak, bound = max(b.peak_bytes for b in taken), max(b.bound_bytes for b in taken)
-            found.append({"memory": space.name, "peak_bytes": peak, "bound_bytes": bound, "size_bytes": space.memory.size})
-    return found
+        memory_buffers = [b for region in regions for b in region.buffers if b.memory == space.name]
+        if memory_buffers:
+            peak, bound = max(b.peak_bytes for b in memory_buffers), max(b.bound_bytes for b in memory_buffers)
+            rows.append({"memory": space.name, "peak_bytes": peak, "bound_bytes": bound, "size_bytes": space.memory.size})
+    return rows
 
 
-def untimed_figures(container: Container) -> dict[str, Any]:
-    """Of a run on a backend that gives no times: what is known without them."""
+def get_untimed_figures(container: Container) -> dict[str, Any]:
+    """Return the figures of a run on a backend without times, as far as they are known."""
     return {"name": container.name, "machine": container.machine.chip.name, "fallbacks": _fallbacks(container)}
 
 
@@ -105,7 +108,7 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
 
 
 def _arrays_overlap(chip: Chip, simulations: Sequence[Simulation]) -> float:
-    """Of the time in which an array is busy, the share in which two or more are."""
+    """Return the share of the busy time of the arrays in which two or more are busy."""
     arrays = [unit.queue for unit in chip.of_kind("mac_array")]
     if len(arrays) < 2:
         return 0.0
@@ -142,7 +145,10 @@ def _layers(
     most: Mapping[str, int],
     causes: RegionAttribution | None,
 ) -> list[dict[str, Any]]:
-    """causes: of the region; None where times were measured elsewhere."""
+    """Return the rows of the layers of a region.
+
+    `causes`: attribution of the region; None where times were measured elsewhere.
+    """
     flow, count = simulation.flow, len(region.layers)
     busy = np.zeros((count, len(simulation.engines)), np.int64)
     macs = np.zeros(count, np.int64)

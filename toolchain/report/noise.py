@@ -19,11 +19,13 @@ _SOME = 1 << 11  # values of a sample that a median is taken of
 
 @dataclass
 class RoundingError:
-    """What rounding a tensor's float values to its codes does to them. Energies are sums of squares, in the file's numbers where
-    the tensor's channels are scaled.
+    """A record of the effect of rounding a tensor's float values to its codes.
+    Energies are sums of squares, in the file's units where the tensor's channels are scaled.
 
-    noise: all of it; clipped_noise: of values outside the codes, of which there are `clipped`; low, high: of the values.
-    masks: values that mask, minus infinity or what stands for it, are left out of all figures: the least code means the same.
+    `noise`: energy of all errors.
+    `clipped_noise`: energy of the errors of values outside the codes, of which there are `clipped`.
+    `low`, `high`: range of the values.
+    `masks`: values that mask, minus infinity or its substitute, are left out of all figures, since the least code means the same.
     """
 
     masks: bool = False
@@ -41,34 +43,42 @@ class RoundingError:
     _some: list[Array] = field(default_factory=list)
 
     def codes(self, x: Array, quant: Quant, dtype: str, unscaled: Array | None = None) -> Array:
-        """float32 x -> its codes, as the host makes them on the way into a region; adds what that costs. unscaled: what x is
-        multiplied by to be the file's numbers, broadcasts to it; None: nothing."""
-        flat, back = np.ravel(x), _raveled(unscaled, x)
+        """Return the codes of float32 `x` as the host makes them on the way into a region, and add the rounding error to the
+        record.
+
+        `unscaled`: factor that turns `x` into the file's numbers, broadcasts to it; None without a factor.
+        """
+        flat, back = np.ravel(x), _ravel_unscaling(unscaled, x)
         some = flat[:: -(-flat.size // _SOME) or 1]
         floor = _floor(quant, dtype) if self.masks else -math.inf
-        seen = _seen(some, floor)
-        some = np.abs(some if seen is None else some[seen])
+        unmasked = _find_unmasked(some, floor)
+        some = np.abs(some if unmasked is None else some[unmasked])
         self._some.append(some[some > 0])
         limits = np.iinfo(dtype)
-        made = np.empty(flat.size, dtype)
+        all_codes = np.empty(flat.size, dtype)
         scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
         for start in range(0, flat.size, _CHUNK):
             part = flat[start : start + _CHUNK].astype(np.float32, copy=False)
             with np.errstate(over="ignore"):  # infinity saturates
                 steps = np.rint(part / scale) + zero
-            if made.dtype.itemsize > 2:  # float32 has no largest code of 32 bits
+            if all_codes.dtype.itemsize > 2:  # float32 has no largest code of 32 bits
                 steps = steps.astype(np.float64)
-            held = np.clip(steps, limits.min, limits.max)
-            made[start : start + _CHUNK] = held
-            own = None if back is None else back[start : start + _CHUNK]
-            seen = _seen(part, floor)
-            if seen is not None:
-                part, steps, held, own = part[seen], steps[seen], held[seen], None if own is None else own[seen]
+            clipped_steps = np.clip(steps, limits.min, limits.max)
+            all_codes[start : start + _CHUNK] = clipped_steps
+            part_unscaling = None if back is None else back[start : start + _CHUNK]
+            unmasked = _find_unmasked(part, floor)
+            if unmasked is not None:
+                part, steps, clipped_steps, part_unscaling = (
+                    part[unmasked],
+                    steps[unmasked],
+                    clipped_steps[unmasked],
+                    None if part_unscaling is None else part_unscaling[unmasked],
+                )
             if not part.size:
                 continue
-            self._add(part, (held - zero) * scale - part, steps != held, own)
-            self._first, self._last = min(self._first, float(held.min())), max(self._last, float(held.max()))
-        return made.reshape(x.shape)
+            self._add(part, (clipped_steps - zero) * scale - part, steps != clipped_steps, part_unscaling)
+            self._first, self._last = min(self._first, float(clipped_steps.min())), max(self._last, float(clipped_steps.max()))
+        return all_codes.reshape(x.shape)
 
     def _add(self, part: Array, error: Array, outside: Array, unscaled: Array | None) -> None:
         self.count += part.size
@@ -97,27 +107,27 @@ class RoundingError:
 
     @property
     def rms(self) -> float:
-        """Of the values as they are rounded."""
+        """Return the root mean square of the rounded values."""
         return math.sqrt(self._power / self.count) if self.count else 0.0
 
 
 def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False, unscaled: Array | None = None) -> float:
     """Sum of squared differences of what the codes stand for from x, of the same shape. masks, unscaled: as of `Rounding`."""
-    flat, other, back = np.ravel(x), np.ravel(codes), _raveled(unscaled, x)
+    flat, other, back = np.ravel(x), np.ravel(codes), _ravel_unscaling(unscaled, x)
     scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
     floor = _floor(quant, codes.dtype) if masks else -math.inf
-    found = 0.0
+    energy = 0.0
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
         error = (other[start : start + _CHUNK].astype(np.float32) - zero) * scale - part
         if back is not None:
             error = error * back[start : start + _CHUNK]
-        seen = _seen(part, floor)
-        found += _energy(error if seen is None else error[seen])
-    return found
+        unmasked = _find_unmasked(part, floor)
+        energy += _energy(error if unmasked is None else error[unmasked])
+    return energy
 
 
-def _raveled(unscaled: Array | None, x: Array) -> Array | None:
+def _ravel_unscaling(unscaled: Array | None, x: Array) -> Array | None:
     return None if unscaled is None else np.ravel(np.broadcast_to(unscaled, x.shape))
 
 
@@ -126,13 +136,13 @@ def _floor(quant: Quant, dtype: str | np.dtype[Any]) -> float:
     return max(MASK_LOW, quant.scale * (int(np.iinfo(dtype).min) - quant.zero_point - 0.5))
 
 
-def _seen(x: Array, floor: float) -> Array | None:
-    """Where x does not mask; None: everywhere."""
+def _find_unmasked(x: Array, floor: float) -> Array | None:
+    """Return where `x` does not mask, None where that is everywhere."""
     return x > floor if x.size and x.min() <= floor else None
 
 
 def _energy(x: Array) -> float:
-    """In float64: squares of float32 end at 3e38."""
+    """Return the energy of `x` in float64, since squares of float32 end at 3e38."""
     wide = x.astype(np.float64)
     return float(wide @ wide)
 

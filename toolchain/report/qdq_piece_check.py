@@ -1,7 +1,7 @@
-"""Whether the normal form of a quantized model says what its file says, piece by piece between the tensors that it rounds.
+"""Check the canonical form of a quantized model against its file, piece by piece between the tensors that it rounds.
 
-Rounding makes steps of float's last bits, which the next layers make more of: whole networks differ where every piece is the
-same. So each piece is fed with the file's own codes, and must round to the file's own codes.
+Rounding turns float's last bits into steps, which the next layers amplify, so whole networks differ where every piece is equal.
+Therefore each piece is fed with the file's own codes, and must round to the file's own codes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ SLACK = {"QLinearSoftmax": 1.0}
 
 @dataclass(frozen=True)
 class RoundingPoint:
-    """Where the normal form rounds `x` to `codes`, and what stands for them behind it. scale, zero_point: numbers, or tensors
-    of the file where each run has its own. units: the scale of `real`, 1 where that is in units of `scale`. slack: steps that
-    the file's codes may be off."""
+    """A point where the canonical form rounds `x` to `codes`.
+
+    `real`: the tensor that stands for the codes after the point.
+    `scale`, `zero_point`: numbers, or tensors of the file where each run has its own.
+    `units`: scale of `real`, 1 where that is in units of `scale`.
+    `slack`: steps by which the file's codes may be off.
+    """
 
     node: Node
     x: str
@@ -45,43 +49,46 @@ class RoundingPoint:
         return (self.codes, *(n for n in (self.scale, self.zero_point, self.units) if isinstance(n, str)))
 
     def fed(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """values: of the file."""
-        return self._whole(values) * np.float32(values[self.units] if isinstance(self.units, str) else self.units)
+        """Return what the codes of the file feed to the consumers.
 
-    def _whole(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        `values`: tensors of the file.
+        """
+        return self._get_offset_codes(values) * np.float32(values[self.units] if isinstance(self.units, str) else self.units)
+
+    def _get_offset_codes(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """The codes less their zero point."""
         point = values[self.zero_point] if isinstance(self.zero_point, str) else self.zero_point
         return (values[self.codes].astype(np.int64) - np.asarray(point).astype(np.int64)).astype(np.float32)
 
     def error(self, x: np.ndarray, values: Mapping[str, np.ndarray]) -> float:
-        """How far `x` is at most from what rounds to the file's codes, as a share of its largest magnitude."""
+        """Return the largest distance of `x` from values that round to the file's codes, as a share of its largest magnitude."""
         codes = values[self.codes]
         if x.shape != codes.shape:
             return np.inf
         scale = float(np.asarray(values[self.scale] if isinstance(self.scale, str) else self.scale).reshape(()))
-        middle = (self._whole(values) * np.float32(scale)).astype(np.float64)
+        middle = (self._get_offset_codes(values) * np.float32(scale)).astype(np.float64)
         ends = np.iinfo(codes.dtype)
         low = np.where(codes == ends.min, -np.inf, middle - (0.5 + self.slack) * scale)
         high = np.where(codes == ends.max, np.inf, middle + (0.5 + self.slack) * scale)
-        apart = float(np.maximum(np.maximum(low - x, x - high), 0).max(initial=0.0))
+        deviation = float(np.maximum(np.maximum(low - x, x - high), 0).max(initial=0.0))
         largest = float(np.abs(x).max(initial=0.0))
-        return apart / largest if largest and np.isfinite(largest) else 0.0 if apart == 0 else np.inf
+        return deviation / largest if largest and np.isfinite(largest) else 0.0 if deviation == 0 else np.inf
 
 
 def cuts(model: NormalModel) -> list[RoundingPoint]:
     """All of the normal form whose codes the file has too, in order."""
     assert model.source is not None
-    own, consumers, producers = model.source.types, model.graph.consumers(), model.graph.producers()
+    file_types, consumers, producers = model.source.types, model.graph.consumers(), model.graph.producers()
     kinds = dict(model.nodes)
-    found: list[RoundingPoint] = []
+    points: list[RoundingPoint] = []
     for node in model.graph.nodes:
-        if node.op.op_type not in QUANTIZERS or node.op.domain or own.get(node.outputs[0]) != model.types[node.outputs[0]]:
+        if node.op.op_type not in QUANTIZERS or node.op.domain or file_types.get(node.outputs[0]) != model.types[node.outputs[0]]:
             continue
         q = node.outputs[0]
         back = next((n for n in consumers.get(q, ()) if n.op.op_type == "DequantizeLinear" and n.inputs[0] == q), None)
         names = node.outputs[1:] if node.op.op_type == "DynamicQuantizeLinear" else node.inputs[1:]
         constants = [model.graph.constants.get(n) for n in names]
-        if back is None or any(c is None and n not in own for c, n in zip(constants, names)):
+        if back is None or any(c is None and n not in file_types for c, n in zip(constants, names)):
             continue
         numbers = [n if c is None else c.reshape(-1)[0].item() for c, n in zip(constants, names)]
         scale, point = (*numbers, 0)[:2]
@@ -89,24 +96,30 @@ def cuts(model: NormalModel) -> list[RoundingPoint]:
         units = back.inputs[1] if one is None else one.reshape(-1)[0].item()
         maker = producers.get(node.inputs[0])
         slack = max((SLACK.get(kinds.get(s, ""), 0.0) for s in maker.sources), default=0.0) if maker is not None else 0.0
-        found.append(RoundingPoint(node, node.inputs[0], q, back.outputs[0], scale, point, units, slack))
-    return found
+        points.append(RoundingPoint(node, node.inputs[0], q, back.outputs[0], scale, point, units, slack))
+    return points
 
 
 def piece_errors(model: NormalModel, sample: Mapping[str, np.ndarray], on_file: Run) -> Iterator[tuple[str, float]]:
-    """Each tensor that the normal form rounds, and how far it is from the file's, made of the file's own tensors. on_file: gives
-    tensors of the file."""
-    found = cuts(model)
-    reals = {c.real: c for c in found}
-    for group in _groups(found, model):
-        wanted = list(dict.fromkeys(c.x for c in group if c.x not in reals and c.x not in model.inputs))
-        read = read_before(model.graph, wanted, frozenset(reals))
+    """Yield each tensor that the canonical form rounds with its distance from the file's, computed from the file's own tensors.
+
+    `on_file`: returns tensors of the file.
+    """
+    points = cuts(model)
+    reals = {c.real: c for c in points}
+    for group in _groups(points, model):
+        computed_names = list(dict.fromkeys(c.x for c in group if c.x not in reals and c.x not in model.inputs))
+        read = read_before(model.graph, computed_names, frozenset(reals))
         fed = [reals[n] for n in dict.fromkeys((*read, *(c.x for c in group))) if n in reals]
         names = list(dict.fromkeys(n for c in (*group, *fed) for n in c.reads))
         values = dict(zip(names, on_file(names)))
         feeds = {**sample, **{c.real: c.fed(values) for c in fed}}
-        made = FloatSession(_Piece(model, read), wanted, few_runs=True).run({n: feeds[n] for n in read}) if wanted else []
-        feeds.update(zip(wanted, made))
+        arrays = (
+            FloatSession(_Piece(model, read), computed_names, few_runs=True).run({n: feeds[n] for n in read})
+            if computed_names
+            else []
+        )
+        feeds.update(zip(computed_names, arrays))
         yield from ((c.x, c.error(feeds[c.x], values)) for c in group)
 
 
@@ -117,18 +130,22 @@ def fed_outputs(
     reals = {c.real: c for c in cuts(model)}
     read = read_before(model.graph, names, frozenset(reals))
     fed = [reals[n] for n in dict.fromkeys((*read, *names)) if n in reals]
-    needed = list(dict.fromkeys((*names, *(n for c in fed for n in c.reads))))
-    values = dict(zip(needed, on_file(needed)))
+    file_names = list(dict.fromkeys((*names, *(n for c in fed for n in c.reads))))
+    values = dict(zip(file_names, on_file(file_names)))
     feeds = {**sample, **{c.real: c.fed(values) for c in fed}}
-    made = [n for n in names if n not in reals]
-    found = FloatSession(_Piece(model, read), made, few_runs=True).run({n: feeds[n] for n in read}) if made else []
-    feeds.update(zip(made, found))
+    computed_names = [n for n in names if n not in reals]
+    arrays = (
+        FloatSession(_Piece(model, read), computed_names, few_runs=True).run({n: feeds[n] for n in read})
+        if computed_names
+        else []
+    )
+    feeds.update(zip(computed_names, arrays))
     return [(n, values[n], feeds[n]) for n in names]
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What the normal form makes of some of its tensors."""
+    """A part of the canonical form that computes some of its tensors."""
 
     model: NormalModel
     inputs: Sequence[str]
@@ -137,14 +154,14 @@ class _Piece:
         yield self.model.normal_part(self.inputs, names)
 
 
-def _groups(found: Sequence[RoundingPoint], model: NormalModel) -> Iterator[list[RoundingPoint]]:
-    group, held = list[RoundingPoint](), 0
-    for cut in found:
+def _groups(points: Sequence[RoundingPoint], model: NormalModel) -> Iterator[list[RoundingPoint]]:
+    group, group_elements = list[RoundingPoint](), 0
+    for cut in points:
         elements = 2 * model.types[cut.codes].elements
-        if group and held + elements > HELD_ELEMENTS:
+        if group and group_elements + elements > HELD_ELEMENTS:
             yield group
-            group, held = [], 0
+            group, group_elements = [], 0
         group.append(cut)
-        held += elements
+        group_elements += elements
     if group:
         yield group

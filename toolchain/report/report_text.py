@@ -34,9 +34,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def layers_text(figures: Mapping[str, Any]) -> str:
-    """One line a layer of the chip; empty when it has none. MAC use: of the arrays that the program uses, in the layer's cycles;
-    of one whose arrays worked longer than that, beside other layers, while they worked. Most lost to: what the unit that did most
-    for the layer was kept by longest, with the share of the layer's cycles."""
+    """Return a line for each layer of the chip, an empty text without layers.
+
+    MAC use is that of the arrays that the program uses, in the layer's cycles. If a layer's arrays worked longer, overlapping
+    other layers, MAC use is while they worked. "Most lost to" is the longest stall cause of the layer's main unit, with its
+    share of the
+    layer's cycles.
+    """
     if not figures["layers"]:
         return ""
     peak = figures["macs_per_cycle"]
@@ -69,20 +73,23 @@ def layers_text(figures: Mapping[str, Any]) -> str:
         "bound by",
         "most lost to",
     )
-    beside = any(row[8].endswith("*") for row in rows)
-    said = (
+    has_overlap = any(row[8].endswith("*") for row in rows)
+    footnote = (
         "\n* its arrays worked beside other layers too, whose cycles these are: MAC use is while they worked for it"
-        if beside
+        if has_overlap
         else ""
     )
-    return table(heads, rows, (3, 4, 5, 6, 7, 8)) + said
+    return table(heads, rows, (3, 4, 5, 6, 7, 8)) + footnote
 
 
 def _mac_use(layer: Mapping[str, Any], peak: float) -> str:
-    """peak: products a cycle."""
-    own = layer["cycles"] * peak
-    most = max(own, layer["busy_macs"])
-    return f"{100 * layer['macs'] / most:.1f} %{' *' if most > own else ''}" if most and layer["macs"] else "-"
+    """Return the MAC use of a layer.
+
+    `peak`: products a cycle.
+    """
+    peak_macs = layer["cycles"] * peak
+    most = max(peak_macs, layer["busy_macs"])
+    return f"{100 * layer['macs'] / most:.1f} %{' *' if most > peak_macs else ''}" if most and layer["macs"] else "-"
 
 
 def _least(layer: Mapping[str, Any], what: str) -> str:
@@ -97,8 +104,8 @@ def _dram_bytes(layer: Mapping[str, Any]) -> int:
 def totals_text(figures: Mapping[str, Any]) -> str:
     """Every total beside its bound."""
     if not figures["layers"]:
-        said = f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
-        return f"{said}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else said
+        headline = f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
+        return f"{headline}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else headline
     cycles, roofline = figures["cycles"], figures["roofline_cycles"]
     traffic = figures["dram_read_bytes"] + figures["dram_write_bytes"]
     bounds, again = figures["bounds"], figures["bounds"]["dram"]["again"]
@@ -137,43 +144,43 @@ def totals_text(figures: Mapping[str, Any]) -> str:
     if figures["host"]["macs"]:
         head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
     totals = table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
-    return head + "\n" + totals + _left_out(figures["host"]) + _units(figures)
+    return head + "\n" + totals + _format_exclusions(figures["host"]) + _units(figures)
 
 
 def _busiest(bounds: Mapping[str, Any]) -> str:
-    """What takes longest, of most regions first."""
-    taken: dict[str, int] = {}
+    """Return what takes longest, that of most cycles first."""
+    cycles_by_name: dict[str, int] = {}
     for region in bounds["regions"]:
         if region["cycles"]:
-            taken[region["by"]] = taken.get(region["by"], 0) + region["cycles"]
-    return ", ".join(sorted(taken, key=lambda name: -taken[name])) or "none"
+            cycles_by_name[region["by"]] = cycles_by_name.get(region["by"], 0) + region["cycles"]
+    return ", ".join(sorted(cycles_by_name, key=lambda name: -cycles_by_name[name])) or "none"
 
 
 def _units(figures: Mapping[str, Any]) -> str:
-    """How arrays share their work, and the engines that have none."""
-    said = [f"engine {unused['engine']} is not used: {unused['reason']}" for unused in figures["unused_engines"]]
+    """Return how arrays share their work, and the engines without work."""
+    lines = [f"engine {unused['engine']} is not used: {unused['reason']}" for unused in figures["unused_engines"]]
     if figures["idle_arrays"] and figures["used_arrays"]:
         of, idle = ", ".join(figures["used_arrays"]), ", ".join(figures["idle_arrays"])
-        said.insert(0, f"MAC utilization is of {of}: no operation of the program runs on {idle}")
+        lines.insert(0, f"MAC utilization is of {of}: no operation of the program runs on {idle}")
     if figures["arrays_overlap"]:
-        said.insert(0, f"two or more arrays at once in {100 * figures['arrays_overlap']:.1f} % of array time")
-    return "".join(f"\n{line}" for line in said)
+        lines.insert(0, f"two or more arrays at once in {100 * figures['arrays_overlap']:.1f} % of array time")
+    return "".join(f"\n{line}" for line in lines)
 
 
-def _left_out(host: Mapping[str, Any]) -> str:
-    """What these totals do not have in them."""
-    said = []
+def _format_exclusions(host: Mapping[str, Any]) -> str:
+    """Return what these totals leave out."""
+    exclusions = []
     if host["islands"]:
         contents = f"{format_count(host['nodes'], 'node')}, {format_count(host['macs'], 'MAC')}"
-        said.append(f"{format_count(host['islands'], 'island')} ({contents}) on the host")
+        exclusions.append(f"{format_count(host['islands'], 'island')} ({contents}) on the host")
     if host["crossings"]:
         crossed = f"{format_count(host['crossings'], 'copy' if host['crossings'] == 1 else 'copie')}"
-        said.append(f"{crossed} of {format_count(host['crossing_bytes'], 'byte')} between NPU and host")
-    return f"\nnot in the cycles: {', and '.join(said)}" if said else ""
+        exclusions.append(f"{crossed} of {format_count(host['crossing_bytes'], 'byte')} between NPU and host")
+    return f"\nnot in the cycles: {', and '.join(exclusions)}" if exclusions else ""
 
 
 def fallbacks_text(figures: Mapping[str, Any]) -> str:
-    """What the host runs, and why; empty when it runs nothing."""
+    """Return the nodes that the host runs and why; the text is empty where there are none."""
     rows = [(cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
     return (
         ""
@@ -184,7 +191,7 @@ def fallbacks_text(figures: Mapping[str, Any]) -> str:
 
 
 def repair_text(report: Mapping[str, Any]) -> str:
-    """What each step of a repair gained on samples that it did not see; empty where nothing was repaired."""
+    """Return what each step of a repair gained on samples that it did not see; the text is empty without a repair."""
     repair = report["repair"]
     if repair is None:
         return ""
@@ -209,13 +216,13 @@ def worst_text(report: Mapping[str, Any]) -> str:
     few = report["worst_samples"] < report["judged_samples"]
     which = f" (of these {report['judged_samples']}, those whose outputs lose most)" if few else ""
     title = f"layers that lose most, each fed with float's tensors of {format_count(report['worst_samples'], 'sample')}{which}:"
-    found = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
+    worst_table = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
     ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; try {w['remedy']}" if w["remedy"] else "") for w in worst]
-    return "\n".join([title, found, *ways])
+    return "\n".join([title, worst_table, *ways])
 
 
 def score_text(report: Mapping[str, Any]) -> str:
-    """What the user's own function said; empty where there is none."""
+    """Return the verdict of the user's own function; the text is empty without one."""
     score = report["score"]
     return "" if score is None else f"{score['function']}: {score['value']:g}, {'passed' if score['passed'] else 'did NOT pass'}"
 
@@ -238,8 +245,11 @@ def cut(name: str, width: int) -> str:
 
 
 def explain_text(figures: Mapping[str, Any]) -> str:
-    """Every node of the model and of the compiler: the engine that runs it and what it became part of, the keys of the
-    machine that cut or slowed it (a line each), or why the chip does not run it."""
+    """Return a line for every node of the model and of the compiler.
+    It names the engine that runs the node and what the node became part of. The keys of the machine that cut or slowed it
+    follow, a
+    line each, or the reason why the chip does not run it.
+    """
     rows: list[tuple[str, ...]] = []
     for n in merge_step_rows(figures["nodes"], "node"):
         first, *more = n["reason"].split("; ")

@@ -1,4 +1,4 @@
-"""What of a model that is quantized already the machine could not keep."""
+"""List what the machine could not keep of a model that is quantized already."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from toolchain.ops.matrix_product import MatrixProduct
 
 
 def list_requantized_weights(
-    graph: Graph, layers: Sequence[Node], stored: Mapping[str, FileWeights], asked: Mapping[str, CodeType], chip: Chip
+    graph: Graph, layers: Sequence[Node], stored: Mapping[str, FileWeights], weight_types: Mapping[str, CodeType], chip: Chip
 ) -> list[str]:
-    """layers: those of the selected graph that have weights; stored: by node of the model; asked: types of weights, by layer.
-    A sentence for each reason for which codes of weights are not the file's."""
+    """Return a sentence for each reason why codes of weights are not the file's.
+
+    `layers`: layers of the selected graph that have weights.
+    `stored`: file weights by node of the model.
+    `weight_types`: types of weights, by layer.
+    """
     reasons: dict[str, int] = {}
     for node in (*layers, *(n for n in graph.nodes if isinstance(n.op, MatrixProduct))):
         how = _file_codes(node, stored)
-        why = None if how is None else _why_anew(node, graph, how, asked, chip)
+        why = None if how is None else _explain_requantization(node, graph, how, weight_types, chip)
         if why is not None:
             reasons[why] = reasons.get(why, 0) + 1
     return [
@@ -32,8 +36,10 @@ def list_requantized_weights(
 
 
 def _in_planes(how: FileWeights, numerics: Numerics, chip: Chip) -> str:
-    """How to keep codes that no type of the machine's weights holds: in two planes, where activations have as many bits, since
-    coarser ones lose what the planes keep."""
+    """Return how to keep codes that no type of the machine's weights holds: in two bit slices.
+    Activations must have as many bits, since coarser ones lose what the slices keep. The text is empty where this is not
+    possible.
+    """
     finest = max(codes.bits for codes in chip.operand_types)
     wide = next((t for t, plane in numerics.wide_weights.items() if plane is numerics.weight and t.bits <= finest), None)
     if wide is None or not holds_codes(how, wide):
@@ -42,24 +48,26 @@ def _in_planes(how: FileWeights, numerics: Numerics, chip: Chip) -> str:
 
 
 def has_file_codes(
-    node: Node, graph: Graph, stored: Mapping[str, FileWeights], asked: Mapping[str, CodeType], chip: Chip
+    node: Node, graph: Graph, stored: Mapping[str, FileWeights], weight_types: Mapping[str, CodeType], chip: Chip
 ) -> bool:
-    """Whether a layer's weights are the file's own codes, all as of `list_requantized_weights`."""
+    """Return whether a layer's weights are the file's own codes; the parameters are those of `list_requantized_weights`."""
     how = _file_codes(node, stored)
-    return how is not None and _why_anew(node, graph, how, asked, chip) is None
+    return how is not None and _explain_requantization(node, graph, how, weight_types, chip) is None
 
 
 def _file_codes(node: Node, stored: Mapping[str, FileWeights]) -> FileWeights | None:
-    found = [s for s in find_file_weights(node, stored) if s.product]
-    return found[0] if len(found) == 1 else None
+    product_weights = [s for s in find_file_weights(node, stored) if s.product]
+    return product_weights[0] if len(product_weights) == 1 else None
 
 
-def _why_anew(node: Node, graph: Graph, how: FileWeights, asked: Mapping[str, CodeType], chip: Chip) -> str | None:
+def _explain_requantization(
+    node: Node, graph: Graph, how: FileWeights, weight_types: Mapping[str, CodeType], chip: Chip
+) -> str | None:
     if not isinstance(node.op, Convolution):
         return _of_product(node, graph, how, chip)
     weights = graph.constants[node.inputs[1]]
     groups = node.op.can_be_grouped(weights.shape)
-    codes = asked.get(node.name) or narrowest_weight(how, chip.numerics, groups=groups)
+    codes = weight_types.get(node.name) or narrowest_weight(how, chip.numerics, groups=groups)
     if codes in chip.numerics.wide_weights:  # two planes hold them as near as twice the bits come
         return None
     numerics = chip.numerics.with_weights(codes)
@@ -70,7 +78,7 @@ def _why_anew(node: Node, graph: Graph, how: FileWeights, asked: Mapping[str, Co
 
 
 def _of_product(node: Node, graph: Graph, how: FileWeights, chip: Chip) -> str | None:
-    """Of a constant that is one operand of a MatMul, an activation to the chip."""
+    """Return why a constant operand of a MatMul, which is an activation to the chip, is requantized, or None."""
     value = next((graph.constants[n] for n in node.inputs if n in graph.constants), None)
     kinds = (chip.numerics.of(codes) for codes in chip.operand_types)
     if value is None or any(get_file_codes(value, how, numerics) is not None for numerics in kinds):

@@ -14,20 +14,23 @@ _WORTH_SAYING = 0.05  # of all cycles
 
 
 def stride_warnings(container: Container, layers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """layers: of the report. One sentence for each limit that convolutions' strides are beyond, with what they cost."""
+    """Return a sentence for each limit that strides of convolutions exceed, with its cost in cycles.
+
+    `layers`: layers of the report.
+    """
     chip, graph = container.machine.chip, container.graph
     cycles = {layer["name"]: layer["cycles"] for layer in layers}
-    found: dict[str, list[str]] = {}
+    layers_by_reason: dict[str, list[str]] = {}
     for node in graph.nodes:
         if isinstance(node.op, IntegerConvolution):
-            said = node.op.stride_cut(Layer(node, graph.types, graph.constants, chip))
-            if said:
-                found.setdefault(said, []).append(node.name)
+            reason = node.op.stride_cut(Layer(node, graph.types, graph.constants, chip))
+            if reason:
+                layers_by_reason.setdefault(reason, []).append(node.name)
     total = sum(cycles.values())
-    costs = {said: sum(cycles.get(n, 0) for n in names) for said, names in found.items()}
+    costs = {reason: sum(cycles.get(n, 0) for n in names) for reason, names in layers_by_reason.items()}
     return tuple(
-        f"{said}: {format_count(len(names), 'layer')}, {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}, "
-        f"{costs[said]:,} of {total:,} cycles"
-        for said, names in found.items()
-        if costs[said] >= _WORTH_SAYING * total
+        f"{reason}: {format_count(len(names), 'layer')}, {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}, "
+        f"{costs[reason]:,} of {total:,} cycles"
+        for reason, names in layers_by_reason.items()
+        if costs[reason] >= _WORTH_SAYING * total
     )

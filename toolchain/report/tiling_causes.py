@@ -1,4 +1,4 @@
-"""Which keys of the machine's YAML cut a layer of its arrays into instructions. Read off the program."""
+"""Find which keys of the machine's YAML cut a layer of its arrays into instructions; all of it is read off the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from toolchain.ops.kit.operator import Layer
 
 
 def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any], ended: Sequence[MachineOp]) -> list[str]:
-    """ops: of the array; ended: those that write outputs."""
+    """Return the reasons why a convolution was cut into instructions.
+
+    `ops`: operations of the array.
+    `ended`: operations that write outputs.
+    """
     op = node.op
     assert isinstance(op, IntegerConvolution)
     outputs, kh, kw, reduction = graph.constants[node.inputs[1]].shape
@@ -25,44 +29,44 @@ def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequen
     _, height, width, _ = graph.types[node.outputs[0]].shape
     layer = Layer(node, graph.types, graph.constants, chip)
     mac = op.array(layer)
-    said = [*_kernel(op, (kh, kw), f"limits.{section}", limits), *_kernel_rows(op, (kh, kw), outputs, limits, ops, layer)]
+    reasons = [*_kernel(op, (kh, kw), f"limits.{section}", limits), *_kernel_rows(op, (kh, kw), outputs, limits, ops, layer)]
     strided = op.stride_cut(layer)
-    said += [strided] if strided else []
+    reasons += [strided] if strided else []
     if section == "convolution":
         widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
         each_bytes = {
             "input": kh * kw * layer.input_type(0).item_bytes,
             "weights": kh * kw * min(outputs // op.groups, mac.columns),
         }
-        said += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
+        reasons += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
         channels = outputs // op.groups
     else:
         channels = outputs
     together = max(1, max(o.input_channels for o in ops) // reduction) if section == "convolution" else 1
-    said += _grouped(op, section, reduction, outputs, together, layer)
+    reasons += _explain_groups(op, section, reduction, outputs, together, layer)
     for what, size, key, limit in (
         ("output channels", channels, "max_output_channels", limits.max_output_channels),
         ("output columns", width, "max_width", limits.max_width),
     ):
         if limit and size > limit:
-            said.append(f"limits.{section}.{key}={limit}: {size} {what} in parts")
+            reasons.append(f"limits.{section}.{key}={limit}: {size} {what} in parts")
     if strided:
-        return said
-    return [*said, *_tiles(height * width, channels, node, graph, mac, chip, ended)]
+        return reasons
+    return [*reasons, *_tiles(height * width, channels, node, graph, mac, chip, ended)]
 
 
 def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits) -> list[str]:
-    """Which limits show an instruction only part of the kernel."""
-    said = []
+    """Return the limits that show an instruction only part of the kernel."""
+    reasons = []
     if limits.max_dilation and any(d > m and k > 1 for d, m, k in zip(op.dilations, limits.max_dilation, kernel)):
-        said.append(
+        reasons.append(
             f"{section}.max_dilation={pair(limits.max_dilation)}: dilation {op.dilations[0]}x{op.dilations[1]}, so one row "
             "or column of the kernel an instruction"
         )
     if limits.max_kernel and (kernel[0] > limits.max_kernel[0] or kernel[1] > limits.max_kernel[1]):
         parts = math.prod(-(-k // m) for k, m in zip(kernel, limits.max_kernel))
-        said.append(f"{section}.max_kernel={pair(limits.max_kernel)}: kernel {kernel[0]}x{kernel[1]} in {parts} parts")
-    return said
+        reasons.append(f"{section}.max_kernel={pair(limits.max_kernel)}: kernel {kernel[0]}x{kernel[1]} in {parts} parts")
+    return reasons
 
 
 def _kernel_rows(
@@ -70,9 +74,9 @@ def _kernel_rows(
 ) -> list[str]:
     """Why the rows of the kernel are in more parts than the limits ask for."""
     high, wide = (min(k, m) for k, m in zip(kernel, limits.max_kernel or kernel))
-    taken = max(o.kernel_height for o in ops)
+    part_rows = max(o.kernel_height for o in ops)
     one_by_one = limits.max_dilation and op.dilations[0] > limits.max_dilation[0]
-    if one_by_one or -(-kernel[0] // taken) <= -(-kernel[0] // high):
+    if one_by_one or -(-kernel[0] // part_rows) <= -(-kernel[0] // high):
         return []
     columns, chip = op.array(layer).columns, layer.chip
     if isinstance(ops[0], Depthwise):
@@ -82,34 +86,45 @@ def _kernel_rows(
         weights = channels * min(outputs // op.groups, columns)
     # A tile has its window's whole input, whatever part of the kernel an instruction sees.
     needed_bytes = {"input": math.prod(kernel) * channels * layer.input_type(0).item_bytes, "weights": high * wide * weights}
-    return [_less("rows of the kernel", kernel[0], taken, needed_bytes, chip)]
+    return [_less("rows of the kernel", kernel[0], part_rows, needed_bytes, chip)]
 
 
-def _less(what: str, size: int, taken: int, needed_bytes: Mapping[str, int], chip: Chip) -> str:
-    """What cut `size` beyond the limits. needed_bytes: of the smallest tile without that, by the array's operands."""
-    return f"{_outgrown(needed_bytes, chip) or 'chosen for speed'}: {size} {what}, {taken} at a time"
+def _less(what: str, size: int, part_size: int, needed_bytes: Mapping[str, int], chip: Chip) -> str:
+    """Return what cut `size` beyond the limits.
+
+    `needed_bytes`: bytes of the smallest tile without that cut, by the array's operands.
+    """
+    return f"{_outgrown(needed_bytes, chip) or 'chosen for speed'}: {size} {what}, {part_size} at a time"
 
 
 def _outgrown(needed_bytes: Mapping[str, int], chip: Chip) -> str | None:
     """The memory in which operands of so many bytes have no room: key and size."""
     roles = chip.workers("mac_array")[0].roles
     for space in dict.fromkeys(roles[operand] for operand in needed_bytes):
-        held, size = sum(n for operand, n in needed_bytes.items() if roles[operand] == space), chip.spaces[space].memory.size
-        if held > size:
+        required_bytes, size = (
+            sum(n for operand, n in needed_bytes.items() if roles[operand] == space),
+            chip.spaces[space].memory.size,
+        )
+        if required_bytes > size:
             return f"memories.{chip.spaces[space].key}.size={size}"
     return None
 
 
-def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_bytes: Mapping[str, int], chip: Chip) -> list[str]:
+def _cut(
+    what: str, size: int, part_size: int, key: str, limit: int | None, each_bytes: Mapping[str, int], chip: Chip
+) -> list[str]:
     """Why an instruction takes only part of `size`. each_bytes: what one of `size` takes in the smallest tile, by operands."""
-    said = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
-    whole = min(size, limit or size)
-    needed_bytes = {operand: whole * n for operand, n in each_bytes.items()}
-    return [*said, _less(what, size, taken, needed_bytes, chip)] if taken < whole else said
+    reasons = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
+    allowed_size = min(size, limit or size)
+    needed_bytes = {operand: allowed_size * n for operand, n in each_bytes.items()}
+    return [*reasons, _less(what, size, part_size, needed_bytes, chip)] if part_size < allowed_size else reasons
 
 
-def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, layer: Layer) -> list[str]:
-    """together: groups of one instruction."""
+def _explain_groups(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, layer: Layer) -> list[str]:
+    """Return the reasons why groups run separately or together.
+
+    `together`: groups of one instruction.
+    """
     chip, mode = layer.chip, op.array(layer).depthwise
     if section == "depthwise":
         return [f"{chip.key('mac_array')}.depthwise=column: the array works on one channel at a time"] if mode == "column" else []
@@ -131,15 +146,15 @@ def _tiles(
     if len(ops) < 2:
         return []
     entries, sram = mac.accumulators.entries, chip.sram.size
-    said = []
+    reasons = []
     if pixels * channels > entries:
-        said.append(
+        reasons.append(
             f"{chip.key('mac_array')}.accumulators.entries={entries}: {pixels} pixels x {channels} channels in {len(ops)} tiles"
         )
-    whole = sum(graph.types[n].size_bytes for n in dict.fromkeys((*node.inputs, *node.outputs)) if n)
-    if whole > sram:
-        said.append(f"memories.sram.size={sram}: operands and result have {whole} bytes, in {len(ops)} tiles")
-    return said
+    operand_bytes = sum(graph.types[n].size_bytes for n in dict.fromkeys((*node.inputs, *node.outputs)) if n)
+    if operand_bytes > sram:
+        reasons.append(f"memories.sram.size={sram}: operands and result have {operand_bytes} bytes, in {len(ops)} tiles")
+    return reasons
 
 
 def explain_product_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
@@ -147,15 +162,17 @@ def explain_product_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[M
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
     a, b = (graph.types[n].item_bytes for n in node.inputs)
     each_bytes = {"input": a, "weights": b * min(columns, chip.array.columns)}
-    said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, each_bytes, chip)
+    reasons = _cut(
+        "terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, each_bytes, chip
+    )
     if limits.max_n and columns > limits.max_n:
-        said.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")
+        reasons.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")
     entries = chip.array.accumulators.entries
     if rows * columns > entries:
-        said.append(
+        reasons.append(
             f"{chip.key('mac_array')}.accumulators.entries={chip.array.accumulators.entries}: {rows} x {columns} in tiles"
         )
-    return said
+    return reasons
 
 
 def pair(values: tuple[int, int] | None) -> str:

@@ -12,7 +12,10 @@ from toolchain.report.layer_breakdown import attribute_region, most_macs
 
 
 def trace_json(container: Container, simulations: Sequence[Simulation | None]) -> bytes:
-    """simulations: one a segment, with timing. One event a line."""
+    """Return the trace as JSON, one event a line.
+
+    `simulations`: one for each segment, with timing.
+    """
     chip, most = container.machine.chip, most_macs(container)
     events: list[dict[str, Any]] = []
     start = 0
@@ -24,18 +27,18 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
         labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.layers_of(flow).tolist(), flow)]
         trace = chrome_trace(chip, flow, simulation, labels, attribute_region(chip, segment, simulation, most))
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
-        later = [_placed(e, index, start) for e in trace["traceEvents"]]
+        later = [_place_event(e, index, start) for e in trace["traceEvents"]]
         events += [e for e in later if not (e["ph"] == "M" and e in events)]
         start += simulation.cycles
     lines = ",\n".join(json.dumps(event, sort_keys=True) for event in events)
     return f'{{"traceEvents": [\n{lines}\n], {json.dumps(rest, sort_keys=True)[1:]}\n'.encode()
 
 
-def _placed(event: dict[str, Any], segment: int, start: int) -> dict[str, Any]:
+def _place_event(event: dict[str, Any], segment: int, start: int) -> dict[str, Any]:
     """The event behind the regions before it; an operation's index is that of its segment's program, an arrow's number too."""
     if "ts" not in event:
         return event
     if "id" in event:
         return {**event, "ts": event["ts"] + start, "id": f"{segment}.{event['id']}"}
-    told = {"args": {**event["args"], "segment": segment}} if event["ph"] == "X" else {}
-    return {**event, "ts": event["ts"] + start, **told}
+    event_args = {"args": {**event["args"], "segment": segment}} if event["ph"] == "X" else {}
+    return {**event, "ts": event["ts"] + start, **event_args}

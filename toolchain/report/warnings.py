@@ -1,4 +1,4 @@
-"""What a reader of a build's figures must not overlook."""
+"""Warn of what a reader of a build's figures must not overlook."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ FEW_VALUES = 200  # of a tensor: one in a hundred of others lies beyond them
 MOST_CLIPPED = 0.5  # of a tensor's values
 SATURATED = 0.001  # of a tensor's values
 FEWEST_CLIPPED = 3
-HEARD = 1e-5  # of a tensor's energy: what lies outside its codes by less is a step or two of fine ones
+NEGLIGIBLE_LOSS = 1e-5  # of a tensor's energy: what lies outside its codes by less is a step or two of fine ones
 _ONCE_IN_A_HUNDRED = 2.33  # standard deviations of a count, one-sided
 NAMED = 4  # in one warning
 DYNAMIC = "DynamicQuantizeLinear"
 
 
 def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> list[str]:
-    """host: of the figures; nodes: (name, operator) of the model's own."""
+    """Return the warnings on the host's share of the work.
+
+    `host`: host part of the figures.
+    `nodes`: (name, operator) of the model's own nodes.
+    """
     share = f"{100 * host['mac_share']:.1f} % of the model's MACs run on the HOST"
     dynamic = sum(op == DYNAMIC for _, op in nodes)
     if dynamic and host["macs"]:
@@ -41,7 +45,10 @@ def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> 
 
 
 def not_finite_warnings(tensors: Mapping[str, str]) -> list[str]:
-    """tensors: beside which nodes were left to the host, with what a sample holds: `NaN in 2 of 6 elements`."""
+    """Return a warning for each tensor that a sample fills with values that have no codes.
+
+    `tensors`: such a value as `NaN in 2 of 6 elements`, by the tensor whose nodes are left to the host.
+    """
     return [
         f"{name!r} holds {what} in a sample, which codes cannot hold: the nodes that make or read it run on the HOST; "
         "where the sample is none of the model's kind, remove it"
@@ -50,14 +57,20 @@ def not_finite_warnings(tensors: Mapping[str, str]) -> list[str]:
 
 
 def calibration_warnings(samples: int | None) -> list[str]:
-    """samples: of the user's own data, None where there were none."""
+    """Return a warning where calibration had few samples.
+
+    `samples`: number of samples of the user's own data, None without data.
+    """
     if samples is None or samples >= FEW_SAMPLES:
         return []
     return [f"calibrated on {format_count(samples, 'sample')}; ranges of fewer than {FEW_SAMPLES} may not hold for other data"]
 
 
 def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
-    """outputs: of the model, by what they are called, with what their codes are to hold."""
+    """Return a warning for each output whose range rests on few values.
+
+    `outputs`: range or qparams of the model's outputs, by the name that users know.
+    """
     tails = {n: r.tails for n, r in outputs.items() if isinstance(r, Range) and r.tails is not None}
     few = {n: t.values for n, t in tails.items() if (t.below or t.above) and t.values < FEW_VALUES}
     return [
@@ -69,17 +82,31 @@ def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
 
 
 def unseen_warnings(names: Sequence[str]) -> list[str]:
-    """names: of tensors that were zero in all that was calibrated on."""
+    """Return a warning on tensors without a calibrated range.
+
+    `names`: tensors that were zero in all calibration data.
+    """
     if not names:
         return []
     shown = _first(", ".join(names[:NAMED]), len(names))
     return [f"ranges never seen: zero (to 1e-10) throughout the calibration data is {shown}; give data in which they are not"]
 
 
-def joined_warnings(ranges: Mapping[str, Range | Quant], joined: Mapping[str, Range], name: Callable[[str], str]) -> list[str]:
-    """ranges: of each tensor alone; joined: of those of blocks that share one; name: what people call a tensor."""
+def make_joined_range_warnings(
+    ranges: Mapping[str, Range | Quant], joined: Mapping[str, Range], name: Callable[[str], str]
+) -> list[str]:
+    """Return a warning where the joint range of repeated blocks is much wider than that of one block.
+
+    `ranges`: range of each tensor alone.
+    `joined`: joint range of tensors of blocks that share one.
+    `name`: function that gives a tensor's name as users know it.
+    """
     spans = {n: (r.with_zero().span, ranges[n]) for n, r in joined.items()}
-    wider = {n: span / max(own.with_zero().span, 1e-30) for n, (span, own) in spans.items() if isinstance(own, Range)}
+    wider = {
+        n: span / max(block_range.with_zero().span, 1e-30)
+        for n, (span, block_range) in spans.items()
+        if isinstance(block_range, Range)
+    }
     ranked = sorted(((ratio, n) for n, ratio in wider.items() if ratio > MUCH_WIDER), key=lambda one: (-one[0], one[1]))
     if not ranked:
         return []
@@ -89,61 +116,79 @@ def joined_warnings(ranges: Mapping[str, Range | Quant], joined: Mapping[str, Ra
 
 
 def idle_warnings(static_ranges: bool, nodes: Sequence[tuple[str, str]]) -> list[str]:
-    """nodes: (name, operator) of the model's own."""
+    """Return a warning where --static-ranges has no effect.
+
+    `nodes`: (name, operator) of the model's own nodes.
+    """
     dynamic = any(op in (DYNAMIC, "DynamicQuantizeMatMul") for _, op in nodes)
     if dynamic or not static_ranges:
         return []
     return ["--static-ranges: left out, the model quantizes nothing by a range of each run"]
 
 
-def skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None, calibrated: bool) -> list[str]:
-    """What was asked for and left out. repair: of the figures; observer: that was asked for."""
-    said = []
+def make_skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None, calibrated: bool) -> list[str]:
+    """Return warnings on requested steps that were left out.
+
+    `repair`: repair part of the figures.
+    `observer`: the requested observer.
+    """
+    warnings = []
     if observer is not None and not calibrated:
-        said.append(f"--observer {observer}: left out, the model gives every range itself")
-    left = [] if repair is None else [step for step in repair["steps"] if not step["kept"]]
-    if repair is not None and left:
-        reasons = "; ".join(f"{step['step']}: {step['why']}" for step in left)
-        said.append(
-            f"--repair {repair['effort']}: {len(left)} of {format_count(len(repair['steps']), 'step')} left out: {reasons}"
+        warnings.append(f"--observer {observer}: left out, the model gives every range itself")
+    skipped_steps = [] if repair is None else [step for step in repair["steps"] if not step["kept"]]
+    if repair is not None and skipped_steps:
+        reasons = "; ".join(f"{step['step']}: {step['why']}" for step in skipped_steps)
+        warnings.append(
+            f"--repair {repair['effort']}: {len(skipped_steps)} of {format_count(len(repair['steps']), 'step')} left out: "
+            f"{reasons}"
         )
-    return said
+    return warnings
 
 
-def layer_warnings(found: LayerMeasurements, file: str | None) -> list[str]:
-    """What the figures of layers do not show: values beyond the codes, channels that say nothing. file: of --quant."""
-    lost = {} if file is None else _lost(found)
-    return [*(f"{file}: tensor {name!r}: {fault}" for name, fault in lost.items()), *_saturated(found, lost), *_dead(found)]
+def layer_warnings(measurements: LayerMeasurements, file: str | None) -> list[str]:
+    """Return warnings on what the figures of layers do not show: values beyond the codes, and channels without a signal.
+
+    `file`: file of --quant.
+    """
+    lost = {} if file is None else _lost(measurements)
+    return [
+        *(f"{file}: tensor {name!r}: {fault}" for name, fault in lost.items()),
+        *_warn_of_saturation(measurements, lost),
+        *_dead(measurements),
+    ]
 
 
-def _lost(found: LayerMeasurements) -> dict[str, str]:
-    """What becomes of tensors whose ranges people wrote: most of it clipped, or all of it one code."""
-    said = {}
-    for block in found.network.blocks:
-        own, name = found.sums[block.tensor].own, found.network.name(block)
-        span = f"[{own.low:.4g}, {own.high:.4g}]"
-        if own.clipped > MOST_CLIPPED * own.count:
-            said[name] = f"{own.clipped / own.count:.0%} of its values, in {span}, are clipped; widen its range"
-        elif own.one_code:
-            said[name] = f"its values, in {span}, all become one code; narrow its range"
-    return said
+def _lost(measurements: LayerMeasurements) -> dict[str, str]:
+    """Return the faults of tensors whose ranges the user wrote: most of the values are clipped, or all are one code."""
+    fault_by_tensor = {}
+    for block in measurements.network.blocks:
+        rounding_error, name = measurements.sums[block.tensor].rounding_error, measurements.network.name(block)
+        span = f"[{rounding_error.low:.4g}, {rounding_error.high:.4g}]"
+        if rounding_error.clipped > MOST_CLIPPED * rounding_error.count:
+            fault_by_tensor[name] = (
+                f"{rounding_error.clipped / rounding_error.count:.0%} of its values, in {span}, are clipped; widen its range"
+            )
+        elif rounding_error.one_code:
+            fault_by_tensor[name] = f"its values, in {span}, all become one code; narrow its range"
+    return fault_by_tensor
 
 
 def is_saturated(clipped: int, count: int) -> bool:
-    """Whether so many values show that more than SATURATED of a tensor's lie outside its codes: of that share alone as many would
-    come once in a hundred times, and one or two are none."""
+    """Return whether so many clipped values show that more than the share SATURATED of a tensor lies outside its codes.
+    At exactly that share, as many would occur once in a hundred times, and one or two values do not count.
+    """
     expected = SATURATED * count
     return clipped >= FEWEST_CLIPPED and clipped > expected + _ONCE_IN_A_HUNDRED * math.sqrt(expected)
 
 
-def _saturated(found: LayerMeasurements, told: Collection[str]) -> list[str]:
+def _warn_of_saturation(measurements: LayerMeasurements, reported: Collection[str]) -> list[str]:
     counts: dict[str, tuple[int, int]] = {}
-    for block in found.network.blocks:
-        own, name = found.sums[block.tensor].own, found.network.name(block)
+    for block in measurements.network.blocks:
+        rounding_error, name = measurements.sums[block.tensor].rounding_error, measurements.network.name(block)
         clipped, count = counts.get(name, (0, 0))
-        lost = own.clipped if own.clipped_noise > HEARD * own.signal else 0
-        counts[name] = clipped + lost, count + own.count
-    shares = {name: k / n for name, (k, n) in counts.items() if is_saturated(k, n) and name not in told}
+        lost = rounding_error.clipped if rounding_error.clipped_noise > NEGLIGIBLE_LOSS * rounding_error.signal else 0
+        counts[name] = clipped + lost, count + rounding_error.count
+    shares = {name: k / n for name, (k, n) in counts.items() if is_saturated(k, n) and name not in reported}
     ranked = sorted(shares.items(), key=lambda s: -s[1])
     named = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:NAMED])
     return (
@@ -151,21 +196,21 @@ def _saturated(found: LayerMeasurements, told: Collection[str]) -> list[str]:
     )
 
 
-def _dead(found: LayerMeasurements) -> list[str]:
+def _dead(measurements: LayerMeasurements) -> list[str]:
     """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all the code
     zero. What has no weights in the file is meant so."""
     dead = {}
-    given = {n.name: n.inputs[1] for n in found.network.chosen.nodes if isinstance(n.op, Convolution)}
-    for block in found.network.blocks:
-        channels, node = found.sums[block.tensor].channels, block.layer
+    weights_by_node = {n.name: n.inputs[1] for n in measurements.network.chosen.nodes if isinstance(n.op, Convolution)}
+    for block in measurements.network.blocks:
+        channels, node = measurements.sums[block.tensor].channels, block.layer
         if channels is None or node is None:
             continue
-        if found.samples >= FEW_SAMPLES:
+        if measurements.samples >= FEW_SAMPLES:
             still = channels[0] == channels[1]
         else:
-            still = ~_has_weights(found.network.integer.constants[node.inputs[1]])
-        if node.name in given:
-            still = still & _has_weights(found.network.chosen.constants[given[node.name]])
+            still = ~_has_weights(measurements.network.integer.constants[node.inputs[1]])
+        if node.name in weights_by_node:
+            still = still & _has_weights(measurements.network.chosen.constants[weights_by_node[node.name]])
         count = int(np.count_nonzero(still))
         if count:
             dead[node.name] = (count, len(channels[0]))

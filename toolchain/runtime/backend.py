@@ -1,4 +1,4 @@
-"""What runs a program of the chip: the protocol, and how backends are found. docs/backends.md says what each must do."""
+"""Define the protocol of a program's backend, and how backends are found. docs/backends.md lists the duties of each."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _NO_TIMES = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Program:
-    """A region of a compiled model, as a backend is given it: its words, constants and ports, the machine, the integer graph.
+    """A region of a compiled model, as a backend gets it: its words, constants and ports, the machine, the integer graph.
 
-    own: made in this process and not read from a file, so that what cannot be computed is a bug of ours.
+    `is_in_process`: made in this process and not read from a file, so that a computation that fails is a bug of ours.
     """
 
     machine: Machine
     region: Region
     graph: Graph
-    own: bool = False
+    is_in_process: bool = False
 
     @cached_property
     def decoded(self) -> Decoded:
         """The operations as their words say, repeats and calls among them. Raises ProgramError."""
-        found, layers = decode(self.region.program, self.machine.isa), self.region.op_layers
-        if len(found.ops) != len(layers):
-            raise ProgramError(f"the program has {len(found.ops)} operations, its layer table {len(layers)}")
-        return found
+        decoded_program, layers = decode(self.region.program, self.machine.isa), self.region.op_layers
+        if len(decoded_program.ops) != len(layers):
+            raise ProgramError(f"the program has {len(decoded_program.ops)} operations, its layer table {len(layers)}")
+        return decoded_program
 
     @cached_property
     def flow(self) -> InstructionStream:
@@ -51,13 +51,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a run left behind.
+    """A result of a run.
 
-    memory: uint8 by the memory's name; `dram` always, others where the backend can read them.
-    start, end: int64 cycles of each operation of `Program.flow`, by its index; empty where the backend measures none, or was not
-    asked to.
-    tensors: codes by tensor of the integer graph, where the backend knows others than the ports.
-    simulation: what the simulator says besides.
+    `memory`: uint8 by the memory's name; `dram` always, others where the backend can read them.
+    `start`, `end`: int64 cycles of each operation of `Program.flow`, by its index.
+    They are empty where the backend measures none, or was not asked to.
+    `tensors`: codes by tensor of the integer graph, where the backend knows others than the ports.
+    `simulation`: further results of the simulator.
     """
 
     memory: Mapping[str, np.ndarray]
@@ -73,58 +73,70 @@ class LoadedProgram(Protocol):
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
-        """dram: uint8[dram_bytes], constants and inputs in place; it is this run's alone, and the backend's to change. until: the
-        last operation that runs, None for all; CompileError where the backend cannot stop there. observe: only given to a backend
-        that observes."""
+        """Run the program.
+
+        `dram`: uint8[dram_bytes], constants and inputs in place; it is this run's alone, and the backend may change it.
+        `until`: the last operation that runs, None for all; CompileError where the backend cannot stop there.
+        `observe`: only given to a backend that observes.
+        """
         ...
 
 
 class Backend(Protocol):
-    """observes: `run` calls `observe` behind each operation, so that a difference is told of the operation that makes it."""
+    """A backend for programs of the chip.
+
+    `observes`: `run` calls `observe` after each operation, so that a difference is attributed to the operation that makes it.
+    """
 
     observes: bool
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        """timing: cycles are wanted. check: breaches of the machine's rules are to be refused. A backend that does neither
-        ignores them."""
+        """Load a program. A backend that supports neither `timing` nor `check` ignores them.
+
+        `timing`: cycles are requested.
+        `check`: breaches of the machine's rules are to be refused.
+        """
         ...
 
 
 class SessionBackend(Backend, Protocol):
-    """A backend as a session uses it. concurrent: its runs may overlap in several threads. reads_constants: its runs read the
-    constants in `dram`, else they are left out."""
+    """A backend as a session uses it.
+
+    `concurrent`: its runs may overlap in several threads.
+    `reads_constants`: its runs read the constants in `dram`, else they are left out.
+    """
 
     concurrent: bool
     reads_constants: bool
 
 
-def backend_named(name: str, own: Mapping[str, SessionBackend]) -> SessionBackend:
+def backend_named(name: str, backend_by_name: Mapping[str, SessionBackend]) -> SessionBackend:
     """One of the project's `own`, or one that a package announces. Raises CompileError: there is none, two, or it cannot be
     loaded."""
-    if name in own:
-        return own[name]
-    found = [point for point in entry_points(group=GROUP) if point.name == name]
-    if not found:
-        names = ", ".join(sorted({*own, *(point.name for point in entry_points(group=GROUP))}))
+    if name in backend_by_name:
+        return backend_by_name[name]
+    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not points:
+        names = ", ".join(sorted({*backend_by_name, *(point.name for point in entry_points(group=GROUP))}))
         raise CompileError(f"backend {name}: must be one of {names}; a package adds one by an entry point of {GROUP}")
-    if len({point.value for point in found}) > 1:
-        packages = " and ".join(sorted(_package(point) for point in found))
+    if len({point.value for point in points}) > 1:
+        packages = " and ".join(sorted(_package(point) for point in points))
         raise CompileError(f"backend {name}: {packages} both have one of this name; uninstall one of them")
-    return CheckedBackend(name, _loaded(found[0]))
+    return CheckedBackend(name, _load_backend(points[0]))
 
 
-def _loaded(point: EntryPoint) -> Backend:
+def _load_backend(point: EntryPoint) -> Backend:
     try:
         return point.load()
     except Exception as fault:  # whatever the package does when it is imported
-        raise CompileError(f"backend {point.name}: {_package(point)} cannot be loaded: {_said(fault)}") from fault
+        raise CompileError(f"backend {point.name}: {_package(point)} cannot be loaded: {_format_fault(fault)}") from fault
 
 
 def _package(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.value
 
 
-def _said(fault: Exception) -> str:
+def _format_fault(fault: Exception) -> str:
     return f"{type(fault).__name__}: {first_line(fault)}"
 
 
@@ -145,11 +157,11 @@ class CheckedBackend:
         self.observes = bool(backend.observes)
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        with _named(self._name):
-            return _Held(self._name, program, self._backend.load(program, timing=timing, check=check))
+        with _add_backend_name(self._name):
+            return _CheckedProgram(self._name, program, self._backend.load(program, timing=timing, check=check))
 
 
-class _Held:
+class _CheckedProgram:
     def __init__(self, name: str, program: Program, loaded: LoadedProgram):
         self._name, self._program, self._loaded = name, program, loaded
 
@@ -157,39 +169,40 @@ class _Held:
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
         size = dram.size
-        with _named(self._name):
-            found = self._loaded.run(dram, until=until, observe=observe, progress=progress)
-        reason = _fault(found, size, len(self._program.flow))
+        with _add_backend_name(self._name):
+            execution = self._loaded.run(dram, until=until, observe=observe, progress=progress)
+        reason = _fault(execution, size, len(self._program.flow))
         if reason is not None:
             raise CompileError(f"backend {self._name}: {reason}; docs/backends.md says what it must give")
-        return found
+        return execution
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def _add_backend_name(name: str) -> Iterator[None]:
     try:
         yield
     except (ToolchainError, MemoryError):
         raise
     except Exception as fault:
-        raise CompileError(f"backend {name}: {_said(fault)}") from fault
+        raise CompileError(f"backend {name}: {_format_fault(fault)}") from fault
 
 
-def _fault(found: Execution, dram_bytes: int, operations: int) -> str | None:
-    if not isinstance(found, Execution):
-        return f"gives {type(found).__name__}, not an Execution"
-    for name, memory in found.memory.items():
+def _fault(execution: Execution, dram_bytes: int, operations: int) -> str | None:
+    if not isinstance(execution, Execution):
+        return f"gives {type(execution).__name__}, not an Execution"
+    for name, memory in execution.memory.items():
         if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.ndim != 1:
             return f"gives memory {name} that is no uint8 array of one dimension"
-    if "dram" not in found.memory or found.memory["dram"].size != dram_bytes:
+    if "dram" not in execution.memory or execution.memory["dram"].size != dram_bytes:
         return (
-            f"gives {found.memory['dram'].size if 'dram' in found.memory else 'no'} bytes of dram, the program has {dram_bytes}"
+            f"gives {execution.memory['dram'].size if 'dram' in execution.memory else 'no'} bytes of dram, the program has "
+            f"{dram_bytes}"
         )
-    times = (found.start, found.end)
-    if not found.start.size and not found.end.size:
+    times = (execution.start, execution.end)
+    if not execution.start.size and not execution.end.size:
         return None
     if any(t.shape != (operations,) or t.dtype != np.int64 for t in times):
         return f"gives times that are not int64[{operations}], one for each operation"
-    if (found.end < found.start).any() or found.start.min(initial=0) < 0:
+    if (execution.end < execution.start).any() or execution.start.min(initial=0) < 0:
         return "gives an operation that ends before it starts, or starts before cycle 0"
     return None

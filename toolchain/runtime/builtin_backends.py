@@ -16,7 +16,7 @@ from toolchain.ir.graph import Node
 from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.runtime.backend import Execution, LoadedProgram, Program, Progress, SessionBackend
-from toolchain.runtime.ports import packed, unpacked
+from toolchain.runtime.ports import arrange_codes, restore_codes
 
 
 class Simulator:
@@ -74,8 +74,8 @@ class Reference:
 class _Evaluated:
     def __init__(self, program: Program):
         self._program = program
-        held = set(program.region.nodes)
-        self._nodes = [n for n in program.graph.nodes if n.name in held]
+        region_nodes = set(program.region.nodes)
+        self._nodes = [n for n in program.graph.nodes if n.name in region_nodes]
 
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
@@ -85,22 +85,22 @@ class _Evaluated:
         region = self._program.region
         codes = {p.tensor: read_port(dram, p) for p in (*region.inputs, *(s.port for s in region.states))}
         for node in self._nodes:
-            codes[node.outputs[0]] = self._computed(node, codes)
-        for port, tensor in (*((p, p.tensor) for p in region.outputs), *((s.port, s.made) for s in region.states)):
-            made = codes[tensor]
-            if made.size != math.prod(port.shape):
+            codes[node.outputs[0]] = self._compute_node(node, codes)
+        for port, tensor in (*((p, p.tensor) for p in region.outputs), *((s.port, s.present_tensor) for s in region.states)):
+            port_codes = codes[tensor]
+            if port_codes.size != math.prod(port.shape):
                 raise ProgramError(
-                    f"graph: makes {port.model!r} as {list(made.shape)}, its port has {list(port.shape)}; build it again"
+                    f"graph: makes {port.model!r} as {list(port_codes.shape)}, its port has {list(port.shape)}; build it again"
                 )
-            write_port(dram, port, made)
+            write_port(dram, port, port_codes)
         return Execution({"dram": dram}, tensors=codes)
 
-    def _computed(self, node: Node, codes: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _compute_node(self, node: Node, codes: Mapping[str, np.ndarray]) -> np.ndarray:
         constants = self._program.graph.constants
         try:
             return operator_of(node, NpuOp).reference([codes[n] if n in codes else constants[n] for n in node.inputs if n])
         except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
-            if self._program.own:
+            if self._program.is_in_process:
                 raise
             raise ProgramError(f"graph: node {node.name!r} cannot be computed: {first_line(fault)}; build it again") from None
 
@@ -126,12 +126,12 @@ def port_bytes(dram: np.ndarray, port: Port) -> np.ndarray:
 
 def pack_codes(codes: np.ndarray, port: Port) -> np.ndarray:
     """Return the codes of a port as memory holds them, uint8[size_bytes]."""
-    return np.frombuffer(packed(codes, port).astype(memory_type(port.dtype)).tobytes(), np.uint8)
+    return np.frombuffer(arrange_codes(codes, port).astype(memory_type(port.dtype)).tobytes(), np.uint8)
 
 
 def unpack_codes(raw: np.ndarray, port: Port) -> np.ndarray:
     """Invert `pack_codes`; the result is a copy."""
-    return unpacked(raw.view(memory_type(port.dtype)).astype(port.dtype), port)
+    return restore_codes(raw.view(memory_type(port.dtype)).astype(port.dtype), port)
 
 
 def dram_image(region: Region) -> np.ndarray:
@@ -155,7 +155,7 @@ def zero_codes(port: Port) -> np.ndarray:
 
 
 def dram_parts(region: Region) -> list[DramRange]:
-    """What the program may only read, what it must write, what it keeps, and what lies between its areas."""
+    """Return the DRAM ranges that the program may only read, must write, or keeps, and those between its areas."""
     parts = [DramRange(DramRangeKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
     states = [s.port for s in region.states]
     for kind, ports in (

@@ -1,7 +1,8 @@
-"""Warnings of bytes that a program writes or holds and nothing reads.
+"""Warn of bytes that a program writes or holds and nothing reads.
 
-What a network itself drops is none of the program's doing: the rows behind the last window of a pool, what a Slice leaves
-out, the pixels that strides and dilations pass over where a box that holds them is loaded whole.
+Bytes that a network itself drops are not counted.
+Examples are the rows after the last window of a pool, and the elements that a Slice leaves out.
+Pixels that strides and dilations skip in a box that is loaded completely are not counted, either.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from toolchain.schedule.channel_blocks import find_blocked_tensors
 Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes
 
 
-def find_dead_stores(container: Container, region: Region, ops: InstructionStream, found: Sequence[DeadStore]) -> tuple[str, ...]:
+def find_dead_stores(
+    container: Container, region: Region, ops: InstructionStream, dead_stores: Sequence[DeadStore]
+) -> tuple[str, ...]:
     """A sentence for each layer with bytes that nothing reads, beyond those that the network itself drops."""
-    if not found:
+    if not dead_stores:
         return ()
     network = _Network(container.graph, region, container.machine.chip)
-    warnings = [f"constants: {u.text} are never read" for u in found if u.index < 0]
+    warnings = [f"constants: {u.text} are never read" for u in dead_stores if u.index < 0]
     layers: dict[int, list[DeadStore]] = {}
-    for u in found:
+    for u in dead_stores:
         if u.index >= 0:
             layers.setdefault(region.layer_of(ops, u.index), []).append(u)
     unknown = layers.pop(-1, [])  # of an edited listing
@@ -48,7 +51,7 @@ def find_dead_stores(container: Container, region: Region, ops: InstructionStrea
         name = region.layers[layer].name
         faulty = [u for u in unread if not network.drops(name, ops[u.index])]
         results = [u for u in faulty if not network.is_load(name, ops[u.index])]
-        if sum(u.bytes for u in results) <= network.dropped_bytes(name):
+        if sum(u.bytes for u in results) <= network.count_dropped_bytes(name):
             faulty = [u for u in faulty if u not in results]
         if faulty:
             warnings.append(_sentence(faulty, ops, f"layer {name} ({region.layers[layer].op})"))
@@ -65,20 +68,20 @@ def _sentence(unread: Sequence[DeadStore], ops: InstructionStream, layer: str) -
 
 
 class _Network:
-    """What the region's layers read of each other's results, element by element."""
+    """A record of the elements that the region's layers read of each other's results."""
 
     def __init__(self, graph: Graph, region: Region, chip: Chip):
-        held = set(region.nodes)
+        region_nodes = set(region.nodes)
         self._constants = sorted((a, a + len(data), data.endswith(b"\0")) for a, data in region.constants)
-        self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
+        self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in region_nodes}
         nodes = [layer.node for layer in self._layers.values()]
-        states = {n for s in region.states for n in (s.port.tensor, s.made)}
-        maps = find_blocked_tensors(nodes, graph, {*region.read, *region.made}, chip, states)
+        states = {n for s in region.states for n in (s.port.tensor, s.present_tensor)}
+        maps = find_blocked_tensors(nodes, graph, {*region.read, *region.result_tensors}, chip, states)
         granule = 0 if chip.layout.feature_maps is None else chip.layout.feature_maps.granule
         self._granules = {n.name: granule for n in nodes if n.outputs[0] in maps}
         tensors = {t for n in nodes for t in (*n.inputs, *n.outputs) if t in graph.types}
         self._read: Masks = {t: np.zeros(graph.types[t].shape, np.bool_) for t in tensors}
-        for tensor in region.made:
+        for tensor in region.result_tensors:
             self._read[tensor][...] = True
         for layer in reversed(self._layers.values()):
             _mark(layer, self._read)
@@ -91,45 +94,47 @@ class _Network:
         return op.destination_space not in (Space.DRAM, op.source_space)
 
     def drops(self, name: str, op: MachineOp) -> bool:
-        """Whether a load brings more than the layer reads for a reason: a box with gaps, weights that meet padding, several
-        constants in one go."""
+        """Return whether a load has a reason to bring more than the layer reads.
+
+        Reasons are a box with gaps, weights that meet padding, several constants in one load.
+        """
         if not self.is_load(name, op) or not isinstance(op, Copy):
             return False
-        found = self._constant(op.source_address) if op.source_space == Space.DRAM else None
-        if found is None:
+        constant = self._constant(op.source_address) if op.source_space == Space.DRAM else None
+        if constant is None:
             return _has_gaps(self._layers[name])
-        first, end, filled = found
+        first, end, filled = constant
         # Pieces of several that are fetched ahead, with what fills each up to where the next begins.
         together = filled or (first, end) != (op.source_address, op.source_address + op.inner_bytes * math.prod(op.counts()))
         return together or _meets_padding(self._layers[name])
 
     def _constant(self, address: int) -> tuple[int, int, bool] | None:
-        """Of the constant that lies there in DRAM its first byte, one past its last, and whether it ends with a zero."""
+        """Find the constant at that DRAM address: its first byte, one past its last, and whether it ends with a zero."""
         at = bisect_right(self._constants, address, key=itemgetter(0)) - 1
         return self._constants[at] if at >= 0 and address < self._constants[at][1] else None
 
     @property
     def all_dropped_bytes(self) -> int:
-        return sum(self.dropped_bytes(name) for name in self._layers)
+        return sum(self.count_dropped_bytes(name) for name in self._layers)
 
-    def dropped_bytes(self, name: str) -> int:
+    def count_dropped_bytes(self, name: str) -> int:
         """Bytes of a layer's result that the network reads nowhere, with what fills its last granules of channels."""
         layer, granule = self._layers[name], self._granules.get(name, 0)
         read = self._read[layer.node.outputs[0]]
         dropped = int((~(in_granules(read, granule) if granule else read)).sum())
-        return layer.output.item_bytes * (dropped + (_filled_again(layer, granule) if granule else 0))
+        return layer.output.item_bytes * (dropped + (_count_refilled(layer, granule) if granule else 0))
 
 
-def _filled_again(layer: Layer, granule: int) -> int:
+def _count_refilled(layer: Layer, granule: int) -> int:
     """Elements behind the last channel that a mover fills first, and its boxes and whole granules once more."""
     *pixels, channels = layer.output.shape
     return 0 if isinstance(layer.node.op, TiledOp | Reshape) else -channels % granule * math.prod(pixels)
 
 
 def _has_gaps(layer: Layer) -> bool:
-    """Whether the windows of a layer, or of a tile of it, pass over rows or columns of the box that holds all they read."""
+    """Return whether the windows of a layer, or of a tile of it, skip rows or columns of the box around everything they read."""
     return any(
-        window.needed(start, count)[1] > len(_reached(window, count, start))
+        window.get_input_span(start, count)[1] > len(_list_reached(window, count, start))
         for window, outputs in windows_of(layer) or ()
         for start, count in ((0, outputs), *((at, 1) for at in range(outputs)))
     )
@@ -142,7 +147,10 @@ def _meets_padding(layer: Layer) -> bool:
 
 
 def _mark(layer: Layer, read: Masks) -> None:
-    """What the layer reads of its inputs. What may be made or read in place counts only where its own result is read."""
+    """Mark the elements that the layer reads of its inputs.
+
+    Inputs that may be made or read in place count only where the layer's own result is read.
+    """
     node = layer.node
     if isinstance(node.op, Reshape):
         source = read[node.inputs[0]]
@@ -150,9 +158,9 @@ def _mark(layer: Layer, read: Masks) -> None:
     elif isinstance(node.op, TiledOp):
         _mark_tiled(layer, read)
     else:
-        for move in layer.mover.moves(layer)[1]:
+        for move in layer.move_op.moves(layer)[1]:
             source, target = _ends(move)
-            index = layer.mover.row_index(layer) if move.indexed else None
+            index = layer.move_op.row_index(layer) if move.indexed else None
             if index is not None and index.tensor == node.inputs[move.source]:
                 source = (...,)  # wherever its row is
             in_place = isinstance(node.op, IntegerConcat | Slice)
@@ -163,10 +171,10 @@ def _mark_tiled(layer: Layer, read: Masks) -> None:
     windows, slid = windows_of(layer), layer.node.inputs[0]
     if windows is not None:
         (vertical, height), (horizontal, width) = windows
-        read[slid][:, _reached(vertical, height)[:, None], _reached(horizontal, width)] = True
+        read[slid][:, _list_reached(vertical, height)[:, None], _list_reached(horizontal, width)] = True
     tiling = next(iter(layer.tiled.tilings(layer)))
-    for work in layer.tiled.nest(layer, tiling).works():
-        for box in work.reads:
+    for task in layer.tiled.nest(layer, tiling).iterate_tasks():
+        for box in task.reads:
             if windows is None or box.tensor != slid:
                 read[box.tensor][tuple(slice(a, a + n) for a, n in zip(box.start, box.size))] = True
 
@@ -186,10 +194,10 @@ def windows_of(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | 
     return (vertical, layer.output.shape[1]), (horizontal, layer.output.shape[2])
 
 
-def _reached(window: Window, outputs: int, start: int = 0) -> np.ndarray:
+def _list_reached(window: Window, outputs: int, start: int = 0) -> np.ndarray:
     """The elements that some of the outputs from `start` on read, rising."""
-    found = np.unique(window.elements(outputs, start))
-    return found[found >= 0]
+    positions = np.unique(window.elements(outputs, start))
+    return positions[positions >= 0]
 
 
 def _ends(move: Move) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:

@@ -25,7 +25,10 @@ _NEVER = -1  # written by no operation
 
 @dataclass(frozen=True)
 class DumpPoint:
-    """Behind which operation of which segment. index: of the program's flow; the last one is the program's end."""
+    """A point after an operation of a segment.
+
+    `index`: of the program's flow; the last one is the program's end.
+    """
 
     segment: int
     index: int
@@ -41,11 +44,11 @@ def parse_stop(text: str, session: Session) -> DumpPoint:
     regions = [i for i, s in enumerate(session.container.segments) if isinstance(s, Region)]
     if not regions:
         raise CompileError(f"{text}: the model has no program, the host runs all of it")
-    said, after = match.groups()
-    if said is None and len(regions) > 1:
+    segment_text, after = match.groups()
+    if segment_text is None and len(regions) > 1:
         examples = ", ".join(f"{i}:{after}" for i in regions)
         raise CompileError(f"{text}: the model has {len(regions)} programs; say of which, one of {examples}")
-    segment = regions[0] if said is None else int(said)
+    segment = regions[0] if segment_text is None else int(segment_text)
     if segment not in regions:
         raise CompileError(f"{text}: segment {segment} has no program; those with one are {', '.join(map(str, regions))}")
     program = session.program(segment)
@@ -71,9 +74,9 @@ def memory_files(
     op, layer = ops[stop.index], region.layer_of(ops, stop.index)
     chip = container.machine.chip
     engine = op.queue(chip)
-    held = _Contents(container, region, ops, stop.index)
-    masks = {name: held.mask(chip.space_code(name), data.size) for name, data in sorted(memory.items())}
-    said = {
+    contents = _Contents(container, region, ops, stop.index)
+    masks = {name: contents.mask(chip.space_code(name), data.size) for name, data in sorted(memory.items())}
+    summary = {
         "version": 2,
         "model": container.name,
         "machine": container.machine.chip.name,
@@ -90,15 +93,15 @@ def memory_files(
         "memories": {
             name: {"file": f"{name}.bin", "mask": f"{name}.mask", "bytes": data.size} for name, data in sorted(memory.items())
         },
-        "contents": [c for c in held.all() if c["memory"] in memory],
+        "contents": [c for c in contents.all() if c["memory"] in memory],
     }
     files = {f"{name}.bin": data.tobytes() for name, data in sorted(memory.items())}
     files |= {f"{name}.mask": mask.tobytes() for name, mask in masks.items()}
-    return {CONTENTS: (json.dumps(said, indent=1) + "\n").encode(), **files}
+    return {CONTENTS: (json.dumps(summary, indent=1) + "\n").encode(), **files}
 
 
 class _Contents:
-    """What lies where, from what the operations write: for each byte, the layer whose operation wrote it last."""
+    """A map of the memories' contents, from the operations' writes: for each byte, the layer whose operation wrote it last."""
 
     def __init__(self, container: Container, region: Region, ops: InstructionStream, last: int):
         self._container, self._region = container, region
@@ -106,10 +109,10 @@ class _Contents:
         self._nodes = {n.name: n for n in container.graph.nodes}
         chip = container.machine.chip
         run = [i for i in program_order(chip, ops).legal if i <= last]
-        found = [(i, a) for i in run for a in accesses_at(ops, i, chip) if a.write and a.exact]
-        ends = [max((a.end for _, a in found if a.space == space), default=0) for space in range(len(chip.spaces))]
+        writes = [(i, a) for i in run for a in accesses_at(ops, i, chip) if a.write and a.exact]
+        ends = [max((a.end for _, a in writes if a.space == space), default=0) for space in range(len(chip.spaces))]
         self._owners = [np.full(end, _NEVER, np.int32) for end in ends]
-        for index, access in found:
+        for index, access in writes:
             layer = region.layer_of(ops, index)
             self._bytes(access)[...] = layer if layer >= 0 else self._unknown
 
@@ -117,14 +120,14 @@ class _Contents:
         """bool[size_bytes] of a memory: bytes that hold what the program or its inputs say, whatever was there at power-on. To be
         taken before `all`, which forgets what it has listed."""
         owners = self._owners[space][:size_bytes]
-        known = np.zeros(size_bytes, np.bool_)
-        known[: owners.size] = owners != _NEVER
+        known_bytes = np.zeros(size_bytes, np.bool_)
+        known_bytes[: owners.size] = owners != _NEVER
         if space == Space.DRAM:
             ports = (*self._region.inputs, *(s.port for s in self._region.states))
-            given = [(address, len(data)) for address, data in self._region.constants]
-            for address, length in (*given, *((p.address, p.size_bytes) for p in ports)):
-                known[address : address + length] = True
-        return known
+            constants = [(address, len(data)) for address, data in self._region.constants]
+            for address, length in (*constants, *((p.address, p.size_bytes) for p in ports)):
+                known_bytes[address : address + length] = True
+        return known_bytes
 
     def all(self) -> Iterator[dict[str, Any]]:
         for address, data in self._region.constants:
@@ -137,14 +140,14 @@ class _Contents:
         yield from self._buffers()
 
     def _port(self, kind: str, port: Port) -> dict[str, Any]:
-        held = self._owners[Space.DRAM][port.address : port.address + port.size_bytes]
-        written = {"written_bytes": int((held != _NEVER).sum())} if kind != "input" else {}
+        port_owners = self._owners[Space.DRAM][port.address : port.address + port.size_bytes]
+        written = {"written_bytes": int((port_owners != _NEVER).sum())} if kind != "input" else {}
         return {
             "kind": kind,
             "memory": "dram",
             "address": port.address,
             "bytes": port.size_bytes,
-            **self._named(port.tensor, port),
+            **self._describe_tensor(port.tensor, port),
             "shape": list(port.shape),
             "dtype": port.dtype,
             "scale": port.scale,
@@ -153,59 +156,59 @@ class _Contents:
             **written,
         }
 
-    def _named(self, tensor: str, port: Port | None = None) -> dict[str, Any]:
+    def _describe_tensor(self, tensor: str, port: Port | None = None) -> dict[str, Any]:
         """The model's tensor that it is, or is a step of, and its name in the integer graph."""
-        said = self._container.graph.shown(tensor)
-        if port is not None and not said.inside:  # files of older builds know this of ports alone
-            said = TensorName(port.model, port.layout, None)
-        return {**said._asdict(), "name": tensor}
+        tensor_name = self._container.graph.shown(tensor)
+        if port is not None and not tensor_name.inside:  # files of older builds know this of ports alone
+            tensor_name = TensorName(port.model, port.layout, None)
+        return {**tensor_name._asdict(), "name": tensor}
 
     def _tensor(self, layer: int, result: LayerResult) -> dict[str, Any]:
         kind = self._container.graph.types[result.tensor]
-        held = self._bytes(self._place(result))
+        byte_owners = self._bytes(self._place(result))
         return {
             "kind": "tensor",
             "memory": result.space,
             "address": result.address,
-            "bytes": held.size if result.granule else kind.size_bytes,
-            **self._named(result.tensor),
+            "bytes": byte_owners.size if result.granule else kind.size_bytes,
+            **self._describe_tensor(result.tensor),
             "layer": self._region.layers[layer].name,
             "shape": list(kind.shape),
             "dtype": kind.dtype,
             "strides": list(result.strides),
             **({"granule": result.granule, "surface_bytes": result.surface_bytes} if result.granule else {}),
-            "written_bytes": int(np.isin(held, self._makers(layer)).sum()),
+            "written_bytes": int(np.isin(byte_owners, self._makers(layer)).sum()),
         }
 
     def _makers(self, layer: int) -> list[int]:
         """The layer, and of a Concat those that make parts of its tensor where they belong."""
-        node, whole = self._nodes[self._region.layers[layer].name], self._region.layers[layer].result
-        if not isinstance(node.op, IntegerConcat) or whole is None:
+        node, layer_result = self._nodes[self._region.layers[layer].name], self._region.layers[layer].result
+        if not isinstance(node.op, IntegerConcat) or layer_result is None:
             return [layer]
-        found, span = [layer], self._place(whole)
+        makers, span = [layer], self._place(layer_result)
         for part, info in enumerate(self._region.layers[:layer]):
-            if info.result is not None and info.result.tensor in node.inputs and info.result.space == whole.space:
+            if info.result is not None and info.result.tensor in node.inputs and info.result.space == layer_result.space:
                 place = self._place(info.result)
-                found += self._makers(part) if span.address <= place.address and place.end <= span.end else ()
-        return found
+                makers += self._makers(part) if span.address <= place.address and place.end <= span.end else ()
+        return makers
 
     def _buffers(self) -> Iterator[dict[str, Any]]:
-        """What is no layer's tensor: a span for each layer and memory."""
+        """Yield the spans that are no layer's tensor, one for each layer and memory."""
         for info in self._region.layers:
             if info.result is not None:
                 self._bytes(self._place(info.result))[...] = _NEVER
         for space, owners in enumerate(self._owners):
             places = np.flatnonzero(owners != _NEVER)
             for layer in np.unique(owners[places]).tolist():
-                own = places[owners[places] == layer]
-                first, end = int(own[0]), int(own[-1]) + 1
+                layer_places = places[owners[places] == layer]
+                first, end = int(layer_places[0]), int(layer_places[-1]) + 1
                 yield {
                     "kind": "buffer",
                     "memory": self._container.machine.chip.spaces[space].name,
                     "address": first,
                     "bytes": end - first,
                     "layer": self._region.layers[layer].name if layer != self._unknown else None,
-                    "written_bytes": int(own.size),
+                    "written_bytes": int(layer_places.size),
                 }
 
     def _place(self, result: LayerResult) -> Access:

@@ -17,17 +17,19 @@ from toolchain.runtime.session import Session
 
 
 class EntriesSession:
-    """`EntriesSession("model.npu").run(None, {"x": x})`: prefill of a chunk and steps of one token, for example.
+    """A session of all entries of a file: `EntriesSession("model.npu").run(None, {"x": x})`.
 
-    given: as `Session` takes it, but for `entry`; raises as it does. entries: a session each, by name. States of one shape, type
-    and scale are one for all entries; others are each entry's own.
+    Examples are prefill of a chunk and steps of one token.
+    `options`: as `Session` takes them, but for `entry`; raises as it does.
+    `entries`: a session each, by name.
+    States of one shape, type and scale are shared by all entries; others are each entry's own.
 
     Any number of threads may use `run`, as that of a Session: with states runs of all entries are served one after another.
     """
 
-    def __init__(self, model: str | Path | bytes, **given: Any) -> None:
-        found = entries_from_bytes(model, "model") if isinstance(model, bytes) else read_entries(model)
-        self.entries = {name: Session(model, entry=name, **given) for name in found}
+    def __init__(self, model: str | Path | bytes, **options: Any) -> None:
+        entries = entries_from_bytes(model, "model") if isinstance(model, bytes) else read_entries(model)
+        self.entries = {name: Session(model, entry=name, **options) for name in entries}
         self._last = next(iter(self.entries.values()))
         self.concurrent = all(session.concurrent for session in self.entries.values())
         self._turn: AbstractContextManager[Any] = nullcontext() if self.concurrent else threading.RLock()
@@ -41,9 +43,9 @@ class EntriesSession:
         fitting = (s for s in self.entries.values() if all(shapes.get(t.name) == t.shape for t in s.get_inputs()))
         session = next(fitting, None)
         if session is None:
-            there = "; ".join(f"{name} ({_shapes(s.get_inputs())})" for name, s in self.entries.items())
-            given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-            raise CompileError(f"no entry takes {given or 'nothing'}; entries are {there}")
+            entry_list = "; ".join(f"{name} ({_shapes(s.get_inputs())})" for name, s in self.entries.items())
+            shape_text = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise CompileError(f"no entry takes {shape_text or 'nothing'}; entries are {entry_list}")
         with self._turn:
             if session is not self._last:
                 session.take_states(self._last)
@@ -53,12 +55,12 @@ class EntriesSession:
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
     ) -> list[np.ndarray]:
-        """As `Session.run`, of the entry that fits."""
+        """Run the entry that fits, as `Session.run` does."""
         with self._turn:
             return self.session_for(feeds).run(output_names, feeds, run_options)
 
     def get_states(self) -> tuple[IoType, ...]:
-        """Those of the last entry that ran."""
+        """Return the states of the last entry that ran."""
         return self._last.get_states()
 
     def state(self, name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a session is given: the model's inputs by name."""
+"""Check the feeds of a session: the model's inputs by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ def check_feeds(
     bound: Mapping[str, np.ndarray] = NOT_BOUND,
     loose: Collection[str] = (),
 ) -> None:
-    """states: inputs that need not be given; bound: such that may only be given as they are; loose: such that may hold NaN and
-    infinity. Raises CompileError with every fault of the feeds."""
+    """Raise CompileError with every fault of the feeds.
+
+    `states`: inputs that are optional.
+    `bound`: inputs that may only be given as they are.
+    `loose`: inputs that may hold NaN and infinity.
+    """
     _require_mapping("feeds", "input", feeds, inputs)
     wrong = [_unequal(name, np.asarray(feeds[name]), value) for name, value in bound.items() if name in feeds]
     feeds = {name: value for name, value in feeds.items() if name not in bound}
@@ -30,13 +34,14 @@ def check_feeds(
     _raise_all([*faults, *filter(None, wrong), *_misfits("input", feeds, inputs, states, loose)])
 
 
-def _unequal(name: str, given: np.ndarray, value: np.ndarray) -> str:
-    """What is wrong with what a bound input is given; nothing where it is the value that it was built for."""
-    if given.dtype == value.dtype and np.array_equal(given, value, equal_nan=value.dtype.kind == "f"):
+def _unequal(name: str, fed_value: np.ndarray, value: np.ndarray) -> str:
+    """Return the fault of the value fed to a bound input; empty where it is the value that the model was built for."""
+    if fed_value.dtype == value.dtype and np.array_equal(fed_value, value, equal_nan=value.dtype.kind == "f"):
         return ""
-    said, built = (f"{a.dtype}{list(a.shape)} {shown_elements(a)}" for a in (given, value))
+    fed_text, built = (f"{a.dtype}{list(a.shape)} {shown_elements(a)}" for a in (fed_value, value))
     return (
-        f"input {name!r} is {said}; the model was built for {built} alone: leave it out, or build with data that hold the other"
+        f"input {name!r} is {fed_text}; the model was built for {built} alone: leave it out, or build with data that hold "
+        "the other"
     )
 
 
@@ -46,10 +51,10 @@ def check_states(states: Sequence[IoType], values: Mapping[str, np.ndarray]) -> 
     _raise_all(_misfits("state", values, states))
 
 
-def _require_mapping(whole: str, kind: str, values: object, known: Sequence[IoType]) -> None:
+def _require_mapping(argument: str, kind: str, values: object, types: Sequence[IoType]) -> None:
     if not isinstance(values, Mapping):
-        named = ", ".join(f"{t.name!r}: array" for t in known)
-        raise CompileError(f"{whole}: is {type(values).__name__}; give a mapping from the {kind}s' names, {{{named}}}")
+        named = ", ".join(f"{t.name!r}: array" for t in types)
+        raise CompileError(f"{argument}: is {type(values).__name__}; give a mapping from the {kind}s' names, {{{named}}}")
 
 
 def _raise_all(faults: Sequence[str]) -> None:
@@ -64,30 +69,35 @@ def _misfits(
     states: Sequence[IoType] = (),
     loose: Collection[str] = (),
 ) -> list[str]:
-    """kind: what `types` are called; states: what else may be given; loose: what may hold NaN and infinity."""
-    known, faults = {t.name: t for t in (*types, *states)}, list[str]()
+    """Return the faults of values.
+
+    `kind`: what messages call `types`.
+    `states`: optional further values.
+    `loose`: names that may hold NaN and infinity.
+    """
+    type_by_name, faults = {t.name: t for t in (*types, *states)}, list[str]()
     named = ", ".join(sorted(t.name for t in types)) or "none"
     named += f"; its states, {', '.join(sorted(t.name for t in states))}, may be given too" if states else ""
     for name, value in values.items():
         value = np.asarray(value)
-        if name not in known:
+        if name not in type_by_name:
             faults.append(f"there is no {kind} {name!r}; the model's {kind}s are {named}")
-        elif value.shape != known[name].shape:
-            faults.append(f"{kind} {name!r} {_misshapen(name, value.shape, known[name].shape)}")
-        elif value.dtype != known[name].dtype:
-            wanted = known[name].dtype
-            way_out = f"give {name}.astype({wanted!r}), nothing is rounded here where bits are compared"
-            faults.append(f"{kind} {name!r} is {value.dtype}; the model takes {wanted}: {way_out}")
+        elif value.shape != type_by_name[name].shape:
+            faults.append(f"{kind} {name!r} {_misshapen(name, value.shape, type_by_name[name].shape)}")
+        elif value.dtype != type_by_name[name].dtype:
+            dtype = type_by_name[name].dtype
+            way_out = f"give {name}.astype({dtype!r}), nothing is rounded here where bits are compared"
+            faults.append(f"{kind} {name!r} is {value.dtype}; the model takes {dtype}: {way_out}")
         elif value.dtype.kind == "f" and name not in loose and not np.isfinite(value).all():
             faults.append(f"{kind} {name!r} holds NaN or infinity; codes cannot hold them")
     return faults
 
 
-def _misshapen(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    said = f"has shape {list(shape)}; the model takes {list(wanted)}"
-    if len(shape) == len(wanted) and shape[1:] == wanted[1:] and shape[0] > wanted[0]:
-        return f"{said} at once: give so much of it, for example {name}[:{wanted[0]}]"
-    return said
+def _misshapen(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    message = f"has shape {list(shape)}; the model takes {list(expected)}"
+    if len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] > expected[0]:
+        return f"{message} at once: give so much of it, for example {name}[:{expected[0]}]"
+    return message
 
 
 def random_feeds(inputs: Sequence[IoType], seed: int = 0) -> dict[str, np.ndarray]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from toolchain import machine
 from toolchain.codegen import Container, Region
-from toolchain.machine.columns import Column, Whole
-from toolchain.machine.operation import alike, columns_of
+from toolchain.machine.columns import Column, IntOrColumn
+from toolchain.machine.operation import columns_of, group_by_unit
 from toolchain.machine.window_rows import taps_met
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
@@ -31,50 +31,54 @@ _COMPUTING = ("mac_array", "vector")  # kinds of units; the others move, and mak
 
 
 class LayerWork(NamedTuple):
-    """elements: made of the layer's tensor. terms: elements of the input that these are made of, each as often as it meets a
-    window; padding is none. rows, columns: sums of the kernel's row and column that each term meets."""
+    """A count of a layer's work.
 
-    elements: Whole
-    terms: Whole
-    rows: Whole = 0
-    columns: Whole = 0
+    `elements`: made of the layer's tensor.
+    `terms`: elements of the input that these are made of, each as often as it meets a window; padding is none.
+    `rows`, `columns`: sums of the kernel's row and column that each term meets.
+    """
+
+    elements: IntOrColumn
+    terms: IntOrColumn
+    rows: IntOrColumn = 0
+    columns: IntOrColumn = 0
 
 
 def geometry_warnings(container: Container, region: Region, ops: machine.InstructionStream) -> tuple[str, ...]:
     """Return a sentence for each layer whose operations make other numbers of elements, or of other terms.
 
-    A layer of an operator, or with an operation, that is not known here is left out; so are all where an edited listing does
-    not say the layer of one.
+    A layer of an unknown operator, or with an unknown operation, is left out.
+    All layers are left out where an edited listing does not name the layer of an operation.
     """
     graph, chip = container.graph, container.machine.chip
     nodes = {node.name: node for node in graph.nodes}
     layers = [Layer(nodes[i.name], graph.types, graph.constants, chip) if i.name in nodes else None for i in region.layers]
     owners, windows = region.layers_of(ops), np.array([*map(_window, layers), (0, 0, 0)], np.int64)
     totals, unknown, cut = _totals(ops, owners, windows)
-    in_turns, warnings = _in_turns(ops, owners), list[str]()
+    cascaded, warnings = _find_cascaded_layers(ops, owners), list[str]()
     for index, layer in enumerate(layers):
-        work = None if layer is None or unknown & {index, -1} else _expected_work(layer)
-        if work is not None:
+        expected = None if layer is None or unknown & {index, -1} else _find_expected_work(layer)
+        if expected is not None:
             done = LayerWork(*(int(total[index]) for total in totals))
             if index in cut:
-                done = done._replace(rows=work.rows, columns=work.columns)
+                done = done._replace(rows=expected.rows, columns=expected.columns)
             # Layers of a cascade recompute what the next block of columns needs too, and leave out columns that nothing reads.
-            if done != work and not (index in in_turns and done.elements != work.elements):
-                warnings.append(_sentence(region.layers[index].name, region.layers[index].op, done, work))
+            if done != expected and not (index in cascaded and done.elements != expected.elements):
+                warnings.append(_sentence(region.layers[index].name, region.layers[index].op, done, expected))
     return tuple(warnings)
 
 
-def _sentence(name: str, op: str, done: LayerWork, work: LayerWork) -> str:
-    if done.elements != work.elements:
-        fault = f"write {done.elements} elements, its tensor has {work.elements}"
-    elif done.terms != work.terms:
-        fault = f"take {done.terms} elements of the input into their windows, padding left out, its geometry has {work.terms}"
+def _sentence(name: str, op: str, done: LayerWork, expected: LayerWork) -> str:
+    if done.elements != expected.elements:
+        fault = f"write {done.elements} elements, its tensor has {expected.elements}"
+    elif done.terms != expected.terms:
+        fault = f"take {done.terms} elements of the input into their windows, padding left out, its geometry has {expected.terms}"
     else:
         fault = "have other elements of the kernel over padding than its geometry"
     return f"layer {name} ({op}): its operations {fault}; a size, a padding or a stride of one is wrong, or one is missing"
 
 
-def _expected_work(layer: Layer) -> LayerWork | None:
+def _find_expected_work(layer: Layer) -> LayerWork | None:
     """Return the work of a layer by the integer graph; None where operations may do it in some other way."""
     op, elements = layer.node.op, math.prod(layer.output.shape)
     if isinstance(op, _POINTWISE):
@@ -86,10 +90,12 @@ def _expected_work(layer: Layer) -> LayerWork | None:
         return None
     inner = layer.constants[layer.node.inputs[1]].shape[3] if isinstance(op, IntegerConvolution) else 1
     axes = ((n, w.kernel, w.stride, w.dilation, w.pad, w.size) for w, n in windows)
-    return _windowed(elements, layer.output.shape[0] * layer.output.shape[3] * inner, *axes)
+    return _make_window_work(elements, layer.output.shape[0] * layer.output.shape[3] * inner, *axes)
 
 
-def _windowed(elements: Whole, each: Whole, vertical: tuple[Whole, ...], horizontal: tuple[Whole, ...]) -> LayerWork:
+def _make_window_work(
+    elements: IntOrColumn, each: IntOrColumn, vertical: tuple[IntOrColumn, ...], horizontal: tuple[IntOrColumn, ...]
+) -> LayerWork:
     """Return the work of windows. each: terms of a tap and a pixel; the others: arguments of `taps_met`."""
     (rows, row_places), (columns, column_places) = taps_met(*vertical), taps_met(*horizontal)
     return LayerWork(elements, each * rows * columns, each * row_places * columns, each * rows * column_places)
@@ -104,22 +110,24 @@ def _window(layer: Layer | None) -> tuple[int, int, int]:
 
 
 def _totals(ops: Sequence[machine.MachineOp], owners: Column, windows: Column) -> tuple[LayerWork, set[int], set[int]]:
-    """Return the work of all operations by layer, the layers with an operation of which it is not known (-1: one has no layer),
-    and those of which an operation takes a part of the kernel."""
+    """Return the work of all operations by layer, the layers with operations of unknown work, and those with partial kernels.
+
+    In the second set -1 means that an operation has no layer; partial kernels are operations on a part of the kernel.
+    """
     totals, unknown, cut = LayerWork(*np.zeros((4, len(windows)), np.int64)), set[int](), set[int]()
-    for members in (m for m in alike(ops).values() if ops[m[0]].ENGINE in _COMPUTING):
+    for members in (m for m in group_by_unit(ops).values() if ops[m[0]].ENGINE in _COMPUTING):
         layers, op = owners[members], columns_of([ops[i] for i in members])
         height, width, group_outputs = windows[layers].T
-        work = _work(op, group_outputs)
-        unknown.update(layers[layers < 0].tolist() if work is not None else layers.tolist())
-        for total, part in zip(totals, work or ()):
+        op_work = _count_work(op, group_outputs)
+        unknown.update(layers[layers < 0].tolist() if op_work is not None else layers.tolist())
+        for total, part in zip(totals, op_work or ()):
             np.add.at(total, layers, part)
         if isinstance(op, machine.WindowOp):
             cut.update(layers[(op.kernel_height < height) | (op.kernel_width < width)].tolist())
     return totals, unknown, cut
 
 
-def _work(op: machine.MachineOp, group_outputs: Column) -> LayerWork | None:
+def _count_work(op: machine.MachineOp, group_outputs: Column) -> LayerWork | None:
     """Return the work of operations of one class as columns. group_outputs: of the layer of each."""
     if isinstance(op, machine.Elementwise | machine.Table | machine.Emit):
         return LayerWork(op.height * op.width * op.channels, 0)
@@ -129,21 +137,21 @@ def _work(op: machine.MachineOp, group_outputs: Column) -> LayerWork | None:
         sums = op.batches * op.rows * op.columns
         return LayerWork(op.emit * sums, sums * op.inner)
     if isinstance(op, machine.Pool):
-        return _windowed(op.pixels() * op.channels, op.channels, op.window_rows(), op.window_columns())
+        return _make_window_work(op.pixels() * op.channels, op.channels, op.window_rows(), op.window_columns())
     if not isinstance(op, machine.WeightedWindowOp):
         return None
     each = op.outputs()
     if isinstance(op, machine.Convolution):
         # Neighbouring groups in one operation: all but one in so many products are by the zeros between groups.
         each = each * op.input_channels // np.maximum(1, each // np.maximum(1, group_outputs))
-    return _windowed(op.emit * op.pixels() * op.outputs(), each, op.window_rows(), op.window_columns())
+    return _make_window_work(op.emit * op.pixels() * op.outputs(), each, op.window_rows(), op.window_columns())
 
 
-def _in_turns(ops: Sequence[machine.MachineOp], owners: Column) -> set[int]:
+def _find_cascaded_layers(ops: Sequence[machine.MachineOp], owners: Column) -> set[int]:
     """Return the layers whose operations run again behind those of another layer."""
-    seen, again, before = set[int](), set[int](), -1
+    visited, again, before = set[int](), set[int](), -1
     for op, layer in zip(ops, owners.tolist()):
         if layer != before and op.ENGINE in _COMPUTING:
-            (again if layer in seen else seen).add(layer)
+            (again if layer in visited else visited).add(layer)
             before = layer
     return again

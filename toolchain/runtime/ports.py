@@ -1,4 +1,4 @@
-"""Between the model's real arrays and the chip's codes: quantize, dequantize, permute."""
+"""Convert between the model's real arrays and the chip's codes: quantize, dequantize, permute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolchain.codegen import Port
 from toolchain.machine import in_granules, out_of_granules
 from toolchain.ops.kit.layout import channels_last, channels_second
 
-WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+INTEGER_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _GRANULES = {"surface": (0, 3, 1, 2, 4), "line": (0, 1, 3, 2, 4)}  # of [n, h, w, granules, channels of one]
 
 
@@ -29,7 +29,7 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
 
 
 def model_shape(port: Port) -> tuple[int, ...]:
-    """In the model's order."""
+    """Return the shape in the model's order."""
     return tuple(port.shape[i] for i in channels_second(len(port.shape))) if port.layout == "nhwc" else port.shape
 
 
@@ -42,16 +42,16 @@ def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
 
 def in_type(value: np.ndarray, dtype: str) -> np.ndarray:
     """Real numbers in the type that the model has them in: bools and whole numbers, which codes hold exactly."""
-    return value if dtype not in WHOLE or value.dtype.kind != "f" else np.rint(value).astype(dtype)
+    return value if dtype not in INTEGER_TYPES or value.dtype.kind != "f" else np.rint(value).astype(dtype)
 
 
 def make_host_feeds(session: Any, names: Iterable[str], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What an island's session of onnxruntime is given."""
+    """Return the feeds of a host subgraph's session of onnxruntime."""
     types = {i.name: i.type.removeprefix("tensor(").removesuffix(")") for i in session.get_inputs()}
     return {n: in_type(real[n], types.get(n, "")) for n in names}
 
 
-def packed(codes: np.ndarray, port: Port) -> np.ndarray:
+def arrange_codes(codes: np.ndarray, port: Port) -> np.ndarray:
     """Codes of a port in the order in which they lie in memory; zeros fill the last granules of channels."""
     if port.maps is None:
         return codes
@@ -59,11 +59,11 @@ def packed(codes: np.ndarray, port: Port) -> np.ndarray:
     return np.ascontiguousarray(cut.transpose(_GRANULES[port.maps.order]))
 
 
-def unpacked(held: np.ndarray, port: Port) -> np.ndarray:
+def restore_codes(stored_codes: np.ndarray, port: Port) -> np.ndarray:
     """The inverse."""
     if port.maps is None:
-        return held.reshape(port.shape)
+        return stored_codes.reshape(port.shape)
     n, h, w, c = port.shape
     sizes = (n, h, w, -(-c // port.maps.granule), port.maps.granule)
     order = _GRANULES[port.maps.order]
-    return out_of_granules(held.reshape([sizes[i] for i in order]).transpose(np.argsort(order)), c)
+    return out_of_granules(stored_codes.reshape([sizes[i] for i in order]).transpose(np.argsort(order)), c)

@@ -56,9 +56,10 @@ Watch = Callable[[Region, InstructionStream], Observe]
 
 @dataclass(frozen=True)
 class SegmentRun:
-    """Where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
+    """A record of where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
 
-    simulation: cycles, where the backend has them. warnings: what the simulator found that no rule forbids, in sentences.
+    `simulation`: cycles, where the backend has them.
+    `warnings`: findings of the simulator that no rule forbids, in sentences.
     """
 
     where: str
@@ -79,7 +80,12 @@ class Run:
 
 @dataclass
 class _RunValues:
-    """What one run has computed so far. real, codes: as of `Run`; states: that it begins with; next_parts: of those behind it."""
+    """A set of values that one run has computed so far.
+
+    `real`, `codes`: as in `Run`.
+    `states`: states that it begins with.
+    `next_parts`: parts of the states after it.
+    """
 
     real: dict[str, np.ndarray]
     codes: dict[str, np.ndarray]
@@ -89,7 +95,10 @@ class _RunValues:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """As onnxruntime's. custom_metadata_map: the machine that the programs are for, and its digest."""
+    """A copy of onnxruntime's model metadata.
+
+    `custom_metadata_map`: the machine that the programs are for, and its digest.
+    """
 
     graph_name: str
     custom_metadata_map: Mapping[str, str]
@@ -101,22 +110,26 @@ class ModelMetadata:
 
 
 class Session:
-    """`Session("model.npu").run(None, {"x": x})`.
+    """A session of a compiled model: `Session("model.npu").run(None, {"x": x})`.
 
-    backend: what runs the programs: "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with
-    numpy, others are found by name (docs/backends.md). timing, check: cycles, and the machine's rules, where the backend has
-    them. host: where islands run. bases: addresses of areas of DRAM, where the machine's host sets them
-    (`{"constants": 0x100000, "input:x": 0x8000}`, docs/image.md). entry: which of a file's programs for several sets of input
-    shapes, None: the only one. without: terms of the simulator's time that are ideal (`toolchain.hw.timing_terms`). Raises
-    ProgramError
-    for a file that is not there or not sound, CompileError for a backend, a host, an entry or a term that is not there, and for
-    bases that cannot be.
+    `backend`: runs the programs; others than the following are found by name (docs/backends.md).
+    "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with numpy.
+    `timing`, `check`: cycles, and the machine's rules, where the backend has them.
+    `host`: where host subgraphs run.
+    `bases`: addresses of areas of DRAM, where the machine's host sets them (docs/image.md).
+    An example is `{"constants": 0x100000, "input:x": 0x8000}`.
+    `entry`: which of a file's programs for several sets of input shapes, None: the only one.
+    `without`: terms of the simulator's time that are ideal (`toolchain.hw.timing_terms`).
 
-    States stay in the session's memory of the chip from run to run, zero at first. `state` reads one, `reset` sets them; a run
-    that is given one begins with that.
+    Raise ProgramError for a file that is missing or not sound.
+    Raise CompileError for a backend, a host, an entry or a term that does not exist, and for bases that cannot be.
 
-    Any number of threads may use a session. Each run has a memory of its own and is atomic. Runs of a model with states are
-    served one after another, each from what the run before left, as are those of a backend of another package.
+    States stay in the session's memory of the chip from run to run, zero at first.
+    `state` reads one, `reset` sets them; a run that is given one begins with that.
+
+    Any number of threads may use a session. Each run has a memory of its own and is atomic.
+    Runs of a model with states are served one after another, each from the states that the run before left.
+    Runs of a backend of another package are served one after another, too.
     """
 
     def __init__(
@@ -135,8 +148,8 @@ class Session:
         self._backend: SessionBackend = (
             backend_named(backend, BACKENDS) if isinstance(backend, str) else CheckedBackend(self.backend_name, backend)
         )
-        self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
-        self.container = _idealised(relocate_container(_container(model, entry), bases), without)
+        self._is_in_process = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
+        self.container = _idealize_timing(relocate_container(_container(model, entry), bases), without)
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._loading = threading.RLock()  # what all runs share is made once
@@ -146,14 +159,14 @@ class Session:
         for place, (_, state) in enumerate(self._parts):
             self._states.setdefault(state.port.model, []).append(place)
             self._states[state.port.model].sort(key=lambda place: self._parts[place][1].part or (0, 0))
-        self._kept = make_initial_states([state for _, state in self._parts])
+        self._state_values = make_initial_states([state for _, state in self._parts])
         self.concurrent = self._backend.concurrent and not self._parts
         self._turn: AbstractContextManager[Any] = nullcontext() if self.concurrent else threading.RLock()
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
     def observes(self) -> bool:
-        """Whether a run can be watched operation by operation."""
+        """Return whether a run can be watched operation by operation."""
         return self._backend.observes
 
     def get_inputs(self) -> tuple[IoType, ...]:
@@ -163,7 +176,8 @@ class Session:
         return self.container.outputs
 
     def get_providers(self) -> list[str]:
-        """What runs the segments: `npu (simulator)`, and the execution providers of onnxruntime where islands run."""
+        """Return what runs the segments: `npu (simulator)`, and the execution providers of onnxruntime where host subgraphs
+        run."""
         here = [f"npu ({self.backend_name})"] if any(isinstance(s, Region) for s in self.container.segments) else []
         return here + (self._providers if any(isinstance(s, HostSubgraph) for s in self.container.segments) else [])
 
@@ -181,13 +195,16 @@ class Session:
         iobinding.run(run_options)
 
     def get_states(self) -> tuple[IoType, ...]:
-        """What lasts from run to run, by the names that it has as inputs of the model."""
+        """Return the states, by their names as inputs of the model."""
         return tuple(IoType(name, _whole_shape(self._parts[p[0]][1]), "float32") for name, p in self._states.items())
 
     def state(self, name: str) -> np.ndarray:
         """float32 in the model's order: what the next run begins with. Raises CompileError: there is no such state."""
-        kept, parts = self._kept, [(place, self._parts[place][1]) for place in self._state(name)]
-        values = [to_real(read_state(kept.parts[place], state, kept.ring_numbers), state.alone) for place, state in parts]
+        state_values, parts = self._state_values, [(place, self._parts[place][1]) for place in self._state(name)]
+        values = [
+            to_real(read_state(state_values.parts[place], state, state_values.ring_numbers), state.alone)
+            for place, state in parts
+        ]
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
@@ -195,25 +212,25 @@ class Session:
         or type."""
         check_states(self.get_states(), values)
         with self._turn:
-            parts, numbers = list(self._kept.parts), self._kept.ring_numbers
+            parts, numbers = list(self._state_values.parts), self._state_values.ring_numbers
             for place, (_, state) in enumerate(self._parts):
-                port, given = state.alone, values.get(state.port.model)
-                codes = zero_codes(port) if given is None else to_codes(_part_of(np.asarray(given), state), port)
+                port, value = state.alone, values.get(state.port.model)
+                codes = zero_codes(port) if value is None else to_codes(_part_of(np.asarray(value), state), port)
                 parts[place] = write_state(parts[place], state, codes, numbers)
-            self._kept = StateValues(tuple(parts), numbers)
+            self._state_values = StateValues(tuple(parts), numbers)
 
     def take_states(self, other: Session) -> None:
         """States go on from where `other`, of another entry of the file, has left them: those that have one form in both."""
-        theirs, places = other._kept, {state.name: place for place, (_, state) in enumerate(other._parts)}
+        theirs, places = other._state_values, {state.name: place for place, (_, state) in enumerate(other._parts)}
         with self._turn:
-            parts, numbers = list(self._kept.parts), dict(self._kept.ring_numbers)
+            parts, numbers = list(self._state_values.parts), dict(self._state_values.ring_numbers)
             for place, (_, state) in enumerate(self._parts):
                 source = places.get(state.name)
                 if source is not None and state.holds_as(other._parts[source][1]):
                     parts[place] = theirs.parts[source]
                     if state.ring is not None:
                         numbers[state.ring.number] = theirs.ring_numbers[state.ring.number]
-            self._kept = StateValues(tuple(parts), numbers)
+            self._state_values = StateValues(tuple(parts), numbers)
 
     def _state(self, name: str) -> list[int]:
         """Return the places of its parts in `_parts`."""
@@ -226,14 +243,14 @@ class Session:
     ) -> list[np.ndarray]:
         """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. run_options:
         onnxruntime's, for islands. Raises CompileError for wrong names, shapes or types, and where run_options ask to end."""
-        known = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._parts)}
+        known_outputs = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._parts)}
         names = list(output_names) if output_names else [t.name for t in self.container.outputs]
-        unknown = [n for n in names if n not in known]
+        unknown = [n for n in names if n not in known_outputs]
         if unknown:
-            raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(known))}")
+            raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(known_outputs))}")
         run = self.run_detailed(feeds, run_options=run_options)
-        found = {**{state.output: run.real[state.output] for _, state in self._parts}, **run.outputs}
-        return [found[n] for n in names]
+        value_by_output = {**{state.output: run.real[state.output] for _, state in self._parts}, **run.outputs}
+        return [value_by_output[n] for n in names]
 
     def run_detailed(
         self,
@@ -242,15 +259,18 @@ class Session:
         watch: Watch | None = None,
         run_options: Any = None,
     ) -> Run:
-        """watch: given each region with its operations in the order of dispatch, what is to observe its run, on a backend
-        that `observes`."""
+        """Run the model and return all results.
+
+        `watch`: called with each region and its operations in the order of dispatch.
+        It returns the observer of the region's run, on a backend that `observes`.
+        """
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound, self.container.host_inputs)
         with self._turn:
             values = self._begin(feeds)
             ran = self._run_segments(len(self.container.segments), values, progress, watch, run_options)
-            self._kept = StateValues(tuple(values.next_parts), self._behind(values.states))
+            self._state_values = StateValues(tuple(values.next_parts), self._advance_ring_numbers(values.states))
         real = values.real
         return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), values.codes, real)
 
@@ -263,23 +283,23 @@ class Session:
         with self._turn:
             values = self._begin(feeds)
             self._run_segments(index, values, progress, None)
-            dram = self._filled(index, values)
+            dram = self._make_dram(index, values)
             with self._naming(index):
                 memory = self._load_once(index).run(dram, until=until, progress=progress).memory
             # a backend of another package may use its arrays again
             return memory if self._backend.concurrent else {name: data.copy() for name, data in memory.items()}
 
-    def _behind(self, states: StateValues) -> dict[str, int]:
+    def _advance_ring_numbers(self, states: StateValues) -> dict[str, int]:
         """The numbers of rings in the run behind the one that begins with these."""
         rings = [state.ring for _, state in self._parts if state.ring is not None]
-        return {ring.number: ring.behind(states.ring_numbers[ring.number]) for ring in rings}
+        return {ring.number: ring.get_next_row(states.ring_numbers[ring.number]) for ring in rings}
 
     def _begin(self, feeds: Mapping[str, np.ndarray]) -> _RunValues:
         """Return the values of a run at its begin, the numbers of rings among them."""
-        states = self._kept
+        states = self._state_values
         numbers = {name: np.full(1, number, np.float32) for name, number in states.ring_numbers.items()}
-        given = {n: np.asarray(feeds[n]) for n in feeds if n not in self.container.bound}
-        return _RunValues({**given, **numbers}, {}, states, list(states.parts))
+        fed_inputs = {n: np.asarray(feeds[n]) for n in feeds if n not in self.container.bound}
+        return _RunValues({**fed_inputs, **numbers}, {}, states, list(states.parts))
 
     def place(self, index: int) -> str:
         """`segment 2: ` in front of an operation's index, where the model has several programs."""
@@ -316,7 +336,7 @@ class Session:
     def _run_region(
         self, index: int, region: Region, values: _RunValues, progress: Progress | None, watch: Watch | None
     ) -> SegmentRun:
-        program, dram = self.program(index), self._filled(index, values)
+        program, dram = self.program(index), self._make_dram(index, values)
         observe = watch(region, program.flow) if watch else None
         with self._naming(index):
             done = self._load_once(index).run(dram, observe=observe, progress=progress)
@@ -329,7 +349,7 @@ class Session:
         if simulation is None and done.start.size:
             simulation = wrap_measured_run(program.machine.chip, program.flow, done.memory, done.start, done.end)
         if simulation is not None and index not in self._warnings:  # they do not depend on values
-            with nullcontext() if self._own else reading_layers():
+            with nullcontext() if self._is_in_process else reading_layers():
                 warnings = find_dead_stores(self.container, region, program.flow, simulation.unread)
                 warnings += geometry_warnings(self.container, region, program.flow) if self._check else ()
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in warnings)
@@ -337,19 +357,19 @@ class Session:
 
     def _take_next_states(self, index: int, dram: np.ndarray, values: _RunValues) -> None:
         """Add the states that the region has left in its DRAM."""
-        outputs, numbers = dict[str, np.ndarray](), self._behind(values.states)
+        outputs, numbers = dict[str, np.ndarray](), self._advance_ring_numbers(values.states)
         for place, state in self._states_in(index):
             raw = values.next_parts[place] = port_bytes(dram, state.port).copy()
-            values.codes[state.made] = unpack_codes(raw, state.port)
-            whole = outputs.setdefault(state.output, np.empty(_whole_shape(state), np.float32))
-            _part_of(whole, state)[...] = to_real(read_state(raw, state, numbers), state.alone)
+            values.codes[state.present_tensor] = unpack_codes(raw, state.port)
+            full_state = outputs.setdefault(state.output, np.empty(_whole_shape(state), np.float32))
+            _part_of(full_state, state)[...] = to_real(read_state(raw, state, numbers), state.alone)
         values.real |= outputs
 
     def _states_in(self, index: int) -> list[tuple[int, State]]:
         """Return the states of a segment, with their places in `_parts`."""
         return [(place, state) for place, (segment, state) in enumerate(self._parts) if segment == index]
 
-    def _filled(self, index: int, values: _RunValues) -> np.ndarray:
+    def _make_dram(self, index: int, values: _RunValues) -> np.ndarray:
         """Return a new DRAM of the region with constants, inputs and states in place; the codes of inputs are added."""
         region, real, codes = self.program(index).region, values.real, values.codes
         dram = np.zeros(region.dram_bytes, np.uint8)
@@ -362,8 +382,8 @@ class Session:
         for place, state in self._states_in(index):
             raw, port = values.states.parts[place], state.alone
             if port.model in real:
-                given = to_codes(_fitting(_part_of(real[port.model], state), port), port)
-                raw = write_state(raw, state, given, values.states.ring_numbers)
+                input_codes = to_codes(_fitting(_part_of(real[port.model], state), port), port)
+                raw = write_state(raw, state, input_codes, values.states.ring_numbers)
             port_bytes(dram, state.port)[:] = raw
             codes[port.tensor] = unpack_codes(raw, state.port)
         return dram
@@ -381,7 +401,7 @@ class Session:
         """A region as a backend is given it."""
         region = self.container.segments[index]
         assert isinstance(region, Region)
-        return Program(self.container.machine, region, self.container.graph, self._own)
+        return Program(self.container.machine, region, self.container.graph, self._is_in_process)
 
     def _load(self, index: int) -> LoadedProgram:
         return self._backend.load(self.program(index), timing=self._timing, check=self._check)
@@ -400,24 +420,24 @@ class Session:
         """Open the session of onnxruntime for an island; its runs may overlap."""
         island = self.container.segments[index]
         assert isinstance(island, HostSubgraph)
-        fault = None if self._own else find_host_model_fault(island.model)
+        fault = None if self._is_in_process else find_host_model_fault(island.model)
         if fault is not None:
             raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; build the file again")
         return _host_session(island, self._providers)
 
 
 def _whole_shape(state: State) -> tuple[int, ...]:
-    """Of the state that it is a part of, in the model's order."""
+    """Return the shape of the complete state in the model's order."""
     shape = model_shape(state.alone)
-    return shape if state.part is None else (state.part.whole, *shape[1:])
+    return shape if state.part is None else (state.part.total_rows, *shape[1:])
 
 
-def _part_of(whole: np.ndarray, state: State) -> np.ndarray:
+def _part_of(full_state: np.ndarray, state: State) -> np.ndarray:
     """A view."""
-    return whole if state.part is None else whole[state.part.first : state.part.first + model_shape(state.port)[0]]
+    return full_state if state.part is None else full_state[state.part.first : state.part.first + model_shape(state.port)[0]]
 
 
-def _idealised(container: Container, terms: Sequence[str]) -> Container:
+def _idealize_timing(container: Container, terms: Sequence[str]) -> Container:
     machine = container.machine
     return (
         replace(container, machine=replace(machine, chip=timing_terms.idealize_terms(machine.chip, terms)))

@@ -14,10 +14,10 @@ from toolchain.runtime.builtin_backends import pack_codes, unpack_codes, zero_co
 
 @dataclass(frozen=True)
 class StateValues:
-    """The states that one run leaves and the next begins with. Nothing in it changes, so that threads may share it.
+    """A set of states that one run leaves and the next begins with. It is immutable, so that threads may share it.
 
-    parts: uint8[port.size_bytes] of each part of each state, in the order of the session's parts. ring_numbers: of each ring, in
-    the next run.
+    `parts`: uint8[port.size_bytes] of each part of each state, in the order of the session's parts.
+    `ring_numbers`: of each ring, in the next run.
     """
 
     parts: tuple[np.ndarray, ...]
@@ -37,10 +37,11 @@ def make_initial_states(parts: Sequence[State]) -> StateValues:
 def read_state(raw: np.ndarray, state: State, ring_numbers: Mapping[str, int]) -> np.ndarray:
     """Return a state's codes, as the chip has them in order.
 
-    raw: the bytes of its port. ring_numbers: of each ring, in the run that begins with them.
+    `raw`: the bytes of its port.
+    `ring_numbers`: of each ring, in the run that begins with them.
     """
-    whole, ring = unpack_codes(raw, state.port), state.ring
-    return whole if ring is None else whole[_rows(ring, ring.window(ring_numbers[ring.number]))]
+    port_codes, ring = unpack_codes(raw, state.port), state.ring
+    return port_codes if ring is None else port_codes[_rows(ring, ring.window(ring_numbers[ring.number]))]
 
 
 def write_state(raw: np.ndarray, state: State, codes: np.ndarray, ring_numbers: Mapping[str, int]) -> np.ndarray:
@@ -48,10 +49,10 @@ def write_state(raw: np.ndarray, state: State, codes: np.ndarray, ring_numbers: 
     ring = state.ring
     if ring is None:
         return pack_codes(codes, state.port)
-    whole, window = unpack_codes(raw, state.port), ring.window(ring_numbers[ring.number])
+    port_codes, window = unpack_codes(raw, state.port), ring.window(ring_numbers[ring.number])
     first = np.arange(window.start, window.stop) % ring.period
-    whole[_rows(ring, first)] = whole[_rows(ring, first + ring.period)] = codes
-    return pack_codes(whole, state.port)
+    port_codes[_rows(ring, first)] = port_codes[_rows(ring, first + ring.period)] = codes
+    return pack_codes(port_codes, state.port)
 
 
 def _rows(ring: CircularState, rows: slice | np.ndarray) -> tuple[slice | np.ndarray, ...]:

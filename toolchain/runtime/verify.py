@@ -1,7 +1,8 @@
-"""A run compared with the integer reference inside the file: the first operation whose bytes are not what they should be.
+"""Compare a run with the integer reference in the file, and find the first operation whose bytes are wrong.
 
-The file says where each layer leaves its tensor. What an operation of the layer writes there is compared as it is written,
-for tensors take turns in the same memory; results that pass through a staging buffer are compared when they are stored.
+The file names where each layer leaves its tensor.
+The bytes that the layer's operations write there are compared as they are written, because tensors take turns in one memory.
+Results that pass through a staging buffer are compared when they are stored.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def verify(
         return regions[-1].observe
 
     run = simulator.run_detailed(feeds, progress, watch)
-    found = next((text for text in (r.first_difference() for r in regions) if text is not None), None)
-    return run, found or _differing_output(
+    difference = next((text for text in (r.first_difference() for r in regions) if text is not None), None)
+    return run, difference or _differing_output(
         expected, run, "no operation of a known layer does: the program was edited, or built by an older version"
     )
 
@@ -76,7 +77,7 @@ class _Target:
     space: int
     base: int
     want: np.ndarray  # uint8
-    held: np.ndarray  # bool: bytes of the tensor that the layer itself writes
+    compare_mask: np.ndarray  # bool: bytes of the tensor that the layer itself writes
     written: np.ndarray
     wrong: np.ndarray
     writes: list[tuple[int, Access]]
@@ -88,7 +89,10 @@ _Owner = tuple[int, int | None]  # layer, and sample of a batch where these take
 
 @dataclass(frozen=True)
 class _Difference:
-    """position: in the order in which values were computed."""
+    """A difference between the run and the reference.
+
+    `position`: in the order in which values were computed.
+    """
 
     position: int
     index: int
@@ -97,7 +101,10 @@ class _Difference:
 
 
 class _RegionWatch:
-    """segment: what stands in front of an operation's index."""
+    """A watch of one region's run.
+
+    `segment`: prefix of an operation's index in messages.
+    """
 
     def __init__(
         self, container: Container, region: Region, ops: InstructionStream, codes: Mapping[str, np.ndarray], segment: str
@@ -105,10 +112,10 @@ class _RegionWatch:
         self._chip, self._graph = container.machine.chip, container.graph
         self._region, self._ops, self._codes, self._segment = region, ops, codes, segment
         self._owners = [self._owner(i) for i in range(len(ops))]
-        self._left = Counter(owner for op, owner in zip(ops, self._owners) if not isinstance(op, Signal | Wait))
+        self._remaining_ops = Counter(owner for op, owner in zip(ops, self._owners) if not isinstance(op, Signal | Wait))
         self._targets: dict[_Owner, _Target] = {}
         self._ran: list[int] = []
-        self._found: list[_Difference] = []
+        self._differences: list[_Difference] = []
 
     def _owner(self, index: int) -> _Owner:
         """The layer of an operation, and the sample of a batch whose tensor it makes where samples take turns in one place."""
@@ -137,44 +144,44 @@ class _RegionWatch:
                 _compare(index, access, target, memory[access.space])
             elif access.write and access.space == target.space:
                 target.rows.append((index, access))
-        self._left[owner] -= 1
-        if not self._left[owner]:
+        self._remaining_ops[owner] -= 1
+        if not self._remaining_ops[owner]:
             self._finish(owner, result, self._targets.pop(owner), memory)
 
     def first_difference(self) -> str | None:
-        if not self._found:
+        if not self._differences:
             return None
-        first = min(self._found, key=lambda d: d.position)
+        first = min(self._differences, key=lambda d: d.position)
         return f"{self._segment}{self._name(first.index)} of layer {self._layer(first.layer)}: {first.text}"
 
     def _layer(self, info: LayerInfo) -> str:
-        """Its name, and of which nodes of the model it is, or for which."""
-        served = self._graph.served(info.result.tensor) if info.result is not None else None
+        """Return its name, and the nodes of the model that it implements or serves."""
+        served = self._graph.find_model_node(info.result.tensor) if info.result is not None else None
         of = f" of {', '.join(info.sources)}" if info.sources else f" for {served}" if served else ""
         return f"{info.name} ({info.op}{of})"
 
     def _target(self, owner: _Owner, result: LayerResult) -> _Target:
         layer, sample = owner
-        space, whole = self._chip.space_code(result.space), self._place(result)
-        size = whole.end - whole.address
-        held, written, wrong = (np.zeros(size, np.bool_) for _ in range(3))
-        target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [], [])
+        space, result_access = self._chip.space_code(result.space), self._place(result)
+        size = result_access.end - result_access.address
+        compare_mask, written, wrong = (np.zeros(size, np.bool_) for _ in range(3))
+        target = _Target(space, result_access.address, np.zeros(size, np.uint8), compare_mask, written, wrong, [], [])
         codes = np.ascontiguousarray(self._codes[result.tensor])
         if sample is not None:  # each is a run of its own
             codes = codes.reshape(result.turns, *sample_shape(codes.shape, result.turns))[sample]
-        here = rebase_access(whole, whole.address)
+        here = rebase_access(result_access, result_access.address)
         every = codes | ~codes  # what fills last granules is held to nothing
-        for array, value in ((target.want, _raw(codes, result)), (target.held, _raw(every, result) != 0)):
+        for array, value in ((target.want, _raw(codes, result)), (target.compare_mask, _raw(every, result) != 0)):
             view = byte_view(array, here)
             view[...] = value.reshape(view.shape)
-        for part in self._made_in_place(layer):
-            low, high = max(part.address, whole.address), min(part.end, whole.end)
+        for part in self._list_part_accesses(layer):
+            low, high = max(part.address, result_access.address), min(part.end, result_access.end)
             if part.space == space and low < high:
-                target.held &= ~_cover(part, whole.address, size)
+                target.compare_mask &= ~_cover(part, result_access.address, size)
         return target
 
-    def _made_in_place(self, layer: int) -> list[Access]:
-        """Where the parts of a Concat lie, which may be inside it: their own layers write them."""
+    def _list_part_accesses(self, layer: int) -> list[Access]:
+        """Return the accesses of a Concat's parts, which may lie inside it: their own layers write them."""
         node = next(n for n in self._graph.nodes if n.name == self._region.layers[layer].name)
         results = [info.result for info in self._region.layers if info.result and info.result.tensor in node.inputs]
         return [self._place(r) for r in results]
@@ -189,21 +196,21 @@ class _RegionWatch:
         for index, access in target.rows:  # what else lies there is as it was
             _compare(index, access, target, memory[target.space])
         for index, access in reversed(target.writes):  # the last that wrote a byte answers for it
-            own = wrong & _cover(access, target.base, wrong.size)
-            if own.any():
-                text = self._wrong_text(index, access, result, target, own, memory)
-                self._found.append(_Difference(self._ran.index(index), index, info, text))
-                wrong = wrong & ~own
-        missing = target.held & ~target.written
+            op_mask = wrong & _cover(access, target.base, wrong.size)
+            if op_mask.any():
+                text = self._wrong_text(index, access, result, target, op_mask, memory)
+                self._differences.append(_Difference(self._ran.index(index), index, info, text))
+                wrong = wrong & ~op_mask
+        missing = target.compare_mask & ~target.written
         if missing.any():
             last, position = self._ran[-1], len(self._ran) - 1
             first = target.base + int(missing.argmax())
-            lacking, name = format_count(int(missing.sum()), "byte"), self._graph.shown(result.tensor)
+            missing_bytes, name = format_count(int(missing.sum()), "byte"), self._graph.shown(result.tensor)
             text = (
-                f"was its last operation, and {lacking} of its tensor {name} were not written, the first at "
+                f"was its last operation, and {missing_bytes} of its tensor {name} were not written, the first at "
                 f"{result.space}[{first:#x}]"
             )
-            self._found.append(_Difference(position, last, info, text))
+            self._differences.append(_Difference(position, last, info, text))
 
     def _wrong_text(
         self,
@@ -219,21 +226,21 @@ class _RegionWatch:
         name, element = self._graph.shown(result.tensor), self._element(index, result, address)
         order = f" ({name.layout})" if name.layout == "nhwc" else ""
         place = f"{result.space}[{address:#x}], element {element}{order} of {name}"
-        said = (
+        message = (
             f"writes {memory[access.space][address]:#04x} to {place}; the integer reference has {target.want[at]:#04x} "
             f"({int(wrong.sum()):,} of its {access.bytes:,} bytes differ)"
         )
         maker = self._maker(index, access, address)
-        return said if maker is None else f"{said}; it copies what {self._name(maker)} made"
+        return message if maker is None else f"{message}; it copies what {self._name(maker)} made"
 
     def _element(self, index: int, result: LayerResult, address: int) -> list[int]:
-        shape, left = self._graph.types[result.tensor].shape, address - result.address
+        shape, offset = self._graph.types[result.tensor].shape, address - result.address
         element, (_, sample) = [0] * len(shape), self._owners[index]
         granule = result.granule or shape[-1] if shape else 1
         steps = [(stride, k, 1) for k, (n, stride) in enumerate(zip(shape, result.strides)) if n > 1]
         for stride, k, elements in sorted([*steps, (result.surface_bytes, len(shape) - 1, granule)], reverse=True):
             if stride:
-                count, left = divmod(left, stride)
+                count, offset = divmod(offset, stride)
                 element[k] += count * elements
         axis = sample_axis(shape)
         if sample is not None and axis is not None:
@@ -257,8 +264,8 @@ class _RegionWatch:
         byte = source.address + int(sum(i * s for i, s in zip(where, (*source.strides, 1))))
         before = self._ran[: self._ran.index(index)]
         for other in reversed(before):
-            for found in accesses_at(self._ops, other, self._chip):
-                if found.write and found.exact and found.space == source.space and _cover(found, byte, 1)[0]:
+            for candidate in accesses_at(self._ops, other, self._chip):
+                if candidate.write and candidate.exact and candidate.space == source.space and _cover(candidate, byte, 1)[0]:
                     return other
         return None
 
@@ -268,8 +275,8 @@ class _RegionWatch:
 
 def _raw(codes: np.ndarray, result: LayerResult) -> np.ndarray:
     """Bytes of codes in their order, with zeros that fill the last granules of channels."""
-    held = in_granules(codes, result.granule) if result.granule else codes
-    return np.ascontiguousarray(held).astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
+    stored = in_granules(codes, result.granule) if result.granule else codes
+    return np.ascontiguousarray(stored).astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
 
 
 def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) -> None:
@@ -278,7 +285,7 @@ def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) ->
     if low >= high:
         return
     cover, here = _cover(access, low, high - low), slice(low - target.base, high - target.base)
-    differs = (memory[low:high] != target.want[here]) & target.held[here]
+    differs = (memory[low:high] != target.want[here]) & target.compare_mask[here]
     target.wrong[here] = np.where(cover, differs, target.wrong[here])
     target.written[here] |= cover
     target.writes.append((index, access))

@@ -64,7 +64,7 @@ def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: Accumula
             continue
         address = where.address(sums, unit)
         # a parameter of what becomes of the sums has nothing to say here
-        nothing: dict[str, Any] = {name: 0 for name, parameter in op.described().items() if parameter.way_out}
+        nothing: dict[str, Any] = {name: 0 for name, parameter in op.get_descriptions().items() if parameter.way_out}
         yield replace(op, **nothing, sums_address=address)
         if sums.emit:
             yield _emit(op, sums, address, emitter)

@@ -268,7 +268,7 @@ def _no_ring(
     if elsewhere:
         names = ", ".join(u.name for u in directive.units)
         return f"lies in {', '.join(elsewhere)}, where {names} reads it, and not in {ring.memory}"
-    reads = next(layer.tiled.nest(layer, directive.tiling).works()).reads
+    reads = next(layer.tiled.nest(layer, directive.tiling).iterate_tasks()).reads
     if buffer.role == "input" and buffer.number < len(reads) and reads[buffer.number].tensor in resident:
         return f"{quote_name(reads[buffer.number].tensor)} lies in sram and is read there; leave out the ring or that alloc"
     if buffer.role == "output" and layer.node.outputs[0] in resident:

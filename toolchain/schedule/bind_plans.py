@@ -112,7 +112,7 @@ def _plan_directed(
     fetches = bind_prefetches(index, directive, bound, facts, faults)
     no_rings = fetches is not None and fetches_all(directive, fetches)
     defaults = tuple(s for s in sizes.slots(facts.depth, units) if not (no_rings and s.of_constants))
-    slots = bind_rings(directive, defaults, nest.works(), resident, faults, units)
+    slots = bind_rings(directive, defaults, nest.iterate_tasks(), resident, faults, units)
     if slots is None or fetches is None:
         return None
     # Where only the first constants are prefetched, the cycles are those without, as when the search chose them.
@@ -126,7 +126,9 @@ def _plan_directed(
 def _tiles_of(index: int, stripes: Iterable[Sequence[Step]], directive: LayerDirective) -> Iterator[TileTask]:
     """All of a layer in turns, in order."""
     calls = (step for step in chain.from_iterable(stripes) if isinstance(step, LayerCall) and step.layer == index)
-    return chain.from_iterable(directive.layer.tiled.nest(directive.layer, directive.tiling, c.extent).works() for c in calls)
+    return chain.from_iterable(
+        directive.layer.tiled.nest(directive.layer, directive.tiling, c.extent).iterate_tasks() for c in calls
+    )
 
 
 class FixedLayers:
@@ -160,7 +162,7 @@ class FixedLayers:
         """Roots that layers bring to rings of their own or take from them."""
         for directive in self.bound.directives.values():
             layer = directive.layer
-            reads = next(layer.tiled.nest(layer, directive.tiling).works()).reads
+            reads = next(layer.tiled.nest(layer, directive.tiling).iterate_tasks()).reads
             for ring in (written.buffer for written in directive.statement.rings if not written.of_constants):
                 operands = (
                     [(box.tensor, box.role) for box in reads] if ring.role == "input" else [(layer.node.outputs[0], "output")]

@@ -394,7 +394,7 @@ class CascadePlanner:
     def _of_call(self, call: LayerCall, chosen: Mapping[int, TileChoice]) -> tuple[int, Sequence[TileTask]]:
         layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
         if (call, tiling) not in self._tiles_of_calls:
-            self._tiles_of_calls[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
+            self._tiles_of_calls[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).iterate_tasks())
         return self._tiles_of_calls[call, tiling]
 
     def _first_block(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> Iterator[tuple[int, Sequence[TileTask]]]:

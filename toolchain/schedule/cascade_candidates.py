@@ -58,7 +58,7 @@ def _elements(layer: Layer, tensor: str, axis: int, rows: Iterable[Span]) -> int
     windows leave some out, one stands for all."""
     windows = (layer.tiled.windows(layer, axis) or {}).get(tensor, ())
     dense = (w for w in windows if (w.kernel - 1) * w.dilation + 1 >= w.stride)
-    return min((sum(count for _, count in {w.needed(*part) for part in rows}) for w in dense), default=1)
+    return min((sum(count for _, count in {w.get_input_span(*part) for part in rows}) for w in dense), default=1)
 
 
 def _together(channels: Iterable[Span]) -> int:
@@ -131,7 +131,7 @@ class StripeTilings:
         if count <= 0:
             return False
         extent = Extent((0, height), (first, count))
-        tiles = list(layer.tiled.nest(layer, tiling, extent).works())
+        tiles = list(layer.tiled.nest(layer, tiling, extent).iterate_tasks())
         reads = (box for tile in tiles for box in tile.reads if box.tensor in partial)
         return all(_within(box, extent) for box in reads) and _makes(tiles, extent, width)
 
@@ -156,7 +156,7 @@ class StripeTilings:
 
     def _way(self, layer: Layer, call: LayerCall, tiling: Tiling) -> _Cut | None:
         """One way to cut a call; None where its groups do not fall into blocks of channels."""
-        tiles = list(layer.tiled.nest(layer, tiling, call.extent).works())
+        tiles = list(layer.tiled.nest(layer, tiling, call.extent).iterate_tasks())
         if call.extent.channels[1] < layer.output.shape[3] and not _makes(tiles, call.extent, layer.output.shape[2]):
             return None
         units = units_for(emit_at_zero(tiles[0], layer), layer.chip)
@@ -196,7 +196,7 @@ def _makes(tiles: Sequence[TileTask], extent: Extent, width: int) -> bool:
 def padding(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
     """The input rows (axis 1) or columns that these of the output read, and the padding among them, for each window."""
     windows = chain.from_iterable((layer.tiled.windows(layer, axis) or {}).values())
-    spans_read = ((w, *w.needed(*span)) for w in windows)
+    spans_read = ((w, *w.get_input_span(*span)) for w in windows)
     return tuple((w.meets(*span), w.offset(span[0], first), size) for w, first, size in spans_read)
 
 

@@ -76,4 +76,4 @@ class InPlace:
         windows = layer.tiled.windows(layer, 1)
         if root not in layer.activations or windows is None:
             return float("inf")
-        return min((w.needed(*call.extent.rows)[0] for w in windows[root]), default=0)
+        return min((w.get_input_span(*call.extent.rows)[0] for w in windows[root]), default=0)

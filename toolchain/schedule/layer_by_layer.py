@@ -38,7 +38,7 @@ class LayerByLayer:
         graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
         self.planning, self.graph, self.chip, self.options = planning, graph, chip, options
         ports = {*planning.inputs, *planning.outputs}
-        maps = find_blocked_tensors(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.made)})
+        maps = find_blocked_tensors(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.present_tensor)})
         activations = ViewInputs(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes]
         in_place = options.in_place

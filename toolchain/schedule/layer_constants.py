@@ -60,7 +60,7 @@ class LayerConstants(NamedTuple):
 def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> LayerConstants | None:
     """The constants of a layer; None where units read them in several memories, so that they cannot be prefetched."""
     first_uses: dict[Hashable, tuple[ConstantBlock, int]] = {}
-    for number, tile in enumerate(layer.tiled.nest(layer, tiling).works()):
+    for number, tile in enumerate(layer.tiled.nest(layer, tiling).iterate_tasks()):
         for block in tile.blocks:
             first_uses.setdefault(block.key, (block, number))
     spaces = {unit.roles[block.role] for block, _ in first_uses.values() for unit in units}

@@ -197,8 +197,8 @@ def lower_moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: C
     most = Copy.need("inner_bytes", chip).high
     engine = CopyEngine(store.number, chip.dma_dimensions, element_type=layer.output_number, most=most)
     engines = (engine, *((replace(engine, transposes=True),) if store.dma.transpose_block else ()))
-    boxes, moved = layer.mover.moves(layer)
-    index = layer.mover.row_index(layer)
+    boxes, moved = layer.move_op.moves(layer)
+    index = layer.move_op.row_index(layer)
     indexed = {"destination_base" if index is not None and index.tensor == out else "source_base": INDEXED}
     remaining = [m for m in moved if not _in_place(m, layer, views, locate)]
     ends = {m: _ends(m, layer, views) for m in remaining}

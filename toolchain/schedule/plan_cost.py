@@ -170,7 +170,7 @@ def _walked(
 
 
 def _all_works(layer: Layer, plan: LayerPlan, extent: Extent | None = None) -> Sequence[TileTask]:
-    return tuple(layer.tiled.nest(layer, plan.tiling, extent).works())
+    return tuple(layer.tiled.nest(layer, plan.tiling, extent).iterate_tasks())
 
 
 def _all_stripes(plan: RegionPlan, cascade: Cascade) -> VisitedStripes:

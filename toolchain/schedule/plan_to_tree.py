@@ -94,7 +94,7 @@ def _layer(step: int, plan: RegionPlan, chip: Chip) -> LayerTree:
         return LayerTree((), (), Call(name, inline=inline, note=f"{kind}, {'read where it lies' if inline else 'moved by DMA'}"))
     tiled = planned.plan
     order = order_of(layer, tiled.tiling)
-    tiles = list(islice(layer.tiled.nest(layer, tiled.tiling).works(), _TILES))
+    tiles = list(islice(layer.tiled.nest(layer, tiled.tiling).iterate_tasks(), _TILES))
     rings = tuple(_ring(ring, step, plan, tiles) for ring in tiled.rings)
     fetches = tuple(_fetch(fetch, step, plan) for fetch in tiled.fetches)
     steps = order.steps(tiled.tiling) or {}

@@ -220,7 +220,7 @@ class StripeShapes:
         for index in range(len(self._parts) - 2, -1, -1):
             name = self._parts[index].output
             spans_read = [
-                window.needed(*columns_of[user])
+                window.get_input_span(*columns_of[user])
                 for user, _ in self._users[name]
                 for window in (self._parts[user].across or {}).get(name, ())
             ]
@@ -258,7 +258,7 @@ class StripeShapes:
                 if not users or stripe == count:
                     need = -(-part.height * stripe // count)
                 else:
-                    need = max(sum(w.needed(ends[user] - 1, 1)) if ends[user] else 0 for user, ws in users for w in ws)
+                    need = max(sum(w.get_input_span(ends[user] - 1, 1)) if ends[user] else 0 for user, ws in users for w in ws)
                 ends[index] = max(before[index], need)
             before = tuple(ends)
             ends_of.append(before)

@@ -246,7 +246,7 @@ def candidates(layer: Layer) -> Sequence[Candidate]:
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
     """The units of the kind that runs the layer."""
-    return units_for(emit_at_zero(next(layer.tiled.nest(layer, tiling).works()), layer), layer.chip)
+    return units_for(emit_at_zero(next(layer.tiled.nest(layer, tiling).iterate_tasks()), layer), layer.chip)
 
 
 @dataclass(frozen=True)

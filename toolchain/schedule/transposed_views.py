@@ -48,5 +48,5 @@ def _cycles(layer: Layer, orders: Orders) -> int:
     """The cycles of a layer's tiles in its coarsest tiling, one after another, with its tensors in these orders."""
     permuted = replace(layer, orders=orders)
     tiling = next(iter(permuted.tiled.tilings(permuted)))
-    tiles = permuted.tiled.nest(permuted, tiling).works()
+    tiles = permuted.tiled.nest(permuted, tiling).iterate_tasks()
     return sum(sum_queue_cost(emit_at_zero(tile, permuted), permuted.chip).alone_cycles for tile in tiles)

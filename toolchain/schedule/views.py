@@ -144,7 +144,7 @@ def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mappi
     if isinstance(node.op, Slice) and not is_separate and not reshaped:
         source = views[node.inputs[0]]
         if _is_run(node.op, source, plain):
-            strides = source.strides.stepped(node.op.steps)
+            strides = source.strides.take_steps(node.op.steps)
             return View(source.root, source.at(node.op.starts), strides, source.item_bytes)
     if isinstance(node.op, Transpose) and not is_separate:
         view = _permuted(views[node.inputs[0]], node.op.perm)
@@ -155,7 +155,7 @@ def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mappi
 
 def _permuted(view: View, perm: Sequence[int]) -> View | None:
     """The view of a tensor whose dimension i is dimension perm[i] of this one; None of channel-blocked maps."""
-    return None if view.strides.maps is not None else replace(view, strides=view.strides.permuted(perm))
+    return None if view.strides.maps is not None else replace(view, strides=view.strides.permute(perm))
 
 
 def _takes(node: Node, name: str, view: View) -> bool:

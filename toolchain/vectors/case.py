@@ -31,8 +31,15 @@ class MemoryBytes:
 
 @dataclass(frozen=True, eq=False)
 class InstructionCase:
-    """operation: what the case is for. ops: of the program, with addresses as the words have them; words: the same as bytes;
-    memory: by the memory's name. cycles: of the program; start, end: int64[op], of each operation as it is dispatched."""
+    """A case of an instruction.
+
+    `operation`: what the case is for.
+    `ops`: operations of the program, with addresses as the words have them.
+    `words`: the same as bytes.
+    `memory`: by the memory's name.
+    `cycles`: of the program.
+    `start`, `end`: int64[op], of each operation as it is dispatched.
+    """
 
     name: str
     operation: str
@@ -60,17 +67,19 @@ def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> Instruc
     dram, *others = bench.memory
     names = [space.name for space in machine.chip.spaces]
     counts = decode(words, machine.isa).words
-    held, word_bytes = dict(zip(names[1:], others)), machine.isa.word_bytes
-    run = simulate(machine.chip, ops, counts, dram, [(0, dram.size)], word_bytes=word_bytes, held=held)
+    contents, word_bytes = dict(zip(names[1:], others)), machine.isa.word_bytes
+    run = simulate(machine.chip, ops, counts, dram, [(0, dram.size)], word_bytes=word_bytes, initial_memory=contents)
     for index in range(len(run.flow)):
         for access in accesses_at(run.flow, index, machine.chip):
-            if access.exact and not byte_view(bench.said[access.space], access).all():
+            if access.exact and not byte_view(bench.byte_mask[access.space], access).all():
                 raise InternalError(f"case {name} touches {range_text(access)}, which it does not give in whole")
     memory = {}
     for at, memory_name in enumerate(names):
-        held = _held(bench.memory[at], run.memory[memory_name], bench.said[at], bench.far_bytes if at == Space.DRAM else 0)
-        if held.before.size:
-            memory[memory_name] = held
+        contents = _make_memory_bytes(
+            bench.memory[at], run.memory[memory_name], bench.byte_mask[at], bench.far_bytes if at == Space.DRAM else 0
+        )
+        if contents.before.size:
+            memory[memory_name] = contents
     about = " ".join((getattr(draw, "func", draw).__doc__ or "").split())
     return InstructionCase(name, operation, about, encoded, words, memory, run.cycles, run.start, run.end)
 
@@ -87,8 +96,8 @@ def _far(op: MachineOp, far_bytes: int) -> MachineOp:
     return replace(op, **moved)
 
 
-def _held(before: Array, after: Array, said: Array, far_bytes: int) -> MemoryBytes:
-    given = np.flatnonzero(said)
-    first = np.flatnonzero(np.diff(given, prepend=-2) > 1)  # of each range, its place among the given bytes
-    ranges = np.stack([given[first] + far_bytes, np.diff(first, append=given.size)], 1).astype(np.int64)
-    return MemoryBytes(ranges, before[given], after[given])
+def _make_memory_bytes(before: Array, after: Array, byte_mask: Array, far_bytes: int) -> MemoryBytes:
+    offsets = np.flatnonzero(byte_mask)
+    first = np.flatnonzero(np.diff(offsets, prepend=-2) > 1)  # of each range, its place among the given bytes
+    ranges = np.stack([offsets[first] + far_bytes, np.diff(first, append=offsets.size)], 1).astype(np.int64)
+    return MemoryBytes(ranges, before[offsets], after[offsets])

@@ -1,4 +1,4 @@
-"""What a case of an instruction is drawn on: the memory that it begins with, and its operations."""
+"""Build the memory and the operations that a case of an instruction is drawn on."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ class NotApplicable(Exception):
 
 
 class FeatureMapSite(NamedTuple):
-    """Where a feature map lies: address and strides in bytes. surface: between granules of channels; 0: channels together."""
+    """A place of a feature map: address and strides in bytes.
+
+    `surface`: the stride between granules of channels; 0 is channels together.
+    """
 
     address: int
     row: int
     column: int
     surface: int = 0
 
-    def named(self, operand: str) -> dict[str, int]:
-        """As parameters of this operand."""
+    def get_parameters(self, operand: str) -> dict[str, int]:
+        """Return the address and strides as parameters of this operand."""
         surface = {f"{operand}_surface_stride": self.surface} if self.surface else {}
         return {
             f"{operand}_address": self.address,
@@ -45,9 +48,14 @@ class FeatureMapSite(NamedTuple):
 
 
 class CaseBuilder:
-    """One case while it is drawn. name: of the case, from which all that is random follows. at_end: memories are used from their
-    last byte on downwards; in_granules: feature maps have granules of channels. memory: uint8 of each, the DRAM's first bytes
-    alone; said: which of its bytes the case gives."""
+    """A builder of one case while it is drawn.
+
+    `name`: of the case; all that is random follows from it.
+    `at_end`: memories are used from their last byte on downwards.
+    `in_granules`: feature maps have granules of channels.
+    `memory`: uint8 of each memory, the DRAM's first bytes alone.
+    `byte_mask`: which of a memory's bytes the case gives.
+    """
 
     def __init__(self, machine: Machine, name: str, at_end: bool = False, in_granules: bool = False):
         self.machine, self.chip, self.at_end = machine, machine.chip, at_end
@@ -58,7 +66,7 @@ class CaseBuilder:
         sizes = [min(s.memory.size, FAR_BYTES) if i == 0 else s.memory.size for i, s in enumerate(self.chip.spaces)]
         self.far_bytes = self.chip.dram.size - sizes[0] if at_end else 0
         self.memory = [np.zeros(size, np.uint8) for size in sizes]
-        self.said = [np.zeros(size, np.bool_) for size in sizes]
+        self.byte_mask = [np.zeros(size, np.bool_) for size in sizes]
         self._next = [0] * len(sizes)
         self.ops: list[MachineOp] = []
 
@@ -74,9 +82,9 @@ class CaseBuilder:
         return address
 
     def put(self, space: int, address: int, data: bytes | Array) -> None:
-        held = np.frombuffer(data if isinstance(data, bytes) else data.tobytes(), np.uint8)
-        self.memory[space][address : address + held.size] = held
-        self.said[space][address : address + held.size] = True
+        byte_codes = np.frombuffer(data if isinstance(data, bytes) else data.tobytes(), np.uint8)
+        self.memory[space][address : address + byte_codes.size] = byte_codes
+        self.byte_mask[space][address : address + byte_codes.size] = True
 
     def block(self, space: int, data: bytes, step: int = 1) -> int:
         """The address of these bytes."""
@@ -87,10 +95,10 @@ class CaseBuilder:
     def room(self, space: int, size_bytes: int) -> int:
         """The address of bytes that are to be written, and hold something else; so do some before and behind them."""
         before = 0 if self.at_end or self._next[space] == 0 else MARGIN_BYTES
-        behind = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
-        whole = before + size_bytes + behind
-        address = self.place(space, whole)
-        self.put(space, address, self.rng.integers(0, 256, whole, dtype=np.uint8))
+        margin_after = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
+        total_bytes = before + size_bytes + margin_after
+        address = self.place(space, total_bytes)
+        self.put(space, address, self.rng.integers(0, 256, total_bytes, dtype=np.uint8))
         return address + before
 
     # codes
@@ -115,7 +123,7 @@ class CaseBuilder:
         address = self.place(space, int(offsets.max(initial=0)) + size)
         lying = np.ascontiguousarray(filled).astype(memory_type(values.dtype)).reshape(-1, 1).view(np.uint8)
         at = address + offsets.reshape(-1, 1) + np.arange(size)
-        self.memory[space][at], self.said[space][at] = lying, True
+        self.memory[space][at], self.byte_mask[space][at] = lying, True
         return FeatureMapSite(address, *strides)
 
     def output(self, unit: Unit, shape: tuple[int, int, int], number: int = 0, gap: int = 1) -> FeatureMapSite:
@@ -147,12 +155,12 @@ class CaseBuilder:
     def add(self, operation: type[MachineOp], /, **fields: Any) -> Any:
         """An operation, at the end of the case; what is not given is the least that programs have, clamps and scales open."""
         names = operation.parameters()
-        made = operation(**{name: fields.pop(name) if name in fields else self.usual(operation, name) for name in names})
+        new_op = operation(**{name: fields.pop(name) if name in fields else self.usual(operation, name) for name in names})
         assert not fields, f"{operation.NAME} has no {', '.join(fields)}"
-        self.ops.append(made)
-        return made
+        self.ops.append(new_op)
+        return new_op
 
-    def stretched(self) -> None:
+    def stretch_last_operation(self) -> None:
         """The last operation with the largest strides: of sizes of 1, so that no byte lies elsewhere. Those between channels are
         0 or the size of an element."""
         op: Any = self.ops.pop()
@@ -160,10 +168,10 @@ class CaseBuilder:
         self.ops.append(replace(op, **{n: type(op).need(n, self.chip).high for n in names if getattr(op, n)}))
 
     def usual(self, operation: type[MachineOp], name: str) -> Any:
-        known, need = operation.described()[name], operation.need(name, self.chip)
-        kinds = known.kinds or int
-        if known.choice or need.low == need.high:
-            return kinds(known.absent if known.choice else need.low)
+        description, need = operation.get_descriptions()[name], operation.need(name, self.chip)
+        kinds = description.kinds or int
+        if description.choice or need.low == need.high:
+            return kinds(description.absent if description.choice else need.low)
         if name.endswith(("clamp_low", "clamp_high")):
             return self.type(0).low if name.endswith("low") else self.type(0).high
         if name.endswith(("multiplier", "shift")) and not name.endswith("left_shift"):
@@ -182,7 +190,7 @@ class CaseBuilder:
     def scale(self, shift: int, mantissa: float = 1.0) -> tuple[int, int]:
         """(multiplier, shift) of mantissa / 2**shift. Raises NotHere where the machine has no such scale."""
         try:
-            found = choose_scale(mantissa * 2.0**-shift, self.chip.numerics.scale)
+            fixed_scale = choose_scale(mantissa * 2.0**-shift, self.chip.numerics.scale)
         except FixedPointError as fault:
             raise NotApplicable(str(fault)) from None
-        return int(found.multiplier[0]), int(found.shift[0])
+        return int(fixed_scale.multiplier[0]), int(fixed_scale.shift[0])

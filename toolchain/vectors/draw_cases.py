@@ -18,12 +18,18 @@ Cases = Callable[[type[MachineOp], Chip], Iterator[tuple[str, Draw]]]  # (name, 
 
 @cache
 def load_draws() -> dict[type[MachineOp], Cases]:
-    """What draws the cases of each operation. Raises InternalError where two files do."""
+    """Return what draws the cases of each operation.
+
+    Raise InternalError where two files draw one operation.
+    """
     return merge_tables(files_of(draws), "CASES", "draws the operation")
 
 
 def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
-    """Of each operation of the machine's instruction table, in its order. Raises InternalError for an operation without cases."""
+    """Yield the cases of each operation of the machine's instruction table, in its order.
+
+    Raise InternalError for an operation without cases.
+    """
     for name, plan in machine.isa.plans.items():
         drawn = load_draws().get(plan.operation)
         if drawn is None:

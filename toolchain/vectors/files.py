@@ -22,14 +22,19 @@ LINE_BYTES = 16
 
 @dataclass(frozen=True, eq=False)
 class ReadCase:
-    """What the file of a case holds. words: the program's bytes; start, end: int64[op]; said: its other keys."""
+    """A case as its file holds it.
+
+    `words`: the program's bytes.
+    `start`, `end`: int64[op].
+    `metadata`: the file's other keys.
+    """
 
     name: str
     words: bytes
     memory: Mapping[str, MemoryBytes]
     start: Array
     end: Array
-    said: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool = False) -> list[InstructionCase]:
@@ -45,8 +50,8 @@ def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool =
             stem = f"{case.operation}.{case.name}"
             _write_npz(staging / f"{stem}.npz", case, machine)
             more = list(_write_hex(staging, stem, case, machine)) if hexadecimal else []
-            said = {"file": f"{stem}.npz", "operation": case.operation, "about": case.about, "cycles": case.cycles}
-            index.append(said | {"sha256": sha256(staging / f"{stem}.npz"), "more": more})
+            index_entry = {"file": f"{stem}.npz", "operation": case.operation, "about": case.about, "cycles": case.cycles}
+            index.append(index_entry | {"sha256": sha256(staging / f"{stem}.npz"), "more": more})
             written.append(case)
         (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return written
@@ -54,12 +59,16 @@ def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool =
 
 def _write_npz(path: Path, case: InstructionCase, machine: Machine) -> None:
     arrays: dict[str, Any] = {"words": np.frombuffer(case.words, np.uint8), "start": case.start, "end": case.end}
-    for name, held in case.memory.items():
-        arrays |= {f"{name}_ranges": held.ranges, f"{name}_before": held.before, f"{name}_after": held.after}
+    for name, memory_bytes in case.memory.items():
+        arrays |= {
+            f"{name}_ranges": memory_bytes.ranges,
+            f"{name}_before": memory_bytes.before,
+            f"{name}_after": memory_bytes.after,
+        }
     program = [{"operation": op.NAME, **{p: int(getattr(op, p)) for p in op.parameters()}} for op in case.ops]
-    said = {"machine": machine.chip.name, "operation": case.operation, "about": case.about, "cycles": case.cycles}
-    said |= {"word_bytes": machine.isa.word_bytes, "memories": list(case.memory), "program": program}
-    np.savez_compressed(path, case=np.array(json.dumps(said)), **arrays)
+    metadata = {"machine": machine.chip.name, "operation": case.operation, "about": case.about, "cycles": case.cycles}
+    metadata |= {"word_bytes": machine.isa.word_bytes, "memories": list(case.memory), "program": program}
+    np.savez_compressed(path, case=np.array(json.dumps(metadata)), **arrays)
 
 
 def _write_hex(directory: Path, stem: str, case: InstructionCase, machine: Machine) -> Iterator[str]:
@@ -67,9 +76,9 @@ def _write_hex(directory: Path, stem: str, case: InstructionCase, machine: Machi
     size = machine.isa.word_bytes
     words = [case.words[at : at + size][::-1].hex() for at in range(0, len(case.words), size)]
     yield _write_lines(directory / f"{stem}.words.hex", [f"// {case.cycles} cycles", *words])
-    for name, held in case.memory.items():
-        for when, values in (("before", held.before), ("after", held.after)):
-            yield _write_lines(directory / f"{stem}.{name}.{when}.hex", _hex_lines(held.ranges, values))
+    for name, memory_bytes in case.memory.items():
+        for when, values in (("before", memory_bytes.before), ("after", memory_bytes.after)):
+            yield _write_lines(directory / f"{stem}.{name}.{when}.hex", _hex_lines(memory_bytes.ranges, values))
 
 
 def _hex_lines(ranges: Array, values: Array) -> Iterator[str]:
@@ -90,6 +99,6 @@ def read_instruction_cases(directory: Path) -> Iterator[ReadCase]:
     """The cases that `write_instruction_cases` wrote, in the order of index.json."""
     for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:
-            said = json.loads(str(file["case"]))
-            memory = {m: MemoryBytes(file[f"{m}_ranges"], file[f"{m}_before"], file[f"{m}_after"]) for m in said["memories"]}
-            yield ReadCase(Path(entry["file"]).stem, file["words"].tobytes(), memory, file["start"], file["end"], said)
+            metadata = json.loads(str(file["case"]))
+            memory = {m: MemoryBytes(file[f"{m}_ranges"], file[f"{m}_before"], file[f"{m}_after"]) for m in metadata["memories"]}
+            yield ReadCase(Path(entry["file"]).stem, file["words"].tobytes(), memory, file["start"], file["end"], metadata)

@@ -1,4 +1,4 @@
-"""What the conformance kit holds: inputs and parameters drawn for the arithmetic of one machine."""
+"""Make the cases of the conformance kit: inputs and parameters drawn for the arithmetic of one machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw_cases(numerics: Numerics, contents: Contents, seed: int) -> Drawn:
 
 
 def _requantize_cases(w: CaseDraw) -> Drawn:
-    """Of the machine's rounding, and of each other one that an operator has."""
+    """Yield the cases of the machine's rounding, and of each other rounding that an operator has."""
     yield from _requantize_cases_of(w, w.n.rounding, "")
     for rounding in sorted({*w.n.per_op.values()} - {w.n.rounding}):
         yield from _requantize_cases_of(w, rounding, f"{rounding.value}_")

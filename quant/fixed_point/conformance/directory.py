@@ -17,9 +17,9 @@ INDEX = "index.json"  # a list of cases, of each `file`, and `more` where it has
 
 @contextmanager
 def kit_directory(out_dir: Path) -> Iterator[Path]:
-    """A directory to write a kit into, with its index; it becomes out_dir where nothing is raised.
+    """Yield a directory to write a kit into, with its index; it becomes out_dir where nothing is raised.
 
-    out_dir is new or empty, or holds an earlier kit, which is replaced; FixedPointError otherwise.
+    `out_dir`: new or empty, or holds an earlier kit, which is replaced; FixedPointError otherwise.
     """
     target = Path(os.path.realpath(out_dir))
     _require_place(out_dir, target)
@@ -38,15 +38,15 @@ def sha256(path: Path) -> str:
 
 
 def _require_place(out_dir: Path, target: Path) -> None:
-    """Nothing but an earlier kit may be lost."""
+    """Raise FixedPointError where anything but an earlier kit would be lost."""
     if not target.parent.is_dir():
         raise FixedPointError(f"{out_dir}: there is no directory {out_dir.parent}; make it first")
     if not target.exists():
         return
     if not target.is_dir():
         raise FixedPointError(f"{out_dir}: is a file; give the name of a directory")
-    held = {p.name for p in target.iterdir()}
-    foreign = sorted(held - _kit_files(target))
+    present = {p.name for p in target.iterdir()}
+    foreign = sorted(present - _kit_files(target))
     if foreign:
         raise FixedPointError(f"{out_dir}: holds {foreign[0]}, which is no part of a kit; give a new or an empty directory")
 

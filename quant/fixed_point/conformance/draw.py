@@ -1,4 +1,4 @@
-"""What a conformance kit has cases of, and how they are drawn for a machine."""
+"""Draw the cases of a conformance kit for a machine."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ INT32 = (-(1 << 31), (1 << 31) - 1)
 
 @dataclass(frozen=True)
 class Contents:
-    """What a kit has cases of: operators, all by default; softmax, norm: units beside a machine's numerics, without one there are
-    no cases of it."""
+    """A list of what a kit has cases of.
+
+    `operators`: operators, all by default.
+    `softmax`, `norm`: units apart from a machine's numerics; without a unit there are no cases of it.
+    """
 
     operators: tuple[str, ...] = OPERATORS
     softmax: SoftmaxUnit | None = None
@@ -97,12 +100,12 @@ class CaseDraw:
         return 0 if self.n.symmetric_activations else int(self.rng.integers(self.low, self.high + 1))
 
     def middle_zero(self) -> int:
-        """Of the middle half of the codes, so that both signs have some."""
+        """Return a zero point from the middle half of the codes, so that both signs have some codes."""
         quarter = (self.high - self.low) // 4
         return 0 if self.n.symmetric_activations else int(self.rng.integers(self.low + quarter, self.high - quarter + 1))
 
     def grid(self, count: int) -> Array:
-        """At most `count` codes from the least to the largest, evenly spread."""
+        """Return at most `count` codes from the least to the largest, evenly spread."""
         return np.unique(np.linspace(self.low, self.high, count).astype(self.dtype))
 
     def requant(
@@ -116,9 +119,10 @@ class CaseDraw:
         rounding: Rounding | None = None,
         zero_point: int | None = None,
     ) -> Requant:
-        """A Requant about `real`, moved into the machine's scale range where it lies outside.
+        """Return a Requant about `real`, moved into the machine's scale range where it lies outside.
 
-        rounding: op's where it is None; zero_point: drawn where it is None.
+        `rounding`: rounding of `op` where it is None.
+        `zero_point`: drawn where it is None.
         """
         spread = self.rng.uniform(0.6, 1.6, channels if self.n.weights_per_channel else 1)
         zero = 0 if wide else self.zero() if zero_point is None else zero_point

@@ -16,7 +16,7 @@ _ZERO_POINTS = 117, 131, 121  # of a, b and the output, counted from the least o
 
 
 def tie_cases(w: CaseDraw) -> Drawn:
-    """Of each operation that a machine makes in float32: a / 6 +- b / 3, and a b / 80."""
+    """Yield the cases of each operation that a machine makes in float32: a / 6 +- b / 3, and a b / 80."""
     za, zb, zero = (0 if w.n.symmetric_activations else w.low + (w.high - w.low) * z // 255 for z in _ZERO_POINTS)
     a, b = np.meshgrid(*(w.grid(count) for count in _CODES))
     pairs = {"a": np.ascontiguousarray(a), "b": np.ascontiguousarray(b)}
@@ -37,7 +37,10 @@ def tie_cases(w: CaseDraw) -> Drawn:
 
 
 def _requant(w: CaseDraw, scale: float, zero_point: int | None) -> Requant:
-    """zero_point: None inside an operation."""
+    """Return a Requant of this scale.
+
+    `zero_point`: None inside an operation.
+    """
     inner = zero_point is None
     low, high = INT32 if inner else (w.low, w.high)
     width = 4 if w.n.activation is CodeType.INT4 and not inner else None

@@ -202,9 +202,9 @@ def make_vectors(numerics: Numerics, contents: Contents = EVERYTHING, *, seed: i
 
 
 def write_vectors(out_dir: Path, numerics: Numerics, contents: Contents = EVERYTHING, *, seed: int = 0) -> list[Path]:
-    """Writes NAME.npz for each case (arrays in_*, `expected`, `case` as JSON text) and index.json; returns the paths.
+    """Write NAME.npz for each case (arrays in_*, `expected`, `case` as JSON text) and index.json, and return the paths.
 
-    The whole directory or nothing: out_dir is new or empty, or holds an earlier kit, which is replaced; FixedPointError
+    The whole directory is written, or nothing. It is new or empty, or holds an earlier kit, which is replaced; FixedPointError
     otherwise. int4 codes are stored one to a byte, as int8.
     """
     cases = make_vectors(numerics, contents, seed=seed)

@@ -8,11 +8,14 @@ import numpy as np
 
 
 class CodeType(StrEnum):
-    """A type of activations or weights, by the name that machines' files and ONNX give it.
+    """A type of activations or weights, by the name that machines' files and ONNX use.
 
-    low, high: the least and the largest code. dtype: of arrays with a code in each element, int8 for int4. size_bytes: of one
-    code in memory that is not packed. table_entries: of a function's table, one for each code of at most 8 bits, the ends of 512
-    segments of 16 bits, 0 of 32 bits, which have none.
+    `low`, `high`: the least and the largest code.
+    `dtype`: type of arrays with a code in each element, int8 for int4.
+    `size_bytes`: bytes of one code in memory that is not packed.
+    `table_entries`: entries of a function's table, one for each code of at most 8 bits. Types of 16 bits have the ends of 512
+    segments.
+    Types of 32 bits have no table: 0.
     """
 
     bits: int
@@ -39,18 +42,19 @@ class CodeType(StrEnum):
 
     @property
     def interpolates(self) -> bool:
-        """Whether a function's table has no entry for each code."""
+        """Return whether a function's table lacks an entry for each code."""
         return 0 < self.table_entries < 1 << self.bits
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is for sums: what an array reads in planes of narrower codes, no table, symmetric, with bits to spare."""
+        """Return whether the type is for sums: read by an array in bit slices, without a table, symmetric, with spare bits."""
         return self.bits > 16
 
     @property
     def spare_bits(self) -> int:
-        """Of the largest code, that the range of a tensor leaves free: values beyond what was seen do not saturate, and the rest
-        still has three bits more than a float32."""
+        """Return the bits of the largest code that the range of a tensor leaves free.
+        Values beyond the calibrated range then do not saturate, and the rest still has three bits more than a float32.
+        """
         return 4 if self.is_wide else 0
 
     @property

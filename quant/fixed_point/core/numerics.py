@@ -24,16 +24,25 @@ ROUNDED_OPERATIONS: tuple[str, ...] = get_args(RoundedOperation)
 
 @dataclass(frozen=True)
 class Numerics:
-    """How a machine computes: what the quantizer chooses within, what the integer reference and the simulator compute by, what
-    test vectors are drawn for. Made from a machine's file once (`toolchain.hw`); what follows from it is asked here.
+    """A description of a machine's arithmetic.
 
-    activation, weight: the types of codes, names as of `CodeType`, of activations where nothing says otherwise; more_activations:
-    those that a tensor may have instead, each tensor its own (`of`); more_weights: the same of weights (`with_weights`);
-    symmetric_activations: zero points are 0; weights_per_channel: a scale for each output channel; scale: what a requantization
-    may multiply by; rounding: of the machine, per_op where an operation differs; overflow: of a requantization's result, before
-    its clamp; accumulator_bits: where sums wrap; add_left_shift: bits that both operands of a sum are shifted by before they meet
-    (0: none); interpolation: between entries of 16-bit tables; groups: what it has of weights in groups, None where it has none;
-    weight_group: how many weights share a scale where a model says nothing else, 0: those of an output channel, or all.
+    The quantizer chooses within it, the integer reference and the simulator compute by it, and test vectors are drawn for it.
+    It is made
+    from a machine's file once (`toolchain.hw`), and answers what follows from it.
+
+    `activation`, `weight`: the default types of codes, named as in `CodeType`.
+    `more_activations`: other types that a single tensor may have (`of`).
+    `more_weights`: other types of weights (`with_weights`).
+    `symmetric_activations`: zero points are 0.
+    `weights_per_channel`: each output channel has a scale.
+    `scale`: scales by which a requantization may multiply.
+    `rounding`: rounding of the machine; `per_op` names the operations with another one.
+    `overflow`: overflow of a requantization's result, before its clamp.
+    `accumulator_bits`: width at which sums wrap.
+    `add_left_shift`: bits by which both operands of a sum are shifted before they are added (0: none).
+    `interpolation`: interpolation between entries of 16-bit tables.
+    `groups`: supported groups of weights, None without groups.
+    `weight_group`: weights that share a scale by default, 0: those of an output channel, or all.
     """
 
     activation: CodeType = CodeType.INT8
@@ -53,7 +62,7 @@ class Numerics:
     more_weights: tuple[CodeType, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, known, made in (
+        for name, allowed, convert in (
             ("activation", CodeType, CodeType),
             ("weight", (CodeType.INT4, CodeType.INT8, CodeType.UINT8), CodeType),
             ("rounding", Rounding, Rounding),
@@ -61,9 +70,9 @@ class Numerics:
             ("interpolation", ("tosa", "tflite"), str),
         ):
             value = getattr(self, name)
-            if value not in tuple(known):
-                raise FixedPointError(f"numerics: {name}={str(value)!r}; must be one of {', '.join(known)}")
-            object.__setattr__(self, name, made(value))
+            if value not in tuple(allowed):
+                raise FixedPointError(f"numerics: {name}={str(value)!r}; must be one of {', '.join(allowed)}")
+            object.__setattr__(self, name, convert(value))
         unknown = sorted(set(self.per_op) - set(ROUNDED_OPERATIONS))
         if unknown:
             raise FixedPointError(f"numerics: per_op names {', '.join(unknown)}; known are {', '.join(ROUNDED_OPERATIONS)}")
@@ -73,8 +82,10 @@ class Numerics:
         object.__setattr__(self, "per_op", {operation: Rounding(rounding) for operation, rounding in self.per_op.items()})
 
     def of(self, codes: CodeType) -> Numerics:
-        """The same arithmetic where activations are of this type; the operands of a sum take no more headroom than 32 bits
-        leave, and wide codes are symmetric. Raises KeyError: the machine has no such activations."""
+        """Return the same arithmetic for activations of this type.
+        The operands of a sum take no more headroom than 32 bits leave, and wide codes are symmetric.
+        Raise KeyError where the machine has no such activations.
+        """
         return self._by_type[codes]
 
     @cached_property
@@ -99,7 +110,7 @@ class Numerics:
 
     @property
     def types(self) -> tuple[CodeType, ...]:
-        """Of activations, the first where nothing says otherwise."""
+        """Return the types of activations, the default first."""
         return (self.activation, *self.more_activations)
 
     @property
@@ -111,19 +122,19 @@ class Numerics:
     def wide_weights(self) -> Mapping[CodeType, CodeType]:
         """Types that weights may have besides, as sums of two planes of a type of half their bits -> that type."""
         doubled = {CodeType.INT4: CodeType.INT8, CodeType.INT8: CodeType.INT16}
-        found = {doubled[plane]: plane for plane in self.weight_types if plane in doubled}
-        return {wide: plane for wide, plane in found.items() if wide not in self.weight_types}
+        plane_by_type = {doubled[plane]: plane for plane in self.weight_types if plane in doubled}
+        return {wide: plane for wide, plane in plane_by_type.items() if wide not in self.weight_types}
 
     def headroom(self, codes: CodeType) -> int:
         """Bits that both operands of a sum are shifted by, the wider of them of this type."""
         return min(self.add_left_shift, max(0, 31 - codes.bits))
 
     def rounding_of(self, operation: str) -> Rounding:
-        """How the requantizations of an operation round; the machine's rounding where `per_op` does not name it."""
+        """Return the rounding of an operation's requantizations; the machine's rounding where `per_op` does not name it."""
         return self.per_op.get(operation, self.rounding)
 
     def sums_in_float32(self, operation: str) -> bool:
-        """Whether sums, "add" or "sub", are made in float32, where their operands' order shows."""
+        """Return whether sums, "add" or "sub", are computed in float32, where their operands' order matters."""
         return self.rounding_of(operation) is Rounding.FP32_RNE
 
     def requant(
@@ -144,17 +155,20 @@ class Numerics:
         return Requant(scale, right, rounding, zero_point, low, high, self.wraps, kind, codes=codes)
 
     def scaling_of(self, axis: int, reduction: int, groups: bool) -> WeightScaling:
-        """Which weights share a scale where nothing is said of them. reduction: how many are summed; groups: whether they may be
-        in groups."""
+        """Return which weights share a scale by default.
+
+        `reduction`: number of weights that are summed.
+        `groups`: the weights may be in groups.
+        """
         group = self.weight_group if groups and reduction > self.weight_group else 0
         return WeightScaling(axis if self.weights_per_channel else None, group)
 
     @cached_property
     def wraps(self) -> bool:
-        """Whether a requantization's result beyond its type wraps."""
+        """Return whether a requantization's result beyond its type wraps."""
         return self.overflow == "wrap"
 
     @cached_property
     def largest_sum(self) -> int:
-        """That an accumulator holds."""
+        """Return the largest sum that an accumulator holds."""
         return (1 << (self.accumulator_bits - 1)) - 1

@@ -59,9 +59,10 @@ def divide_by_power(x: Array, exponent: Array) -> Array:
 
 
 def exp_q31(x: Array, integer_bits: int = 5) -> Array:
-    """x: Q(integer_bits) <= 0 -> Q0.31 exp(x); 0 gives 2**31 - 1. Largest error 1e-7. gemmlowp exp_on_negative_values.
+    """Return exp(x) as Q0.31 for x <= 0 in Q(integer_bits); 0 gives 2**31 - 1.
 
-    x modulo 1/4 by a fourth-order polynomial around -1/8, the rest by products with exp(-2**k), k = -2..4.
+    The largest error is 1e-7. Source: gemmlowp exp_on_negative_values.
+    x modulo 1/4 goes through a fourth-order polynomial around -1/8, the rest through products with exp(-2**k), k = -2..4.
     """
     if not 0 <= integer_bits <= 5:
         raise FixedPointError(f"integer_bits={integer_bits}: exp_q31 takes Q0 to Q5")
@@ -77,13 +78,15 @@ def exp_q31(x: Array, integer_bits: int = 5) -> Array:
     remainder = low - x
     for power, factor in _EXP_MINUS_POWERS:
         if power < integer_bits:
-            taken = (remainder >> (fraction_bits + power)) & 1
-            result = np.where(taken == 1, multiply_q31(result, factor), result)
+            bits = (remainder >> (fraction_bits + power)) & 1
+            result = np.where(bits == 1, multiply_q31(result, factor), result)
     return np.where(x == 0, INT32_MAX, result)
 
 
 def one_over_one_plus_q31(x: Array) -> Array:
-    """x: Q0.31 in [0, 1) -> Q0.31 1 / (1 + x), three Newton steps. gemmlowp one_over_one_plus_x_for_x_in_0_1."""
+    """Return 1 / (1 + x) as Q0.31 for x in Q0.31 in [0, 1), by three Newton steps. Source: gemmlowp
+    one_over_one_plus_x_for_x_in_0_1.
+    """
     half_denominator = divide_by_power(np.asarray(x, np.int64) + INT32_MAX, np.asarray(1))
     y = _48_OVER_17_Q2 + multiply_q31(half_denominator, _MINUS_32_OVER_17_Q2)
     for _ in range(3):
@@ -93,21 +96,25 @@ def one_over_one_plus_q31(x: Array) -> Array:
 
 
 def reciprocal_q31(x: Array, integer_bits: int) -> tuple[Array, Array]:
-    """x: Q(integer_bits) > 0 -> (mantissa Q0.31, bits): 1 / x = mantissa / 2**31 / 2**bits. TFLite GetReciprocal."""
+    """Return (mantissa Q0.31, bits) with 1 / x = mantissa / 2**31 / 2**bits, for x > 0 in Q(integer_bits). Source: TFLite
+    GetReciprocal.
+    """
     x = np.asarray(x, np.int64)
     headroom = count_leading_zeros32(x)
     return one_over_one_plus_q31(np.left_shift(x, headroom) - (1 << 31)), integer_bits - headroom
 
 
 def count_leading_zeros32(x: Array) -> Array:
-    """x: int64[...], 0 <= x < 2**32 -> int64[...], leading zeros of 32 bits; 32 for 0."""
+    """Return int64[...], the leading zeros of 32 bits of x: int64[...], 0 <= x < 2**32; 32 for 0."""
     return 32 - np.frexp(np.asarray(x, np.float64))[1].astype(np.int64)
 
 
 def log_q31(x: Array, input_integer_bits: int = 12, output_integer_bits: int = 5) -> Array:
-    """x: Q(input) >= 1 -> Q(output) log(x). Largest error 1e-6. TFLite log_x_for_x_greater_than_or_equal_to_1.
+    """Return log(x) as Q(output) for x >= 1 in Q(input).
 
-    x is brought to [2**-0.5, 1) in two ways, the closer taken, then a rational function of its distance to 2**-0.25.
+    The largest error is 1e-6. Source: TFLite log_x_for_x_greater_than_or_equal_to_1.
+    x is brought to [2**-0.5, 1) in two ways, of which the closer is used. A rational function of its distance to 2**-0.25
+    follows.
     """
     accumulator_bits = output_integer_bits + 1
     quarter = shift_q31(np.asarray(1 << 29), -accumulator_bits)
@@ -135,10 +142,10 @@ def _q(x: Array, integer_bits: int) -> Array:
 
 
 def inverse_sqrt_multiplier(x: Array) -> tuple[Array, Array]:
-    """x: int64[...], 0 <= x < 2**31 -> (multiplier Q0.31, shift): 1 / sqrt(x) = multiplier / 2**31 * 2**shift.
+    """Return (multiplier Q0.31, shift) with 1 / sqrt(x) = multiplier / 2**31 * 2**shift, for x: int64[...], 0 <= x < 2**31.
 
-    x is normalised to [2**27, 2**29), five Newton steps from 1, times sqrt(1/2); 0 and 1 give 2**31 - 1, shift 0.
-    Relative error 4e-8. Source: TFLite GetInvSqrtQuantizedMultiplierExp with reverse_shift -1.
+    `x` is normalised to [2**27, 2**29), five Newton steps from 1, times sqrt(1/2); 0 and 1 give 2**31 - 1, shift 0.
+    The relative error is 4e-8. Source: TFLite GetInvSqrtQuantizedMultiplierExp with reverse_shift -1.
     """
     x = np.asarray(x, np.int64)
     wide = (x >= 1 << 29).astype(np.int64)
@@ -154,16 +161,16 @@ def inverse_sqrt_multiplier(x: Array) -> tuple[Array, Array]:
         cube = shift_q31(multiply_q31(multiply_q31(z, z), z), 6)
         z = shift_q31(multiply_q31(z, three_halves) - multiply_q31(half, cube), 3)
     z = multiply_q31(z, _SQRT_HALF)
-    left = np.maximum(-shift, 0)
-    multiplier = np.where(x <= 1, INT32_MAX, np.left_shift(z, left))
+    left_shift = np.maximum(-shift, 0)
+    multiplier = np.where(x <= 1, INT32_MAX, np.left_shift(z, left_shift))
     return multiplier, np.where(x <= 1, 0, -np.maximum(shift, 0))
 
 
 def multiply_by_multiplier(x: Array, multiplier: Array, shift: Array) -> Array:
-    """x: int32 values, multiplier Q0.31 and shift one a value -> x * multiplier / 2**31 * 2**shift.
+    """Return x * multiplier / 2**31 * 2**shift for int32 values x, with one multiplier (Q0.31) and one shift for each value.
 
     Left shift first, then two roundings. Source: TFLite MultiplyByQuantizedMultiplier (double rounding), for multipliers
-    that are data; constant ones go through `requantize` with Rounding.DOUBLE_ROUND, the same numbers.
+    that are data. Constant multipliers go through `requantize` with Rounding.DOUBLE_ROUND, which gives the same numbers.
     """
     product = multiply_q31(np.left_shift(np.asarray(x, np.int64), np.maximum(shift, 0)), multiplier)
     return divide_by_power(product, np.maximum(-np.asarray(shift, np.int64), 0))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
-from quant.fixed_point.core.rounding import HALF_UP_RULES, Rounding, reduced_multiplier
+from quant.fixed_point.core.rounding import HALF_UP_RULES, Rounding, reduce_multiplier
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind, choose_scale, float32_from_bits
 
 Array = NDArray[Any]
@@ -19,13 +19,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Requant:
-    """The requantization of one operator, as a machine is programmed.
+    """A requantization of one operator, as a machine is programmed.
 
-    multiplier, shift: int64[1] (per tensor) or int64[c] (per channel). The real scale is multiplier / 2**shift; with
+    `multiplier`, `shift`: int64[1] (per tensor) or int64[c] (per channel). The real scale is multiplier / 2**shift. With
     kind 'float32' multiplier holds IEEE bits and shift is 0; with kind 'pow2' multiplier is 1.
-    zero_point: of the output. low, high: final clamp, inclusive, in the output's integers (fused ReLU, Clip: narrower).
-    wrap: overflow wraps to width_bits (None: the output type's) instead of saturating, before the clamp.
-    codes: type of the output; None inside an operator, where it is an int32.
+    `zero_point`: of the output.
+    `low`, `high`: final clamp, inclusive, in the output's integers (fused ReLU, Clip: narrower).
+    `wrap`: overflow wraps to width_bits (None: the output type's) instead of saturating, before the clamp.
+    `codes`: type of the output; None inside an operator, where it is an int32.
     """
 
     multiplier: Array
@@ -49,12 +50,12 @@ class Requant:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the output's codes."""
+        """Return the dtype of the output's codes."""
         return np.dtype(np.int32) if self.codes is None else self.codes.dtype
 
     @cached_property
     def channels(self) -> int:
-        """How many channels have multipliers or shifts of their own; 1: per tensor."""
+        """Return how many channels have their own multipliers or shifts; 1: per tensor."""
         return max(self.multiplier.size, self.shift.size)
 
     @cached_property
@@ -68,7 +69,7 @@ class Requant:
         if self.kind == "float32":
             return float32_from_bits(self.multiplier).astype(np.float64)
         if self.rounding is Rounding.REDUCED16:
-            return np.ldexp(reduced_multiplier(self.multiplier).astype(np.float64), 16 - self.shift)
+            return np.ldexp(reduce_multiplier(self.multiplier).astype(np.float64), 16 - self.shift)
         return np.ldexp(self.multiplier.astype(np.float64), -self.shift)
 
     @cached_property
@@ -78,7 +79,7 @@ class Requant:
             return _mantissa_and_shift(float32_from_bits(self.multiplier))
         multiplier, shift = self.multiplier, self.shift
         if self.rounding is Rounding.REDUCED16:
-            return reduced_multiplier(multiplier), shift - 16
+            return reduce_multiplier(multiplier), shift - 16
         if self.shifts[0] >= 0:
             return multiplier, shift
         return np.left_shift(multiplier, np.maximum(-shift, 0)), np.maximum(shift, 0)
@@ -102,10 +103,11 @@ class Requant:
 
     @cached_property
     def float64_guard(self) -> float | None:
-        """How near to an integer a float64 result before the floor may lie and still need the exact form; None: never use.
+        """Return how near to an integer a float64 result before the floor needs the exact form; None: never use float64.
 
-        For half up and DOUBLE_ROUND with shifts too large for `float64_is_exact`: product, offset and nudge each round
-        by at most 2**-53 of the clamp's range, so results farther off than this are certain.
+        This is for half up and DOUBLE_ROUND with shifts too large for `float64_is_exact`. Product, offset and nudge each round
+        by at most
+        2**-53 of the clamp's range, so results farther off than this are certain.
         """
         rules = self.rounding is Rounding.DOUBLE_ROUND or self.rounding in HALF_UP_RULES
         if self.wrap or not rules or self.rounding is Rounding.SCALE16:
@@ -114,8 +116,12 @@ class Requant:
 
     @cached_property
     def float64_parameters(self) -> tuple[Array, ...]:
-        """float64[1] or [c] each: scale; where rounding is an offset before a floor, that offset (moved by zero point
-        and low); where DOUBLE_ROUND has a second rounding, its nudge."""
+        """Return float64[1] or [c] each: scale, and offset and nudge where the rounding has them.
+
+        Where rounding is an offset before a floor, the second is that offset, moved by zero point and low. Where DOUBLE_ROUND
+        has a second
+        rounding, the third is its nudge.
+        """
         multiplier, shift = self.integer_form
         scale = np.ldexp(multiplier.astype(np.float64), -shift)
         if self.rounding not in HALF_UP_RULES and self.rounding is not Rounding.DOUBLE_ROUND:
@@ -185,9 +191,9 @@ def make_requant(
     wrap: bool = False,
     width_bits: int | None = None,
 ) -> Requant:
-    """real_scale: float or float[c] (S_in S_w / S_out) -> Requant with the nearest scale that `form` expresses.
+    """Return a Requant with the nearest scale to real_scale, float or float[c] (S_in S_w / S_out), that `form` expresses.
 
-    Raises ScaleRangeError as `choose_scale`.
+    Raise ScaleRangeError as `choose_scale`.
     """
     s = choose_scale(real_scale, form)
     return Requant(s.multiplier, s.shift, rounding, zero_point, low, high, wrap, form.kind, width_bits)

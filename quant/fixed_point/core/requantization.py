@@ -27,10 +27,11 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
-    """acc: int32 or int64[..., c, ...] -> dtype[same shape]; channels lie on `axis`. Exact by r.rounding for any value.
+    """Requantize acc, int32 or int64[..., c, ...], to dtype[same shape]; channels lie on `axis`. The result is exact by
+    r.rounding.
 
-    acc beyond int64's product with the multiplier is kept in two limbs. int8 and int16 accumulators are taken as int32.
-    Raises FixedPointError where c disagrees with the multipliers, or [low, high] lies outside dtype.
+    A product of acc with the multiplier that exceeds int64 is kept in two limbs. int8 and int16 accumulators are taken as int32.
+    Raise FixedPointError where c disagrees with the multipliers, or [low, high] lies outside dtype.
     Source: TOSA 1.0 RESCALE; TFLite `MultiplyByQuantizedMultiplier`; ONNX QLinearConv (kind 'float32').
     """
     dtype = np.dtype(dtype)
@@ -68,8 +69,10 @@ def _check_clamp(r: Requant, dtype: np.dtype) -> None:
 
 
 def float32_codes(v: Array, r: Requant, dtype: DTypeLike = np.int8) -> Array:
-    """v: float32[...], scaled already, r's zero point in it -> dtype[same shape]: rint(v), saturated or wrapped, clamped as r
-    says. NaN is below everything. Raises FixedPointError where the clamp lies outside dtype."""
+    """Return rint(v) as dtype[same shape], saturated or wrapped, and clamped as r says, for v: float32[...].
+    v is scaled already and includes r's zero point. NaN is below everything.
+    Raise FixedPointError where the clamp lies outside dtype.
+    """
     dtype = np.dtype(dtype)
     _check_clamp(r, dtype)
     out = np.empty(v.shape, dtype)
@@ -78,7 +81,7 @@ def float32_codes(v: Array, r: Requant, dtype: DTypeLike = np.int8) -> Array:
 
 
 def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
-    """acc: contiguous int32 or int64[..., c], channels last. Blocks of a size that stays in cache."""
+    """Requantize contiguous int32 or int64[..., c], channels last, in blocks of a size that stays in cache."""
     out = np.empty(acc.shape, dtype)
     if acc.size == 0:
         return out
@@ -94,12 +97,12 @@ def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
         shape, rows = (-1,), repeats * channels
     source, target = acc.reshape(shape), out.reshape(shape)
     total = source.shape[0]
-    work = np.empty((2, min(rows, total), *source.shape[1:]))
+    buffers = np.empty((2, min(rows, total), *source.shape[1:]))
     for start in range(0, total, rows):
         part = source[start : start + rows]
         if source.ndim == 1 and part.size < rows:
             parameters = tuple(p[: part.size] if p.size > 1 else p for p in parameters)
-        step(r, part, parameters, target[start : start + rows], work[:, : part.shape[0]])
+        step(r, part, parameters, target[start : start + rows], buffers[:, : part.shape[0]])
     return out
 
 
@@ -114,7 +117,7 @@ def _step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
     if r.float64_is_exact:
         return _float64_step, r.float64_parameters
     if r.float64_guard is not None:
-        return _guarded_float64_step, (*r.float64_parameters, *r.integer_form)
+        return _step_guarded_float64, (*r.float64_parameters, *r.integer_form)
     multiplier, shift = r.integer_form
     if r.rounding is Rounding.SCALE16:
         return _scale16_step, (multiplier, shift)
@@ -127,38 +130,40 @@ def _exceeds_int64(acc: Array, multiplier: int) -> bool:
     return multiplier >= 1 << 31 or largest * max(multiplier, 1) >= 1 << 61
 
 
-def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
     """Exact in float64 (see Requant.float64_is_exact): product, offset, clamp, and a cast that is a floor from 0 up.
 
     Values are moved so that `low` lies at 0; the cast goes to the unsigned type, and `low` is added modulo its width.
     """
-    v = _product_float64(x, p[0], work[0])
+    v = _product_float64(x, p[0], buffers[0])
     if len(p) == 3:
-        v += _with_sign_of(v, p[2], work[1])
+        v += _with_sign_of(v, p[2], buffers[1])
     if len(p) >= 2:
         v += p[1]
     else:
-        _round_float64(v, r.rounding, work[1])
+        _round_float64(v, r.rounding, buffers[1])
         v += r.zero_point - r.low
     _store_clamped(v, r, out)
 
 
-def _product_float64(x: Array, scale: Array, work: Array) -> Array:
-    """x: integers, scale: float64 -> x scale in work. Converting first spares numpy its buffered mixed loop."""
-    np.copyto(work, x)
-    return np.multiply(work, scale, out=work)
+def _product_float64(x: Array, scale: Array, buffer: Array) -> Array:
+    """Return x scale in `buffer`, for integers x and float64 scale.
+    Converting first avoids numpy's buffered mixed loop.
+    """
+    np.copyto(buffer, x)
+    return np.multiply(buffer, scale, out=buffer)
 
 
-def _with_sign_of(v: Array, magnitude: Array, work: Array) -> Array:
+def _with_sign_of(v: Array, magnitude: Array, buffer: Array) -> Array:
     """magnitude >= 0 with the signs of v, in work: copysign by bits, three times as fast as numpy's."""
-    bits = work.view(np.uint64)
+    bits = buffer.view(np.uint64)
     np.bitwise_and(v.view(np.uint64), _SIGN_BIT, out=bits)
     np.bitwise_or(bits, magnitude.view(np.uint64), out=bits)
-    return work
+    return buffer
 
 
 def _store_clamped(v: Array, r: Requant, out: Array) -> None:
-    """v: float64 counted from r.low, changed in place; floor, clamp, store."""
+    """Floor, clamp and store v: float64 counted from r.low, changed in place."""
     if v.size > _SMALL:
         np.clip(v, 0.0, float(r.high - r.low), out=v)
     else:  # np.clip is one pass of two, after 4 us of Python
@@ -170,14 +175,15 @@ def _store_clamped(v: Array, r: Requant, out: Array) -> None:
         np.add(u, u.dtype.type(r.low % (1 << 8 * out.dtype.itemsize)), out=u)
 
 
-def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
-    """As `_float64_step` where float64 is not always exact: the few results beside a tie are computed in integers."""
+def _step_guarded_float64(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
+    """Compute a step like `_float64_step` where float64 is not always exact; the few results near a tie are computed in
+    integers."""
     multiplier, shift = p[-2:]
-    v = _product_float64(x, p[0], work[0])
+    v = _product_float64(x, p[0], buffers[0])
     if len(p) == 5:
-        v += _with_sign_of(v, p[2], work[1])
+        v += _with_sign_of(v, p[2], buffers[1])
     v += p[1]
-    distance = np.rint(v, out=work[1])
+    distance = np.rint(v, out=buffers[1])
     distance -= v
     np.abs(distance, out=distance)
     guard: float = r.float64_guard  # type: ignore[assignment]
@@ -188,12 +194,12 @@ def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array
     at = np.nonzero(doubtful)
     m, s = (np.broadcast_to(q, x.shape)[at] for q in (multiplier, shift))
     exact = np.empty(m.shape, out.dtype)
-    _wide_step(r, x[at].astype(np.int64), (m, s), exact, work)
+    _wide_step(r, x[at].astype(np.int64), (m, s), exact, buffers)
     out[at] = exact
 
 
-def _round_float64(v: Array, rounding: Rounding, work: Array) -> None:
-    """In place, to an integer: FLOOR, TRUNCATE, HALF_EVEN or HALF_AWAY. v + 1/2 must be exact where it matters."""
+def _round_float64(v: Array, rounding: Rounding, buffer: Array) -> None:
+    """Round in place to an integer: FLOOR, TRUNCATE, HALF_EVEN or HALF_AWAY. The sum v + 1/2 must be exact where it matters."""
     if rounding is Rounding.FLOOR:
         np.floor(v, out=v)
     elif rounding is Rounding.TRUNCATE:
@@ -201,11 +207,11 @@ def _round_float64(v: Array, rounding: Rounding, work: Array) -> None:
     elif rounding is Rounding.HALF_EVEN:
         np.rint(v, out=v)
     else:
-        v += _with_sign_of(v, _HALF, work)
+        v += _with_sign_of(v, _HALF, buffer)
         np.trunc(v, out=v)
 
 
-def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
     """rint(float32(acc) * float32(scale)), then zero point and clamp. ONNX QLinearConv."""
     v: Array = x.astype(np.float32)
     v *= p[0]
@@ -213,16 +219,16 @@ def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: 
     _finish(np.clip(v, -(2.0**62), 2.0**62).astype(np.int64), r, out)
 
 
-def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
     x = x.astype(np.int64)
     _finish(round_shift(x * p[0], p[1], r.rounding, x), r, out)
 
 
-def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
     _finish(round_shift_wide(x, p[0], p[1], r.rounding), r, out)
 
 
-def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
     x = wrap_to_bits(x.astype(np.int64), 48)
     # a product of 48 and 15 bits has no room for the rounding offset: two limbs where it is large
     large = int(np.abs(x).max()) * int(p[0].max()) >= 1 << 61
@@ -237,7 +243,10 @@ def _finish(y: Array, r: Requant, out: Array) -> None:
 
 
 def _clamp(y: Array, r: Requant, out: Array) -> None:
-    """y: int64, changed in place where it helps."""
+    """Clamp y and store it.
+
+    `y`: int64, changed in place where it helps.
+    """
     if r.wrap:
         y = wrap_to_bits(y, r.width_bits or out.dtype.itemsize * 8, signed=r.low < 0 or out.dtype.kind == "i")
     np.clip(y, r.low, r.high, out=y)

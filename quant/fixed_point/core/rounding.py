@@ -1,10 +1,10 @@
-"""Rounding rules by name, on exact products: y = round(x * m / 2**s).
+"""Define rounding rules by name, on exact products: y = round(x * m / 2**s).
 
-x is an accumulator (int32 or int64), m a multiplier below 2**31, s a right shift. Every rule is defined on the exact
-rational x * m / 2**s, so results do not depend on which of the two ways below computes them:
+Here x is an accumulator (int32 or int64), m a multiplier below 2**31, s a right shift. Every rule is defined on the exact
+rational x * m / 2**s. So results do not depend on which of two functions computes them.
 
-- `round_shift`: the product fits int64 (always so for int32 accumulators);
-- `round_shift_wide`: it does not (int64 accumulators), and is kept in two limbs of 31 and 64 bits.
+`round_shift`: the product fits int64 (always so for int32 accumulators).
+`round_shift_wide`: it does not (int64 accumulators), and is kept in two limbs of 31 and 64 bits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class Rounding(StrEnum):
-    """How a requantization rounds. p = x * m exact, s the right shift, `>>` arithmetic (floor).
+    """A rounding rule of a requantization. p = x * m exact, s the right shift, `>>` arithmetic (floor).
 
     SINGLE_HALF_UP  (p + 2**(s-1)) >> s. TOSA 1.0 SINGLE_ROUND, TFLite single rounding, CMSIS-NN single.
     DOUBLE_ROUND    s > 31: (p + 2**(s-1) + (x >= 0 ? 2**30 : -2**30)) >> s, else as SINGLE_HALF_UP.
-                    gemmlowp, TFLite and TFLite Micro default, TOSA 1.0 DOUBLE_ROUND.
+                    Used by gemmlowp, TFLite and TFLite Micro by default, TOSA 1.0 DOUBLE_ROUND.
     HALF_AWAY       to nearest, ties away from zero. NVDLA converters, TVM TONEAREST.
     HALF_EVEN       to nearest, ties to even.
     TRUNCATE        toward zero. Ethos-U TRUNCATE.
@@ -76,16 +76,18 @@ RULES: Mapping[Rounding, str] = {
 HALF_UP_RULES = frozenset({Rounding.SINGLE_HALF_UP, Rounding.SCALE16, Rounding.REDUCED16, Rounding.POW2})
 
 
-def reduced_multiplier(multiplier: Array) -> Array:
+def reduce_multiplier(multiplier: Array) -> Array:
     """int64[...] 31-bit multiplier -> its 16-bit form, saturated at 0x7FFF. TFLite `MultiplyByQuantizedMultiplier`."""
     return np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
 
 
 def round_shift(p: Array, shift: Array, rounding: Rounding, x: Array | None = None) -> Array:
-    """p: int64[...], |p| < 2**62; shift: int64, 0..62, broadcasts -> int64[...], p / 2**shift rounded.
+    """Return p / 2**shift rounded, int64[...], for p: int64[...], |p| < 2**62, and shift: int64, 0..62, broadcasts.
 
-    x: the accumulator, for its sign (DOUBLE_ROUND only; p where the multiplier is positive). REDUCED16 and FP32_RNE
-    are no rules of a shift alone: the caller has changed multiplier and shift (REDUCED16), or computes in float.
+    `x`: the accumulator, for its sign (DOUBLE_ROUND only; p where the multiplier is positive).
+
+    REDUCED16 and FP32_RNE are no rules of a shift alone. The caller has changed multiplier and shift (REDUCED16), or computes
+    in float.
     """
     half = np.where(shift > 0, np.left_shift(np.int64(1), np.maximum(shift, 1) - 1), 0)
     if rounding in HALF_UP_RULES:
@@ -107,10 +109,14 @@ def round_shift(p: Array, shift: Array, rounding: Rounding, x: Array | None = No
 
 
 def round_shift_wide(x: Array, multiplier: Array, shift: Array, rounding: Rounding) -> Array:
-    """x: int64[...] any; multiplier: int64, 0 <= m < 2**31; shift: int64, 0..62 -> int64[...], saturated to int64.
+    """Return round(x * multiplier / 2**shift) as int64[...], saturated to int64, for any x: int64[...].
 
-    x * m is kept as high * 2**31 + low, 0 <= low < 2**31; the quotient's floor and the remainder's order against one
-    half decide every rule.
+    `multiplier`: int64, 0 <= m < 2**31.
+    `shift`: int64, 0..62.
+
+    x * m is kept as high * 2**31 + low, 0 <= low < 2**31. The quotient's floor, and the remainder's order against one half,
+    decide every
+    rule.
     """
     low = (x & _LIMB_MASK) * multiplier
     high = (x >> _LIMB_BITS) * multiplier + (low >> _LIMB_BITS)
@@ -132,11 +138,11 @@ def _floor_and_half(high: Array, low: Array, shift: Array) -> tuple[Array, Array
     """
     below = np.minimum(shift, _LIMB_BITS)
     above = np.maximum(shift - _LIMB_BITS, 0)
-    left = _LIMB_BITS - below
-    limit = np.right_shift(np.int64(_INT64_MAX), left)
+    left_shift = _LIMB_BITS - below
+    limit = np.right_shift(np.int64(_INT64_MAX), left_shift)
     clamped = np.clip(high, -limit - 1, limit)
     fits = clamped == high
-    small = (np.left_shift(clamped, left)) + np.where(fits, low >> below, 0)
+    small = (np.left_shift(clamped, left_shift)) + np.where(fits, low >> below, 0)
     small = np.where(fits, small, np.where(high < 0, np.int64(-_INT64_MAX - 1), np.int64(_INT64_MAX)))
     quotient = np.where(above > 0, high >> above, small)
     # remainder over 2**shift: its upper part from `high` (shift > 31), its lower part from `low`

@@ -1,4 +1,4 @@
-"""From a real scale to what a machine can express: multiplier and right shift, a power of two, or a float32."""
+"""Convert a real scale to what a machine can express: multiplier and right shift, a power of two, or a float32."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ScaleKind = Literal["multiplier", "pow2", "float32"]
 
 @dataclass(frozen=True)
 class ScaleForm:
-    """The scales a machine can express: multiplier / 2**shift, 1 / 2**shift, or any float32.
+    """A form of scales that a machine can express: multiplier / 2**shift, 1 / 2**shift, or any float32.
 
-    multiplier_bits: magnitude bits, 1..31; multipliers are normalised to [2**(bits-1), 2**bits).
-    shift_min, shift_max: right shift, inclusive. A negative shift_min (left shift) only with kind 'pow2'.
+    `multiplier_bits`: magnitude bits, 1..31; multipliers are normalised to [2**(bits-1), 2**bits).
+    `shift_min`, `shift_max`: right shift, inclusive. A negative shift_min (left shift) is allowed only with kind 'pow2'.
     """
 
     kind: ScaleKind = "multiplier"
@@ -40,7 +40,7 @@ class ScaleForm:
 
     @property
     def word_bits(self) -> int:
-        """Of a multiplier as instructions and parameters hold it: a float32 without its sign, a power of two's 1."""
+        """Return the bits of a multiplier in instructions and parameters: a float32 without its sign, a power of two's 1."""
         return {"pow2": 1, "float32": 31}.get(self.kind, self.multiplier_bits)
 
     @property
@@ -59,9 +59,10 @@ class ScaleForm:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """multiplier, shift: int64[c]; the value is multiplier / 2**shift (kind 'float32': multiplier holds its bits).
+    """A scale as multiplier and shift, int64[c] each; the value is multiplier / 2**shift (kind 'float32': multiplier holds its
+    bits).
 
-    relative_error: float64[c], (value - real) / real.
+    `relative_error`: float64[c], (value - real) / real.
     """
 
     kind: ScaleKind
@@ -81,12 +82,12 @@ def float32_from_bits(bits: ArrayLike) -> Array:
 
 
 def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
-    """real_scale: float[c] or scalar, each finite and >= 0 -> the nearest scale that `form` expresses, per channel.
+    """Return the nearest scale that `form` expresses, per channel, to real_scale: float[c] or scalar, each finite and >= 0.
 
     The multiplier is round_half_away(q 2**bits) with q, e = frexp(real) (TFLite `QuantizeMultiplier` at 31 bits).
     Where the shift would exceed shift_max the multiplier loses significant bits instead. Powers of two: nearest in
     log2 (the two neighbours' geometric mean rounds up). A scale of 0 gives multiplier 0 and no error.
-    Raises ScaleRangeError where no multiplier but 0 is left, or the scale is larger than the form's largest.
+    Raise ScaleRangeError where no multiplier but 0 is left, or the scale is larger than the form's largest.
     """
     real = np.atleast_1d(np.asarray(real_scale, np.float64))
     bad = ~np.isfinite(real) | (real < 0)

@@ -1,4 +1,4 @@
-"""Which weights share a scale, and what a machine has of scales for groups of them."""
+"""Describe which weights share a scale, and which scales of groups a machine has."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ LEAST_GROUP, LARGEST_GROUP, GROUP_STEP = 16, 256, 16
 
 @dataclass(frozen=True)
 class WeightScaling:
-    """Which weights of a tensor share a scale: all of them (axis None), those of one index of `axis`, or of these so many
-    neighbours along the reduction (group; 0: all)."""
+    """A rule of which weights of a tensor share a scale.
+
+    `axis`: weights of one index of this axis share a scale; None: all of them.
+    `group`: only so many neighbours along the reduction share a scale; 0: all.
+    """
 
     axis: int | None = 0
     group: int = 0
@@ -20,8 +23,12 @@ class WeightScaling:
 
 @dataclass(frozen=True)
 class GroupForm:
-    """What a machine has of groups of weights. sizes: weights of a group; scale_bits: of a group's scale, a whole number that is
-    not negative; minimum_bits: of its minimum, a whole number with a sign; 0: it has none."""
+    """A description of the weight groups that a machine has.
+
+    `sizes`: supported numbers of weights in a group.
+    `scale_bits`: bits of a group's scale, a non-negative integer.
+    `minimum_bits`: bits of a group's minimum, a signed integer; 0: it has none.
+    """
 
     sizes: tuple[int, ...]
     scale_bits: int = 8

@@ -22,7 +22,7 @@ Curve = Literal["exp2", "reciprocal", "inverse_sqrt", "log2"]
 class CurveTable:
     """A chip's table of a curve over one octave: 2**index_bits segments, unsigned entries of value_bits.
 
-    interpolation_bits: fraction bits behind the index that the linear interpolation uses; 0: none, then an entry is the
+    `interpolation_bits`: fraction bits after the index that the linear interpolation uses. With 0, an entry is the
     curve at the middle of its segment.
     """
 
@@ -42,19 +42,21 @@ class CurveTable:
 
 
 def exp2_negative(t: Array, fraction_bits: int, table: CurveTable, guard_bits: int = 0) -> Array:
-    """t: int64[...] >= 0 with fraction_bits -> int64[...], 2**-t with table.value_bits + guard_bits fraction bits.
+    """Return 2**-t as int64[...] with table.value_bits + guard_bits fraction bits, for t: int64[...] >= 0 with fraction_bits.
 
-    t is rounded half up to table.position_bits (down where the table is not interpolated: its entries are of the middles),
-    its fraction goes through the table, its whole part shifts right, rounding half up; guard_bits below
-    the entry's last keep what small results would lose. 1.0 saturates to 2**value_bits - 1. Error: docs/nonlinear.md.
+    The argument t is rounded half up to table.position_bits. It is rounded down where the table is not interpolated, since its
+    entries are
+    of the middles. The fraction of t goes through the table, and its integer part shifts right, rounding half up. The guard_bits
+    below the entry's last bit keep what small results would lose. The value 1.0 saturates to 2**value_bits - 1. Error:
+    docs/nonlinear.md.
     """
     spare = fraction_bits - table.position_bits
     if spare > 0:
         t, fraction_bits = round_shift(t, np.asarray(spare), _position_rounding(table)), table.position_bits
-    whole = np.minimum(t >> fraction_bits, 62)
+    integer_part = np.minimum(t >> fraction_bits, 62)
     position = (t & ((1 << fraction_bits) - 1)) << (table.position_bits - fraction_bits)
     entry = _read(_curve("exp2", table), position, table) << guard_bits
-    return round_shift(entry, whole, Rounding.SINGLE_HALF_UP)
+    return round_shift(entry, integer_part, Rounding.SINGLE_HALF_UP)
 
 
 def _position_rounding(table: CurveTable) -> Rounding:
@@ -62,10 +64,9 @@ def _position_rounding(table: CurveTable) -> Rounding:
 
 
 def reciprocal(x: Array, table: CurveTable) -> tuple[Array, Array]:
-    """x: int64[...] > 0, below 2**62 -> (mantissa, shift): int64[...], 1 / x = mantissa / 2**shift.
+    """Return (mantissa, shift), int64[...] each, with 1 / x = mantissa / 2**shift, for x: int64[...] > 0, below 2**62.
 
-    x is normalised to [1, 2); the mantissa has value_bits bits, relative error as stated in docs/nonlinear.md. 0 counts
-    as 1.
+    `x` is normalised to [1, 2); 0 counts as 1. The mantissa has value_bits bits, relative error as stated in docs/nonlinear.md.
     """
     x = np.maximum(x, 1)
     exponent = floor_log2(x)
@@ -74,9 +75,9 @@ def reciprocal(x: Array, table: CurveTable) -> tuple[Array, Array]:
 
 
 def inverse_sqrt(x: Array, table: CurveTable) -> tuple[Array, Array]:
-    """x: int64[...] > 0, below 2**62 -> (mantissa, shift): int64[...], 1 / sqrt(x) = mantissa / 2**shift.
+    """Return (mantissa, shift), int64[...] each, with 1 / sqrt(x) = mantissa / 2**shift, for x: int64[...] > 0, below 2**62.
 
-    x is normalised to [1, 4); half of the segments serve [1, 2), half [2, 4). 0 counts as 1.
+    `x` is normalised to [1, 4); half of the segments serve [1, 2), half [2, 4). Zero counts as 1.
     """
     x = np.maximum(x, 1)
     exponent = floor_log2(x)
@@ -86,9 +87,9 @@ def inverse_sqrt(x: Array, table: CurveTable) -> tuple[Array, Array]:
 
 
 def log2_positive(x: Array, table: CurveTable) -> Array:
-    """x: int64[...] > 0, below 2**62 -> int64[...], log2(x) with table.value_bits fraction bits. 0 counts as 1.
+    """Return log2(x) as int64[...] with table.value_bits fraction bits, for x: int64[...] > 0, below 2**62. 0 counts as 1.
 
-    The whole part is the highest set bit, the fraction through the table.
+    The integer part is the highest set bit; the fraction comes from the table.
     """
     x = np.maximum(x, 1)
     exponent = floor_log2(x)
@@ -106,10 +107,11 @@ def exp_quantized(
     form: ScaleForm,
     dtype: DTypeLike,
 ) -> Array:
-    """x: int8, uint8 or int16[...] -> dtype[...], exp in integers only; above the range it saturates.
+    """Return exp as dtype[...] in integers only, for x: int8, uint8 or int16[...]; above the range it saturates.
 
-    S log2(e) and 1 / S_o are multipliers of `form`; rounded at the argument (as in `exp2_negative`), in the table, and half
-    up at the end.
+    S log2(e) and 1 / S_o are multipliers of `form`. The result is rounded at the argument (as in `exp2_negative`), in the
+    table, and
+    half up at the end.
     """
     bits = table.position_bits
     argument = choose_scale(input_scale * np.log2(np.e) * (1 << bits), form)
@@ -129,7 +131,8 @@ def reciprocal_quantized(
     form: ScaleForm,
     dtype: DTypeLike,
 ) -> Array:
-    """x: int8, uint8 or int16[...] -> dtype[...], 1 / x in integers only; x at its zero point gives the highest."""
+    """Return 1 / x as dtype[...] in integers only, for x: int8, uint8 or int16[...]; x at its zero point gives the highest
+    code."""
     value = x.astype(np.int64) - input_zero_point
     mantissa, shift = reciprocal(np.abs(value), table)
     mantissa = np.where(value < 0, -mantissa, mantissa)
@@ -147,7 +150,9 @@ def rsqrt_quantized(
     form: ScaleForm,
     dtype: DTypeLike,
 ) -> Array:
-    """x: int8, uint8 or int16[...] -> dtype[...], 1 / sqrt(x) in integers only; x <= zero point gives the highest."""
+    """Return 1 / sqrt(x) as dtype[...] in integers only, for x: int8, uint8 or int16[...]; x <= zero point gives the highest
+    code.
+    """
     value = x.astype(np.int64) - input_zero_point
     mantissa, shift = inverse_sqrt(value, table)
     y = _to_output(mantissa, shift, 1 / (np.sqrt(input_scale) * output_scale), output_zero_point, form, dtype)
@@ -167,7 +172,7 @@ def _to_output(mantissa: Array, shift: Array, real_scale: float, zero_point: int
 
 
 def floor_log2(x: Array) -> Array:
-    """x: int64[...] > 0 -> int64[...], position of the highest set bit."""
+    """Return the position of the highest set bit as int64[...], for x: int64[...] > 0."""
     x = np.asarray(x, np.int64)
     exponent = np.frexp(x.astype(np.float64))[1].astype(np.int64) - 1
     # Above 2**53 the conversion may round up to the next power of two.

@@ -1,8 +1,9 @@
-"""LayerNorm and RMSNorm over the last axis in integers only, parametrized by the chip's tables and widths.
+"""Compute LayerNorm and RMSNorm over the last axis in integers only, parametrized by the chip's tables and widths.
 
-Sums are exact: with d_i = n x_i - sum(x) the zero point drops out, and (x - mean) / sqrt(variance + eps) equals
-d_i / sqrt(p + n**2 eps / S**2), p = sum(d**2) / n = n sum(x**2) - sum(x)**2. p carries 2 g guard bits for eps, g at most 8
-and as many as keep it in 62 bits. One inverse square root a row, then one product and one shift an element.
+Sums are exact. The zero point drops out of d_i = n x_i - sum(x).
+`(x - mean) / sqrt(variance + eps)` equals d_i / sqrt(p + n**2 eps / S**2).
+Here p is sum(d**2) / n = n sum(x**2) - sum(x)**2. It carries 2 g guard bits for eps, g at most 8
+and as many as keep it in 62 bits. A row takes one inverse square root, an element then one product and one shift.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ def layer_norm(
     r: Requant,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """x: int8, uint8 or int16[..., n] -> dtype[..., n], (x - mean) / sqrt(variance + epsilon) * gamma + beta.
+    """Return (x - mean) / sqrt(variance + epsilon) * gamma + beta as dtype[..., n], for x: int8, uint8 or int16[..., n].
 
-    gamma: int8 or int16[n] or None (1), beta: int32 or int64[n] in units of S_gamma / 2**fraction_bits, or None.
-    r scales by S_gamma / (2**fraction_bits S_o) (S_gamma = 1 without gamma). Error: at most 1 step for int8 with the
-    default unit (docs/nonlinear.md).
+    `gamma`: int8 or int16[n] or None (1).
+    `beta`: int32 or int64[n] in units of S_gamma / 2**fraction_bits, or None.
+    `r`: scales by S_gamma / (2**fraction_bits S_o) (S_gamma = 1 without gamma).
+
+    Error: at most 1 step for int8 with the default unit (docs/nonlinear.md).
     """
     n = _row_length(x)
     value = x.astype(np.int64)
@@ -75,9 +78,9 @@ def rms_norm(
     r: Requant,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """x: int8, uint8 or int16[..., n] -> dtype[..., n], x / sqrt(mean(x**2) + epsilon) * gamma + beta.
+    """Return x / sqrt(mean(x**2) + epsilon) * gamma + beta as dtype[..., n], for x: int8, uint8 or int16[..., n].
 
-    gamma, beta, r and error as in `layer_norm`.
+    `gamma`, `beta`, `r`: as in `layer_norm`, whose error this has too.
     """
     n = _row_length(x)
     value = x.astype(np.int64) - input_zero_point
@@ -104,10 +107,13 @@ def _guard_bits(x: Array) -> int:
 
 
 def _normalise(centred: Array, power: Array, guard_bits: int, epsilon: float, unit: NormUnit) -> Array:
-    """centred: int64[..., n] d, power: int64[..., 1] p -> int64[..., n], d / sqrt(p + n**2 epsilon) with fraction_bits.
+    """Return d / sqrt(p + n**2 epsilon) as int64[..., n] with fraction_bits.
 
-    epsilon: in units of S**2. |d| <= sqrt(n p): the product has at most value_bits + log2(n) / 2 bits more than the shift
-    takes away.
+    `centred`: d, int64[..., n].
+    `power`: p, int64[..., 1].
+    `epsilon`: in units of S**2.
+
+    Since |d| <= sqrt(n p), the product has at most value_bits + log2(n) / 2 bits more than the shift takes away.
     """
     n = centred.shape[-1]
     added = round(n * n * epsilon * (1 << (2 * guard_bits)))

@@ -27,10 +27,11 @@ _EXP_A, _EXP_B, _EXP_C = 0.35815147, 0.96963238, 1.0
 
 
 def gelu_polynomial(x: Array, input_scale: float, input_zero_point: int) -> tuple[Array, float]:
-    """x: int8 or int16[...] -> (int64[...], scale): x (1 + erf(x / sqrt 2)) / 2, erf by a second-order polynomial.
+    """Return (int64[...], scale) of x (1 + erf(x / sqrt 2)) / 2 for x: int8 or int16[...], erf by a second-order polynomial.
 
-    To be requantized by scale / S_o. Largest error 0.02 in real units, mean in docs/nonlinear.md: beyond half a step of
-    most int8 scales, so prefer a table where the chip has one. Source: I-BERT (Kim et al. 2021), I-GELU.
+    The result is to be requantized by scale / S_o. The largest error is 0.02 in real units, the mean in docs/nonlinear.md.
+    That is beyond
+    half a step of most int8 scales, so prefer a table where the chip has one. Source: I-BERT (Kim et al. 2021), I-GELU.
     """
     erf_scale = input_scale / np.sqrt(2.0)
     square_scale = float(_ERF_A * erf_scale**2)
@@ -44,9 +45,9 @@ def gelu_polynomial(x: Array, input_scale: float, input_zero_point: int) -> tupl
 
 
 def exp_polynomial(x: Array, input_scale: float, fraction_bits: int = 30) -> tuple[Array, float]:
-    """x: int64[...] <= 0 -> (int64[...], scale): exp(x input_scale), a second-order polynomial of x modulo log 2.
+    """Return (int64[...], scale) of exp(x input_scale) for x: int64[...] <= 0, by a second-order polynomial of x modulo log 2.
 
-    To be requantized by scale / S_o. Largest error in docs/nonlinear.md. Source: I-BERT (Kim et al. 2021), I-EXP.
+    The result is to be requantized by scale / S_o. Largest error in docs/nonlinear.md. Source: I-BERT (Kim et al. 2021), I-EXP.
     """
     ln2 = int(np.floor(np.log(2.0) / input_scale))
     if ln2 < 1:

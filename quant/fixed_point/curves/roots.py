@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
-    """x: int64[...], 0 <= x < 2**62 -> int64[...], floor of the square root, or the nearest whole number. Exact."""
+    """Return the exact floor of the square root, or the nearest integer, as int64[...], for x: int64[...], 0 <= x < 2**62."""
     x = np.asarray(x, np.int64)
     if x.size and (x.min() < 0 or x.max() >= 1 << 62):
         raise FixedPointError(f"integer_sqrt: values {x.min()}..{x.max()}; must be 0..2**62-1")
@@ -29,16 +29,18 @@ def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
 
 
 def sqrt_quantized(x: Array, input_zero_point: int, r: Requant, fraction_bits: int, dtype: DTypeLike) -> Array:
-    """x: int8 or int16[...] -> dtype[...]: requantize(floor(sqrt((x - z) << 2 fraction_bits)), r); below z counts as z.
+    """Return requantize(floor(sqrt((x - z) << 2 fraction_bits)), r) as dtype[...], for x: int8 or int16[...]; below z counts as
+    z.
 
-    r scales by sqrt(S) / (2**fraction_bits S_o). Error: half a step plus one unit of the root (docs/nonlinear.md).
+    `r` scales by sqrt(S) / (2**fraction_bits S_o). Error: half a step plus one unit of the root (docs/nonlinear.md).
     """
     value = np.maximum(x.astype(np.int64) - input_zero_point, 0)
     return requantize(integer_sqrt(value << (2 * fraction_bits)), r, dtype)
 
 
 def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: float, output_zero_point: int) -> Array:
-    """x: int8[...] -> int8[...], 1 / sqrt. x <= zero point gives 127. Source: TFLite RSQRT, int8 (TFLite refuses x < z).
+    """Return 1 / sqrt as int8[...] for x: int8[...]; x <= zero point gives 127. Source: TFLite RSQRT, int8 (TFLite refuses x <
+    z).
 
     Error: at most 1 step (see docs/nonlinear.md).
     """
@@ -54,9 +56,11 @@ def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: fl
 
 
 def divide(a: Array, b: Array, rounding: Rounding) -> Array:
-    """a, b: int64[...], |a| < 2**61, |b| < 2**61 -> int64[...], a / b exactly rounded.
+    """Return a / b exactly rounded as int64[...], for a, b: int64[...], |a| < 2**61, |b| < 2**61.
 
-    rounding: FLOOR, TRUNCATE (C), HALF_AWAY, HALF_EVEN or SINGLE_HALF_UP. b = 0: 2**31 - 1 with the sign of a; 0 / 0 = 0.
+    `rounding`: FLOOR, TRUNCATE (C), HALF_AWAY, HALF_EVEN or SINGLE_HALF_UP.
+
+    b = 0 gives 2**31 - 1 with the sign of a; 0 / 0 = 0.
     """
     a, b = np.asarray(a, np.int64), np.asarray(b, np.int64)
     zero = b == 0
@@ -88,9 +92,9 @@ def divide_quantized(
     rounding: Rounding,
     dtype: DTypeLike,
 ) -> Array:
-    """a, b: int8 or int16[...], broadcast -> dtype[...]: requantize(divide((a - z_a) << fraction_bits, b - z_b), r).
+    """Return requantize(divide((a - z_a) << fraction_bits, b - z_b), r) as dtype[...], for a, b: int8 or int16[...], broadcast.
 
-    r scales by S_a / (S_b S_o 2**fraction_bits), and rounds a second time. b = z_b saturates.
+    `r` scales by S_a / (S_b S_o 2**fraction_bits), and rounds a second time. A divisor b = z_b saturates.
     """
     numerator = (a.astype(np.int64) - zero_points[0]) << fraction_bits
     return requantize(divide(numerator, b.astype(np.int64) - zero_points[1], rounding), r, dtype)

@@ -46,7 +46,7 @@ class _ScaledDifference:
     least: int
 
 
-def _scaled_difference(input_scale: float, beta: float) -> _ScaledDifference:
+def _scale_difference(input_scale: float, beta: float) -> _ScaledDifference:
     """TFLite PreprocessSoftmaxScaling and CalculateInputRadius."""
     real = min(beta * float(np.float32(input_scale)) * (1 << (31 - _SCALED_BITS)), 2.0**31 - 1)
     if real <= 1:
@@ -63,16 +63,16 @@ def _scaled_difference(input_scale: float, beta: float) -> _ScaledDifference:
 def _exponentials(scaled: _ScaledDifference) -> tuple[Array, Array]:
     """int64[256] each, for differences 0, -1 .. -255: the difference as Q5.26, its exponential as Q0.31 (0: dropped)."""
     difference = -np.arange(256, dtype=np.int64)
-    kept = difference >= scaled.least
+    in_range = difference >= scaled.least
     shift = np.asarray(scaled.left_shift)
-    q5 = multiply_by_multiplier(np.where(kept, difference, 0), np.asarray(scaled.multiplier), shift)
-    exponential = np.where(kept, exp_q31(q5, _SCALED_BITS), 0)
+    q5 = multiply_by_multiplier(np.where(in_range, difference, 0), np.asarray(scaled.multiplier), shift)
+    exponential = np.where(in_range, exp_q31(q5, _SCALED_BITS), 0)
     q5.flags.writeable = exponential.flags.writeable = False
     return q5, exponential
 
 
 def _differences(x: Array, limit: int) -> Array:
-    """x: [..., n] -> intp[..., n], maximum of the row minus x."""
+    """Return the maximum of the row minus x as intp[..., n], for x: [..., n]."""
     if x.ndim == 0 or x.shape[-1] == 0:
         raise FixedPointError(f"softmax: shape {x.shape} has no elements on its last axis")
     if x.shape[-1] > limit:
@@ -82,8 +82,8 @@ def _differences(x: Array, limit: int) -> Array:
 
 
 def softmax8(x: Array, input_scale: float, beta: float = 1.0, dtype: DTypeLike | None = None) -> Array:
-    """x: int8 or uint8[..., n], n <= 4095 -> dtype (of x, or int16)[..., n], scale 1/256 (int16: 1/65536), zero point the
-    type's lowest.
+    """Return the softmax of x: int8 or uint8[..., n], n <= 4095, as dtype (of x, or int16)[..., n].
+    Its scale is 1/256 (int16: 1/65536), its zero point the type's lowest.
 
     Differences to the maximum as Q5.26, exponentials Q0.31, their sum Q12.19, its reciprocal by three Newton steps.
     Error: at most 1 step (docs/nonlinear.md). Source: TFLite SOFTMAX, reference_ops::Softmax. LiteRT's optimized kernel
@@ -92,7 +92,7 @@ def softmax8(x: Array, input_scale: float, beta: float = 1.0, dtype: DTypeLike |
     require_type(x, "softmax8", np.int8, np.uint8)
     limits = np.iinfo(np.dtype(dtype or x.dtype).name)
     difference = _differences(x, 4095)
-    exponential = _exponentials(_scaled_difference(input_scale, beta))[1]
+    exponential = _exponentials(_scale_difference(input_scale, beta))[1]
     total = divide_by_power(exponential, np.asarray(_SUM_BITS))[difference].sum(axis=-1, keepdims=True)
     scale, bits_over_unit = reciprocal_q31(total, _SUM_BITS)
     y = divide_by_power(multiply_q31(exponential[difference], scale), bits_over_unit + 31 - limits.bits) + limits.min
@@ -111,9 +111,9 @@ def softmax16_tables(precision: type[np.floating] = np.float64) -> tuple[Array, 
 
 
 def softmax16(x: Array, input_scale: float, beta: float = 1.0, *, precision: type[np.floating] = np.float64) -> Array:
-    """x: int16[..., n], n <= 65535 -> int16[..., n], scale 1/32768, zero point 0, in [0, 32767].
+    """Return the softmax of x: int16[..., n], n <= 65535, as int16[..., n], scale 1/32768, zero point 0, in [0, 32767].
 
-    exp and 1 / (1 + x) from interpolated tables of 513; differences below -10 count as exp(-10). The tables are built in
+    Interpolated tables of 513 give exp and 1 / (1 + x); differences below -10 count as exp(-10). The tables are built in
     `precision`: float64 as LiteRT does, float32 as TFLite Micro; two entries of 513 differ by 1. Error in docs/nonlinear.md.
     Source: TFLite SOFTMAX, reference_ops::SoftmaxInt16.
     """
@@ -135,15 +135,15 @@ def softmax16(x: Array, input_scale: float, beta: float = 1.0, *, precision: typ
 
 
 def log_softmax8(x: Array, input_scale: float) -> Array:
-    """x: int8 or uint8[..., n], n <= 4095 -> same type, scale 1/16, zero point the type's highest.
+    """Return the log softmax of x: int8 or uint8[..., n], n <= 4095, in the same type, scale 1/16, zero point the type's highest.
 
-    Exponentials as in `softmax8`, the logarithm of their sum as Q5.26. Error: at most 1 step (docs/nonlinear.md).
+    Exponentials are as in `softmax8`, the logarithm of their sum is Q5.26. Error: at most 1 step (docs/nonlinear.md).
     Source: TFLite LOG_SOFTMAX, reference_ops::LogSoftmaxQuantized.
     """
     require_type(x, "log_softmax8", np.int8, np.uint8)
     limits = np.iinfo(x.dtype)
     difference = _differences(x, 4095)
-    scaled = _scaled_difference(input_scale, 1.0)
+    scaled = _scale_difference(input_scale, 1.0)
     q5, exponential = _exponentials(scaled)
     total = divide_by_power(exponential, np.asarray(_SUM_BITS))[difference].sum(axis=-1, keepdims=True)
     log_sum = log_q31(total, _SUM_BITS, _SCALED_BITS)
@@ -157,8 +157,9 @@ def log_softmax8(x: Array, input_scale: float) -> Array:
 
 
 def qlinear_softmax(x: Array, input_scale: float, output_scale: float, output_zero_point: int) -> Array:
-    """x: int8 or uint8[..., n] -> same type. Source: ONNX QLinearSoftmax (com.microsoft), as onnxruntime 1.31 computes it.
+    """Return the softmax of x: int8 or uint8[..., n], in the same type.
 
+    Source: ONNX QLinearSoftmax (com.microsoft), as onnxruntime 1.31 computes it.
     A float32 table of exponentials, summed in order in float32, y = rint(e floor(1 / S_o) / sum) + z_o in float32.
     A row of one element overflows float32 in onnxruntime (its result is undefined); here it gives 1.0.
     """
@@ -181,11 +182,15 @@ def qlinear_softmax(x: Array, input_scale: float, output_scale: float, output_ze
 
 @dataclass(frozen=True)
 class SoftmaxUnit:
-    """A chip's softmax: tables, and widths in bits.
+    """A softmax unit of a chip: tables, and widths in bits.
 
-    exponential: table of 2**-t; inverse: table of 1 / x; logarithm: table of log2(x), for log softmax. argument_bits:
-    fraction bits of t = (max - x) S log2(e). multiplier_bits: of the multiplier that makes t. guard_bits: of an exponential
-    below the last bit of its table, for rows with many small ones. sum_bits: width of the sum of exponentials.
+    `exponential`: table of 2**-t.
+    `inverse`: table of 1 / x.
+    `logarithm`: table of log2(x), for log softmax.
+    `argument_bits`: fraction bits of t = (max - x) S log2(e).
+    `multiplier_bits`: bits of the multiplier that makes t.
+    `guard_bits`: bits of an exponential below the last bit of its table, for rows with many small ones.
+    `sum_bits`: width of the sum of exponentials.
     """
 
     exponential: CurveTable = field(default_factory=lambda: CurveTable(6, 16, 8))
@@ -240,10 +245,12 @@ def softmax(
     beta: float = 1.0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """x: int8, uint8 or int16[..., n] -> dtype[..., n], integers only, by the tables and widths of `unit`.
+    """Return the softmax of x: int8, uint8 or int16[..., n], as dtype[..., n], in integers only, by the tables and widths of
+    `unit`.
 
-    y = clip(round(e_i / sum(e) / S_o) + z_o), rounded half up once; 1 / S_o must be a power of two. Errors of the usual
-    units in docs/nonlinear.md: at most 1 step for int8 with the default unit.
+    The formula is y = clip(round(e_i / sum(e) / S_o) + z_o), rounded half up once; 1 / S_o must be a power of two. Errors of
+    the usual
+    units are in docs/nonlinear.md: at most 1 step for int8 with the default unit.
     """
     output_bits = round(-np.log2(output_scale))
     if 2.0**-output_bits != output_scale:
@@ -264,9 +271,9 @@ def log_softmax(
     *,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """x: int8, uint8 or int16[..., n] -> dtype[..., n], integers only: (-t - log2(sum 2**-t)) ln(2) / S_o + z_o.
+    """Return (-t - log2(sum 2**-t)) ln(2) / S_o + z_o as dtype[..., n], in integers only, for x: int8, uint8 or int16[..., n].
 
-    Rounded half up once at the end. Errors of the usual units in docs/nonlinear.md.
+    The result is rounded half up once at the end. Errors of the usual units are in docs/nonlinear.md.
     """
     limits = np.iinfo(np.dtype(dtype).name)
     t = _argument(x, input_scale, 1.0, unit)

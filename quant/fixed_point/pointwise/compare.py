@@ -40,7 +40,9 @@ _LEFT_SHIFT = 8
 
 
 def compare(a: Array, b: Array, relation: Relation) -> Array:
-    """a, b: integers of one scale and zero point, broadcast -> bool[...]. Exact: the order of codes is that of values."""
+    """Return bool[...] of the relation, for broadcast integers a, b of one scale and zero point.
+    It is exact, since the order of codes is that of values.
+    """
     if a.dtype != b.dtype:
         raise FixedPointError(f"compare: {a.dtype} with {b.dtype}; codes of one scale have one type")
     return _UFUNCS[relation](a, b)
@@ -55,7 +57,8 @@ def compare_scaled(
     b_scale: float,
     b_zero_point: int,
 ) -> Array:
-    """a, b: int8, uint8 or int16[...] of different scales, broadcast -> bool[...]. Exact for float32 scales.
+    """Return bool[...] of the relation, for broadcast a, b: int8, uint8 or int16[...] of different scales. It is exact for
+    float32 scales.
 
     S (q - z) has at most 24 + 17 bits, so float64 holds both sides.
     """
@@ -76,9 +79,10 @@ def tflite_compare8(
     b_scale: float,
     b_zero_point: int,
 ) -> Array:
-    """a, b: int8 or uint8[...], broadcast -> bool[...], both sides as round((q - z) 2**8 S). Scales below 1.
+    """Return bool[...] of the relation between round((q - z) 2**8 S) of both sides, for broadcast a, b: int8 or uint8[...],
+    scales below 1.
 
-    Not exact: values that differ by less than 2**-8 may count as equal. Source: TFLite EQUAL, LESS, ... with int8 inputs.
+    It is not exact: values that differ by less than 2**-8 may count as equal. Source: TFLite EQUAL, LESS, ... with int8 inputs.
     """
 
     def scaled(x: Array, scale: float, zero_point: int) -> Array:
@@ -90,12 +94,14 @@ def tflite_compare8(
 
 
 def arg_max(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bool = False) -> Array:
-    """x: integers[...] -> int64, the index of the largest along axis; the first of equals, or the last. ONNX, TFLite."""
+    """Return int64, the index of the largest along `axis`, for x: integers[...]; the first of equals, or the last. ONNX,
+    TFLite."""
     return _arg(x, axis, keep_dims, last_index, np.argmax)
 
 
 def arg_min(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bool = False) -> Array:
-    """x: integers[...] -> int64, the index of the smallest along axis; the first of equals, or the last. ONNX, TFLite."""
+    """Return int64, the index of the smallest along `axis`, for x: integers[...]; the first of equals, or the last. ONNX,
+    TFLite."""
     return _arg(x, axis, keep_dims, last_index, np.argmin)
 
 
@@ -108,7 +114,8 @@ def _arg(x: Array, axis: int, keep_dims: bool, last_index: bool, find: Callable[
 
 
 def top_k(x: Array, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Array, Array]:
-    """x: integers[...] -> (values, int64 indices), k on axis, sorted; of equals the lower index first. ONNX, TFLite."""
+    """Return (values, int64 indices), k on `axis`, sorted, for x: integers[...]; of equals the lower index first. ONNX,
+    TFLite."""
     n = x.shape[axis]
     if not 1 <= k <= n:
         raise FixedPointError(f"top_k: k={k}; must be 1..{n}, the size of axis {axis}")

@@ -23,7 +23,7 @@ from quant.fixed_point.pointwise.float32 import float32_product, float32_sum
 Array = NDArray[Any]
 
 
-def _centred(x: Array, zero_point: int) -> Array:
+def _centre(x: Array, zero_point: int) -> Array:
     """int32[...]: x - zero_point (int64 for wider x)."""
     if x.dtype.itemsize <= 2:
         return np.subtract(x, np.int32(zero_point), dtype=np.int32)
@@ -43,14 +43,17 @@ def add(
     subtract: bool = False,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """a, b: integers, broadcastable -> dtype. The two operands meet at a common scale S2 in int32, then are rescaled.
+    """Return the sum of broadcastable integers a, b as dtype. Both operands meet at a common scale S2 in int32, then are
+    rescaled.
 
-    t = a_requant((a - a_zero_point) << left_shift) +- b_requant((b - b_zero_point) << left_shift)
-    y = out_requant(t). TFLite ADD and SUB: S2 = 2 max(S_a, S_b), a_requant of S_a / S2, out_requant of
-    S2 / (2**left_shift S_out), left_shift 20 (int8, uint8) or 15 (int16). A left_shift of 0 adds at the machine's own
-    precision. a_requant and b_requant give int32 (low, high up to its limits; zero_point 0).
-    Where out_requant rounds by FP32_RNE: `float32_sum`, a_requant of S_a / S_out, b_requant of S_b / S_out; left_shift and
-    out_requant's scale are not read. ONNX QLinearAdd.
+    `t = a_requant((a - a_zero_point) << left_shift) +- b_requant((b - b_zero_point) << left_shift)`
+    `y = out_requant(t)`.
+
+    TFLite ADD and SUB: S2 = 2 max(S_a, S_b), a_requant of S_a / S2, out_requant of S2 / (2**left_shift S_out).
+    There left_shift is 20 (int8, uint8) or 15 (int16). A left_shift of 0 adds at the machine's own precision.
+    `a_requant` and `b_requant` give int32 (low, high up to its limits; zero_point 0).
+    Where out_requant rounds by FP32_RNE: `float32_sum`, a_requant of S_a / S_out, b_requant of S_b / S_out.
+    There left_shift and out_requant's scale are not read. ONNX QLinearAdd.
     """
     if out_requant.rounding is Rounding.FP32_RNE:
         ra, rb = float32_from_bits(a_requant.multiplier), float32_from_bits(b_requant.multiplier)
@@ -58,31 +61,31 @@ def add(
         return float32_codes(float32_sum(a, b, (ra, -rb if subtract else rb), zero_points), out_requant, dtype)
     if not 0 <= left_shift <= 30:
         raise FixedPointError(f"add: left_shift={left_shift}; must be 0..30")
-    ta = _rescaled(a, a_zero_point, left_shift, a_requant, np.int32)
-    tb = _rescaled(b, b_zero_point, left_shift, b_requant, np.int32)
+    ta = _rescale(a, a_zero_point, left_shift, a_requant, np.int32)
+    tb = _rescale(b, b_zero_point, left_shift, b_requant, np.int32)
     total = np.subtract(ta, tb, dtype=np.int64) if subtract else np.add(ta, tb, dtype=np.int64)
     return requantize(_narrow(total), out_requant, dtype)
 
 
-def _rescaled(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTypeLike, axis: int = -1) -> Array:
+def _rescale(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTypeLike, axis: int = -1) -> Array:
     """requantize((x - zero_point) << left_shift); many 8-bit codes per tensor go through a table of all 256 of them."""
     if x.dtype.itemsize > 1 or x.size < 4 * 256 or r.channels > 1:
-        return requantize(_shifted(x, zero_point, left_shift), r, dtype, axis)
+        return requantize(_shift_codes(x, zero_point, left_shift), r, dtype, axis)
     table = _code_table(x.dtype, zero_point, left_shift, r, np.dtype(dtype))
     return np.take(table, np.asarray(x, order="C").view(np.uint8))
 
 
 @lru_cache(maxsize=256)
 def _code_table(codes: np.dtype, zero_point: int, left_shift: int, r: Requant, dtype: np.dtype) -> Array:
-    """What `requantize` makes of each 8-bit code, by its bits. Kept, for a layer's tiles share it."""
+    """Return what `requantize` makes of each 8-bit code, by its bits. The table is cached, since a layer's tiles share it."""
     every = np.arange(256, dtype=np.uint8).view(codes)
-    table = requantize(_shifted(every, zero_point, left_shift), r, dtype)
+    table = requantize(_shift_codes(every, zero_point, left_shift), r, dtype)
     table.flags.writeable = False
     return table
 
 
-def _shifted(x: Array, zero_point: int, left_shift: int) -> Array:
-    centred = _centred(x, zero_point)
+def _shift_codes(x: Array, zero_point: int, left_shift: int) -> Array:
+    centred = _centre(x, zero_point)
     if (x.dtype.itemsize == 1 and left_shift <= 22) or left_shift == 0:
         return centred << np.int32(left_shift) if left_shift else centred
     return _narrow(centred.astype(np.int64) << left_shift)
@@ -108,15 +111,16 @@ def add_direct(
     b_zero_point: int = 0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """y = out_requant((a - a_zero_point) a_multiplier + (b - b_zero_point) b_multiplier): one rounding in all.
+    """Return y = out_requant((a - a_zero_point) a_multiplier + (b - b_zero_point) b_multiplier), with a single rounding.
 
-    For machines that scale both operands by small integers into one accumulator (a_multiplier, b_multiplier below 2**31
-    in magnitude, negative to subtract) and shift once; a_multiplier = b_multiplier = 1 adds operands of one scale.
+    This is for machines that scale both operands by small integers into one accumulator and shift once. The integers
+    a_multiplier and
+    b_multiplier are below 2**31 in magnitude, negative to subtract. a_multiplier = b_multiplier = 1 adds operands of one scale.
     """
     if max(abs(a_multiplier), abs(b_multiplier)) >= 1 << 31:
         raise FixedPointError(f"add_direct: multipliers {a_multiplier}, {b_multiplier}; must be below 2**31")
-    left = _centred(a, a_zero_point).astype(np.int64) * a_multiplier
-    right = _centred(b, b_zero_point).astype(np.int64) * b_multiplier
+    left = _centre(a, a_zero_point).astype(np.int64) * a_multiplier
+    right = _centre(b, b_zero_point).astype(np.int64) * b_multiplier
     return requantize(_narrow(left + right), out_requant, dtype)
 
 
@@ -136,7 +140,7 @@ def mul(
     if requant.rounding is Rounding.FP32_RNE:
         ratio, zero_points = float32_from_bits(requant.multiplier), (a_zero_point, b_zero_point, requant.zero_point)
         return float32_codes(float32_product(a, b, ratio, zero_points), requant, dtype)
-    left, right = _centred(a, a_zero_point), _centred(b, b_zero_point)
+    left, right = _centre(a, a_zero_point), _centre(b, b_zero_point)
     if a.dtype.itemsize == 1 and b.dtype.itemsize <= 2:
         return requantize(left * right, requant, dtype)
     return requantize(_narrow(left.astype(np.int64) * right), requant, dtype)
@@ -144,7 +148,7 @@ def mul(
 
 def rescale(x: Array, requant: Requant, *, x_zero_point: int = 0, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
     """y = requant(x - x_zero_point), requant of S_in / S_out; per channel on `axis`. TOSA 1.0 RESCALE."""
-    return _rescaled(x, x_zero_point, 0, requant, dtype, axis)
+    return _rescale(x, x_zero_point, 0, requant, dtype, axis)
 
 
 def leaky_relu(
@@ -159,8 +163,8 @@ def leaky_relu(
 
     positive of S_in / S_out, negative of alpha S_in / S_out (alpha >= 0).
     """
-    up = _rescaled(x, x_zero_point, 0, positive, dtype)
-    return np.where(x >= x_zero_point, up, _rescaled(x, x_zero_point, 0, negative, dtype))
+    up = _rescale(x, x_zero_point, 0, positive, dtype)
+    return np.where(x >= x_zero_point, up, _rescale(x, x_zero_point, 0, negative, dtype))
 
 
 def prelu(
@@ -177,8 +181,8 @@ def prelu(
 
     alpha: integers broadcastable to x; positive of S_in / S_out, negative of S_in S_alpha / S_out.
     """
-    v = _centred(x, x_zero_point)
-    product = _narrow(v.astype(np.int64) * _centred(alpha, alpha_zero_point))
+    v = _centre(x, x_zero_point)
+    product = _narrow(v.astype(np.int64) * _centre(alpha, alpha_zero_point))
     return np.where(v >= 0, requantize(v, positive, dtype), requantize(product, negative, dtype))
 
 
@@ -190,7 +194,7 @@ def concatenate(
     axis: int = -1,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """Each part rescaled to the common scale, then joined on `axis`; None leaves a part as it is (same scale)."""
+    """Rescale each part to the common scale and join the parts on `axis`; None leaves a part as it is (same scale)."""
     if not len(parts) == len(requants) == len(zero_points):
         raise FixedPointError(
             f"concatenate: {len(parts)} parts, {len(requants)} requants, {len(zero_points)} zero points; give one each"

@@ -15,9 +15,12 @@ PadMode = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
 
 
 def pad(x: Array, pads: Sequence[tuple[int, int]], *, value: int = 0, mode: PadMode = "constant") -> Array:
-    """x: any rank -> same type. pads: (before, after) for each axis, negative crops; value: usually the zero point.
+    """Return x, of any rank, padded, in the same type.
 
-    Modes as ONNX Pad ('symmetric' as TFLite MIRROR_PAD SYMMETRIC). Raises FixedPointError where value does not fit.
+    `pads`: (before, after) for each axis, negative crops.
+    `value`: usually the zero point.
+
+    Modes are those of ONNX Pad ('symmetric' as TFLite MIRROR_PAD SYMMETRIC). Raise FixedPointError where value does not fit.
     """
     if len(pads) != x.ndim:
         raise FixedPointError(f"pad: {len(pads)} pairs for shape {x.shape}; give (before, after) for each axis")

@@ -38,8 +38,8 @@ def silu(x: Array) -> Array:
 
 
 def round_half_away(x: Array) -> Array:
-    """x: float[...] -> same type, to the nearest whole number, ties away from zero, as C's `round`; nan stays nan."""
-    whole = np.trunc(x)
+    """Return the nearest integer of x: float[...], in the same type, ties away from zero, as C's `round`; nan stays nan."""
+    integers = np.trunc(x)
     with np.errstate(invalid="ignore"):
-        up = np.abs(x - whole) >= 0.5
-    return whole + np.copysign(up.astype(x.dtype), x)
+        up = np.abs(x - integers) >= 0.5
+    return integers + np.copysign(up.astype(x.dtype), x)

@@ -79,12 +79,15 @@ def nearest_indices_tflite(in_size: int, out_size: int, *, align_corners: bool, 
 
 
 def resize_nearest(x: Array, rows: Array, columns: Array) -> Array:
-    """x: [n, h, w, c]; rows: int[oh], columns: int[ow], input indices -> same type [n, oh, ow, c]."""
+    """Return the nearest elements of x: [n, h, w, c], in the same type [n, oh, ow, c].
+
+    `rows`, `columns`: int[oh] and int[ow], input indices.
+    """
     return np.take(np.take(x, rows, axis=1), columns, axis=2)
 
 
 def upsample_nearest(x: Array, factors: tuple[int, int]) -> Array:
-    """x: [n, h, w, c] -> same type [n, h fy, w fx, c]: every element repeated, factors >= 1."""
+    """Return x: [n, h, w, c] with every element repeated, in the same type [n, h fy, w fx, c], factors >= 1."""
     return np.repeat(np.repeat(x, factors[0], axis=1), factors[1], axis=2)
 
 
@@ -143,7 +146,7 @@ def linear_axis_onnx(
 
 
 def bilinear_sums(x: Array, rows: LinearAxis, columns: LinearAxis, *, x_zero_point: int = 0) -> Array:
-    """x: [n, h, w, c] -> int64 [n, oh, ow, c], the interpolated x - x_zero_point times rows.unit columns.unit, exact.
+    """Return the exact interpolated x - x_zero_point times rows.unit columns.unit as int64 [n, oh, ow, c], for x: [n, h, w, c].
 
     TOSA 1.0 RESIZE BILINEAR gives these sums (int32 for int8, int48 for int16); `requantize` makes them outputs.
     """
@@ -155,7 +158,7 @@ def bilinear_sums(x: Array, rows: LinearAxis, columns: LinearAxis, *, x_zero_poi
 
 
 def resize_bilinear_tflite(x: Array, rows: LinearAxis, columns: LinearAxis) -> Array:
-    """x: int8 or int16 [n, h, w, c] -> same type: sums / 2**20, half away from zero. TFLite RESIZE_BILINEAR."""
+    """Return sums / 2**20, half away from zero, in the same type, for x: int8 or int16 [n, h, w, c]. TFLite RESIZE_BILINEAR."""
     sums = bilinear_sums(x, rows, columns)
     unit = rows.unit * columns.unit
     magnitude = (np.abs(sums) + unit // 2) // unit

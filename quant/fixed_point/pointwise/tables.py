@@ -1,8 +1,10 @@
-"""Table lookup: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
+"""Build and apply lookup tables: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
 
-A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that
-fits, the entry saturates: +inf and everything above gives `high`, -inf and everything below gives `low`, and nan (the
-function is not defined there, say sqrt of a negative input) gives `low` too.
+A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that fits, the
+entry
+saturates. Positive infinity and everything above gives `high`, negative infinity and everything below gives `low`. NaN gives
+`low` too;
+there the function is not defined, say sqrt of a negative input.
 """
 
 from __future__ import annotations
@@ -40,11 +42,12 @@ def build_table8(
     high: int | None = None,
     rounding: Rounding = Rounding.HALF_AWAY,
 ) -> Array:
-    """f on every 8-bit code -> int8[256] (uint8[256] if not signed), entry i for input code i - 128 (code i).
+    """Return int8[256] (uint8[256] if not signed) of f on every 8-bit code, entry i for input code i - 128 (code i).
 
-    t = clip(round(f(S (q - z)) / S_o) + z_o, low, high), computed in float64; low and high default to the limits of
-    the type. rounding: HALF_AWAY (TFLite, TOSA) or HALF_EVEN (ONNX QLinearSigmoid, QLinearLeakyRelu).
-    Error: half an output step, where it does not saturate. inf and nan saturate (see the module).
+    An entry is clip(round(f(S (q - z)) / S_o) + z_o, low, high), computed in float64. The defaults of low and high are the
+    limits of
+    the type. Rounding is HALF_AWAY (TFLite, TOSA) or HALF_EVEN (ONNX QLinearSigmoid, QLinearLeakyRelu).
+    Error: half an output step, where it does not saturate. Infinity and NaN saturate (see the module).
     Source: TFLite LUTPopulateInt8, which computes in float32 and so may differ where f / S_o is within 1e-6 of a tie.
     """
     if rounding not in (Rounding.HALF_AWAY, Rounding.HALF_EVEN):
@@ -60,7 +63,9 @@ def build_table8(
 
 
 def lookup8(x: Array, table: Array) -> Array:
-    """x: int8[...] or uint8[...], table: [256] as `build_table8` orders it for the type of x -> table's type[...]."""
+    """Return the table's entries for x: int8[...] or uint8[...]; `table` is [256] in the order of `build_table8` for the type of
+    x.
+    """
     if table.shape != (TABLE8_ENTRIES,):
         raise FixedPointError(f"table for 8-bit lookup: shape {table.shape}, must be (256,); build it with build_table8")
     if x.dtype == np.uint8:
@@ -81,10 +86,10 @@ def build_table16(
     output_zero_point: int = 0,
     precision: type[np.floating] = np.float32,
 ) -> Array:
-    """f sampled over all of int16 -> int16[513], to be interpolated by `lookup16`.
+    """Return int16[513] of f sampled over all of int16, to be interpolated by `lookup16`.
 
     'tosa': t[i] = clip(half_away(f(S (128 (i - 256) - z)) / S_o) + z_o), the plain samples; the last one is at 32768.
-    'tflite': LUTPopulateInt16 in `precision`: 512 steps over [-32768, 32767] (a step is 127.998 codes), each entry moved
+    'tflite': LUTPopulateInt16 in `precision`: 512 steps over [-32768, 32767] (a step is 127.998 codes). Each entry is moved
     by half the error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point.
     Both saturate to int16; inf and nan saturate (see the module).
     """
@@ -110,7 +115,7 @@ def entries16(
     output_zero_point: int = 0,
     precision: type[np.floating] = np.float32,
 ) -> Array:
-    """What `build_table16` saturates: whole numbers [513], or inf or nan."""
+    """Return the entries that `build_table16` saturates: integers [513], or inf or nan."""
     _check_scale("input_scale", input_scale)
     _check_scale("output_scale", output_scale)
     if form == "tflite":
@@ -156,7 +161,10 @@ def neighbour_entries16(code: int) -> Array:
 
 
 def interpolate16(x: Array, table: Array) -> Array:
-    """x: int16[...], table: int16[513] -> int32[...] = 128 t[i] + (t[i+1] - t[i]) f, i = (x + 32768) >> 7, f = x & 127.
+    """Return 128 t[i] + (t[i+1] - t[i]) f as int32[...], i = (x + 32768) >> 7, f = x & 127.
+
+    `x`: int16[...].
+    `table`: int16[513].
 
     Seven fraction bits, nothing rounded. Source: TOSA 1.0 TABLE, int16; it leaves steps beyond int16 undefined.
     """
@@ -165,7 +173,7 @@ def interpolate16(x: Array, table: Array) -> Array:
 
 
 def lookup16(x: Array, table: Array, form: TableForm) -> Array:
-    """x: int16[...], table: int16[513] -> int16[...], interpolated between two entries, rounded half up.
+    """Return int16[...], interpolated between two entries of `table`: int16[513], rounded half up, for x: int16[...].
 
     'tosa': TABLE followed by RESCALE by 2^-7 with single rounding, (128 t[i] + (t[i+1] - t[i]) f + 64) >> 7.
     'tflite': t[i] + (((t[i+1] - t[i]) f + 64) >> 7), with the step t[i+1] - t[i] and the sum wrapped to int16.

@@ -21,9 +21,9 @@ Array = NDArray[Any]
 
 
 def quantize_linear(x: Array, scale: float | Array, zero_point: int | Array, dtype: DTypeLike, axis: int = -1) -> Array:
-    """x: float32[...] -> dtype: saturate(rint(x / scale) + zero_point); scale, zero_point: scalar or [c] on `axis`.
+    """Return saturate(rint(x / scale) + zero_point) as dtype, for x: float32[...]; scale, zero_point: scalar or [c] on `axis`.
 
-    ONNX QuantizeLinear. NaN becomes what the lowest value stands for, as in onnxruntime's vector kernel.
+    ONNX QuantizeLinear. NaN becomes the code of the lowest value, as in onnxruntime's vector kernel.
     """
     lowest, highest = type_limits(np.dtype(dtype))
     scales, zeros = _on_axis(scale, zero_point, x.ndim, axis)
@@ -34,7 +34,7 @@ def quantize_linear(x: Array, scale: float | Array, zero_point: int | Array, dty
 
 
 def dequantize_linear(q: Array, scale: float | Array, zero_point: int | Array, axis: int = -1) -> Array:
-    """q: integers -> float32[...]: float32(q - zero_point) scale. ONNX DequantizeLinear."""
+    """Return float32(q - zero_point) scale as float32[...], for integers q. ONNX DequantizeLinear."""
     scales, zeros = _on_axis(scale, zero_point, q.ndim, axis)
     return (q.astype(np.int64) - zeros).astype(np.float32) * scales
 
@@ -66,8 +66,12 @@ def qlinear_add(
     b_zero_point: int,
     out_zero_point: int,
 ) -> Array:
-    """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearAdd, its AVX2 kernel as compiled with fma:
-    `float32_sum` of the ratios of scales, the operands exchanged where `adds_right_last`."""
+    """Return the sum of broadcastable a, b: int8 or uint8, in the same type.
+
+    This is com.microsoft QLinearAdd, its AVX2 kernel as compiled with fma: `float32_sum` of the ratios of scales. The operands
+    are exchanged
+    where `adds_right_last`.
+    """
     ra, rb = (np.float32(s) / np.float32(out_scale) for s in (a_scale, b_scale))
     if adds_right_last(a.shape, b.shape):
         a, ra, a_zero_point, b, rb, b_zero_point = b, rb, b_zero_point, a, ra, a_zero_point
@@ -85,7 +89,10 @@ def qlinear_mul(
     b_zero_point: int,
     out_zero_point: int,
 ) -> Array:
-    """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearMul: `float32_product` of the ratio of scales."""
+    """Return the product of broadcastable a, b: int8 or uint8, in the same type.
+
+    com.microsoft QLinearMul: `float32_product` of the ratio of scales.
+    """
     ratio = np.float32(a_scale) * np.float32(b_scale) / np.float32(out_scale)
     return _saturate(float32_product(a, b, ratio, (a_zero_point, b_zero_point, out_zero_point)), a.dtype)
 
@@ -102,9 +109,10 @@ def qlinear_average_pool(
     out_scale: float,
     out_zero_point: int,
 ) -> Array:
-    """x: int8 or uint8 [n, h, w, c] -> same type [n, oh, ow, c]. com.microsoft QLinearAveragePool:
+    """Return the average pool of x: int8 or uint8 [n, h, w, c], in the same type [n, oh, ow, c]. com.microsoft
+    QLinearAveragePool.
 
-    the dequantized elements added one after the other in float32, / n, rint(mean / out_scale + out_zero_point).
+    The dequantized elements are added one after the other in float32, / n, rint(mean / out_scale + out_zero_point).
     """
     slide = slide_over(x, kernel, strides, (1, 1), pads, "qlinear_average_pool")
     values = np.float32(x_scale) * (x.astype(np.int32) - x_zero_point).astype(np.float32)
@@ -143,7 +151,9 @@ def qlinear_table(
 def qlinear_leaky_relu(
     x: Array, alpha: float, *, x_scale: float, x_zero_point: int, out_scale: float, out_zero_point: int
 ) -> Array:
-    """x: int8 or uint8 -> same type. com.microsoft QLinearLeakyRelu, through its table of 256 entries."""
+    """Return the leaky ReLU of x: int8 or uint8, in the same type. com.microsoft QLinearLeakyRelu, through its table of 256
+    entries.
+    """
     table = qlinear_table(
         lambda v: np.where(v >= 0, v, np.float32(alpha) * v),
         x_scale=x_scale,
@@ -164,7 +174,7 @@ def qlinear_concat(
     out_zero_point: int,
     axis: int = -1,
 ) -> Array:
-    """Each part dequantized and quantized to the common scale, then joined; equal parameters leave codes as they are.
+    """Dequantize each part, quantize it to the common scale, and join the parts; equal parameters leave codes as they are.
 
     com.microsoft QLinearConcat.
     """

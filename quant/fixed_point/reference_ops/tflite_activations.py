@@ -21,9 +21,10 @@ _INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
 
 @dataclass(frozen=True)
 class HardSwish:
-    """Parameters of TFLite's 8-bit hard swish: two 15-bit multipliers with the exponents of their real scales.
+    """A set of parameters of TFLite's 8-bit hard swish: two 15-bit multipliers with the exponents of their real scales.
 
-    output: S / (128 S_o), exponent <= 0. reluish: S / 128 * 32768 / 3.
+    `output`: S / (128 S_o), exponent <= 0.
+    `reluish`: S / 128 * 32768 / 3.
     """
 
     input_zero_point: int
@@ -57,7 +58,8 @@ def _multiplier16(real: float) -> tuple[int, int]:
 
 
 def hard_swish8(x: Array, p: HardSwish) -> Array:
-    """x: int8 or uint8[...] -> same type: x relu6(x + 3) / 6 in 16-bit steps. Source: TFLite HARD_SWISH, reference.
+    """Return x relu6(x + 3) / 6 in 16-bit steps, in the same type, for x: int8 or uint8[...]. Source: TFLite HARD_SWISH,
+    reference.
 
     Error: at most 1 step against float64 where the output scale is no finer than the input's (docs/nonlinear.md).
     """
@@ -110,9 +112,10 @@ def _logistic_argument(x: Array, input_scale: float, exact_shifts: tuple[int, ..
 
 
 def logistic16(x: Array, input_scale: float) -> Array:
-    """x: int16[...] with scale input_scale, zero point 0 -> int16[...] with scale 1 / 32768.
+    """Return the sigmoid as int16[...] with scale 1 / 32768, for x: int16[...] with scale input_scale, zero point 0.
 
-    256 entries over [0, 10.67), interpolated, symmetric. Largest error in docs/nonlinear.md. Source: TFLite LOGISTIC,
+    The table has 256 entries over [0, 10.67), interpolated, symmetric. Largest error in docs/nonlinear.md. Source: TFLite
+    LOGISTIC,
     int16 (reference_integer_ops).
     """
     require_type(x, "logistic16", np.int16)
@@ -127,7 +130,8 @@ def logistic16(x: Array, input_scale: float) -> Array:
 
 
 def tanh16(x: Array, input_scale: float) -> Array:
-    """x: int16[...] with scale input_scale, zero point 0 -> int16[...] with scale 1 / 32768, as 2 sigmoid(2 x) - 1.
+    """Return tanh as int16[...] with scale 1 / 32768, as 2 sigmoid(2 x) - 1, for x: int16[...] with scale input_scale, zero point
+    0.
 
     Largest error in docs/nonlinear.md. Source: TFLite TANH, int16 (reference_integer_ops).
     """

@@ -1,7 +1,8 @@
-"""Integer convolutions of channels-last feature maps: accumulators only; `requantize` makes them outputs.
+"""Compute integer convolutions of channels-last feature maps: accumulators only; `requantize` makes them outputs.
 
-acc[n, y, x, o] = bias[o] + sum over (ky, kx, i) of (in - x_zero_point) (w[o, ky, kx, i] - w_zero_point[o]).
-Padding contributes nothing. Exact, then wrapped to accumulator_bits (two's complement), as an accumulator of that width
+`acc[n, y, x, o]` = bias[o] + sum over (ky, kx, i) of (in - x_zero_point) (w[o, ky, kx, i] - w_zero_point[o]).
+Padding contributes nothing. The sum is exact, then wrapped to accumulator_bits (two's complement), as an accumulator of that
+width
 would after every step. Sources: ONNX ConvInteger, QLinearConv; TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV.
 """
 
@@ -27,9 +28,11 @@ _PATCH_BYTES = 1 << 20  # patches are built and multiplied in pieces that stay i
 
 @dataclass(frozen=True, eq=False)
 class ConvWeights:
-    """Weights made ready once for many convolutions (same integers either way, only faster).
+    """A set of weights made ready once for many convolutions (same integers either way, only faster).
 
-    values: int8 or uint8 [oc, kh, kw, ic / groups]; zero_point: int or int64[oc]; prepared: more than one use is to come.
+    `values`: int8 or uint8 [oc, kh, kw, ic / groups].
+    `zero_point`: int or int64[oc].
+    `prepared`: more than one use is to come.
     """
 
     values: Array
@@ -50,7 +53,7 @@ class ConvWeights:
         each = oc // self.groups
         # weights that are a transposed view of [kh, kw, ic, oc] become a matrix without a copy
         matrix = (
-            _transposed(self.values.reshape(oc, -1))
+            _transpose(self.values.reshape(oc, -1))
             if self.values.flags.c_contiguous
             else (self.values.transpose(1, 2, 3, 0).reshape(kh * kw * ic, oc))
         )
@@ -68,7 +71,7 @@ class ConvWeights:
         return DepthwiseKernel(self.values, self.zero_point, self.prepared)
 
 
-def _transposed(values: Array) -> Array:
+def _transpose(values: Array) -> Array:
     """[oc, k] -> contiguous [k, oc], in strips that stay in cache."""
     oc, k = values.shape
     if values.size < 1 << 15:
@@ -105,11 +108,14 @@ def conv2d(
     accumulator_bits: int = 32,
     method: ProductMethod | None = None,
 ) -> Array:
-    """x: int8, uint8 or int16 [n, h, w, ic]; w: int8, uint8 (or int16) [oc, kh, kw, ic / groups] -> [n, oh, ow, oc].
+    """Return the convolution of x: int8, uint8 or int16 [n, h, w, ic] as [n, oh, ow, oc].
 
-    pads: (top, left, bottom, right); w_zero_point: scalar or [oc]; bias: int [oc], added in full, then wrapped.
-    Returns int32, or int64 if accumulator_bits (2..64) is above 32. ConvWeights carries groups and w_zero_point itself.
-    Raises FixedPointError where shapes disagree.
+    `w`: int8, uint8 (or int16) [oc, kh, kw, ic / groups]. ConvWeights carries groups and w_zero_point itself.
+    `pads`: (top, left, bottom, right).
+    `w_zero_point`: scalar or [oc].
+    `bias`: int [oc], added in full, then wrapped.
+
+    The result is int32, or int64 if accumulator_bits (2..64) is above 32. Raise FixedPointError where shapes disagree.
     """
     weights = w
     if not isinstance(weights, ConvWeights):
@@ -129,7 +135,7 @@ def conv2d(
     elif weights.groups == 1:
         sums = _dense_sums(padded, weights.matrices[0], (kh, kw), slide, x_zero_point, wide, method)
     else:
-        sums = _grouped_sums(padded, weights, slide, x_zero_point, wide, method)
+        sums = _sum_groups(padded, weights, slide, x_zero_point, wide, method)
     return finish_sums(sums, bias, accumulator_bits)
 
 
@@ -158,7 +164,7 @@ def _dense_sums(
     wide: bool,
     method: ProductMethod | None,
 ) -> Array:
-    """x: padded [n, h, w, ic] -> int32 or int64 [n, oh, ow, oc]."""
+    """Return the sums as int32 or int64 [n, oh, ow, oc], for padded x: [n, h, w, ic]."""
     n, _, _, ic = x.shape
     oc, size = b.values.shape[1], slide.size
     depth = kernel[0] * kernel[1] * ic
@@ -180,7 +186,7 @@ def _dense_sums(
     return out
 
 
-def _grouped_sums(
+def _sum_groups(
     x: Array,
     weights: ConvWeights,
     slide: Slide,
@@ -212,7 +218,7 @@ def conv1d(
     accumulator_bits: int = 32,
     method: ProductMethod | None = None,
 ) -> Array:
-    """x: [n, l, ic]; w: [oc, k, ic / groups] -> [n, ol, oc]: `conv2d` with h = 1; pads: (before, after)."""
+    """Return [n, ol, oc] for x: [n, l, ic] and w: [oc, k, ic / groups]: `conv2d` with h = 1; pads: (before, after)."""
     out = conv2d(
         x[:, None],
         w[:, None],
@@ -244,12 +250,14 @@ def conv_transpose2d(
     accumulator_bits: int = 32,
     method: ProductMethod | None = None,
 ) -> Array:
-    """x: [n, h, w, ic]; w: [oc, kh, kw, ic / groups], as it scatters -> int32 or int64 [n, oh, ow, oc].
+    """Return the transposed convolution of x: [n, h, w, ic] as int32 or int64 [n, oh, ow, oc].
 
-    oh = (h - 1) stride - top - bottom + (kh - 1) dilation + 1 + output_padding. Output (y, x) sums in (j, i) w[ky, kx]
+    `w`: [oc, kh, kw, ic / groups], as it scatters.
+
+    `oh` = (h - 1) stride - top - bottom + (kh - 1) dilation + 1 + output_padding. Output (y, x) sums in (j, i) w[ky, kx]
     where y = j stride - top + ky dilation. Source: ONNX ConvTranspose (pads crop the result); TFLite TRANSPOSE_CONV;
-    TOSA 1.0 TRANSPOSE_CONV2D with out_pad = -pads.
-    Computed as a convolution of the input spread by the strides with the flipped kernel: the same sums.
+    TOSA 1.0 TRANSPOSE_CONV2D with out_pad = -pads. The computation is a convolution of the input, spread by the strides, with the
+    flipped kernel: the same sums.
     """
     kh, kw = w.shape[1:3]
     n, h, width, c = x.shape

@@ -1,8 +1,8 @@
-"""Depthwise convolution: one or more outputs from each input channel, without a matrix product.
+"""Compute depthwise convolutions: one or more outputs from each input channel, without a matrix product.
 
-- FLOAT32, FLOAT64: one fused multiply-add loop (einsum) over long rows, where the largest sum is exact in that type.
-- ONNXRUNTIME: onnxruntime's float32 Conv, under the same bound; a session for each kernel, kept with prepared weights.
-- INT64: integer taps, always exact.
+`FLOAT32`, `FLOAT64`: one fused multiply-add loop (einsum) over long rows, where the largest sum is exact in that type.
+`ONNXRUNTIME`: onnxruntime's float32 Conv, under the same bound; a session for each kernel, kept with prepared weights.
+`INT64`: integer taps, always exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ _WHOLE_ELEMENTS = 250_000
 
 @dataclass(frozen=True, eq=False)
 class DepthwiseKernel:
-    """values: int8 or uint8 [c m, kh, kw, 1], output channel c m + j reads input channel c; zero_point: int or [c m]."""
+    """A depthwise kernel; output channel c m + j reads input channel c.
+
+    `values`: int8 or uint8 [c m, kh, kw, 1].
+    `zero_point`: int or [c m].
+    """
 
     values: Array
     zero_point: int | Array
@@ -73,7 +77,7 @@ def depthwise_sums(
     wide: bool,
     method: ProductMethod | None = None,
 ) -> Array:
-    """x: padded [n, h, w, c] -> int32 (modulo 2**32) or int64 [n, oh, ow, c m]."""
+    """Return the sums as int32 (modulo 2**32) or int64 [n, oh, ow, c m], for padded x: [n, h, w, c]."""
     limits = np.iinfo(x.dtype)
     # onnxruntime's way sums codes and takes the zero point off in the bias: both must stay exact
     reach = max(abs(int(limits.min)), int(limits.max)) + abs(x_zero_point)

@@ -24,12 +24,18 @@ def matmul(
     accumulator_bits: int = 32,
     method: ProductMethod | None = None,
 ) -> Array:
-    """a: int8, uint8 or int16 [..., m, k]; b: [..., k, n] -> int32, or int64 if accumulator_bits > 32, [..., m, n].
+    """Return the product of a: int8, uint8 or int16 [..., m, k] and b: [..., k, n] as [..., m, n].
+    It is int32, or int64 if accumulator_bits > 32.
 
-    sum over k of (a - a_zero_point) (b - b_zero_point) + bias, exact, then wrapped to accumulator_bits (2..64).
-    b_zero_point: scalar or [n]; bias: int [n]. Leading axes broadcast as in numpy. A `Matrix` (its zero point inside)
-    keeps what is prepared of b between calls. Sources: ONNX MatMulInteger, QLinearMatMul; TFLite FULLY_CONNECTED,
-    BATCH_MATMUL; TOSA 1.0 MATMUL. Raises FixedPointError where shapes disagree.
+    The product is the sum over k of (a - a_zero_point) (b - b_zero_point) + bias, exact, then wrapped to accumulator_bits
+    (2..64).
+
+    `b`: an array, or a `Matrix` (its zero point inside), which keeps what is prepared of b between calls.
+    `b_zero_point`: scalar or [n].
+    `bias`: int [n].
+
+    Leading axes broadcast as in numpy. Sources: ONNX MatMulInteger, QLinearMatMul; TFLite FULLY_CONNECTED,
+    BATCH_MATMUL; TOSA 1.0 MATMUL. Raise FixedPointError where shapes disagree.
     """
     values = b.values if isinstance(b, Matrix) else b
     if a.ndim < 2 or values.ndim < 2 or a.shape[-1] != values.shape[-2]:

@@ -26,9 +26,12 @@ def max_pool(
     low: int | None = None,
     high: int | None = None,
 ) -> Array:
-    """x: [n, h, w, c] -> same type [n, oh, ow, c], the largest of each window, clamped to low..high where given.
+    """Return the largest element of each window of x: [n, h, w, c], in the same type [n, oh, ow, c].
+    The result is clamped to low..high where these are passed.
 
-    pads: (top, left, bottom, right). ONNX MaxPool; TFLite MAX_POOL_2D; TOSA 1.0 MAX_POOL2D.
+    `pads`: (top, left, bottom, right).
+
+    ONNX MaxPool; TFLite MAX_POOL_2D; TOSA 1.0 MAX_POOL2D.
     """
     slide = slide_over(x, kernel, strides, dilations, pads, "max_pool")
     out = _fold(pad_spatial(x, pads, int(np.iinfo(x.dtype).min)), kernel, slide, np.maximum, x.dtype)
@@ -38,7 +41,7 @@ def max_pool(
 
 
 def _fold(padded: Array, kernel: Pair, slide: Slide, combine: np.ufunc, dtype: DTypeLike) -> Array:
-    """padded: [n, h, w, c] -> dtype[n, oh, ow, c]: the elements of each window combined, in kh + kw passes, not kh kw."""
+    """Return dtype[n, oh, ow, c], the combined elements of each window of padded: [n, h, w, c], in kh + kw passes, not kh kw."""
     down = Slide((slide.strides[0], 1), slide.dilations, (slide.size[0], padded.shape[2]))
     rows = tap(padded, 0, 0, down).astype(dtype)
     for ky in range(1, kernel[0]):
@@ -59,8 +62,8 @@ def pool_sum(
     dilations: Pair = (1, 1),
     x_zero_point: int = 0,
 ) -> Array:
-    """x: int8, uint8, int16 or int32 [n, h, w, c] -> [n, oh, ow, c], sums of x - x_zero_point over each window: int32, of int32
-    int64.
+    """Return the sums of x - x_zero_point over each window of x: [n, h, w, c], as [n, oh, ow, c].
+    The input is int8, uint8, int16 or int32. Sums are int32, and int64 for int32 inputs.
 
     Average with a constant divisor: requantize(pool_sum(x), S_in / (S_out kh kw)).
     """
@@ -77,7 +80,7 @@ def pool_sum(
 
 
 def pool_counts(size: Pair, *, kernel: Pair, strides: Pair, pads: Pads, dilations: Pair = (1, 1)) -> Array:
-    """size: (h, w) of the input -> int32[oh, ow], the elements of each window that lie inside the input."""
+    """Return int32[oh, ow], how many elements of each window lie inside an input of `size` (h, w)."""
     ones = np.ones((1, *size, 1), np.uint8)
     return pool_sum(ones, kernel=kernel, strides=strides, pads=pads, dilations=dilations)[0, :, :, 0]
 
@@ -91,7 +94,8 @@ def average_pool_tflite(
     low: int | None = None,
     high: int | None = None,
 ) -> Array:
-    """x: [n, h, w, c] -> same type: (sum + (sum > 0 ? n/2 : -n/2)) / n in C's division, n elements without padding.
+    """Return (sum + (sum > 0 ? n/2 : -n/2)) / n in C's division, in the same type, for x: [n, h, w, c].
+    Padding is not counted in n.
 
     Input and output share scale and zero point; the zero point takes no part. TFLite AVERAGE_POOL_2D.
     """
@@ -108,9 +112,9 @@ def average_pool_tflite(
 
 
 def tosa_reciprocal(count: Array) -> tuple[Array, Array]:
-    """count: int[...] >= 1 -> int64 multiplier, shift of 1 / count: k = 32 - clz(count - 1), m = ((2**30 + 1) << k) / count.
+    """Return int64 multiplier and shift of 1 / count, for count: int[...] >= 1.
 
-    s = 30 + k. TOSA 1.0, 4.1.3 `reciprocal_scale`.
+    `k` = 32 - clz(count - 1), m = ((2**30 + 1) << k) / count, s = 30 + k. TOSA 1.0, 4.1.3 `reciprocal_scale`.
     """
     count = np.asarray(count, np.int64)
     if (count < 1).any():
@@ -130,9 +134,9 @@ def average_pool_tosa(
     low: int | None = None,
     high: int | None = None,
 ) -> Array:
-    """x: int8 or int16 [n, h, w, c] -> same type: sum(x - x_zero_point) times `tosa_reciprocal(n)`, half up.
+    """Return sum(x - x_zero_point) times `tosa_reciprocal(n)`, half up, in the same type, for x: int8 or int16 [n, h, w, c].
 
-    n: the elements without padding. TOSA 1.0 AVG_POOL2D.
+    Here n counts the elements without padding. TOSA 1.0 AVG_POOL2D.
     """
     limits = np.iinfo(x.dtype)
     sums = pool_sum(x, kernel=kernel, strides=strides, pads=pads, x_zero_point=x_zero_point)
@@ -151,9 +155,9 @@ def average_pool_tosa(
 
 
 def mean_sum(x: Array, axes: tuple[int, ...], *, x_zero_point: int = 0, keepdims: bool = True) -> tuple[Array, int]:
-    """x: integers -> (int64 sums of x - x_zero_point over `axes`, how many were summed).
+    """Return int64 sums of x - x_zero_point over `axes`, and how many integers were summed for each.
 
-    mean = requantize(sums, S_in / (S_out count)); TFLite's own multiplier: `tflite_mean_requant`.
+    The mean is requantize(sums, S_in / (S_out count)); TFLite's own multiplier: `tflite_mean_requant`.
     """
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
     sums = x.sum(axis=axes, dtype=np.int64, keepdims=keepdims)

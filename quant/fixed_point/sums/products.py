@@ -1,11 +1,11 @@
-"""Exact integer matrix products, by the fastest exact way on this CPU.
+"""Compute exact integer matrix products, by the fastest exact method on this CPU.
 
-Four ways, chosen by cost or forced:
+Four methods are chosen by cost or forced.
 
-- ONNXRUNTIME: MatMulInteger, 8-bit operands (int16 left operands as two 8-bit halves). A self-test at first use finds
-  CPUs whose u8s8 kernel saturates (AVX2 without VNNI); there the u8u8 kernel is used.
-- FLOAT32, FLOAT64: BLAS, where the largest possible sum lies within 2**24 or 2**53.
-- INT64: numpy, always exact modulo 2**64.
+`ONNXRUNTIME`: MatMulInteger, 8-bit operands (int16 left operands as two 8-bit halves). A self-test at first use finds
+CPUs whose u8s8 kernel saturates (AVX2 without VNNI); there the u8u8 kernel is used.
+`FLOAT32`, `FLOAT64`: BLAS, where the largest possible sum lies within 2**24 or 2**53.
+`INT64`: numpy, always exact modulo 2**64.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 class ProductMethod(StrEnum):
-    """How a bulk product is computed; all give the same integers."""
+    """A method to compute a bulk product; all give the same integers."""
 
     ONNXRUNTIME = "onnxruntime"
     FLOAT32 = "float32"
@@ -201,7 +201,7 @@ def _product_onnxruntime(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> 
 
 
 def _u8_product(a: Array, b: Matrix, a_zero_point: int, dtype: type) -> Array:
-    """a: uint8[m, k] -> dtype[m, n]. A zero point that is no uint8 is taken off by the column sums instead."""
+    """Return dtype[m, n] for a: uint8[m, k]. A zero point that is no uint8 is subtracted by the column sums instead."""
     if 0 <= a_zero_point <= 255:
         out = matmul_integer().run(a, b, a_zero_point)
         return out.astype(np.int64) if dtype is np.int64 else out
@@ -235,7 +235,7 @@ class MatMulInteger:
     signed: bool
 
     def run(self, a: Array, b: Matrix, a_zero_point: int) -> Array:
-        """a: uint8[m, k] -> int32[m, n], modulo 2**32: sum (a - a_zero_point) (b - b.zero_point)."""
+        """Return sum (a - a_zero_point) (b - b.zero_point) as int32[m, n], modulo 2**32, for a: uint8[m, k]."""
         values = b.signed8 if self.signed else b.unsigned8
         zero = b.zero_point
         if self.signed != (b.values.dtype == np.int8):

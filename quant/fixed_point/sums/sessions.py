@@ -8,7 +8,7 @@ from typing import Any
 
 @lru_cache(maxsize=6)
 def product_session(signed: bool, inputs: int) -> Any:
-    """Of a MatMulInteger with inputs a, b (2), a, b, za (3) or a, b, za, zb (4)."""
+    """Return the session of a MatMulInteger with inputs a, b (2), a, b, za (3) or a, b, za, zb (4)."""
     from onnx import TensorProto, helper
 
     right = TensorProto.INT8 if signed else TensorProto.UINT8

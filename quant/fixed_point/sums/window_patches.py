@@ -17,7 +17,7 @@ Pads = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Slide:
-    """How a window moves over a padded map: `size` is the number of its places, (oh, ow)."""
+    """A movement of a window over a padded map: `size` is the number of its places, (oh, ow)."""
 
     strides: Pair
     dilations: Pair
@@ -30,9 +30,9 @@ def output_size(size: int, kernel: int, stride: int, dilation: int, pad_before: 
 
 
 def slide_over(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: Pads, what: str) -> Slide:
-    """How a window of `kernel` moves over x once it is padded.
+    """Return how a window of `kernel` moves over x once it is padded.
 
-    Raises FixedPointError where x is not [n, h, w, c], a parameter is out of range or nothing is left.
+    Raise FixedPointError where x is not [n, h, w, c], a parameter is out of range or nothing is left.
     """
     if x.ndim != 4:
         raise FixedPointError(f"{what}: x has shape {x.shape}; must be [n, h, w, c] (1-D: h = 1)")
@@ -50,7 +50,9 @@ def slide_over(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: Pad
 
 
 def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
-    """x: [n, h, w, c] -> contiguous [n, top + h + bottom, left + w + right, c], filled with value; x itself if no pads."""
+    """Return x: [n, h, w, c] as contiguous [n, top + h + bottom, left + w + right, c], filled with value.
+    Return x itself without pads.
+    """
     if not any(pads):
         return x
     top, left, bottom, right = pads
@@ -66,7 +68,7 @@ def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
 
 
 def windows(x: Array, kernel: Pair, slide: Slide) -> Array:
-    """x: padded [n, h, w, c] -> view [n, oh, ow, kh, kw, c]."""
+    """Return a view [n, oh, ow, kh, kw, c] of padded x: [n, h, w, c]."""
     sn, sh, sw, sc = x.strides
     (down, right), (dilation_y, dilation_x) = slide.strides, slide.dilations
     shape = (x.shape[0], *slide.size, *kernel, x.shape[3])
@@ -79,7 +81,7 @@ def windows(x: Array, kernel: Pair, slide: Slide) -> Array:
 
 
 def tap(x: Array, ky: int, kx: int, slide: Slide) -> Array:
-    """x: padded [n, h, w, c] -> view [n, oh, ow, c]: what kernel position (ky, kx) sees."""
+    """Return a view [n, oh, ow, c] of padded x: [n, h, w, c]: the elements at kernel position (ky, kx)."""
     (down, right), (oh, ow) = slide.strides, slide.size
     y0, x0 = ky * slide.dilations[0], kx * slide.dilations[1]
     return x[:, y0 : y0 + (oh - 1) * down + 1 : down, x0 : x0 + (ow - 1) * right + 1 : right]

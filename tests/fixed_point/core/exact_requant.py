@@ -29,7 +29,7 @@ def float32(v: Fraction) -> Fraction:
     return (1 if v > 0 else -1) * round(magnitude) * Fraction(2) ** exponent
 
 
-def scaled(x: int, m: int, s: int, rounding: Rounding) -> int:
+def scale_exactly(x: int, m: int, s: int, rounding: Rounding) -> int:
     """x m / 2**s, rounded. DOUBLE_ROUND in its two steps, REDUCED16 from the 31-bit multiplier."""
     if rounding is Rounding.DOUBLE_ROUND:
         exponent = 31 - s
@@ -51,11 +51,11 @@ def scaled(x: int, m: int, s: int, rounding: Rounding) -> int:
     return floor(v + HALF) if s > 0 else floor(v)
 
 
-def scaled_float32(x: int, scale: Fraction) -> int:
+def scale_float32(x: int, scale: Fraction) -> int:
     return round(float32(float32(Fraction(x)) * scale))
 
 
-def finished(y: int, zero_point: int, low: int, high: int, wrap_bits: int | None = None, signed: bool = True) -> int:
+def finish_exactly(y: int, zero_point: int, low: int, high: int, wrap_bits: int | None = None, signed: bool = True) -> int:
     y += zero_point
     if wrap_bits is not None:
         y %= 1 << wrap_bits

@@ -54,12 +54,12 @@ class Oracle:
             np.testing.assert_array_equal(got, want, err_msg=key)
             if RECORDING:
                 self.record.entries[key] = want if want.nbytes <= _WHOLE_BYTES else digest(want)
-        known = self.record.entries.get(key)
-        if known is None:
+        recorded = self.record.entries.get(key)
+        if recorded is None:
             if missing is not None:
                 pytest.skip(f"{missing}, and nothing recorded for {key}")
             return
-        if known.shape == got.shape:
-            np.testing.assert_array_equal(got, known, err_msg=f"recorded {key}")
+        if recorded.shape == got.shape:
+            np.testing.assert_array_equal(got, recorded, err_msg=f"recorded {key}")
         else:
-            assert digest(got).tolist() == known.tolist(), f"recorded {key}"
+            assert digest(got).tolist() == recorded.tolist(), f"recorded {key}"

@@ -257,7 +257,7 @@ def test_qlinear_add_and_mul_with_awkward_scales(op: str, dtype: Any) -> None:
     rng = np.random.default_rng(20)
     codes256 = np.arange(256).astype(np.uint8).view(dtype)
     function = fp.qlinear_add if op == "QLinearAdd" else fp.qlinear_mul
-    apart = 0
+    mismatches = 0
     for _ in range(60):
         sa, sb, sy = (float(v) for v in rng.choice([0.1, 0.2, 0.3, 0.05, 0.7, 0.25, 0.5, 1.0, 0.15, 1 / 3, 1 / 7], 3))
         za, zb, zy = (int(v) for v in codes(rng, dtype, (3,)))
@@ -278,8 +278,8 @@ def test_qlinear_add_and_mul_with_awkward_scales(op: str, dtype: Any) -> None:
                 out_zero_point=zy,
             )
             np.testing.assert_array_equal(got, results[-1])
-        apart += int((results[0] != results[1]).sum())
-    assert (apart > 0) == (op == "QLinearAdd")
+        mismatches += int((results[0] != results[1]).sum())
+    assert (mismatches > 0) == (op == "QLinearAdd")
 
 
 @pytest.mark.parametrize("dtype", TYPES)

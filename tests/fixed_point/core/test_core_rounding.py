@@ -65,11 +65,12 @@ def cases(draw: st.DrawFn, rounding: Rounding) -> tuple[np.ndarray, Requant, np.
     return accumulators(rng, np.int64 if wide else np.int32, m, s), r, dtype
 
 
-def expected(acc: np.ndarray, r: Requant, dtype: np.dtype) -> np.ndarray:
+def compute_expected(acc: np.ndarray, r: Requant, dtype: np.dtype) -> np.ndarray:
     bits = (r.width_bits or dtype.itemsize * 8) if r.wrap else None
     m, s = int(r.multiplier[0]), int(r.shift[0])
     values = [
-        exact.finished(exact.scaled(int(x), m, s, r.rounding), r.zero_point, r.low, r.high, bits, dtype.kind == "i") for x in acc
+        exact.finish_exactly(exact.scale_exactly(int(x), m, s, r.rounding), r.zero_point, r.low, r.high, bits, dtype.kind == "i")
+        for x in acc
     ]
     return np.array(values, dtype)
 
@@ -83,14 +84,14 @@ def test_equals_exact_arithmetic(rounding: Rounding, examples: int) -> None:
         acc, r, dtype = case
         if r.wrap and acc.dtype == np.int64 and saturates_int64(acc, r):
             return  # a wrapped result beyond int64 is not defined
-        np.testing.assert_array_equal(requantize(acc, r, dtype), expected(acc, r, dtype))
+        np.testing.assert_array_equal(requantize(acc, r, dtype), compute_expected(acc, r, dtype))
 
     check()
 
 
 def saturates_int64(acc: np.ndarray, r: Requant) -> bool:
     m, s = int(r.multiplier[0]), int(r.shift[0])
-    return max(abs(exact.scaled(int(v), m, s, r.rounding)) for v in (acc.min(), acc.max())) >= 1 << 61
+    return max(abs(exact.scale_exactly(int(v), m, s, r.rounding)) for v in (acc.min(), acc.max())) >= 1 << 61
 
 
 @pytest.mark.parametrize("examples", [FEW, *MANY])
@@ -101,7 +102,7 @@ def test_float32_equals_exact_arithmetic(examples: int) -> None:
         rng = np.random.default_rng(seed)
         acc = accumulators(rng, np.int64 if wide else np.int32, 1, max(0, int(-np.log2(scale))))
         r = Requant(float32_bits([scale]), np.array([0]), Rounding.FP32_RNE, -3, -128, 127, kind="float32")
-        values = [exact.finished(exact.scaled_float32(int(x), Fraction(scale)), -3, -128, 127) for x in acc]
+        values = [exact.finish_exactly(exact.scale_float32(int(x), Fraction(scale)), -3, -128, 127) for x in acc]
         np.testing.assert_array_equal(requantize(acc, r), np.array(values, np.int8))
 
     check()
@@ -115,7 +116,9 @@ def test_float32_scale_with_integer_rules(seed: int, scale: float, rounding: Rou
     acc = accumulators(np.random.default_rng(seed), np.int32, 1, max(0, int(-np.log2(scale))))
     r = Requant(float32_bits([scale]), np.array([0]), rounding, 5, -32768, 32767, kind="float32")
     n, d = Fraction(scale).as_integer_ratio()
-    values = [exact.finished(exact.scaled(int(x) * n, 1, d.bit_length() - 1, rounding), 5, -32768, 32767) for x in acc]
+    values = [
+        exact.finish_exactly(exact.scale_exactly(int(x) * n, 1, d.bit_length() - 1, rounding), 5, -32768, 32767) for x in acc
+    ]
     np.testing.assert_array_equal(requantize(acc, r, np.int16), np.array(values, np.int16))
 
 

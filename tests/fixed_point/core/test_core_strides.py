@@ -49,5 +49,5 @@ def test_memory_order_does_not_matter(name: str) -> None:
     for _ in range(40):
         x = rng.integers(-128, 128, rng.integers((1, 2, 2, 1), (3, 6, 6, 5)), dtype=np.int8)
         order = rng.permutation(4)
-        turned = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
-        np.testing.assert_array_equal(OPERATIONS[name](turned), OPERATIONS[name](x))
+        reordered = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+        np.testing.assert_array_equal(OPERATIONS[name](reordered), OPERATIONS[name](x))

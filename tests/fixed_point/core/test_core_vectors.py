@@ -97,7 +97,7 @@ def test_expected_by_exact_arithmetic() -> None:
     for column in range(16):
         m, s = r["multiplier"][column], r["shift"][column]
         want = [
-            exact.finished(exact.scaled(int(x), m, s, Rounding.DOUBLE_ROUND), r["zero_point"], r["low"], r["high"])
+            exact.finish_exactly(exact.scale_exactly(int(x), m, s, Rounding.DOUBLE_ROUND), r["zero_point"], r["low"], r["high"])
             for x in case.inputs["acc"][:, column]
         ]
         assert case.expected[:, column].tolist() == want
@@ -184,8 +184,8 @@ def test_other_files_are_never_replaced(tmp_path: Path) -> None:
 
 def by_fractions(values: dict[str, Any], x: int) -> int:
     r = values
-    scaled = exact.scaled(x, r["multiplier"][0], r["shift"][0], Rounding(r["rounding"]))
-    return exact.finished(scaled, r["zero_point"], r["low"], r["high"])
+    scaled = exact.scale_exactly(x, r["multiplier"][0], r["shift"][0], Rounding(r["rounding"]))
+    return exact.finish_exactly(scaled, r["zero_point"], r["low"], r["high"])
 
 
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "prelu"])

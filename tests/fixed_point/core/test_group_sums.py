@@ -14,7 +14,7 @@ from quant.fixed_point import FixedPointError, GroupForm, Numerics, ProductMetho
 ACTIVATIONS = {"int8": (-128, 127), "int16": (-32768, 32767)}
 
 
-def wrapped(value: int, bits: int) -> int:
+def wrap_value(value: int, bits: int) -> int:
     return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
 
@@ -26,11 +26,11 @@ def group_by_group(x: np.ndarray, zero: int, codes: np.ndarray, groups: WeightGr
             span = range(g * groups.size, min((g + 1) * groups.size, codes.shape[1]))
             acc = total = 0
             for k in span:
-                acc = wrapped(acc + (int(x[p, k]) - zero) * int(codes[o, k]), bits)
-                total = wrapped(total + int(x[p, k]) - zero, bits)
-            sums[p, o] = wrapped(sums[p, o] + wrapped(acc * int(groups.scales[o, g]), bits), bits)
+                acc = wrap_value(acc + (int(x[p, k]) - zero) * int(codes[o, k]), bits)
+                total = wrap_value(total + int(x[p, k]) - zero, bits)
+            sums[p, o] = wrap_value(sums[p, o] + wrap_value(acc * int(groups.scales[o, g]), bits), bits)
             if groups.minima is not None:
-                sums[p, o] = wrapped(sums[p, o] + wrapped(total * int(groups.minima[o, g]), bits), bits)
+                sums[p, o] = wrap_value(sums[p, o] + wrap_value(total * int(groups.minima[o, g]), bits), bits)
     return sums
 
 
@@ -53,10 +53,10 @@ def test_products_are_those_of_the_definition(
     scales, least = drawn(0, 65535, (4, count)), drawn(-32768, 32767, (4, count))
     groups = WeightGroups(size, scales, least if minima else None)
     expected = group_by_group(x, zero, codes, groups, bits)
-    whole = groups.applied(codes)
-    found = matmul(x, np.ascontiguousarray(whole.T), a_zero_point=zero, accumulator_bits=bits)
-    assert np.array_equal(found, expected)
-    image = conv2d(x[None, None], whole.reshape(4, 1, 1, inner), x_zero_point=zero, accumulator_bits=bits)
+    integer_weights = groups.apply_scales(codes)
+    sums = matmul(x, np.ascontiguousarray(integer_weights.T), a_zero_point=zero, accumulator_bits=bits)
+    assert np.array_equal(sums, expected)
+    image = conv2d(x[None, None], integer_weights.reshape(4, 1, 1, inner), x_zero_point=zero, accumulator_bits=bits)
     assert np.array_equal(image[0, 0], expected)
 
 
@@ -64,12 +64,12 @@ def test_every_way_to_compute_gives_the_same() -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(-32768, 32768, (5, 576)).astype(np.int16)
     groups = WeightGroups(32, rng.integers(0, 256, (9, 18)), rng.integers(-2048, 2048, (9, 18)))
-    whole = np.ascontiguousarray(groups.applied(rng.integers(-8, 8, (9, 576)).astype(np.int8)).T)
-    exact = x.astype(object) @ whole.astype(object)
+    integer_weights = np.ascontiguousarray(groups.apply_scales(rng.integers(-8, 8, (9, 576)).astype(np.int8)).T)
+    exact = x.astype(object) @ integer_weights.astype(object)
     for method in (ProductMethod.FLOAT64, ProductMethod.INT64, None):
-        assert np.array_equal(matmul(x, whole, accumulator_bits=48, method=method), exact)
+        assert np.array_equal(matmul(x, integer_weights, accumulator_bits=48, method=method), exact)
     with pytest.raises(FixedPointError, match="product by float32: sums reach"):
-        matmul(x, whole, accumulator_bits=48, method=ProductMethod.FLOAT32)
+        matmul(x, integer_weights, accumulator_bits=48, method=ProductMethod.FLOAT32)
 
 
 def test_a_part_is_what_its_channels_and_groups_have() -> None:
@@ -77,22 +77,22 @@ def test_a_part_is_what_its_channels_and_groups_have() -> None:
     codes = rng.integers(-8, 8, (6, 80)).astype(np.int8)
     groups = WeightGroups(32, rng.integers(0, 256, (6, 3)), rng.integers(-99, 99, (6, 3)))
     part = groups.part(slice(2, 5), slice(1, 3))
-    assert np.array_equal(part.applied(codes[2:5, 32:]), groups.applied(codes)[2:5, 32:])
+    assert np.array_equal(part.apply_scales(codes[2:5, 32:]), groups.apply_scales(codes)[2:5, 32:])
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("make_groups", "message"),
     [
         (lambda: WeightGroups(32, np.ones((4, 2)), np.ones((4, 3))), "groups of 32: minima have shape (4, 3)"),
         (lambda: WeightGroups(32, np.full((1, 1), 65536)), "groups: scales 65536..65536; must be 0..65535"),
         (lambda: WeightGroups(32, np.ones((1, 1)), np.full((1, 1), -32769)), "minima -32769..-32769; must be -32768..32767"),
-        (lambda: WeightGroups(32, np.ones((4, 2))).applied(np.zeros((4, 96), np.int8)), "in groups of 32 have (4, 3)"),
+        (lambda: WeightGroups(32, np.ones((4, 2))).apply_scales(np.zeros((4, 96), np.int8)), "in groups of 32 have (4, 3)"),
         (lambda: GroupForm((24,)), "groups: sizes=(24,); multiples of 16, 16 to 256"),
         (lambda: GroupForm((32,), 17), "scale_bits=17, minimum_bits=0; must be 1..16, and 0 or 2..16"),
         (lambda: Numerics(weight_group=32), "weight_group=32; must be 0 or one of groups.sizes=()"),
     ],
 )
-def test_faults_are_named(made, said: str) -> None:
+def test_faults_are_named(make_groups, message: str) -> None:
     with pytest.raises(FixedPointError) as fault:
-        made()
-    assert said in str(fault.value)
+        make_groups()
+    assert message in str(fault.value)

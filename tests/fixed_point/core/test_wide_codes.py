@@ -26,8 +26,8 @@ def exact(value: int, r: Requant) -> int:
 def test_products_have_all_their_bits(multiplier: int, shift: int) -> None:
     a, b = np.meshgrid(ENDS, ENDS)
     r = by(multiplier, shift)
-    wanted = [exact(int(x) * int(y), r) for x, y in zip(a.ravel(), b.ravel())]
-    assert mul(a, b, r, dtype=np.int32).ravel().tolist() == wanted
+    expected = [exact(int(x) * int(y), r) for x, y in zip(a.ravel(), b.ravel())]
+    assert mul(a, b, r, dtype=np.int32).ravel().tolist() == expected
 
 
 @pytest.mark.parametrize("subtract", [False, True])
@@ -35,11 +35,11 @@ def test_sums_of_unlike_types_have_all_their_bits(subtract: bool) -> None:
     narrow = np.array([-128, -1, 0, 5, 127], np.int8)
     a, b = ENDS[:, None], narrow[None, :]
     fine, coarse, out = by(1 << 29, 31), by(1 << 30, 9), by(1 << 30, 29)  # 1/4, 2**21, 2
-    made = add(a, b, fine, coarse, out, b_zero_point=-3, subtract=subtract, dtype=np.int32)
+    sums = add(a, b, fine, coarse, out, b_zero_point=-3, subtract=subtract, dtype=np.int32)
     for i, x in enumerate(ENDS):
         for j, y in enumerate(narrow):
             other = exact(int(y) + 3, coarse)
-            assert made[i, j] == exact(exact(int(x), fine) + (-other if subtract else other), out)
+            assert sums[i, j] == exact(exact(int(x), fine) + (-other if subtract else other), out)
 
 
 def test_windows_are_summed_beyond_32_bits() -> None:

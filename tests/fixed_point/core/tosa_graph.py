@@ -1,8 +1,8 @@
-"""Graphs of independent TOSA operators, run in one call of the TOSA reference model (tests and vector writer).
+"""Run graphs of independent TOSA operators in one call of the TOSA reference model (tests and vector writer).
 
-graph = TosaGraph()
-y = graph.add("MATMUL", [a, b, zero_a, zero_b], (1, 4, 5), "INT32")
-outputs = graph.run()       # [y's array, ...] in the order of add
+`graph = TosaGraph()`.
+`y = graph.add("MATMUL", [a, b, zero_a, zero_b], (1, 4, 5), "INT32")`.
+`outputs = graph.run()` returns [y's array, ...] in the order of add.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ class Enumerator:
 
 @dataclass(frozen=True)
 class Operator:
-    """inputs: arrays (fed from files; int64 as 48 bits) or constants; kind: "INT8", ... of the output."""
+    """An operator of a TOSA graph.
+
+    `inputs`: arrays (fed from files; int64 as 48 bits) or constants.
+    `kind`: "INT8", ... of the output.
+    """
 
     op: str
     inputs: Sequence[Any]

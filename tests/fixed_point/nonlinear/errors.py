@@ -9,8 +9,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Error:
-    """In output steps. largest, mean: of |y - t|, t real but within the type; bias: of y - t; share: rounded t != y;
-    steps: largest |round(t) - y|."""
+    """A summary of errors in output steps.
+
+    `largest`, `mean`: of |y - t|, t real but within the type.
+    `bias`: of y - t.
+    `share`: share of elements with rounded t != y.
+    `steps`: largest |round(t) - y|.
+    """
 
     largest: float
     mean: float
@@ -20,12 +25,15 @@ class Error:
 
 
 def measure(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Error:
-    """pairs: integer results and the real values in output steps, zero point added; nan and inf are left out."""
+    """Return the error of integer results.
+
+    `pairs`: integer results and the real values in output steps, zero point added; nan and inf are left out.
+    """
     y = np.concatenate([p[0].ravel() for p in pairs])
     t = np.concatenate([np.asarray(p[1], np.float64).ravel() for p in pairs])
     limits = np.iinfo(y.dtype)
-    kept = np.isfinite(t)
-    y, t = y[kept].astype(np.float64), np.clip(t[kept], limits.min, limits.max)
+    finite = np.isfinite(t)
+    y, t = y[finite].astype(np.float64), np.clip(t[finite], limits.min, limits.max)
     step = np.abs(np.rint(t) - y)
     error = y - t
     return Error(

@@ -74,7 +74,7 @@ def _rows(rng: np.random.Generator, dtype: Any, n: int) -> Array:
     return np.stack(rows).astype(dtype)
 
 
-def _quantized(rng: np.random.Generator, dtype: Any, in_scale: tuple[float, float], ratio: tuple[float, float]) -> Params:
+def _draw_quantized(rng: np.random.Generator, dtype: Any, in_scale: tuple[float, float], ratio: tuple[float, float]) -> Params:
     scale = _log_uniform(rng, *in_scale)
     out = float(np.float32(scale * _log_uniform(rng, *ratio)))
     return {
@@ -89,11 +89,11 @@ def _unary(op: str, options: str | None = None, **fields: Any) -> Callable[..., 
     """A TFLite operator of one input, fields of its options taken from the parameters where they are names."""
 
     def reference(engine: Any, p: Params, x: Array) -> Array:
-        given = {k: p[v] if isinstance(v, str) else v for k, v in fields.items()}
+        field_values = {k: p[v] if isinstance(v, str) else v for k, v in fields.items()}
         source = Tensor(x.shape, x.dtype, p["input_scale"], p["input_zero_point"])
         out = p.get("output_type", x.dtype)
         target = Tensor(x.shape, out, p["output_scale"], p["output_zero_point"])
-        return tfl.run(single_operator(op, [source], [target], options, **given), [x], engine)[0]
+        return tfl.run(single_operator(op, [source], [target], options, **field_values), [x], engine)[0]
 
     return reference
 
@@ -175,7 +175,7 @@ SOFTMAX = (
 
 def _draw_fixed_output(dtype: Any, scale: float, zero_point: int, input_scales: tuple[float, float]) -> Draw:
     def draw(rng: np.random.Generator) -> tuple[Params, list[Array]]:
-        p = _quantized(rng, dtype, input_scales, (1, 1))
+        p = _draw_quantized(rng, dtype, input_scales, (1, 1))
         if dtype == np.int16 and rng.integers(3) == 0:
             p["input_scale"] = float(rng.choice([2.0**-12, 2.0**-11, 2.0**-13, 2.0**-10]))
         return p | {"output_scale": scale, "output_zero_point": zero_point}, [_all_codes(rng, dtype)]
@@ -185,7 +185,7 @@ def _draw_fixed_output(dtype: Any, scale: float, zero_point: int, input_scales: 
 
 def _draw_free(dtype: Any, input_scales: tuple[float, float], ratio: tuple[float, float], positive: bool = False) -> Draw:
     def draw(rng: np.random.Generator) -> tuple[Params, list[Array]]:
-        p = _quantized(rng, dtype, input_scales, ratio)
+        p = _draw_quantized(rng, dtype, input_scales, ratio)
         if positive:
             p["input_zero_point"] = -128
         if rng.integers(4) == 0:

@@ -53,8 +53,8 @@ def test_multiply_q31_is_half_up(pairs: list[tuple[int, int]]) -> None:
 @given(st.lists(int32, min_size=1, max_size=50), st.integers(0, 31))
 def test_shifts(values: list[int], exponent: int) -> None:
     x = np.array([*values, 2**31 - 1, -(2**31)])
-    left = [min(max(int(v) << exponent, -(2**31)), 2**31 - 1) for v in x]
-    np.testing.assert_array_equal(shift_q31(x, exponent), left)
+    expected = [min(max(int(v) << exponent, -(2**31)), 2**31 - 1) for v in x]
+    np.testing.assert_array_equal(shift_q31(x, exponent), expected)
     half = Fraction(1, 2)
     away = [int(abs(Fraction(int(v), 2**exponent)) + half) * (1 if v >= 0 else -1) for v in x]
     np.testing.assert_array_equal(divide_by_power(x, np.asarray(exponent)), away)
@@ -128,7 +128,7 @@ def test_integer_sqrt_is_exact(values: list[int], root: int) -> None:
     np.testing.assert_array_equal(integer_sqrt(np.array(x), nearest=True), nearest)
 
 
-def rounded(x: Fraction, rounding: Rounding) -> int:
+def round_exactly(x: Fraction, rounding: Rounding) -> int:
     if rounding is Rounding.FLOOR:
         return math.floor(x)
     if rounding is Rounding.TRUNCATE:
@@ -151,7 +151,7 @@ def test_divide_is_exact(rounding: Rounding, data: st.DataObject) -> None:
     large = st.tuples(st.integers(-(2**61) + 1, 2**61 - 1), st.integers(-(2**40), 2**40))
     pairs = [p for p in data.draw(st.lists(small | large, min_size=1, max_size=60)) if p[1] != 0] or [(1, 2)]
     a, b = (np.array(v) for v in zip(*pairs))
-    np.testing.assert_array_equal(divide(a, b, rounding), [rounded(Fraction(*p), rounding) for p in pairs])
+    np.testing.assert_array_equal(divide(a, b, rounding), [round_exactly(Fraction(*p), rounding) for p in pairs])
 
 
 def test_divide_tells_the_roundings_apart_and_saturates() -> None:
@@ -229,7 +229,7 @@ def test_logistic16_and_tanh16_error(scale: float, largest: float, mean: float, 
 
 
 def test_gelu_polynomial_error() -> None:
-    """Of its second-order erf in real units, and in int8 steps."""
+    """Check the error of its second-order erf in real units, and in int8 steps."""
     rng = np.random.default_rng(8)
     largest, means, pairs = 0.0, [], []
     for _ in range(100):

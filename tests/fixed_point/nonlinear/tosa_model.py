@@ -18,7 +18,7 @@ def missing() -> str | None:
 
 
 def run_table(x: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """x: int8 and table int8[256] -> int8; x: int16 and table int16[513] -> int32."""
+    """Return int8 for x: int8 and table int8[256], or int32 for x: int16 and table int16[513]."""
     tosa: Any = importlib.import_module("tosa_serializer")
     model: Any = importlib.import_module("tosa_reference_model")
     types = {"int8": tosa.DType.INT8, "int16": tosa.DType.INT16, "int32": tosa.DType.INT32}

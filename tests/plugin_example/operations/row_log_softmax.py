@@ -13,15 +13,16 @@ from toolchain.machine.parameters.codes import multiplier, shift
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
-from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
 PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients
 
 
 @dataclass(frozen=True, slots=True)
 class RowLogSoftmax(MachineOp):
-    """out[r, :] = log(softmax(in[r, :])), in int8 of scale multiplier 2**(-shift - 26), out of scale 1/16 and zero point 127;
-    integers only, as TFLite's LOG_SOFTMAX has them.
+    """An operation for log softmax of rows: out[r, :] = log(softmax(in[r, :])), in integers only, as TFLite's LOG_SOFTMAX.
+
+    The input is int8 of scale multiplier 2**(-shift - 26), the output of scale 1/16 and zero point 127.
     """
 
     NAME = "row_log_softmax"
@@ -42,8 +43,8 @@ class RowLogSoftmax(MachineOp):
         yield "The logarithm of the softmax of each row, as TFLite's LOG_SOFTMAX: out has scale 1/16 and zero point 127."
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(cls.FUNCTIONS, chip)
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return find_function_key(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         roles, counts = self.unit_in(chip).roles, (self.rows,)

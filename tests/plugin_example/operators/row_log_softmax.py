@@ -29,7 +29,7 @@ from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, h
 class LogSoftmax(FloatOp):
     """y[r, :] = log(softmax(x[r, :]))."""
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return None if "row_log_softmax" in chip.functions else f"{chip.key('vector')}.functions has no row_log_softmax"
 
     def own_scale(self, codes: CodeType) -> Quant:
@@ -58,12 +58,12 @@ class IntegerLogSoftmax(TiledOp):
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
 
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
-        return box_orders(layer, whole="the sum over a row is of all of it")
+        return box_orders(layer, full_reason="the sum over a row is of all of it")
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size))
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
+    def _make_task(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[MachineOp, ...]:
             assert out is not None
             (source,) = sites

@@ -28,12 +28,12 @@ def test_means(rounding: Rounding, low: int) -> None:
     sums = (rng.normal(20, 30, (ROWS, 6)) / r.real_scale).astype(np.int64)
     # Float's output: other means than the sums have, as rounded weights leave them, within the same clamps.
     real = np.clip(sums * r.real_scale + rng.normal(0, 2, 6), low + 3, 130)
-    wanted = real.mean(0)
+    target_mean = real.mean(0)
 
     def error(shift: np.ndarray) -> np.ndarray:
-        return requantize(sums + shift, r, np.int8).mean(0) + 3 - wanted
+        return requantize(sums + shift, r, np.int8).mean(0) + 3 - target_mean
 
-    before, after = error(np.zeros(6, np.int64)), error(bias_shift(sums, r, np.int8, -3, wanted))
+    before, after = error(np.zeros(6, np.int64)), error(bias_shift(sums, r, np.int8, -3, target_mean))
     assert np.abs(before).max() > 0.5
     assert (np.abs(after) <= r.real_scale).all()  # what one code of the bias moves
 

@@ -15,7 +15,7 @@ FIRST, LAST = -2, 1
 EVERY = np.array(list(product(range(FIRST, LAST + 1), repeat=4)), np.float64)
 
 
-def correlated(rng: np.random.Generator, groups: int, rows: int, k: int) -> np.ndarray:
+def draw_correlated(rng: np.random.Generator, groups: int, rows: int, k: int) -> np.ndarray:
     """float32[groups, rows, k] whose columns have much in common."""
     mixed = rng.standard_normal((groups, k, k)) + 2
     return (rng.standard_normal((groups, rows, k)) @ mixed).astype(np.float32)
@@ -23,16 +23,16 @@ def correlated(rng: np.random.Generator, groups: int, rows: int, k: int) -> np.n
 
 def test_against_every_code() -> None:
     rng = np.random.default_rng(0)
-    hessian = moments(correlated(rng, 200, 64, 4), None).hessian
+    hessian = moments(draw_correlated(rng, 200, 64, 4), None).hessian
     w = rng.uniform(FIRST - 0.5, LAST + 0.5, (200, 1, 4)) * 0.3
     scales = np.full((1, 1, 1), 0.3)
-    found = output_error(w - round_weights(w, scales, hessian, FIRST, LAST) * scales, hessian)[:, 0]
+    errors = output_error(w - round_weights(w, scales, hessian, FIRST, LAST) * scales, hessian)[:, 0]
     least = np.array([output_error(w[i : i + 1] - EVERY * 0.3, hessian[i : i + 1]).min() for i in range(200)])
     nearest = output_error(w - np.clip(np.rint(w / scales), FIRST, LAST) * scales, hessian)[:, 0]
-    assert (found >= least * (1 - 1e-9)).all()  # or the brute force is none
-    assert (found <= nearest).all()
-    assert np.mean(found <= least * (1 + 1e-9)) > 0.5 > 0.35 > np.mean(nearest <= least * (1 + 1e-9))
-    assert found.sum() < 1.7 * least.sum() < 0.4 * nearest.sum()
+    assert (errors >= least * (1 - 1e-9)).all()  # or the brute force is none
+    assert (errors <= nearest).all()
+    assert np.mean(errors <= least * (1 + 1e-9)) > 0.5 > 0.35 > np.mean(nearest <= least * (1 + 1e-9))
+    assert errors.sum() < 1.7 * least.sum() < 0.4 * nearest.sum()
 
 
 @pytest.mark.parametrize(
@@ -40,29 +40,29 @@ def test_against_every_code() -> None:
 )
 def test_no_output_is_worse_than_nearest_and_most_are_much_better(groups: int, outputs: int, k: int) -> None:
     rng = np.random.default_rng(1)
-    hessian = moments(correlated(rng, groups, 8 * k, k), None).hessian
+    hessian = moments(draw_correlated(rng, groups, 8 * k, k), None).hessian
     w = rng.standard_normal((groups, outputs, k))
     scales = np.abs(w).max(2, keepdims=True) / 7
     codes = round_weights(w, scales, hessian, -8, 7)
     assert codes.min() >= -8 and codes.max() <= 7 and (codes == np.rint(codes)).all()
-    found, nearest = (output_error(w - c * scales, hessian) for c in (codes, np.clip(np.rint(w / scales), -8, 7)))
-    assert (found <= nearest).all() and found.sum() < 0.3 * nearest.sum()
+    errors, nearest = (output_error(w - c * scales, hessian) for c in (codes, np.clip(np.rint(w / scales), -8, 7)))
+    assert (errors <= nearest).all() and errors.sum() < 0.3 * nearest.sum()
 
 
-@pytest.mark.parametrize("held", [1 << 22, 1])
-def test_of_several_ways_the_best_is_found(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("max_weights", [1 << 22, 1])
+def test_of_several_ways_the_best_is_found(max_weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mostly the best of all codes: of each weight two are looked at. held: rows together, or one after the other."""
-    monkeypatch.setattr("quant.repair.gptq_rounding._HELD", held)
+    monkeypatch.setattr("quant.repair.gptq_rounding._MAX_WEIGHTS", max_weights)
     rng = np.random.default_rng(0)
-    hessian = moments(correlated(rng, 200, 64, 4), None).hessian
+    hessian = moments(draw_correlated(rng, 200, 64, 4), None).hessian
     w = rng.uniform(FIRST - 0.5, LAST + 0.5, (200, 2, 4)) * 0.3
     scales = np.full((1, 1, 1), 0.3)
-    found = output_error(w - round_weights(w, scales, hessian, FIRST, LAST, ways=WAYS) * scales, hessian)
+    errors = output_error(w - round_weights(w, scales, hessian, FIRST, LAST, ways=WAYS) * scales, hessian)
     every = [
         [output_error(w[i : i + 1, o : o + 1] - EVERY * 0.3, hessian[i : i + 1]).min() for o in range(2)] for i in range(200)
     ]
-    assert (found >= np.array(every) * (1 - 1e-9)).all()
-    assert np.mean(found <= np.array(every) * (1 + 1e-9)) > 0.85
+    assert (errors >= np.array(every) * (1 - 1e-9)).all()
+    assert np.mean(errors <= np.array(every) * (1 + 1e-9)) > 0.85
 
 
 @pytest.mark.parametrize(
@@ -88,28 +88,28 @@ def test_more_ways_lose_less(groups: int, outputs: int, k: int) -> None:
 @pytest.mark.parametrize("size", [9, 4])
 def test_fitted_sizes_are_the_least_squares_of_the_output(size: int) -> None:
     rng = np.random.default_rng(7)
-    hessian = moments(correlated(rng, 5, 100, 9), None).hessian
+    hessian = moments(draw_correlated(rng, 5, 100, 9), None).hessian
     w = rng.standard_normal((5, 2, 9))
-    made = w + 0.2 * rng.standard_normal(w.shape)
-    made[0, 0, :size] = 0.0
-    found = fit_group_scales(w, made, hessian, size)
-    assert found.shape == (5, 2, -(-9 // size)) and found[0, 0, 0] == 1.0
+    quantized = w + 0.2 * rng.standard_normal(w.shape)
+    quantized[0, 0, :size] = 0.0
+    sizes_found = fit_group_scales(w, quantized, hessian, size)
+    assert sizes_found.shape == (5, 2, -(-9 // size)) and sizes_found[0, 0, 0] == 1.0
 
     def error(sizes: np.ndarray) -> np.ndarray:
-        return output_error(w - made * np.repeat(sizes, size, 2)[:, :, :9], hessian)
+        return output_error(w - quantized * np.repeat(sizes, size, 2)[:, :, :9], hessian)
 
-    least = error(found)
-    assert (least < error(np.ones_like(found)) * (1 - 1e-6))[1:].all()
-    for part in range(found.shape[2]):
+    least = error(sizes_found)
+    assert (least < error(np.ones_like(sizes_found)) * (1 - 1e-6))[1:].all()
+    for part in range(sizes_found.shape[2]):
         for step in (-0.01, 0.01):
-            other = found.copy()
+            other = sizes_found.copy()
             other[:, :, part] += step
             assert (error(other) >= least).all() and (error(other) > least)[1:].all()
 
 
 def test_wide_layers_are_rounded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
-    hessian = moments(correlated(rng, 1, 400, 40), None).hessian
+    hessian = moments(draw_correlated(rng, 1, 400, 40), None).hessian
     w = rng.standard_normal((1, 3, 40))
     monkeypatch.setattr("quant.repair.gptq_rounding.WIDEST", 16)
     codes = round_weights(w, np.full((1, 1, 1), 0.3), hessian, -8, 7)
@@ -155,7 +155,7 @@ def test_sweeps_leave_no_code_that_is_better_changed_alone(groups: int, outputs:
 def test_scales_take_the_size_whose_codes_lose_least(shared: bool, least: float) -> None:
     """One weight of each row is far larger than the others, of inputs that hardly vary: cutting it off is the better bargain."""
     rng = np.random.default_rng(5)
-    rows = correlated(rng, 6, 200, 9)
+    rows = draw_correlated(rng, 6, 200, 9)
     rows[:, :, 0] *= np.float32(0.01)
     w = rng.standard_normal((6, 2, 9))
     w[:, :, 0] = 12
@@ -166,13 +166,13 @@ def test_scales_take_the_size_whose_codes_lose_least(shared: bool, least: float)
     sizes = np.broadcast_to(np.array([1.0, 0.5, 0.25])[:, None, None], (3, 6, 2))
 
     def error(size: np.ndarray) -> np.ndarray:
-        wanted, step = w - base * size[:, :, None], scales * size[:, :, None]
-        return output_error(wanted - round_weights(wanted, step, hessian, -8, 7) * step, hessian)
+        target, step = w - base * size[:, :, None], scales * size[:, :, None]
+        return output_error(target - round_weights(target, step, hessian, -8, 7) * step, hessian)
 
-    found = best_sizes(w, scales, base, hessian, -8, 7, sizes=sizes, shared=shared)
+    best = best_sizes(w, scales, base, hessian, -8, 7, sizes=sizes, shared=shared)
     each = np.stack([error(size) for size in sizes])
     if shared:
-        assert (found == found[0, 0]).all() and error(found).sum() == each.sum((1, 2)).min()
+        assert (best == best[0, 0]).all() and error(best).sum() == each.sum((1, 2)).min()
     else:
-        assert np.array_equal(error(found), each.min(0)) and len(np.unique(found)) > 1
-    assert error(found)[:3].sum() < 0.5 * each[0, :3].sum()
+        assert np.array_equal(error(best), each.min(0)) and len(np.unique(best)) > 1
+    assert error(best)[:3].sum() < 0.5 * each[0, :3].sum()

@@ -30,10 +30,10 @@ def codes(machine: Machine) -> Iterator[str | Figure]:
     )
     yield text + _code_text(first, chip)
     if len(chip.weight_types) > 1:
-        known = ", ".join(f"{i} {codes}" for i, codes in enumerate(chip.weight_types))
+        weight_types = ", ".join(f"{i} {codes}" for i, codes in enumerate(chip.weight_types))
         yield (
             "Where an operation says so (`weight_type`), its weights are of another type. Types of weights by their numbers: "
-            f"{known}."
+            f"{weight_types}."
         )
     if others:
         yield (
@@ -75,7 +75,7 @@ def arithmetic(machine: Machine) -> Iterator[str | Figure]:
     )
     yield from _requantization(numerics)
     posts = [name for name in ("table", "add") if any(name in unit.array.post for unit in chip.of_kind("mac_array"))]
-    behind = [{"table": "table", "add": "sum with an addend"}[name] for name in posts]
+    post_steps = [{"table": "table", "add": "sum with an addend"}[name] for name in posts]
     steps = (
         "sum",
         ("+ bias"),
@@ -86,7 +86,7 @@ def arithmetic(machine: Machine) -> Iterator[str | Figure]:
         *(["wrap"] if numerics.wraps else []),
         "clamp",
     )
-    yield ChainFigure("From an array's sums to codes.", (*steps, *behind, "memory"))
+    yield ChainFigure("From an array's sums to codes.", (*steps, *post_steps, "memory"))
     if numerics.scale.kind != "float32":
         yield from _examples(numerics)
     if has_tables(chip):
@@ -94,7 +94,7 @@ def arithmetic(machine: Machine) -> Iterator[str | Figure]:
 
 
 def has_tables(chip: Chip) -> bool:
-    """Whether some engine looks codes up."""
+    """Return whether some engine looks codes up."""
     return bool(chip.functions & {*TABLE_FUNCTIONS}) or any("table" in unit.array.post for unit in chip.of_kind("mac_array"))
 
 
@@ -140,14 +140,14 @@ def _requantization(numerics: Numerics) -> Iterator[str]:
 
 
 def _examples(numerics: Numerics) -> Iterator[str]:
-    """What some sums become at 1/8, computed by the machine's own rule."""
+    """Yield what some sums become at 1/8, computed by the machine's own rule."""
     try:
-        found = choose_scale(0.125, numerics.scale)
+        eighth_scale = choose_scale(0.125, numerics.scale)
         codes = numerics.activation
-        wanted = np.array(EXAMPLES, np.int64)
-        m, s = int(found.multiplier[0]), int(found.shift[0])
-        made = requantize(
-            wanted, numerics.requant("convolution", m, s, zero_point=0, low=codes.low, high=codes.high, codes=codes), codes.dtype
+        sums = np.array(EXAMPLES, np.int64)
+        m, s = int(eighth_scale.multiplier[0]), int(eighth_scale.shift[0])
+        result_codes = requantize(
+            sums, numerics.requant("convolution", m, s, zero_point=0, low=codes.low, high=codes.high, codes=codes), codes.dtype
         )
     except FixedPointError:
         return
@@ -156,7 +156,7 @@ def _examples(numerics: Numerics) -> Iterator[str]:
         [
             "| x | " + " | ".join(str(v) for v in EXAMPLES) + " |",
             "|---" * (len(EXAMPLES) + 1) + "|",
-            "| q | " + " | ".join(str(v) for v in made.tolist()) + " |",
+            "| q | " + " | ".join(str(v) for v in result_codes.tolist()) + " |",
         ]
     )
 

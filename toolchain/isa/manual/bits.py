@@ -1,4 +1,4 @@
-"""How manuals write bits and values of fields."""
+"""Write bits and values of fields for manuals."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def bits_named(bits: tuple[int, int]) -> str:
 
 
 def value_text(s: BitField) -> str:
-    """What a field's value is of what is stored."""
+    """Return how a field's value follows from what is stored."""
     text = "signed" if s.signed else "stored"
     text += f" * {s.step}" if s.step != 1 else ""
     return f"{text} {'+' if s.bias > 0 else '-'} {abs(s.bias)}" if s.bias else text
 
 
 def place_text(s: BitField) -> str:
-    """Where a field lies."""
+    """Return the text of where a field lies."""
     return bits_text((s.low + s.width - 1, s.low)) + (f" of {s.register}" if s.register else "")

@@ -15,7 +15,7 @@ FILL, SHADE, PAD = "#ffffff", "#dbe7f5", "#eeeeee"
 
 
 class Figure(Protocol):
-    """What a manual has beside its text."""
+    """A figure: what a manual has beside its text."""
 
     def text(self) -> str: ...
 
@@ -24,8 +24,12 @@ class Figure(Protocol):
 
 @dataclass(frozen=True)
 class Strip:
-    """Bytes or bits in a row, as they lie one behind the other. cells: labels; those of one letter case belong together by
-    `groups`, the cells of each. first: the number of the first; per_row: cells in a row."""
+    """A strip of bytes or bits in a row, as they lie one behind the other.
+
+    `cells`: labels; those of one letter case belong together by `groups`, the cells of each.
+    `first`: the number of the first cell.
+    `per_row`: cells in a row.
+    """
 
     caption: str
     unit: str
@@ -85,8 +89,11 @@ class Fields:
 
 @dataclass(frozen=True)
 class WindowFigure:
-    """A feature map with its padding, and the elements that one window sees. size, pads (top, left), kernel, stride, dilation:
-    rows and columns; at: the output's row and column."""
+    """A feature map with its padding, and the elements that one window sees.
+
+    `size`, `pads` (top, left), `kernel`, `stride`, `dilation`: rows and columns.
+    `at`: the output's row and column.
+    """
 
     caption: str
     size: tuple[int, int]
@@ -97,8 +104,8 @@ class WindowFigure:
     at: tuple[int, int]
 
     def _cells(self) -> list[list[str]]:
-        """Of rows -pad to size, and one beyond: what stands there."""
-        seen = {
+        """Return what stands in each cell of rows -pad to size, and one beyond."""
+        window_elements = {
             tuple(self.at[a] * self.stride[a] + k[a] * self.dilation[a] - self.pads[a] for a in (0, 1))
             for k in ((y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1]))
         }
@@ -107,7 +114,7 @@ class WindowFigure:
             row = []
             for x in range(-self.pads[1], self.size[1] + 1):
                 inside = 0 <= y < self.size[0] and 0 <= x < self.size[1]
-                row.append(("W" if (y, x) in seen else "x") if inside else ("w" if (y, x) in seen else "."))
+                row.append(("W" if (y, x) in window_elements else "x") if inside else ("w" if (y, x) in window_elements else "."))
             rows.append(row)
         return rows
 
@@ -160,16 +167,16 @@ class BlocksFigure:
     def text(self) -> str:
         lines = [self.caption, "front end: instruction words, one after another"]
         width = max(len(name) for name, _, _ in self.units)
-        for name, said, reached in self.units:
-            lines.append(f"  -> {name:{width}}  {said}  <-> {', '.join(self.memories[i] for i in reached)}")
+        for name, summary, reached in self.units:
+            lines.append(f"  -> {name:{width}}  {summary}  <-> {', '.join(self.memories[i] for i in reached)}")
         return "\n".join(lines)
 
     def svg(self) -> str:
         wide, gap = 230, 44
         parts = [_box(0, 8, 120, len(self.units) * gap - 10, "front end", SHADE)]
-        for row, (name, said, reached) in enumerate(self.units):
+        for row, (name, summary, reached) in enumerate(self.units):
             y = 8 + row * gap
-            parts += [_line(120, y + 17, 160, y + 17), _box(160, y, wide, 34, f"{name}: {said}", FILL)]
+            parts += [_line(120, y + 17, 160, y + 17), _box(160, y, wide, 34, f"{name}: {summary}", FILL)]
             for memory in reached:
                 parts.append(_line(160 + wide, y + 17, 500, 25 + memory * gap))
         parts += [_box(500, 8 + i * gap, 130, 34, name, PAD) for i, name in enumerate(self.memories)]
@@ -177,8 +184,8 @@ class BlocksFigure:
 
 
 def _shades(groups: Sequence[int], cells: int) -> list[str]:
-    found = [FILL if i % 2 else SHADE for i, size in enumerate(groups) for _ in range(size)]
-    return (found + [FILL] * cells)[:cells]
+    shades = [FILL if i % 2 else SHADE for i, size in enumerate(groups) for _ in range(size)]
+    return (shades + [FILL] * cells)[:cells]
 
 
 def _box(x: int, y: int, width: int, height: int, label: str, fill: str) -> str:

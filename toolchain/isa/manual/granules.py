@@ -11,7 +11,7 @@ from toolchain.machine.tensors import laid_bytes, make_strides
 
 
 def granules(chip: Chip) -> Iterator[str]:
-    """Nothing of a machine whose channels lie together."""
+    """Yield the manual's text about granules; nothing for a machine whose channels lie together."""
     maps = chip.layout.feature_maps
     if maps is None:
         return
@@ -39,7 +39,7 @@ def _drawn(shape: tuple[int, int, int, int], item_bytes: int, maps: FeatureMaps)
     places = [(strides.offset_bytes((0, y, x, c)), y, x, c) for y in range(rows) for x in range(columns) for c in firsts]
     wide = len(str(laid_bytes(shape, item_bytes, maps)))
     for at, y, x, c in sorted(places):
-        held, last = min(maps.granule, channels - c), c + maps.granule - 1
-        fill = "" if held == maps.granule else f", {last - channels + 1} of them none"
+        channel_count, last = min(maps.granule, channels - c), c + maps.granule - 1
+        fill = "" if channel_count == maps.granule else f", {last - channels + 1} of them none"
         yield f"    {at:>{wide}}  row {y} column {x} channels {c} to {last}{fill}"
     yield f"    {laid_bytes(shape, item_bytes, maps):>{wide}}  end"

@@ -43,9 +43,10 @@ def _feature_maps(chip: Chip) -> Iterator[str | Figure]:
             groups.append(column)
         cells += ["-"] * (gap if y == 0 else 0)
         groups += [gap] if y == 0 else []
-    said = " of two bytes, l the low one" if size > 1 else ""
+    byte_order = " of two bytes, l the low one" if size > 1 else ""
     yield Strip(
-        f"2 rows, 3 columns, 2 channels ({codes}{said}), column stride {column}, row stride {row}: cell yxc is row y, column "
+        f"2 rows, 3 columns, 2 channels ({codes}{byte_order}), column stride {column}, row stride {row}: cell yxc is row y, "
+        "column "
         "x, channel c; - is a gap. Bytes from the address on.",
         "byte",
         tuple(cells),
@@ -65,12 +66,12 @@ def _parameters(chip: Chip) -> Iterator[str | Figure]:
         ("multiplier", "", entry.multiplier_bits),
         ("shift", sign, entry.shift_bits),
     )
-    said: list[str] = []
+    field_texts: list[str] = []
     drawn: list[tuple[str, int, int]] = []
     low = 0
     for name, form, width in fields:
         if width:
-            said.append(f"in bits {bits_text((low + width - 1, low))} the {name}{form}")
+            field_texts.append(f"in bits {bits_text((low + width - 1, low))} the {name}{form}")
             drawn.append((name, low + width - 1, low))
         low += width
     size_bits = 8 * entry.size_bytes
@@ -78,7 +79,7 @@ def _parameters(chip: Chip) -> Iterator[str | Figure]:
     step = Convolution.need("parameter_address", chip).step
     yield (
         f"**Parameters.** An entry of requantization parameters, one an output channel, has {entry.size_bytes} bytes: "
-        f"{'; '.join(said)}. The first of several is on a multiple of {step}; they follow one another without "
+        f"{'; '.join(field_texts)}. The first of several is on a multiple of {step}; they follow one another without "
         "gaps, in the order of channels."
     )
     if not entry.multiplier_bits:
@@ -87,8 +88,8 @@ def _parameters(chip: Chip) -> Iterator[str | Figure]:
         f"An entry of {entry.size_bytes} bytes, by its bits; bit 0 is the least of the first byte.", tuple(reversed(drawn))
     )
     if chip.numerics.scale.kind != "float32":
-        kept = min(entry.bias_bits, 16)
-        bias, shift = -(1 << (kept - 3)) + 5, max(3, chip.numerics.scale.shifts[0])
+        shown_bits = min(entry.bias_bits, 16)
+        bias, shift = -(1 << (shown_bits - 3)) + 5, max(3, chip.numerics.scale.shifts[0])
         multiplier = 1 if chip.numerics.scale.kind == "pow2" else (1 << (chip.numerics.scale.multiplier_bits - 1)) + 1
         data = pack_parameters(np.array([bias]), np.array([multiplier]), np.array([shift]), chip)
         yield Strip(f"bias {bias}, multiplier {multiplier}, shift {shift}, as bytes.", "byte", tuple(f"{b:02x}" for b in data))

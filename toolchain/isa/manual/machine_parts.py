@@ -31,10 +31,10 @@ def parts(machine: Machine) -> Iterator[str | Figure]:
         "start is not known, and no program reads a byte that was not written. Each operand of an operation lies in the "
         "memory that its engine names for it:"
     )
-    yield "\n".join(f"- {_held(unit, chip)}" for unit in chip.units)
+    yield "\n".join(f"- {_describe_unit(unit, chip)}" for unit in chip.units)
 
 
-def _held(unit: Unit, chip: Chip) -> str:
+def _describe_unit(unit: Unit, chip: Chip) -> str:
     if not unit.roles:
         return f"{unit.name} moves between {', '.join(chip.spaces[i].name for i in sorted(unit.reach))}"
     by_space: dict[int, list[str]] = {}
@@ -44,13 +44,13 @@ def _held(unit: Unit, chip: Chip) -> str:
 
 
 def run(machine: Machine) -> Iterator[str | Figure]:
-    """What happens around a program."""
+    """Yield the manual's text about what happens around a program."""
     bases = machine.chip.control.host_bases
     yield "## A run"
-    held = f", base registers 1 to {bases} what the host gives them" if bases else ""
+    base_text = f", base registers 1 to {bases} what the host gives them" if bases else ""
     yield (
         "Before a program starts its host has put constants and inputs where they belong in the DRAM; semaphores are 0, "
-        f"queues and accumulators empty{held}. The front end then reads the program's words from the first on. When the "
+        f"queues and accumulators empty{base_text}. The front end then reads the program's words from the first on. When the "
         "operation `end` is over results are in the DRAM, and the program can be started again once its inputs are there: it "
         "has changed neither inputs nor constants. Where constants, inputs, results and the words themselves lie is said by "
         "what comes with a compiled program (`ports.json` of an image); how words come to the front end is the machine's own "

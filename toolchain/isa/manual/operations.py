@@ -26,7 +26,7 @@ def operations(machine: Machine) -> Iterator[str | Figure]:
         yield f"### {name} (opcode {plan.opcode})"
         yield f"Runs on {_runner(plan, machine)}."
         yield from plan.operation.meaning(chip)
-        yield from _placed(plan, machine)
+        yield from _describe_placement(plan, machine)
     absent = [name for name in OPERATIONS if not isa.supports(name)]
     if absent:
         yield "## Absent"
@@ -43,8 +43,8 @@ def _runner(plan: OperationPlan, machine: Machine) -> str:
     return "the engine that its parameter `engine` names" if "engine" in plan.operation.parameters() else "the front end"
 
 
-def _placed(plan: OperationPlan, machine: Machine) -> Iterator[str]:
-    operation, described = plan.operation, plan.operation.described()
+def _describe_placement(plan: OperationPlan, machine: Machine) -> Iterator[str]:
+    operation, described = plan.operation, plan.operation.get_descriptions()
     if plan.slots:
         rows = [_HEADER]
         for s in plan.slots:

@@ -7,7 +7,7 @@ from math import ceil
 
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
-from toolchain.hw.timing import DENSE, UNLIMITED, given
+from toolchain.hw.timing import DENSE, UNLIMITED, get_rate
 from toolchain.hw.unit_map import Space, Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
@@ -62,10 +62,11 @@ def _banks(space: Space) -> str:
     lie = f"its words of {m.bank_bytes} bytes lie in {m.banks} banks in turn, word w in bank w mod {m.banks}" if many else ""
     busy = f"and no fewer cycles than the busiest bank takes, {cycles} a word, for the words that it has of them" if many else ""
     runs = "in words that runs share" if m.words == "packed" else "in the whole words that each contiguous run touches"
-    said = lie or f"its words have {m.bank_bytes} bytes, each of which takes {cycles}"
+    conflict_text = lie or f"its words have {m.bank_bytes} bytes, each of which takes {cycles}"
     charged = f"the operands of an operation, one after another, are charged their bytes {runs}"
     return (
-        f"{space.name}: {said}; {', '.join(part for part in (charged, busy) if part)}, as often as they are read. Runs that "
+        f"{space.name}: {conflict_text}; {', '.join(part for part in (charged, busy) if part)}, as often as they are read. "
+        "Runs that "
         "continue one another are one; the rows and columns that windows reach count as neighbours, or as a stride apart where "
         "the kernel has one of them."
     )
@@ -79,12 +80,12 @@ def _array(unit: Unit) -> Iterator[str]:
     )
     depth = "K" if mac.depth == 1 else f"ceil(K / {mac.depth})"
     r, c = mac.rows, mac.columns
-    known = {
+    formula_by_flow = {
         "os": f"F = ceil(P / {r}) ceil(M / {c}),  steps = {depth},  E = {r + c - 2}",
         "ws": f"F = ceil({depth} / {r}) ceil(M / {c}),  steps = P,  E = {2 * r + c - 2}",
         "is": f"F = ceil({depth} / {r}) ceil(P / {c}),  steps = M,  E = {2 * r + c - 2}",
     }
-    yield formula(*(f"{number} {flow}:  {known[flow]}" for number, flow in enumerate(mac.dataflows)))
+    yield formula(*(f"{number} {flow}:  {formula_by_flow[flow]}" for number, flow in enumerate(mac.dataflows)))
     if mac.folds_overlap:
         yield f"Folds overlap: E is paid once; a fold of ws or is takes at least {r} cycles but for the last."
     rates = ", ".join(f"{t.activation} by {t.weight} {t.rate:g}" for t in mac.types)
@@ -104,7 +105,7 @@ def _array(unit: Unit) -> Iterator[str]:
 
 
 def _terms(mac: MacArray) -> Iterator[str]:
-    """What is charged beside the folds."""
+    """Yield the table of what is charged beside the folds."""
     terms, (inputs, weights) = mac.timing, mac.edge_bytes
     rows = ["| term | |", "|---|---|"]
     if terms.reduction not in (DENSE, ()):
@@ -120,38 +121,41 @@ def _terms(mac: MacArray) -> Iterator[str]:
         )
     if terms.fold_cycles:
         rows.append(f"| a fold | {_cycles(terms.fold_cycles)} more, before it begins |")
-    for name, taken, entering in zip(("activations", "weights"), (inputs, weights), _entering(mac)):
-        if taken < UNLIMITED:
-            said = f"a cycle enter, {entering}; steps of a fold, or a load, that take more last longer"
-            rows.append(f"| {name} | {taken} {'byte' if taken == 1 else 'bytes'} {said} |")
+    for name, edge_bytes, entering in zip(("activations", "weights"), (inputs, weights), _entering(mac)):
+        if edge_bytes < UNLIMITED:
+            rate_text = f"a cycle enter, {entering}; steps of a fold, or a load, that take more last longer"
+            rows.append(f"| {name} | {edge_bytes} {'byte' if edge_bytes == 1 else 'bytes'} {rate_text} |")
     if terms.window_bytes == 0:
         rows.append("| windows | are not kept: inputs are read once for each tap |")
     elif terms.window_bytes < UNLIMITED:
-        held = f"a buffer of {terms.window_bytes} bytes, X columns that windows reach, I channels: inputs are read once where it"
+        buffer_text = (
+            f"a buffer of {terms.window_bytes} bytes, X columns that windows reach, I channels: inputs are read once where it"
+        )
         rows.append(
-            f"| windows | {held} holds ((kernel_height - 1) dilation_height + 1) X I codes, once for each row of the kernel "
+            f"| windows | {buffer_text} holds ((kernel_height - 1) dilation_height + 1) X I codes, once for each row of the "
+            "kernel "
             "where it holds ((kernel_width - 1) dilation_width + 1) I, else once for each tap |"
         )
     out = terms.output
     lanes = {"": out.lanes or mac.columns, " through a table": out.table_lanes, " with an addend": out.addend_lanes or out.lanes}
-    said = [f"{_channels(_number(n, mac.columns))} of a pixel a cycle{what}" for what, n in lanes.items() if n != UNLIMITED]
-    if said:
-        beside = "beside the folds" if out.overlaps else "behind the folds of the operation"
-        rows.append(f"| what is emitted | {', '.join(said)} (the fewest that apply), {beside} |")
+    rate_text = [f"{_channels(_number(n, mac.columns))} of a pixel a cycle{what}" for what, n in lanes.items() if n != UNLIMITED]
+    if rate_text:
+        timing_text = "beside the folds" if out.overlaps else "behind the folds of the operation"
+        rows.append(f"| what is emitted | {', '.join(rate_text)} (the fewest that apply), {timing_text} |")
     if len(rows) > 2:
         yield "\n".join(rows)
 
 
 def _entering(mac: MacArray) -> tuple[str, str]:
-    """What of activations and of weights, for the rows and columns in use, by dataflow."""
+    """Return which activations and which weights enter, for the rows and columns in use, by dataflow."""
     depth = "" if mac.depth == 1 else f" and each of the depth of {mac.depth}"
     step = {line: f"one for each {line}{depth} a step" for line in ("row", "column")}
     load = f"one for each row and column{depth} before a fold"
-    found = {"os": (step["row"], step["column"]), "ws": (step["row"], load), "is": (load, step["row"])}
-    known = [found[flow] for flow in mac.dataflows]
-    if len(known) > 1:
-        known = [(f"{flow} {a}", f"{flow} {w}") for flow, (a, w) in zip(mac.dataflows, known)]
-    activations, weights = (", ".join(each) for each in zip(*known))
+    entering_by_flow = {"os": (step["row"], step["column"]), "ws": (step["row"], load), "is": (load, step["row"])}
+    entering_pairs = [entering_by_flow[flow] for flow in mac.dataflows]
+    if len(entering_pairs) > 1:
+        entering_pairs = [(f"{flow} {a}", f"{flow} {w}") for flow, (a, w) in zip(mac.dataflows, entering_pairs)]
+    activations, weights = (", ".join(each) for each in zip(*entering_pairs))
     if "diagonal" in mac.depthwise_modes:
         activations += ", of a depthwise operation also for each column"
     return activations, weights
@@ -162,7 +166,7 @@ def _channels(number: str) -> str:
 
 
 def _number(rate: int | None, otherwise: int) -> str:
-    return "all" if rate == UNLIMITED else str(given(rate, otherwise))
+    return "all" if rate == UNLIMITED else str(get_rate(rate, otherwise))
 
 
 def _sums(mac: MacArray) -> int:
@@ -171,7 +175,7 @@ def _sums(mac: MacArray) -> int:
 
 
 def _depthwise(mac: MacArray) -> str:
-    said = {
+    text_by_mode = {
         "column": "as one product of M = 1 and K = taps for each channel, one behind the other",
         "diagonal": (
             f"{mac.columns} channels at once: os as a product of K = taps and M = channels; ws and is with F = ceil(taps / "
@@ -179,7 +183,7 @@ def _depthwise(mac: MacArray) -> str:
         ),
         "none": "not at all",
     }
-    return "A depthwise operation runs " + "; or ".join(said[mode] for mode in mac.depthwise_modes) + "."
+    return "A depthwise operation runs " + "; or ".join(text_by_mode[mode] for mode in mac.depthwise_modes) + "."
 
 
 def _vector(unit: Unit) -> Iterator[str]:
@@ -244,9 +248,9 @@ def _front_end(chip: Chip) -> Iterator[str]:
             "serve, take the port with its bytes."
         )
     if chip.control.repeat:
-        held = chip.control.repeat.buffer_words
+        buffer_words = chip.control.repeat.buffer_words
         yield "The words of a repeat are read again for each iteration" + (
-            f", but once where its body has at most {held}." if held else "."
+            f", but once where its body has at most {buffer_words}." if buffer_words else "."
         )
     if chip.control.call:
         yield "The words of a block are read again at each call. What the front end carries out takes the time of its words."

@@ -34,7 +34,7 @@ def _descriptor(table: DescriptorTable) -> Iterator[str | Figure]:
     )
     fields = [("opcode", *table.opcode)]
     if table.sync:
-        known = {
+        bits_by_field = {
             "wait": table.sync.wait,
             "wait_semaphore": table.sync.wait_semaphore,
             "signal": table.sync.signal,
@@ -42,12 +42,15 @@ def _descriptor(table: DescriptorTable) -> Iterator[str | Figure]:
         }
         yield (
             "A word of an operation that runs on an engine can carry a wait in front of it and a signal behind it, on its own "
-            f"engine: where {bits_named(known['wait'])} (wait) is 1, the engine first waits for the semaphore of the number "
-            f"in {bits_named(known['wait_semaphore'])}; where {bits_named(known['signal'])} (signal) is 1, it signals "
-            f"the semaphore in {bits_named(known['signal_semaphore'])} when the operation has ended. It is the same as an "
+            f"engine: where {bits_named(bits_by_field['wait'])} (wait) is 1, the engine first waits for the semaphore of the "
+            "number "
+            f"in {bits_named(bits_by_field['wait_semaphore'])}; where {bits_named(bits_by_field['signal'])} (signal) is 1, "
+            "it signals "
+            f"the semaphore in {bits_named(bits_by_field['signal_semaphore'])} when the operation has ended. It is the same "
+            "as an "
             "operation `wait` before and an operation `signal` after it."
         )
-        fields += [(name, *bits) for name, bits in known.items()]
+        fields += [(name, *bits) for name, bits in bits_by_field.items()]
     yield Fields("What every word has.", tuple(sorted(fields, key=lambda f: -f[1])))
 
 
@@ -60,9 +63,12 @@ def _registers(table: RegisterTable) -> Iterator[str | Figure]:
         f"{bits_text(write.value)}. A **start word** has {start.tag.value} in {bits_named(start.tag.bits)} and the opcode "
         f"in {bits_named(start.opcode)}."
     )
-    yield Fields("A write word.", _sorted([("tag", *write.tag.bits), ("address", *write.register_), ("value", *write.value)]))
     yield Fields(
-        "A start word.", _sorted([("tag", *start.tag.bits), ("opcode", *start.opcode), ("parameters", start.opcode[1] - 1, 0)])
+        "A write word.", _sort_fields([("tag", *write.tag.bits), ("address", *write.register_), ("value", *write.value)])
+    )
+    yield Fields(
+        "A start word.",
+        _sort_fields([("tag", *start.tag.bits), ("opcode", *start.opcode), ("parameters", start.opcode[1] - 1, 0)]),
     )
     yield (
         "A start word starts one operation, which takes its parameters from its own word and from the registers as they are "
@@ -87,5 +93,5 @@ def _registers(table: RegisterTable) -> Iterator[str | Figure]:
     yield "\n".join(rows)
 
 
-def _sorted(fields: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ...]:
+def _sort_fields(fields: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted(fields, key=lambda f: -f[1]))

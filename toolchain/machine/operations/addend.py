@@ -1,4 +1,4 @@
-"""What is added to an array's results as they leave it: parameters and bytes that every operation with an addend has."""
+"""Define the addend of an array's results: parameters and bytes that every operation with an addend has."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.channel_blocks import count_stored_channels, extent_of
 from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import Whole, is_column, where
+from toolchain.machine.columns import IntOrColumn, is_column, where
 from toolchain.machine.parameters.addresses import operand_address, operand_stride
-from toolchain.machine.parameters.codes import code, left_shift, multiplier, shift, zero_point
+from toolchain.machine.parameters.codes import code, make_left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.modes import only_with, post_flag
 
 
 def sum_lines(a: str, b: str, names: tuple[str, str, str], prefix: str, key: str, chip: Chip) -> list[str]:
-    """Lines of the formula of a sum, or with `key` sub of a difference. names: of the parameters of a, b and the result up to
-    _multiplier; prefix: of left_shift and the clamps. Source: `quant.fixed_point.pointwise.elementwise.add`."""
+    """Return the lines of the formula of a sum, or with `key` sub of a difference.
+
+    `names`: of the parameters of a, b and the result up to _multiplier.
+    `prefix`: of left_shift and the clamps.
+    Source: `quant.fixed_point.pointwise.elementwise.add`.
+    """
     (ours, theirs, out), sign = names, "-" if key == "sub" else "+"
     if chip.numerics.sums_in_float32(key):
         return [
@@ -35,8 +39,10 @@ def sum_lines(a: str, b: str, names: tuple[str, str, str], prefix: str, key: str
 
 @dataclass(frozen=True)
 class WithAddend:
-    """A base beside MachineOp, whose own docstring says when it adds: Elementwise ADD of a, what leaves the array, and b, what
-    lies at addend_address, of the same shape."""
+    """A base beside MachineOp for operations with an addend; the operation's own docstring says when it adds.
+
+    The sum is Elementwise ADD of a, the array's results, and b, the values at addend_address, of the same shape.
+    """
 
     __slots__ = ()  # they are the operation's
     use_add: int = post_flag("add")
@@ -46,7 +52,7 @@ class WithAddend:
     add_input_zero_point: int = only_with("add", zero_point("output_type"))
     add_addend_zero_point: int = only_with("add", zero_point("addend_type"))
     add_output_zero_point: int = only_with("add", zero_point("output_type"))
-    add_left_shift: int = only_with("add", left_shift())
+    add_left_shift: int = only_with("add", make_left_shift())
     add_input_multiplier: int = only_with("add", multiplier())
     add_input_shift: int = only_with("add", shift())
     add_addend_multiplier: int = only_with("add", multiplier())
@@ -56,25 +62,31 @@ class WithAddend:
     add_clamp_low: int = only_with("add", code("output_type"))
     add_clamp_high: int = only_with("add", code("output_type"))
 
-    def addend(self) -> tuple[Whole, Whole]:
+    def addend(self) -> tuple[IntOrColumn, IntOrColumn]:
         """The number of its type, and the bytes between its granules of channels."""
         raise NotImplementedError
 
     @classmethod
-    def added(cls, chip: Chip) -> list[str]:
-        """How the sum reads in a formula of results q; nothing on machines that have none."""
+    def describe_sum(cls, chip: Chip) -> list[str]:
+        """Describe the sum in a formula of results q; empty on machines that have none."""
         if not any("add" in unit.array.post for unit in chip.of_kind("mac_array")):
             return []
         steps = sum_lines("q", "addend[y, x, o]", ("add_input", "add_addend", "add_output"), "add_", "add", chip)
         return ["where use_add = 1:", *(f"    {line}" for line in steps)]
 
-    def addend_bytes(self, channels: Whole, chip: Chip) -> Whole:
-        """Of the addend of one pixel."""
+    def addend_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
+        """Return the bytes of one pixel's addend."""
         number, surface_stride = self.addend()
         return where(self.use_add, count_stored_channels(channels, surface_stride, chip) * code_bytes(number, chip), 0)
 
-    def addend_accesses(self, unit: Unit, pixels: tuple[Whole, Whole], channels: Whole, chip: Chip) -> tuple[Access, ...]:
-        """pixels: rows and columns; channels: of each, 0 where none is read."""
+    def addend_accesses(
+        self, unit: Unit, pixels: tuple[IntOrColumn, IntOrColumn], channels: IntOrColumn, chip: Chip
+    ) -> tuple[Access, ...]:
+        """Return the accesses of the addend.
+
+        `pixels`: rows and columns.
+        `channels`: of each pixel, 0 where none is read.
+        """
         if not is_column(self.use_add) and not self.use_add:
             return ()
         strides, (number, surface_stride) = (self.addend_row_stride, self.addend_column_stride), self.addend()
@@ -86,9 +98,13 @@ class WithAddend:
 ADDEND = tuple(f.name for f in fields(WithAddend))  # names of its parameters, in the order of the constructor
 
 
-def broken_post(key: str, wanted: Iterable[tuple[str, Whole]], posts: Iterable[str]) -> Iterator[str]:
-    """What results are asked to pass through on their way out and no array has. key: whose `post`; wanted: name, flag."""
-    known = set(posts)
-    for name, used in wanted:
-        if used and name not in known:
+def broken_post(key: str, flags: Iterable[tuple[str, IntOrColumn]], posts: Iterable[str]) -> Iterator[str]:
+    """Yield output steps that results ask for and no array has.
+
+    `key`: owner of the `post` key.
+    `flags`: name, flag.
+    """
+    available_steps = set(posts)
+    for name, used in flags:
+        if used and name not in available_steps:
             yield f"use_{name}=1, {key}.post has no {name}"

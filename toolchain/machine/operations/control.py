@@ -1,4 +1,4 @@
-"""What the operations of the front end share: nothing of them reaches a queue."""
+"""Define the common base of front-end operations, which never reach a queue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RepeatOp(ControlOp):
     JUMPS: ClassVar[bool] = True
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         return "control.repeat" if chip.control.repeat else None
 
 
@@ -56,5 +56,5 @@ class BlockOp(ControlOp):
     JUMPS: ClassVar[bool] = True
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         return "control.call" if chip.control.call else None

@@ -9,9 +9,9 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access
-from toolchain.machine.columns import Whole, where
+from toolchain.machine.columns import IntOrColumn, where
 from toolchain.machine.layout import dense_bytes
-from toolchain.machine.manual_text import based, chosen, formula
+from toolchain.machine.manual_text import chosen, describe_base_registers, formula
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
@@ -26,7 +26,7 @@ from toolchain.machine.units.array import Operands, operand_reads, product_cycle
 
 @dataclass(frozen=True, slots=True)
 class _Channels(WeightedWindowOp):
-    """Its channels, which stand in front of the addend."""
+    """A base with the channels, which precede the addend."""
 
     ABSTRACT: ClassVar[bool] = True
     input_channels: int = extent(Limit("max_input_channels", "{} input channels"))
@@ -61,7 +61,7 @@ class Convolution(WithAddend, _Channels):
         yield (
             "A convolution of all input channels with each output channel's weights; also a fully connected layer, of one pixel."
         )
-        yield from cls.seen("input_channels", "its product is 0, as if it held the input's zero point", chip)
+        yield from cls.describe_window("input_channels", "its product is 0, as if it held the input's zero point", chip)
         yield "Sums, for each output pixel and 0 <= o < output_channels:"
         factor = "w[o, ky, kx, i]" if chip.numerics.groups is None else "W[o, ky, kx, i]"
         yield formula(f"sum[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) {factor}")
@@ -72,60 +72,60 @@ class Convolution(WithAddend, _Channels):
                 "(the last ones may be fewer) have a scale m, and a minimum n on machines that have those: W = m w + n (n = 0 "
                 "without)."
             )
-        yield from cls.finished(chip)
+        yield from cls.describe_results(chip)
         yield from chosen(False, chip)
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str:
+    def find_required_key(cls, chip: Chip) -> str:
         return "every machine needs it"
 
-    def code_types(self) -> tuple[Whole, Whole]:
+    def code_types(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.input_type, self.output_type
 
-    def surfaces(self) -> tuple[Whole, Whole]:
+    def surfaces(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.input_surface_stride, self.output_surface_stride
 
-    def addend(self) -> tuple[Whole, Whole]:
+    def addend(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.addend_type, self.addend_surface_stride
 
-    def weights_number(self) -> Whole:
+    def weights_number(self) -> IntOrColumn:
         return self.weight_type
 
     def outputs(self) -> int:
         return self.output_channels
 
-    def weight_bytes(self, chip: Chip) -> Whole:
-        """Of its weights, with the scales and minima of their groups."""
+    def weight_bytes(self, chip: Chip) -> IntOrColumn:
+        """Return the bytes of its weights, with the scales and minima of their groups."""
         inner, array = self.taps() * self.input_channels, self.unit_in(chip).array
         return dense_bytes(self.output_channels, inner, self.weight_type, chip, self.group, array.groups)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return self.array_ranges(self.input_channels, self.weight_bytes(chip), chip, self._addend(chip))
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
         return self.array_moved(self.input_channels, self.weight_bytes(chip), chip, self._addend(chip))
 
     def _addend(self, chip: Chip) -> tuple[Access, ...]:
         added, pixels = where(self.emit, self.output_channels, 0), (self.output_height, self.output_width)
         return self.addend_accesses(self.unit_in(chip), pixels, added, chip)
 
-    def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+    def get_streamed_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn]:
         mac, pixels = self.unit_in(chip).array, self.pixels()
         input_reads, weight_reads = operand_reads(mac, pixels, self.output_channels, self.dataflow)
-        return input_reads * self.buffered_bytes(self.input_channels, chip), weight_reads * self.weight_bytes(chip)
+        return input_reads * self.get_buffered_bytes(self.input_channels, chip), weight_reads * self.weight_bytes(chip)
 
     def demand(self, chip: Chip) -> Demand:
         mac, pixels, outputs = self.unit_in(chip).array, self.pixels(), self.output_channels
         inner = self.taps() * self.input_channels
-        read, weights = self.streamed(chip)
+        read, weights = self.get_streamed_bytes(chip)
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
 
         def cycles(operands: Operands) -> Compute:
             flow, group, taps = self.dataflow, self.group, self.taps()
             return product_cycles(mac, pixels, inner, outputs, operands, dataflow=flow, group=group, taps=taps)
 
-        return self.array_demand(chip, self.timed(chip, cycles, self.use_add), read, weights, pixels * inner * outputs)
+        return self.array_demand(chip, self.add_output_time(chip, cycles, self.use_add), read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)

@@ -10,8 +10,8 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.manual_text import based, formula
+from toolchain.machine.columns import IntOrColumn, is_column, where
+from toolchain.machine.manual_text import describe_base_registers, formula
 from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
 from toolchain.machine.parameters.codes import code_type
@@ -79,7 +79,7 @@ class Copy(Move):
             yield formula("destination element (row c, column r) at D0 + c destination_stride2 + r E   is",
                           "source element (row r, column c) at S0 + r source_stride2 + c E",
                           "S0, D0 as S, D with i2 = 0")  # fmt: skip
-        yield from based(cls.based(), chip, operands=False)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=False)
 
     def spaces(self) -> tuple[int, ...]:
         return self.source_space, self.destination_space
@@ -99,14 +99,17 @@ class Copy(Move):
             Access(target, self.destination_address, counts, target_strides, run, True),
         )
 
-    def _source_strides(self) -> tuple[Whole, ...]:
+    def _source_strides(self) -> tuple[IntOrColumn, ...]:
         return self.source_stride_outer, self.source_stride0, self.source_stride1, self.source_stride2
 
     def _any_turned(self) -> bool:
         return bool(np.any(self.transpose)) if is_column(self.transpose) else bool(self.transpose)
 
     def _ends(self, chip: Chip) -> tuple[TransferSide, TransferSide]:
-        """By rows where something is turned: those of the source and, of what it becomes, those of the destination."""
+        """Return source and destination sides, by rows where the copy transposes.
+
+        The counts are the source's rows, and the destination's rows of the transposed block.
+        """
         counts, strides = self.counts(), self.destination_strides()
         read = TransferSide(self.source_space, self.source_address, self.inner_bytes, counts, self._source_strides())
         run = self.inner_bytes
@@ -116,7 +119,7 @@ class Copy(Move):
             run = where(turn, self.count2 * size, run)
         return read, TransferSide(self.destination_space, self.destination_address, run, counts, strides)
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
         for end, write in zip(self._ends(chip), (False, True)):
             access = Access(space_of(end.space, chip), end.address, end.counts, end.strides, end.inner_bytes, write)
             yield access, access.bytes

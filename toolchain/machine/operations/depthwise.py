@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 from toolchain.machine.layout import weight_bytes
-from toolchain.machine.manual_text import based, chosen, formula
+from toolchain.machine.manual_text import chosen, describe_base_registers, formula
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
 from toolchain.machine.parameters.codes import code_type, weight_type
@@ -45,26 +45,26 @@ class Depthwise(WeightedWindowOp):
     @classmethod
     def meaning(cls, chip: Chip) -> Iterator[str]:
         yield "Each channel with its own window of weights: as many output channels as input channels, `channels`."
-        yield from cls.seen("channels", "its product is 0, as if it held the input's zero point", chip)
+        yield from cls.describe_window("channels", "its product is 0, as if it held the input's zero point", chip)
         yield "Sums, for each output pixel and 0 <= o < channels:"
         yield formula("sum[y, x, o] (+)= sum over ky, kx of (in[iy, ix, o] - input_zero_point) w[ky, kx, o]")
         yield "The weights w begin at weight_address; how they lie is in [Layout of constants](#layout-of-constants)."
-        yield from cls.finished(chip)
+        yield from cls.describe_results(chip)
         yield from chosen(True, chip)
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         modes = [(u.key, u.array.depthwise) for u in chip.of_kind("mac_array")]
         return next((f"{key}.depthwise is {mode}" for key, mode in modes if mode != "none"), None)
 
-    def code_types(self) -> tuple[Whole, Whole]:
+    def code_types(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.input_type, self.output_type
 
-    def surfaces(self) -> tuple[Whole, Whole]:
+    def surfaces(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.input_surface_stride, self.output_surface_stride
 
-    def weights_number(self) -> Whole:
+    def weights_number(self) -> IntOrColumn:
         return self.weight_type
 
     def outputs(self) -> int:
@@ -73,13 +73,13 @@ class Depthwise(WeightedWindowOp):
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return self.array_ranges(self.channels, self._weight_bytes(chip), chip)
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
         return self.array_moved(self.channels, self._weight_bytes(chip), chip)
 
-    def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
-        return self.buffered_bytes(self.channels, chip), self._weight_bytes(chip)
+    def get_streamed_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn]:
+        return self.get_buffered_bytes(self.channels, chip), self._weight_bytes(chip)
 
-    def _weight_bytes(self, chip: Chip) -> Whole:
+    def _weight_bytes(self, chip: Chip) -> IntOrColumn:
         return self.taps() * weight_bytes(self.channels, self.weight_type, chip)
 
     def demand(self, chip: Chip) -> Demand:
@@ -89,7 +89,9 @@ class Depthwise(WeightedWindowOp):
         def cycles(operands: Operands) -> Compute:
             return depthwise_cycles(mac, pixels, taps, self.channels, operands, self.dataflow, self.mode)
 
-        return self.array_demand(chip, self.timed(chip, cycles), *self.streamed(chip), pixels * taps * self.channels)
+        return self.array_demand(
+            chip, self.add_output_time(chip, cycles), *self.get_streamed_bytes(chip), pixels * taps * self.channels
+        )
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

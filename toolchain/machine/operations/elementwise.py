@@ -10,17 +10,17 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.channel_blocks import Extent, extent_of
 from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import Whole, where
-from toolchain.machine.manual_text import based, formula, kinds_text, lies
+from toolchain.machine.columns import IntOrColumn, where
+from toolchain.machine.manual_text import describe_base_registers, formula, kinds_text, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import sum_lines
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride, surface_stride
-from toolchain.machine.parameters.codes import code, code_type, left_shift, multiplier, shift, zero_point
+from toolchain.machine.parameters.codes import code, code_type, make_left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
-from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
 
 class ElementwiseKind(IntEnum):
@@ -60,7 +60,7 @@ class Elementwise(MachineOp):
     a_zero_point: int = zero_point("a_type")
     b_zero_point: int = zero_point("b_type")
     output_zero_point: int = zero_point("output_type")
-    left_shift: int = left_shift()
+    left_shift: int = make_left_shift()
     a_multiplier: int = multiplier()
     a_shift: int = shift()
     b_multiplier: int = multiplier()
@@ -127,11 +127,11 @@ class Elementwise(MachineOp):
                 "In float32 every step rounds to the nearest, ties to even; fma(x, y, z) = x y + z is one step, rint rounds "
                 "to the nearest integer, ties to even; `fixed` is made once for the operation. From left to right."
             )
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(cls.FUNCTIONS, chip)
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return find_function_key(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         roles = self.unit_in(chip).roles
@@ -145,7 +145,9 @@ class Elementwise(MachineOp):
         written = extent_of(counts, strides, self.channels, self.output_surface_stride, size, chip)
         return (a, b, Access(roles["output"], self.output_address, *written, True))
 
-    def _operand(self, strides: tuple[Whole, Whole, Whole, Whole], used: Whole, size: Whole, chip: Chip) -> Extent:
+    def _operand(
+        self, strides: tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn], used: IntOrColumn, size: IntOrColumn, chip: Chip
+    ) -> Extent:
         """Broadcast dimensions touch the same bytes: they are counted once. strides: of rows, columns, channels, granules."""
         row, column, channel, surface = strides
         counts = (where(row, self.height, 1), where(column, self.width, 1))

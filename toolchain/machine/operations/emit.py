@@ -13,7 +13,7 @@ from toolchain.machine.access import Access, read_of
 from toolchain.machine.accumulator_access import broken_sums_address, sums_role
 from toolchain.machine.channel_blocks import count_stored_channels, extent_of
 from toolchain.machine.code_types import code_bytes, table_bytes
-from toolchain.machine.columns import Whole, where
+from toolchain.machine.columns import IntOrColumn, where
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.manual_text import formula, lies
 from toolchain.machine.operation import MachineOp
@@ -32,7 +32,7 @@ from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import only_with, post_flag, sums_kind
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
-from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
 
 class EmitKind(IntEnum):
@@ -41,7 +41,7 @@ class EmitKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken(MachineOp):
+class _SumsOperand(MachineOp):
     """Sums, where they go, and what of it stands in front of the addend."""
 
     ABSTRACT: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class _Taken(MachineOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Emit(WithAddend, _Taken):
+class Emit(WithAddend, _SumsOperand):
     """Takes sums out of the accumulators of an array that are a memory."""
 
     NAME = "emit"
@@ -88,19 +88,21 @@ class Emit(WithAddend, _Taken):
             f"MATRIX_PRODUCT:  q = requantize(sum[y, x, o], multiplier, shift, {limits})",
         ]
         steps += ["where use_table = 1:  q = table[q], the table at table_address"] if cls.need("use_table", chip).high else []
-        yield formula(*steps, *cls.added(chip), "out[y, x, o] = q", lies("out", "y, x, o", "output_address", chip, "output_type"))
+        yield formula(
+            *steps, *cls.describe_sum(chip), "out[y, x, o] = q", lies("out", "y, x, o", "output_address", chip, "output_type")
+        )
         yield (
             "`kind`: 0 CONVOLUTION, sums of convolution or depthwise: bias[o], multiplier[o] and shift[o] are entry o of the "
             f"parameters, {entry} bytes from parameter_address + {entry} o on ([Layout of constants](#layout-of-constants)); 1 "
             "MATRIX_PRODUCT: the operation's own multiplier and shift, rounded as matrix_product. wrap and requantize: "
             "[Arithmetic](#arithmetic). The sums stay as they are."
         )
-        if cls.added(chip):
+        if cls.describe_sum(chip):
             yield formula(lies("addend", "y, x, o", "addend_address", chip, "addend_type"))
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(cls.FUNCTIONS, chip)
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return find_function_key(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit, size, counts = self.unit_in(chip), code_bytes(self.output_type, chip), (self.height, self.width)
@@ -119,14 +121,14 @@ class Emit(WithAddend, _Taken):
             ),
         )
 
-    def addend(self) -> tuple[Whole, Whole]:
+    def addend(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.addend_type, self.addend_surface_stride
 
-    def _elements(self) -> Whole:
+    def _elements(self) -> IntOrColumn:
         return self.height * self.width * self.channels
 
-    def _read_bytes(self, chip: Chip) -> tuple[Whole, Whole, Whole]:
-        """Of parameters, of the table, and of the addend of one pixel."""
+    def _read_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn]:
+        """Return the bytes read of parameters, of the table, and of the addend of one pixel."""
         each = where(self.kind == EmitKind.CONVOLUTION, parameter_bytes(self.channels, chip), 0)
         return (
             each,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.code_types import code_bytes
-from toolchain.machine.manual_text import based, formula, scaled
+from toolchain.machine.manual_text import describe_base_registers, formula, scale_index
 from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
 from toolchain.machine.parameters.codes import code, code_type
@@ -48,11 +48,12 @@ class Fill(Move):
         place = " + ".join(["destination_address", *(f"{i} destination_stride{name}" for i, name in zip(indices, names))])
         yield f"Writes `inner_elements` codes, each `value`, for all {loops}, each index from 0:"
         yield formula(
-            f"code at D + {scaled('e', 'element_type', chip)} of memory destination_space = value   for 0 <= e < inner_elements",
+            f"code at D + {scale_index('e', 'element_type', chip)} of memory destination_space = value   for 0 <= e < "
+            "inner_elements",
             f"D = {place}",
         )
         yield "Any memory that the channel reaches; `channel`: the DMA queue that runs it, from 0. No byte is written twice."
-        yield from based(cls.based(), chip, operands=False)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=False)
 
     def spaces(self) -> tuple[int, ...]:
         return (self.destination_space,)

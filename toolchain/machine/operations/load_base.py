@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 from toolchain.machine.front_end import FrontEnd
-from toolchain.machine.manual_text import based, formula
+from toolchain.machine.manual_text import describe_base_registers, formula
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.move import list_unreachable_memories
 from toolchain.machine.parameters.addresses import base_number, base_of, base_offset, base_scale, memory_address
@@ -46,17 +46,20 @@ class LoadBase(MachineOp):
             "least significant byte first. It runs on DMA queue `channel`, behind what stands there; the front end dispatches "
             "nothing behind it before it is over. base[0] is 0."
         )
-        yield from based(cls.based(), chip, operands=False)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=False)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         return "control.indirect" if chip.control.indirect else None
 
-    def number(self) -> Whole:
+    def number(self) -> IntOrColumn:
         return self.channel
 
     def steer(self, front: FrontEnd, index: int) -> None:
-        """index: of this among the operations that are dispatched. Raises ValueError as operations of the front end do."""
+        """Carry out the operation on the front end. Raise ValueError as operations of the front end do.
+
+        `index`: of this operation among the dispatched ones.
+        """
         front.load_base(self.base, self.source, self.offset, index, self.scale, self.limit)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:

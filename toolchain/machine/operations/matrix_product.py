@@ -10,8 +10,8 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, AccumulatorUse, read_of
 from toolchain.machine.accumulator_access import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.code_types import by_type, code_bytes
-from toolchain.machine.columns import Whole, where
-from toolchain.machine.manual_text import based, chosen, formula, scaled, sums_in_memory, sums_kept
+from toolchain.machine.columns import IntOrColumn, where
+from toolchain.machine.manual_text import chosen, describe_base_registers, formula, scale_index, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_choice
 from toolchain.machine.parameters.addresses import batch_stride, operand_address, operand_base_of, operand_stride, sums_address
@@ -68,9 +68,9 @@ class MatrixProduct(MachineOp):
         yield "A product of two matrices, both activations, for 0 <= r < rows, 0 <= c < columns:"
         yield formula(
             "sum[r, c] (+)= sum over 0 <= k < inner of (a[r, k] - a_zero_point) (b[k, c] - b_zero_point)",
-            f"a[r, k] lies at    a_address + r a_row_stride + {scaled('k', 'a_type', chip)}",
+            f"a[r, k] lies at    a_address + r a_row_stride + {scale_index('k', 'a_type', chip)}",
             "b[k, c] lies at    b_address + k b_row_stride + c b_column_stride",
-            f"out[r, c] lies at  output_address + r output_row_stride + {scaled('c', 'output_type', chip)}",
+            f"out[r, c] lies at  output_address + r output_row_stride + {scale_index('c', 'output_type', chip)}",
         )
         yield "b is codes like a, but comes through the array's port of weights."
         yield from sums_kept("rows, columns", chip)
@@ -85,10 +85,10 @@ class MatrixProduct(MachineOp):
                 "for all). Each is a whole sum: accumulate is 0 and emit 1."
             )
         yield from chosen(False, chip)
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         return "limits.matrix_product.computed_operand is true" if chip.limits.matrix_product.computed_operand else None
 
     def sums(self) -> AccumulatorUse:
@@ -102,7 +102,7 @@ class MatrixProduct(MachineOp):
                 unit,
                 "input",
                 self.a_address,
-                (self._apart(self.a_batch_stride), self.rows),
+                (self._count_operands(self.a_batch_stride), self.rows),
                 (self.a_batch_stride, self.a_row_stride),
                 self.inner * a,
             ),
@@ -110,7 +110,7 @@ class MatrixProduct(MachineOp):
                 unit,
                 "weights",
                 self.b_address,
-                (self._apart(self.b_batch_stride), self.inner, self.columns),
+                (self._count_operands(self.b_batch_stride), self.inner, self.columns),
                 (self.b_batch_stride, self.b_row_stride, self.b_column_stride),
                 b,
             ),
@@ -125,23 +125,23 @@ class MatrixProduct(MachineOp):
             *sums_accesses(self.sums(), unit),
         )
 
-    def _apart(self, stride: Whole) -> Whole:
+    def _count_operands(self, stride: IntOrColumn) -> IntOrColumn:
         """Batches that an operand has; all of them share one at a stride of 0."""
         return where(stride, self.batches, 1)
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
         a, b, *others = self.ranges(chip)
-        yield from zip((a, b), self._streamed(chip))
+        yield from zip((a, b), self._get_streamed_bytes(chip))
         yield from ((access, access.bytes) for access in others)
 
-    def _streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+    def _get_streamed_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn]:
         """Bytes that are read of both operands, as often as they are."""
         a, b = (self.inner * code_bytes(t, chip) for t in (self.a_type, self.b_type))
         a_reads, b_reads = operand_reads(self.unit_in(chip).array, self.rows, self.columns, self.dataflow)
         return self.batches * a_reads * self.rows * a, self.batches * b_reads * self.columns * b
 
     def demand(self, chip: Chip) -> Demand:
-        unit, (a, b) = self.unit_in(chip), self._streamed(chip)
+        unit, (a, b) = self.unit_in(chip), self._get_streamed_bytes(chip)
         mac, out = unit.array, code_bytes(self.output_type, chip)
         moved = traffic(
             unit,

@@ -1,4 +1,4 @@
-"""What the strided moves of the DMA share."""
+"""Define the common parameters of the DMA's strided moves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import IntOrColumn
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.spaces import space_of
 
@@ -22,7 +22,7 @@ def list_unreachable_memories(unit: Unit, spaces: Iterable[int], chip: Chip) -> 
 
 
 def dimension_names(chip: Chip) -> tuple[str, ...]:
-    """Of the dimensions that some channel has, the outermost first, as parameters end."""
+    """Return the parameter suffixes of the dimensions that some channel has, the outermost first."""
     return ("_outer", "0", "1", "2")[MOST_DIMENSIONS - max(u.dma.dimensions for u in chip.of_kind("dma")) :]
 
 
@@ -42,11 +42,11 @@ class Move(MachineOp):
     destination_stride1: int
     destination_stride2: int
 
-    def number(self) -> Whole:
+    def number(self) -> IntOrColumn:
         return self.channel
 
     @classmethod
-    def needed(cls, chip: Chip) -> str:
+    def find_required_key(cls, chip: Chip) -> str:
         return "every machine needs it"
 
     def broken(self, chip: Chip) -> Iterator[str]:
@@ -60,9 +60,9 @@ class Move(MachineOp):
         """Codes of the memories that it reads and writes."""
         raise NotImplementedError
 
-    def counts(self) -> tuple[Whole, Whole, Whole, Whole]:
+    def counts(self) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn]:
         """Contiguous runs along each dimension, the outermost first."""
         return self.count_outer, self.count0, self.count1, self.count2
 
-    def destination_strides(self) -> tuple[Whole, Whole, Whole, Whole]:
+    def destination_strides(self) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn]:
         return self.destination_stride_outer, self.destination_stride0, self.destination_stride1, self.destination_stride2

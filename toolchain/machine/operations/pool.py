@@ -8,8 +8,8 @@ from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.columns import Whole
-from toolchain.machine.manual_text import based, formula, kinds_text
+from toolchain.machine.columns import IntOrColumn
+from toolchain.machine.manual_text import describe_base_registers, formula, kinds_text
 from toolchain.machine.operations.window import WindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, surface_stride
 from toolchain.machine.parameters.codes import code_type, multiplier, shift
@@ -17,7 +17,7 @@ from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
-from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
 
 class PoolKind(IntEnum):
@@ -52,7 +52,7 @@ class Pool(WindowOp):
     def meaning(cls, chip: Chip) -> Iterator[str]:
         least = chip.code_types[0].low if len(chip.code_types) == 1 else "the least code of its type"
         yield f"The largest or the mean value of a window, channel by channel, by `kind` ({kinds_text(POOLS, chip)})."
-        yield from cls.seen("channels", f"of MAX it counts as {least}, of AVERAGE as 0 in the sum", chip)
+        yield from cls.describe_window("channels", f"of MAX it counts as {least}, of AVERAGE as 0 in the sum", chip)
         yield "For each output pixel and channel c, 0 <= c < channels:"
         yield formula(
             "MAX:      out[y, x, c] = clamp(largest of in[iy, ix, c] over ky, kx, clamp_low, clamp_high)",
@@ -63,22 +63,22 @@ class Pool(WindowOp):
             "AVERAGE divides by nothing of its own: multiplier and shift hold 1 / elements. The sum is exact. MAX uses neither "
             "multiplier and shift nor zero points; its clamp takes codes as they are."
         )
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(cls.FUNCTIONS, chip)
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return find_function_key(cls.FUNCTIONS, chip)
 
-    def code_types(self) -> tuple[Whole, Whole]:
+    def code_types(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.input_type, self.output_type
 
-    def surfaces(self) -> tuple[Whole, Whole]:
+    def surfaces(self) -> tuple[IntOrColumn, IntOrColumn]:
         return self.input_surface_stride, self.output_surface_stride
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return (*self.input_accesses(self.channels, chip), self.output_access(self.channels, chip))
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
         for access in (self.input_block(self.channels, chip), self.output_access(self.channels, chip)):
             yield access, access.bytes
 

@@ -36,7 +36,7 @@ class SetBase(ControlOp):
         )
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
+    def find_required_key(cls, chip: Chip) -> str | None:
         return f"control.bases={chip.control.bases}" if chip.control.bases else None
 
     def steer(self, front: FrontEnd) -> None:

@@ -1,4 +1,4 @@
-"""What tells other engines."""
+"""Define the operation that signals other engines."""
 
 from __future__ import annotations
 

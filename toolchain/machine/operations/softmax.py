@@ -15,8 +15,8 @@ from quant.fixed_point.curves.softmax import softmax16_tables
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import Whole
-from toolchain.machine.manual_text import BETWEEN, SEGMENT, based, formula, scaled
+from toolchain.machine.columns import IntOrColumn
+from toolchain.machine.manual_text import BETWEEN, SEGMENT, describe_base_registers, formula, scale_index
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
 from toolchain.machine.parameters.codes import code_type
@@ -24,7 +24,7 @@ from toolchain.machine.parameters.description import Need, parameter
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
-from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
 PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients
 MOST_COLUMNS_OF_BYTES = 4095  # whose sum the arithmetic of 8 bits holds
@@ -37,8 +37,8 @@ _MOST = 31.0  # of an input's scale: exp of one code less is nothing in 16 bits,
 def scale_fields(scale: float, codes: CodeType) -> tuple[int, int]:
     """input_multiplier and input_shift of an input of this scale, which TFLite takes in float32."""
     least = _LEAST_OF_BYTES if codes.bits == 8 else 0.0
-    found = choose_scale(min(max(float(np.float32(scale)), least), _MOST) * 2.0**_SCALE_BITS, Q31_MULTIPLIER)
-    return int(found.multiplier[0]), int(found.shift[0])
+    chosen_scale = choose_scale(min(max(float(np.float32(scale)), least), _MOST) * 2.0**_SCALE_BITS, Q31_MULTIPLIER)
+    return int(chosen_scale.multiplier[0]), int(chosen_scale.shift[0])
 
 
 def scale_of(multiplier: int, shift: int) -> float:
@@ -47,7 +47,7 @@ def scale_of(multiplier: int, shift: int) -> float:
 
 
 def _of_scale(high: int) -> Any:
-    """Of the input's scale, in its own bits whatever the machine's other scales have."""
+    """Make a parameter of the input's scale, which has its own bits whatever the machine's other scales have."""
     return parameter("", lambda operation, chip: Need(0, high, "the scale of a softmax's input"))
 
 
@@ -102,7 +102,7 @@ class Softmax(MachineOp):
 
     @classmethod
     def meaning(cls, chip: Chip) -> Iterator[str]:
-        place = scaled("c", "element_type", chip)
+        place = scale_index("c", "element_type", chip)
         yield "The softmax of each row, in integers, for 0 <= r < rows, 0 <= c < columns:"
         yield formula(
             f"in[r, c] lies at   input_address + r input_row_stride + {place}",
@@ -129,11 +129,11 @@ class Softmax(MachineOp):
                 rows = [" ".join(map(str, entries[at : at + 19].tolist())) for at in range(0, entries.size, 19)]
                 yield formula(f"{name}, 513 entries:", *rows)
 
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(cls.FUNCTIONS, chip)
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return find_function_key(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         roles, inner = self.unit_in(chip).roles, self.columns * code_bytes(self.element_type, chip)
@@ -142,7 +142,7 @@ class Softmax(MachineOp):
             Access(roles["output"], self.output_address, (self.rows,), (self.output_row_stride,), inner, True),
         )
 
-    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+    def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
         source, target = self.ranges(chip)
         yield from ((source, PASSES * source.bytes), (target, target.bytes))
 

@@ -1,4 +1,4 @@
-"""What the operations that order the engines share."""
+"""Define the common base of the operations that order the engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ZeroTimeOp(MachineOp):
     ENGINE = None
 
     @classmethod
-    def needed(cls, chip: Chip) -> str:
+    def find_required_key(cls, chip: Chip) -> str:
         return "every machine needs it"
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:

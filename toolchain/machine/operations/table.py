@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, read_of
 from toolchain.machine.channel_blocks import extent_of
 from toolchain.machine.code_types import code_bytes, table_bytes
-from toolchain.machine.manual_text import based, formula, lies
+from toolchain.machine.manual_text import describe_base_registers, formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_table
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride, surface_stride
@@ -19,11 +19,11 @@ from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
-from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
 
 class TableFunction(IntEnum):
-    """What a table holds: any function, or that of one ONNX operator, in snake case."""
+    """A content of a table: any function, or that of one ONNX operator, in snake case."""
 
     TABLE = 0
     ABS = 1
@@ -72,12 +72,15 @@ ANY = "table"  # the function that does all others
 
 
 def find_function_rate(function: str | None, names: Collection[str]) -> str | None:
-    """Which of a vector engine's functions runs a table of this one (None: of a chain): its own, else `table`; None: none."""
+    """Return the vector engine's function that runs a table of this function (None: of a chain).
+
+    It is the function itself, else `table`; None if the engine has neither.
+    """
     return function if function in names else ANY if ANY in names else None
 
 
 def find_missing_table(function: str | None) -> str:
-    """What a machine lacks that cannot run a table of this function."""
+    """Return the text of what is missing on a machine that cannot run a table of this function."""
     return f"no {ANY}" if function in (None, ANY) else f"neither {function} nor {ANY}"
 
 
@@ -124,11 +127,11 @@ class Table(MachineOp):
                 for n in sorted(chip.functions & {*TABLE_FUNCTIONS}, key=TABLE_FUNCTIONS.__getitem__)
             ]
             yield f"`function` says what the table holds ({', '.join(rated)}); the time hangs on it, no value does."
-        yield from based(cls.based(), chip, operands=True)
+        yield from describe_base_registers(cls.pair_bases_with_addresses(), chip, operands=True)
 
     @classmethod
-    def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(cls.FUNCTIONS, chip)
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return find_function_key(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit = self.unit_in(chip)

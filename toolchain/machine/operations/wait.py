@@ -1,4 +1,4 @@
-"""What waits for other engines."""
+"""Define the operation that waits for other engines."""
 
 from __future__ import annotations
 

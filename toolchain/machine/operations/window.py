@@ -1,4 +1,4 @@
-"""What slides a window over a feature map: the parameters and bytes that convolution, depthwise and pool share."""
+"""Define the window base: the parameters and bytes that convolution, depthwise and pool share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolchain.machine.access import Access, AccumulatorUse, read_of
 from toolchain.machine.accumulator_access import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.channel_blocks import count_stored_channels, extent_of
 from toolchain.machine.code_types import by_type, code_bytes, table_bytes
-from toolchain.machine.columns import Whole, is_column, where
+from toolchain.machine.columns import IntOrColumn, is_column, where
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.manual_text import formula, has, lies, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
@@ -57,8 +57,12 @@ class WindowOp(MachineOp):
     clamp_high: int = on_the_way_out(code("output_type"))
 
     @classmethod
-    def seen(cls, channels: str, padding: str, chip: Chip) -> Iterator[str]:
-        """What a window sees. channels: the parameter that counts those of the input; padding: what it reads as."""
+    def describe_window(cls, channels: str, padding: str, chip: Chip) -> Iterator[str]:
+        """Describe which input elements a window sees.
+
+        `channels`: the parameter that counts the input's channels.
+        `padding`: text of the value that padding reads as.
+        """
         yield "The window's element (ky, kx) at output row y, column x sees the input at"
         yield formula("iy = y stride_height + ky dilation_height - pad_top", "ix = x stride_width + kx dilation_width - pad_left")
         yield (
@@ -73,23 +77,23 @@ class WindowOp(MachineOp):
             lies("out", "y, x, o", "output_address", chip, "output_type"),
         )
 
-    def code_types(self) -> tuple[Whole, Whole]:
+    def code_types(self) -> tuple[IntOrColumn, IntOrColumn]:
         """Numbers of the types of its input and its output."""
         raise NotImplementedError
 
-    def surfaces(self) -> tuple[Whole, Whole]:
+    def surfaces(self) -> tuple[IntOrColumn, IntOrColumn]:
         """Bytes between granules of channels of its input and its output."""
         raise NotImplementedError
 
-    def pixels(self) -> Whole:
+    def pixels(self) -> IntOrColumn:
         """Output pixels."""
         return self.output_height * self.output_width
 
-    def taps(self) -> Whole:
+    def taps(self) -> IntOrColumn:
         """Elements of the window."""
         return self.kernel_height * self.kernel_width
 
-    def window_rows(self) -> tuple[Whole, ...]:
+    def window_rows(self) -> tuple[IntOrColumn, ...]:
         """The arguments of `machine.window_rows` for the rows of its input."""
         return (
             self.output_height,
@@ -100,19 +104,22 @@ class WindowOp(MachineOp):
             self.input_height,
         )
 
-    def window_columns(self) -> tuple[Whole, ...]:
+    def window_columns(self) -> tuple[IntOrColumn, ...]:
         return self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
 
-    def window_bytes(self, channels: Whole, chip: Chip) -> Whole:
+    def window_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
         """Bytes of the input that windows reach; not what strides and dilations pass over."""
         return rows_reached(*self.window_rows()) * rows_reached(*self.window_columns()) * self.pixel_bytes(channels, chip)
 
-    def pixel_bytes(self, channels: Whole, chip: Chip) -> Whole:
-        """Of one pixel of the input."""
+    def pixel_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
+        """Return the bytes of one input pixel."""
         return count_stored_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
 
-    def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
-        """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
+    def input_accesses(self, channels: IntOrColumn, chip: Chip) -> tuple[Access, ...]:
+        """Return accesses of the input elements that windows reach, without elements that they skip.
+
+        For columns the access is a box around them.
+        """
         laid = channels, self.surfaces()[0], code_bytes(self.code_types()[0], chip), chip
         strides = self.input_row_stride, self.input_column_stride
         unit = self.unit_in(chip)
@@ -120,17 +127,20 @@ class WindowOp(MachineOp):
             counts = (extent_reached(*self.window_rows()), extent_reached(*self.window_columns()))
             extent = extent_of(counts, strides, *laid)
             return (Access(unit.roles["input"], self.input_address, *extent, False, exact=False),)
-        found: list[Access] = []
+        input_reads: list[Access] = []
         for rows in window_reach(*self.window_rows()):
             for columns in window_reach(*self.window_columns()):
                 address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
                 extent = extent_of(*grid(rows, strides[0], columns, strides[1]), *laid)
-                found.append(read_of(unit, "input", address, *extent))
-        return tuple(found)
+                input_reads.append(read_of(unit, "input", address, *extent))
+        return tuple(input_reads)
 
-    def input_block(self, channels: Whole, chip: Chip) -> Access:
-        """The bytes of `window_bytes` for the banks of a memory: from input_address on, rows and columns that windows reach side
-        by side, or as far apart as the stride where a kernel has one of them."""
+    def input_block(self, channels: IntOrColumn, chip: Chip) -> Access:
+        """Return the access with the bytes of `window_bytes` for the banks of a memory, from input_address on.
+
+        Its rows and columns are those that windows reach, side by side.
+        They lie as far apart as the stride where a kernel has one of them.
+        """
         counts = rows_reached(*self.window_rows()), rows_reached(*self.window_columns())
         row = self.input_row_stride * where(self.kernel_height == 1, self.stride_height, 1)
         column = self.input_column_stride * where(self.kernel_width == 1, self.stride_width, 1)
@@ -138,15 +148,15 @@ class WindowOp(MachineOp):
         extent = extent_of(counts, (row, column), channels, self.surfaces()[0], item_bytes, chip)
         return read_of(self.unit_in(chip), "input", self.input_address, *extent)
 
-    def output_access(self, channels: Whole, chip: Chip) -> Access:
+    def output_access(self, channels: IntOrColumn, chip: Chip) -> Access:
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
         extent = extent_of(counts, strides, channels, self.surfaces()[1], code_bytes(self.code_types()[1], chip), chip)
         return Access(self.unit_in(chip).roles["output"], self.output_address, *extent, True)
 
-    def output_bytes(self, channels: Whole, chip: Chip) -> Whole:
+    def output_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
         """Bytes of the output that are written."""
-        held = count_stored_channels(channels, self.surfaces()[1], chip)
-        return self.pixels() * held * code_bytes(self.code_types()[1], chip)
+        stored_channels = count_stored_channels(channels, self.surfaces()[1], chip)
+        return self.pixels() * stored_channels * code_bytes(self.code_types()[1], chip)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
@@ -167,8 +177,8 @@ class WeightedWindowOp(WindowOp):
     table_address: int = only_with("table", block_address("parameters"))
 
     @classmethod
-    def finished(cls, chip: Chip) -> Iterator[str]:
-        """From sums to results: chains of operations, then the way out."""
+    def describe_results(cls, chip: Chip) -> Iterator[str]:
+        """Describe the steps from sums to results: chains of operations, then the output."""
         yield from sums_kept("output_height, output_width, output channels", chip)
         if sums_in_memory(chip):
             return
@@ -180,7 +190,7 @@ class WeightedWindowOp(WindowOp):
         if has(cls.need("use_table", chip).high):
             steps.append("where use_table = 1:  q = table[q], the table at table_address")
         if issubclass(cls, WithAddend):
-            steps += cls.added(chip)
+            steps += cls.describe_sum(chip)
         steps.append("out[y, x, o] = q")
         yield "Results, in this order, for each output pixel and channel:"
         yield formula(*steps)
@@ -190,19 +200,23 @@ class WeightedWindowOp(WindowOp):
             "[Arithmetic](#arithmetic). The clamp is where a Relu is made: there is no other activation function unless a "
             "table is named."
         )
-        if issubclass(cls, WithAddend) and cls.added(chip):
+        if issubclass(cls, WithAddend) and cls.describe_sum(chip):
             yield formula(lies("addend", "y, x, o", "addend_address", chip, "addend_type"))
 
-    def outputs(self) -> Whole:
+    def outputs(self) -> IntOrColumn:
         """Output channels."""
         raise NotImplementedError
 
-    def weights_number(self) -> Whole:
-        """Of the type of its weights."""
+    def weights_number(self) -> IntOrColumn:
+        """Return the type number of its weights."""
         raise NotImplementedError
 
-    def timed(self, chip: Chip, cycles: Callable[[Operands], Compute], added: Whole = 0) -> Compute:
-        """With the way out. cycles: of the folds, by operands, whose rate hangs on both types; added: whether an addend is."""
+    def add_output_time(self, chip: Chip, cycles: Callable[[Operands], Compute], added: IntOrColumn = 0) -> Compute:
+        """Return the cycles including the output.
+
+        `cycles`: of the folds, by operands, whose rate depends on both types.
+        `added`: whether there is an addend.
+        """
         mac = self.unit_in(chip).array
 
         def by_weights(activation: CodeType) -> Compute:
@@ -211,57 +225,70 @@ class WeightedWindowOp(WindowOp):
         folds: Compute = by_type(self.code_types()[0], chip.code_types, by_weights)
         return with_output(mac, folds, self.pixels(), self.outputs(), self.use_table, added, self.emit)
 
-    def buffered_bytes(self, channels: Whole, chip: Chip) -> Whole:
+    def get_buffered_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
         """Bytes of the input that are read once through the array's window buffer."""
         size = self.pixel_bytes(channels, chip)
         columns, reach = rows_reached(*self.window_columns()), (self.kernel_width - 1) * self.dilation_width + 1
         by_row = self.output_height * self.kernel_height * columns * size
-        held = ((self.kernel_height - 1) * self.dilation_height + 1) * columns * size, reach * size
+        resident_bytes = ((self.kernel_height - 1) * self.dilation_height + 1) * columns * size, reach * size
         once = rows_reached(*self.window_rows()) * columns * size
-        return window_reads(self.unit_in(chip).array, once, by_row, self.pixels() * self.taps() * size, held)
+        return window_reads(self.unit_in(chip).array, once, by_row, self.pixels() * self.taps() * size, resident_bytes)
 
     def sums(self) -> AccumulatorUse:
         shape = (self.output_height, self.output_width, self.outputs())
         return AccumulatorUse(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
 
-    def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+    def get_streamed_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn]:
         """Bytes that are read of the input and of the weights, as often as they are."""
         raise NotImplementedError
 
-    def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
-        """inputs: channels read; weights: bytes; addend: read on the way out."""
+    def array_ranges(
+        self, inputs: IntOrColumn, weights: IntOrColumn, chip: Chip, addend: tuple[Access, ...] = ()
+    ) -> tuple[Access, ...]:
+        """Return the accesses of an array operation.
+
+        `inputs`: channels read.
+        `weights`: bytes.
+        `addend`: read during output.
+        """
         weight_block = read_of(self.unit_in(chip), "weights", self.weight_address, (), (), weights)
         return (*self.input_accesses(inputs, chip), weight_block, *self._way_out(chip, addend))
 
     def _way_out(self, chip: Chip, addend: tuple[Access, ...]) -> tuple[Access, ...]:
         unit, outputs = self.unit_in(chip), self.outputs()
-        found: list[Access] = []
+        output_accesses: list[Access] = []
         if is_column(self.emit) or self.emit:
-            emitted, looked_up = self._emitted()
+            emitted, looked_up = self._get_output_flags()
             entries = parameter_bytes(emitted * outputs, chip)
-            found.append(read_of(unit, "parameters", self.parameter_address, (), (), entries))
+            output_accesses.append(read_of(unit, "parameters", self.parameter_address, (), (), entries))
             if is_column(looked_up) or looked_up:
                 table = looked_up * table_bytes(self.code_types()[1], chip)
-                found.append(read_of(unit, "parameters", self.table_address, (), (), table))
-            found += (*addend, self.output_access(emitted * outputs, chip))
-        return (*found, *sums_accesses(self.sums(), unit))
+                output_accesses.append(read_of(unit, "parameters", self.table_address, (), (), table))
+            output_accesses += (*addend, self.output_access(emitted * outputs, chip))
+        return (*output_accesses, *sums_accesses(self.sums(), unit))
 
     def array_moved(
-        self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()
-    ) -> Iterator[tuple[Access, Whole]]:
-        """As `moved`; the arguments are those of `array_ranges`."""
+        self, inputs: IntOrColumn, weights: IntOrColumn, chip: Chip, addend: tuple[Access, ...] = ()
+    ) -> Iterator[tuple[Access, IntOrColumn]]:
+        """Yield the moved operands as `list_moved_operands` does; the arguments are those of `array_ranges`."""
         weight_block = read_of(self.unit_in(chip), "weights", self.weight_address, (), (), weights)
-        yield from zip((self.input_block(inputs, chip), weight_block), self.streamed(chip))
+        yield from zip((self.input_block(inputs, chip), weight_block), self.get_streamed_bytes(chip))
         yield from ((access, access.bytes) for access in self._way_out(chip, addend))
 
-    def _emitted(self) -> tuple[Whole, Whole]:
+    def _get_output_flags(self) -> tuple[IntOrColumn, IntOrColumn]:
         """1 or 0: outputs are written; they pass through a table."""
         return where(self.emit, 1, 0), where(self.emit, where(self.use_table, 1, 0), 0)
 
-    def array_demand(self, chip: Chip, compute: Compute, input_bytes: Whole, weights: Whole, macs: Whole) -> Demand:
-        """input_bytes: read of inputs and addend; weights: bytes read of them."""
+    def array_demand(
+        self, chip: Chip, compute: Compute, input_bytes: IntOrColumn, weights: IntOrColumn, macs: IntOrColumn
+    ) -> Demand:
+        """Return the demand of an array operation.
+
+        `input_bytes`: read of inputs and addend.
+        `weights`: bytes read of them.
+        """
         unit, outputs = self.unit_in(chip), self.outputs()
-        emitted, looked_up = self._emitted()
+        emitted, looked_up = self._get_output_flags()
         moved = traffic(
             unit,
             ("input", input_bytes, 0),

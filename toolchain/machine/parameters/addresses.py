@@ -14,25 +14,25 @@ OUTER = -1  # the dimension around dimension 0, which few machines have
 
 
 def operand_address(role: str) -> Any:
-    """Of a byte of the memory that this operand lies in."""
+    """Make the address of a byte of the memory that holds this operand."""
     return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
 
 
 def block_address(role: str) -> Any:
-    """Of a block of constants of its own, on a multiple of the memory's alignment."""
-    return parameter("bytes", lambda operation, chip: _aligned(operation, role, chip))
+    """Make the address of a separate block of constants, on a multiple of the memory's alignment."""
+    return parameter("bytes", lambda operation, chip: _make_aligned_values(operation, role, chip))
 
 
 def parameter_address(role: str) -> Any:
-    """Of the first of several requantization entries, which may lie behind weights."""
+    """Make the address of the first of several requantization entries, which may lie behind weights."""
 
     def values(operation: Any, chip: Chip) -> Need:
-        return _aligned(operation, role, chip, chip.layout.parameters.alignment_bytes)
+        return _make_aligned_values(operation, role, chip, chip.layout.parameters.alignment_bytes)
 
     return parameter("bytes", values)
 
 
-def _aligned(operation: Any, role: str, chip: Chip, *steps: int) -> Need:
+def _make_aligned_values(operation: Any, role: str, chip: Chip, *steps: int) -> Need:
     high, reason = _operand_size(operation, role, chip)
     memories = [space.memory.alignment_bytes for space in _operand_spaces(operation, role, chip)]
     return Need(0, high, reason.removesuffix(".size"), gcd(*memories, *steps))
@@ -43,7 +43,10 @@ def operand_stride(role: str) -> Any:
 
 
 def surface_stride(role: str) -> Any:
-    """Between granules of channels of an operand; 0 where its channels lie together, and no bits where those of all do."""
+    """Make the stride between granules of an operand's channels.
+
+    It is 0 where its channels lie together, and has no bits where those of all operands do.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         if chip.layout.feature_maps is None:
@@ -54,7 +57,10 @@ def surface_stride(role: str) -> Any:
 
 
 def batch_stride(role: str) -> Any:
-    """Between the operands of neighbouring products; 0 where all share one, and where an operation has one product."""
+    """Make the stride between the operands of neighbouring products.
+
+    It is 0 where all share one, and where an operation has one product.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         most = chip.limits.matrix_product.max_batches
@@ -77,7 +83,10 @@ def _operand_size(operation: Any, role: str, chip: Chip) -> tuple[int, str]:
 
 
 def sums_address(choice: bool = True) -> Any:
-    """Of a sum in the memory of accumulators; 0, and no bits where that is a choice, on machines that have none."""
+    """Make the address of a sum in the memory of accumulators.
+
+    It is 0 on machines without such a memory, and has no bits there if the parameter is a choice.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         named = [chip.spaces[u.roles[SUMS]] for u in chip.of_kind(operation.ENGINE) if SUMS in u.roles]
@@ -86,17 +95,23 @@ def sums_address(choice: bool = True) -> Any:
         largest = max(named, key=lambda space: space.memory.size)
         return Need(0, largest.memory.size - 1, f"memories.{largest.key}.size")
 
-    known = Parameter("bytes", values, choice=choice)
-    return field(default=0, metadata={"parameter": known}) if choice else field(metadata={"parameter": known})
+    address_parameter = Parameter("bytes", values, choice=choice)
+    return (
+        field(default=0, metadata={"parameter": address_parameter})
+        if choice
+        else field(metadata={"parameter": address_parameter})
+    )
 
 
 def memory_address() -> Any:
-    """Of a byte of any memory."""
+    """Make the address of a byte of any memory."""
     return parameter("bytes", any_memory)
 
 
 def move_stride(dimension: int) -> Any:
-    """Between the runs of dimension OUTER, 0, 1 or 2 of a strided move; 0 where the DMA has fewer dimensions."""
+    """Make the stride between the runs of dimension OUTER, 0, 1 or 2 of a strided move; 0 where the DMA has fewer
+    dimensions.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         return absent_dimension(dimension, 0, chip) or any_memory(operation, chip)
@@ -123,7 +138,7 @@ def _operand_bases(operation: Any, chip: Chip) -> Need:
 
 
 def base_number(least: int) -> Any:
-    """Of a base register; 0 holds 0."""
+    """Make the number of a base register; register 0 holds 0."""
     return parameter("", lambda operation, chip: Need(least, max(least, chip.control.bases), "control.bases"))
 
 

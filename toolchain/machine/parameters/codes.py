@@ -23,17 +23,17 @@ def zero_point(of: str) -> Any:
 
 
 def _code(operation: Any, chip: Chip) -> Need:
-    return _spanned(chip.code_types)
+    return _span_types(chip.code_types)
 
 
-def _spanned(types: Sequence[CodeType]) -> Need:
+def _span_types(types: Sequence[CodeType]) -> Need:
     return Need(min(c.low for c in types), max(c.high for c in types), f"numerics.activation {', '.join(types)}")
 
 
 def _zero_point(operation: Any, chip: Chip) -> Need:
-    """Those of wide codes are 0."""
+    """Return the values of zero points; those of wide codes are 0."""
     symmetric, types = chip.numerics.symmetric_activations, chip.operand_types
-    return Need(0, 0, "numerics.symmetric_activations") if symmetric else _spanned(types)
+    return Need(0, 0, "numerics.symmetric_activations") if symmetric else _span_types(types)
 
 
 def multiplier() -> Any:
@@ -53,11 +53,11 @@ def _shift(operation: Any, chip: Chip) -> Need:
     return Need(*chip.numerics.scale.shifts, "numerics.scale")
 
 
-def left_shift() -> Any:
-    return parameter("bits", _left_shift)
+def make_left_shift() -> Any:
+    return parameter("bits", _get_left_shift_values)
 
 
-def _left_shift(operation: Any, chip: Chip) -> Need:
+def _get_left_shift_values(operation: Any, chip: Chip) -> Need:
     return Need(0, chip.numerics.add_left_shift, "numerics.add_left_shift")
 
 

@@ -1,4 +1,4 @@
-"""What a parameter of a machine operation is: its unit, and the values that programs for a chip may give it."""
+"""Describe a parameter of a machine operation: its unit, and the values that programs for a chip may give it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,17 @@ class TypeList:
 
 @dataclass(frozen=True)
 class Parameter:
-    """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
-    choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to.
-    names_type: the types among which it is a number; typed_by: of a code, the parameter that names its type.
-    way_out: of an array's operation: what becomes of its sums, and nothing that they depend on."""
+    """A description of an operation's parameter.
+
+    `unit`: bytes, elements, bits, codes or none.
+    `least`: checked in every program.
+    `kinds`: the enumeration of its codes.
+    `choice`: tables of machines where it has one value, `absent`, may leave it out.
+    `adds_to`: the address a base is added to.
+    `names_type`: the types among which it is a number.
+    `typed_by`: for a code, the parameter that names its type.
+    `way_out`: it concerns an array operation's output, and the sums do not depend on it.
+    """
 
     unit: str
     values: Values

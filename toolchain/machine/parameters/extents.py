@@ -32,7 +32,7 @@ def move_count(dimension: int) -> Any:
 
 
 def batch_count() -> Any:
-    """Of products of one operation."""
+    """Make the number of products of one operation."""
     limit = Limit("max_batches", "{} products")
 
     def values(operation: Any, chip: Chip) -> Need:
@@ -60,7 +60,10 @@ def window_extent_of(name: str, index: int) -> Any:
 
 
 def weight_group() -> Any:
-    """How many weights along the reduction share a scale; 0: there are no groups, and no bits where no array has them."""
+    """Make the number of weights along the reduction that share a scale.
+
+    0 means no groups; there are no bits where no array has groups.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         form = chip.numerics.groups

@@ -1,4 +1,6 @@
-"""What an operation does of what a unit can: flags, functions, dataflows, and parameters that only some units have."""
+"""Make parameters that select features of a unit: flags, functions, dataflows, and parameters that only some
+units have.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def flag() -> Any:
 
 
 def transpose_flag() -> Any:
-    """Whether a copy transposes."""
+    """Make the flag whether a copy transposes."""
 
     def values(operation: Any, chip: Chip) -> Need:
         can = any(unit.dma.transpose_block for unit in chip.of_kind("dma"))
@@ -27,47 +29,47 @@ def transpose_flag() -> Any:
 
 
 def post_flag(post: str) -> Any:
-    """Whether outputs pass through what the arrays' `post` has."""
+    """Make the flag whether outputs pass through a step of the arrays' `post`."""
 
     def values(operation: Any, chip: Chip) -> Need:
-        return Need(0, int(_posted(post, chip)), f"{chip.key('mac_array')}.post")
+        return Need(0, int(_has_post(post, chip)), f"{chip.key('mac_array')}.post")
 
     return on_the_way_out(parameter("", values))
 
 
-def only_with(post: str, wanted: Any) -> Any:
+def only_with(post: str, parameter_field: Any) -> Any:
     """The same parameter, 0 on machines whose arrays have no such `post`."""
-    inner: Parameter = wanted.metadata["parameter"]
+    inner: Parameter = parameter_field.metadata["parameter"]
 
     def values(operation: Any, chip: Chip) -> Need:
-        if _posted(post, chip):
+        if _has_post(post, chip):
             return inner.values(operation, chip)
         return Need(0, 0, f"{chip.key('mac_array')}.post has no {post}")
 
     return on_the_way_out(_field(replace(inner, values=values)))
 
 
-def on_the_way_out(wanted: Any) -> Any:
+def on_the_way_out(parameter_field: Any) -> Any:
     """The same parameter, of what becomes of an array's sums; 0 where all of them leave by the operation emit."""
-    inner: Parameter = wanted.metadata["parameter"]
+    inner: Parameter = parameter_field.metadata["parameter"]
 
     def values(operation: Any, chip: Chip) -> Need:
-        return _emitted_elsewhere(operation, chip) or inner.values(operation, chip)
+        return _find_emit_limit(operation, chip) or inner.values(operation, chip)
 
     return _field(replace(inner, values=values, way_out=True))
 
 
-def _field(known: Parameter) -> Any:
+def _field(description: Parameter) -> Any:
     """A choice is absent where it is not given."""
-    metadata = {"parameter": known}
-    return field(default=known.absent, metadata=metadata) if known.choice else field(metadata=metadata)
+    metadata = {"parameter": description}
+    return field(default=description.absent, metadata=metadata) if description.choice else field(metadata=metadata)
 
 
-def _posted(post: str, chip: Chip) -> bool:
+def _has_post(post: str, chip: Chip) -> bool:
     return any(post in unit.array.post for unit in chip.of_kind("mac_array"))
 
 
-def _emitted_elsewhere(operation: Any, chip: Chip) -> Need | None:
+def _find_emit_limit(operation: Any, chip: Chip) -> Need | None:
     arrays = chip.of_kind("mac_array")
     if operation.ENGINE != "mac_array" or not all(SUMS in unit.roles for unit in arrays):
         return None
@@ -75,7 +77,11 @@ def _emitted_elsewhere(operation: Any, chip: Chip) -> Need | None:
 
 
 def function(kinds: type[IntEnum], names: Mapping[str, IntEnum], chosen: bool = False) -> Any:
-    """Which of the vector engines' functions; names: of `functions`. chosen: a choice, absent as code 0."""
+    """Make the number of a vector engine's function.
+
+    `names`: of `functions`.
+    `chosen`: a choice, absent as code 0.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         used = [int(names[name]) for name in chip.functions if name in names] or [0]
@@ -85,7 +91,7 @@ def function(kinds: type[IntEnum], names: Mapping[str, IntEnum], chosen: bool = 
 
 
 def sums_kind(kinds: type[IntEnum]) -> Any:
-    """What made sums: the second kind are products of activations."""
+    """Make the kind of the operation that made the sums: the second kind are products of activations."""
 
     def values(operation: Any, chip: Chip) -> Need:
         return Need(0, int(chip.limits.matrix_product.computed_operand), "limits.matrix_product.computed_operand")
@@ -94,12 +100,12 @@ def sums_kind(kinds: type[IntEnum]) -> Any:
 
 
 def dataflow() -> Any:
-    """Which of the array's dataflows: no bits where every array has one."""
+    """Make the number of the array's dataflow: no bits where every array has one."""
     return choice("", _array_choice("more_dataflows"))
 
 
 def depthwise_mode() -> Any:
-    """Which of the array's depthwise modes: no bits where every array has one."""
+    """Make the number of the array's depthwise mode: no bits where every array has one."""
     return choice("", _array_choice("more_depthwise"))
 
 

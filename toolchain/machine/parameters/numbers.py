@@ -9,7 +9,7 @@ from toolchain.machine.parameters.description import Need, choice, parameter
 
 
 def unit_number() -> Any:
-    """Which unit of its kind runs the operation: no bits where a machine has one."""
+    """Make the number of the unit of its kind that runs the operation: no bits where a machine has one."""
 
     def values(operation: Any, chip: Chip) -> Need:
         units = chip.of_kind(operation.ENGINE)
@@ -41,7 +41,7 @@ def index_limit() -> Any:
 
 
 def word_size() -> Any:
-    """Of a number in memory."""
+    """Make the size of a number in memory."""
     return parameter("bytes", lambda operation, chip: Need(1, 4, "words of 1, 2 and 4 bytes"))
 
 

@@ -1,4 +1,4 @@
-"""What strided moves cost: bytes, and the whole bursts of a memory that they touch."""
+"""Compute the cost of strided moves: bytes, and the whole bursts of a memory that they touch."""
 
 from __future__ import annotations
 
@@ -11,63 +11,70 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.unit_map import Unit
-from toolchain.machine.columns import Whole, at_rate, ceil_div, distinct_rows, is_column, most, where
+from toolchain.machine.columns import IntOrColumn, at_rate, ceil_div, distinct_rows, is_column, most, where
 from toolchain.machine.contiguous_runs import merge_runs
 from toolchain.machine.traffic import Demand, Lost, Traffic
 
 
 class TransferSide(NamedTuple):
-    """Where a move reads or writes: runs of bytes from an address of a memory, with counts and strides around them. piece_bytes:
-    that a run is moved in, the same piece of all runs of the innermost count before the next; 0: whole."""
+    """A source or destination of a move: runs of bytes from an address of a memory, with counts and strides around
+    them.
 
-    space: Whole
-    address: Whole
-    inner_bytes: Whole
-    counts: tuple[Whole, ...]
-    strides: tuple[Whole, ...]
-    piece_bytes: Whole = 0
+    `piece_bytes`: size of the pieces that move a run, the same piece of all runs of the innermost count before
+    the next; 0: whole.
+    """
 
-    def in_pieces(self, size_bytes: Whole) -> TransferSide:
+    space: IntOrColumn
+    address: IntOrColumn
+    inner_bytes: IntOrColumn
+    counts: tuple[IntOrColumn, ...]
+    strides: tuple[IntOrColumn, ...]
+    piece_bytes: IntOrColumn = 0
+
+    def in_pieces(self, size_bytes: IntOrColumn) -> TransferSide:
         return self._replace(piece_bytes=size_bytes)
 
 
 def move_demand(unit: Unit, chip: Chip, read: TransferSide | None, write: TransferSide | None) -> Demand:
-    """ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these, and `run_cycles` for each contiguous run, or
-    piece of one, both of the end that has more; each is charged as the whole bursts it touches. At least the memory's latency for
-    each `in_flight_bytes` that are read."""
-    found = [end for end in (read, write) if end is not None]
-    total_bytes = found[0].inner_bytes
-    for n in found[0].counts:
+    """Return the demand of a move: ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these.
+
+    Each contiguous run, or piece of one, adds `run_cycles`; the side that has more of them counts.
+    Each is charged as the whole bursts it touches.
+    The move takes at least the memory's latency for each `in_flight_bytes` that are read.
+    """
+    sides = [end for end in (read, write) if end is not None]
+    total_bytes = sides[0].inner_bytes
+    for n in sides[0].counts:
         total_bytes = total_bytes * n
-    ends = [end.space for end in found]
+    ends = [end.space for end in sides]
     touched = range(len(chip.spaces)) if any(is_column(space) for space in ends) else sorted({int(space) for space in ends})
     moved: list[Traffic] = []
-    latency: Whole = unit.dma.request_cycles
-    waited: Whole = 0  # for data that is read
+    latency: IntOrColumn = unit.dma.request_cycles
+    waited: IntOrColumn = 0  # for data that is read
     for space in touched:
         memory = chip.spaces[space].memory
         reads = 0 if read is None else where(read.space == space, 1, 0)
         writes = 0 if write is None else where(write.space == space, 1, 0)
         waited = waited + reads * memory.latency_cycles
         latency = latency + reads * memory.latency_cycles + writes * memory.write_latency_cycles
-        charged_read = 0 if read is None else _charged(read, reads, memory)
-        charged_write = 0 if write is None else _charged(write, writes, memory)
+        charged_read = 0 if read is None else _count_burst_bytes(read, reads, memory)
+        charged_write = 0 if write is None else _count_burst_bytes(write, writes, memory)
         moved.append(Traffic(space, reads * total_bytes, writes * total_bytes, charged_read, charged_write))
-    size_bytes: Whole = total_bytes
+    size_bytes: IntOrColumn = total_bytes
     if unit.dma.runs == "whole_beats":
-        for end in found:
+        for end in sides:
             size_bytes = most(size_bytes, _in_blocks(end, ceil(unit.dma.bytes_per_cycle)))
     useful = at_rate(total_bytes, unit.dma.bytes_per_cycle)
     cycles = at_rate(size_bytes, unit.dma.bytes_per_cycle)
-    requests: Whole = 0
+    requests: IntOrColumn = 0
     if unit.dma.run_cycles:
-        requests = unit.dma.run_cycles * reduce(most, (_runs(end) for end in found))
+        requests = unit.dma.run_cycles * reduce(most, (_runs(end) for end in sides))
     requests = requests + most(ceil_div(total_bytes * waited, unit.dma.in_flight_bytes) - cycles - requests, 0)
     lost = Lost(edge_cycles=cycles - useful, request_cycles=requests)
     return Demand(cycles + requests, latency, 0, tuple(moved), lost)
 
 
-def _runs(end: TransferSide) -> Whole:
+def _runs(end: TransferSide) -> IntOrColumn:
     """Contiguous runs, or the pieces that they are moved in."""
     if not _in_pieces(end):
         return _contiguous(end.inner_bytes, end.counts, end.strides)
@@ -75,7 +82,7 @@ def _runs(end: TransferSide) -> Whole:
     return pieces + rest
 
 
-def _contiguous(inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...]) -> Whole:
+def _contiguous(inner: IntOrColumn, counts: tuple[IntOrColumn, ...], strides: tuple[IntOrColumn, ...]) -> IntOrColumn:
     """Runs of a strided block; dimensions that continue the run are part of it."""
     if not any(is_column(value) for value in (inner, *counts, *strides)):
         return _contiguous_of_one(inner, counts, strides)
@@ -89,14 +96,14 @@ def _contiguous_of_one(inner: int, counts: tuple[int, ...], strides: tuple[int, 
     return prod(n for n, _ in outer) if run else 0
 
 
-def _charged(end: TransferSide, used: Whole, memory: Memory) -> Whole:
+def _count_burst_bytes(end: TransferSide, used: IntOrColumn, memory: Memory) -> IntOrColumn:
     """Bytes of whole bursts of the memory; 0 where it is not this end's (`used` is 0)."""
     if not is_column(used) and not used:
         return 0
     return used * _in_blocks(end, memory.burst_bytes)
 
 
-def _in_blocks(end: TransferSide, burst: int) -> Whole:
+def _in_blocks(end: TransferSide, burst: int) -> IntOrColumn:
     """Bytes of the blocks of so many that its runs, or the pieces of them, touch."""
     if not _in_pieces(end):
         return burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
@@ -111,15 +118,17 @@ def _in_pieces(end: TransferSide) -> bool:
 def _pieces(end: TransferSide) -> tuple[TransferSide, TransferSide]:
     """The whole pieces of all runs, and what is left of these behind them."""
     piece = end.piece_bytes
-    whole, rest = end.inner_bytes // piece, end.inner_bytes % piece
-    counts, strides = (*end.counts[:-1], whole, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
+    full_pieces, rest = end.inner_bytes // piece, end.inner_bytes % piece
+    counts, strides = (*end.counts[:-1], full_pieces, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
     return (
         TransferSide(end.space, end.address, piece, counts, strides),
-        TransferSide(end.space, end.address + whole * piece, rest, end.counts, end.strides),
+        TransferSide(end.space, end.address + full_pieces * piece, rest, end.counts, end.strides),
     )
 
 
-def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], burst: int) -> Whole:
+def burst_bytes(
+    address: IntOrColumn, inner: IntOrColumn, counts: tuple[IntOrColumn, ...], strides: tuple[IntOrColumn, ...], burst: int
+) -> IntOrColumn:
     """Bytes of the whole bursts that the contiguous runs of a strided block touch, each run for itself.
 
     Dimensions that continue the run are merged into it first: a dense block is one run. Columns are counted once for each
@@ -129,8 +138,8 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
         return _burst_bytes(address, inner, counts, strides, burst)
     different, back = distinct_rows(address % burst, inner, *counts, *strides)
     n = len(counts)
-    found = [_burst_bytes(r[0], r[1], r[2 : 2 + n], r[2 + n :], burst) for r in different]
-    return np.array(found, np.int64)[back]
+    byte_counts = [_burst_bytes(r[0], r[1], r[2 : 2 + n], r[2 + n :], burst) for r in different]
+    return np.array(byte_counts, np.int64)[back]
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:
@@ -147,11 +156,11 @@ def _bursts(offset: int, run: int, outer: tuple[tuple[int, int], ...], burst: in
     """Blocks of `burst` bytes touched by runs that start at offset + i strides; only offsets modulo `burst` matter."""
     starts = {offset: 1}
     for n, stride in outer:
-        starts = _shifted(starts, n, stride, burst)
+        starts = _shift_starts(starts, n, stride, burst)
     return sum(times * ((start + run - 1) // burst + 1) for start, times in starts.items())
 
 
-def _shifted(starts: dict[int, int], n: int, stride: int, burst: int) -> dict[int, int]:
+def _shift_starts(starts: dict[int, int], n: int, stride: int, burst: int) -> dict[int, int]:
     """The multiset {(start + i stride) % burst}: the offsets repeat after at most `burst` steps."""
     steps: dict[int, int] = {}
     at, i = 0, 0
@@ -160,10 +169,10 @@ def _shifted(starts: dict[int, int], n: int, stride: int, burst: int) -> dict[in
         at, i = (at + stride) % burst, i + 1
         if at == 0:
             break
-    whole, part = divmod(n, i) if i else (0, 0)
+    full_rounds, part = divmod(n, i) if i else (0, 0)
     moved: dict[int, int] = {}
     for position, step in enumerate(steps):
-        times = whole + (position < part)
+        times = full_rounds + (position < part)
         for start, weight in starts.items():
             key = (start + step) % burst
             moved[key] = moved.get(key, 0) + weight * times

@@ -13,23 +13,27 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import Whole, ceil_div, is_column, least, most, where
+from toolchain.machine.columns import IntOrColumn, ceil_div, is_column, least, most, where
 from toolchain.machine.traffic import Demand, Lost, Traffic, latency_cycles
 
-_LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
+_MISSING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
 
 
 def vector_demand(
     unit: Unit,
     chip: Chip,
-    rate: tuple[Whole, Whole, Whole],
-    elements: Whole,
+    rate: tuple[IntOrColumn, IntOrColumn, IntOrColumn],
+    elements: IntOrColumn,
     moved: tuple[Traffic, ...],
-    passes: Whole = 1,
+    passes: IntOrColumn = 1,
     roles: Sequence[str] = ("input",),
 ) -> Demand:
-    """startup + ceil(elements / lanes) cycles, that many for each pass. rate: as `rate_of` gives it; passes: that the operation
-    has of itself, where its function has no more; roles: of what it reads."""
+    """Return the demand of a vector operation: startup + ceil(elements / lanes) cycles, the latter for each pass.
+
+    `rate`: as `rate_of` gives it.
+    `passes`: the operation's own, where its function has no more.
+    `roles`: roles of its inputs.
+    """
     lanes, startup, least_passes = rate
     passes = most(passes, least_passes)
     steps = passes * ceil_div(elements, lanes)
@@ -38,25 +42,29 @@ def vector_demand(
 
 
 def rate_of(
-    unit: Unit, chip: Chip, names: Sequence[str], kind: Whole = 0, otherwise: str = "", types: Sequence[Whole] = ()
-) -> tuple[Whole, Whole, Whole]:
-    """Lanes, startup cycles and passes of the function names[kind], where the unit has none those of `otherwise`; of a column of
-    kinds, columns. types: numbers of its operands' types, the one of fewest lanes counts."""
+    unit: Unit, chip: Chip, names: Sequence[str], kind: IntOrColumn = 0, otherwise: str = "", types: Sequence[IntOrColumn] = ()
+) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn]:
+    """Return lanes, startup cycles and passes of the function names[kind], or of `otherwise` where the unit lacks
+    it.
+
+    For a column of kinds, the results are columns.
+    `types`: numbers of its operands' types; the one of fewest lanes counts.
+    """
     functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
-    rates = [*(functions.get(name, functions.get(otherwise, _LACKING)) for name in names), _LACKING]
+    rates = [*(functions.get(name, functions.get(otherwise, _MISSING)) for name in names), _MISSING]
     chosen = where((kind >= 0) & (kind < len(names)), kind, len(names))
 
-    def of_each(values: Sequence[int]) -> Whole:
+    def of_each(values: Sequence[int]) -> IntOrColumn:
         return np.array(values, np.int64)[chosen] if is_column(chosen) else values[int(chosen)]
 
-    def lanes(codes: CodeType) -> Whole:
+    def lanes(codes: CodeType) -> IntOrColumn:
         return of_each([r.lanes_of(codes) for r in rates])
 
     fewest = reduce(least, (by_type(number, chip.code_types, lanes) for number in types or (0,)))
     return fewest, of_each([r.startup for r in rates]), of_each([r.passes for r in rates])
 
 
-def needed_functions(names: Collection[str], chip: Chip) -> str | None:
+def find_function_key(names: Collection[str], chip: Chip) -> str | None:
     """The reason for an operation that does these functions of the vector engines."""
     used = sorted({*names} & chip.functions)
     return f"{chip.key('vector')}.functions has {', '.join(used)}" if used else None

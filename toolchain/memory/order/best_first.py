@@ -1,10 +1,14 @@
-"""Best-first search over sets of operators that are closed under predecessors; beam search when states run out.
+"""Search best-first over sets of operators that are closed under predecessors; use beam search when states run
+out.
 
-Live bytes after a closed set are a submodular function f of it. Hence the safe move: from S, with the peak so far P, a
-closed T above S may be run at once if it can be run within P and f(T) <= f(X) for every closed X with S <= X <= T: for
-any order that goes on from S, first T and then the rest never has more live, since f(U | T) <= f(U) + f(T) - f(U & T).
-A single operator that fits within P and does not add live bytes is the smallest case. (Kahn, Serenity and HMCOS know
-cuts of the graph; cutting at memory valleys is not safe, this is.)
+Live bytes after a closed set are a submodular function f of it. Hence the safe move, from S with the peak so
+far P.
+A closed T above S may be run at once if it can be run within P and one condition holds.
+The condition is f(T) <= f(X) for every closed X with S <= X <= T.
+For any order that goes on from S, first T and then the rest never has more live bytes.
+The reason is f(U | T) <= f(U) + f(T) - f(U & T).
+A single operator that fits within P and does not add live bytes is the smallest case.
+(Kahn, Serenity and HMCOS know cuts of the graph; cutting at memory valleys is not safe, this is.)
 """
 
 from __future__ import annotations
@@ -21,7 +25,12 @@ LOOKAHEAD = 24  # closed sets looked at for one multi-operator move
 
 @dataclass(frozen=True)
 class OrderResult:
-    """order: operator indices; bound_bytes: no order has a smaller peak; states: states expanded."""
+    """A result of the search.
+
+    `order`: operator indices.
+    `bound_bytes`: no order has a smaller peak.
+    `states`: states expanded.
+    """
 
     order: tuple[int, ...]
     bound_bytes: int
@@ -52,8 +61,8 @@ class _Graph:
     ) -> None:
         self.operators, self.sizes = operators, sizes
         self.n = len(operators)
-        kept = set(graph_outputs)
-        made = {t: k for k, op in enumerate(operators) for t in op.outputs}
+        output_names = set(graph_outputs)
+        producer_by_tensor = {t: k for k, op in enumerate(operators) for t in op.outputs}
         users: dict[str, int] = {}
         for k, op in enumerate(operators):
             for t in op.inputs:
@@ -61,14 +70,14 @@ class _Graph:
         self.before = [0] * self.n
         self.after: list[list[int]] = [[] for _ in operators]
         for k, op in enumerate(operators):
-            for producer in sorted({made[t] for t in op.inputs if t in made}):
+            for producer in sorted({producer_by_tensor[t] for t in op.inputs if t in producer_by_tensor}):
                 self.before[k] |= 1 << producer
                 self.after[producer].append(k)
         # per operator: bytes of outputs and workspace, bytes of outputs that stay, (input, its users, its bytes)
         self.adds = [op.workspace_bytes + sum(sizes[t] for t in op.outputs) for op in operators]
-        self.stays = [sum(sizes[t] for t in op.outputs if t in users or t in kept) for op in operators]
-        self.frees = [tuple((t, users[t], sizes[t]) for t in sorted(set(op.inputs)) if t not in kept) for op in operators]
-        self.start_bytes = sum(sizes[t] for t in set(graph_inputs) if t in users or t in kept)
+        self.stays = [sum(sizes[t] for t in op.outputs if t in users or t in output_names) for op in operators]
+        self.frees = [tuple((t, users[t], sizes[t]) for t in sorted(set(op.inputs)) if t not in output_names) for op in operators]
+        self.start_bytes = sum(sizes[t] for t in set(graph_inputs) if t in users or t in output_names)
         self.alone = [
             sum(sizes[t] for t in set(op.inputs)) + transient_bytes(op, [f[0] for f in self.frees[k]], sizes)
             for k, op in enumerate(operators)
@@ -88,13 +97,13 @@ class _Graph:
             extra = transient_bytes(self.operators[k], dying, self.sizes)
         return extra, self.stays[k] - freed
 
-    def enabled(self, done: int, k: int) -> list[int]:
+    def list_ready(self, done: int, k: int) -> list[int]:
         """Operators that k, the last of `done` to run, makes ready."""
         return [a for a in self.after[k] if not self.before[a] & ~done]
 
     def run(self, s: _State, k: int, extra: int, change: int) -> _State:
         done = s.done | 1 << k
-        ready = tuple(r for r in s.ready if r != k) + tuple(self.enabled(done, k))
+        ready = tuple(r for r in s.ready if r != k) + tuple(self.list_ready(done, k))
         return _State(done, s.live + change, max(s.peak, s.live + extra), s.count + 1, ready, (s.path, (k,)))
 
 
@@ -167,28 +176,28 @@ def _safe_path(graph: _Graph, s: _State, k: int) -> tuple[int, ...]:
     extra, change = graph.step(s.done, k)
     if s.live + extra > s.peak:
         return ()
-    seen: dict[int, int] = {s.done | 1 << k: s.live + change}
+    live_by_set: dict[int, int] = {s.done | 1 << k: s.live + change}
     queue: list[tuple[int, int, tuple[int, ...], tuple[int, ...], bool]] = [
-        (s.done | 1 << k, s.live + change, (k,), tuple(graph.enabled(s.done | 1 << k, k)), True)
+        (s.done | 1 << k, s.live + change, (k,), tuple(graph.list_ready(s.done | 1 << k, k)), True)
     ]
     reachable = {s.done | 1 << k}
     at = 0
     while at < len(queue) and len(queue) <= LOOKAHEAD:
         done, live, path, ready, within = queue[at]
         at += 1
-        if within and live <= s.live and all(live <= f for x, f in seen.items() if not x & ~done):
+        if within and live <= s.live and all(live <= f for x, f in live_by_set.items() if not x & ~done):
             return path
         for r in ready:
             extra, change = graph.step(done, r)
             after = done | 1 << r
             fits = within and live + extra <= s.peak
-            if after in seen and (not fits or after in reachable):
+            if after in live_by_set and (not fits or after in reachable):
                 continue
-            seen[after] = live + change
+            live_by_set[after] = live + change
             if fits:
                 reachable.add(after)
-            left = tuple(x for x in ready if x != r) + tuple(graph.enabled(after, r))
-            queue.append((after, live + change, (*path, r), left, fits))
+            remaining = tuple(x for x in ready if x != r) + tuple(graph.list_ready(after, r))
+            queue.append((after, live + change, (*path, r), remaining, fits))
     return ()
 
 
@@ -201,8 +210,8 @@ def _beam(graph: _Graph, root: _State) -> _State:
             return level[0]
         for s in level:
             for child in _children(graph, s):
-                known = levels.setdefault(child.count, {}).get(child.done)
-                if known is None or child.peak < known.peak:
+                known_state = levels.setdefault(child.count, {}).get(child.done)
+                if known_state is None or child.peak < known_state.peak:
                     levels[child.count][child.done] = child
     raise AssertionError("a graph without cycles has a complete order")
 

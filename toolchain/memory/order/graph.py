@@ -12,10 +12,10 @@ class InvalidGraph(ValueError):
 
 @dataclass(frozen=True)
 class Operator:
-    """One step. It needs its inputs, outputs and workspace at once.
+    """A step of the order. It needs its inputs, outputs and workspace at once.
 
-    in_place         (output, input) pairs: the output may take over the input's bytes where this is its last use
-    workspace_bytes  scratch and streamed weights, live only while it runs
+    `in_place`: (output, input) pairs: the output may take over the input's bytes where this is its last use.
+    `workspace_bytes`: scratch and streamed weights, live only while it runs.
     """
 
     name: str

@@ -23,30 +23,30 @@ def drop_no_ops(
     operators: Sequence[Operator], tensor_sizes: Mapping[str, int], graph_outputs: Iterable[str], names: Iterable[str]
 ) -> Rewritten:
     """Removes operators that hand their one input on unchanged (reshape, identity, a split into one)."""
-    kept, renamed = list(operators), {}
+    remaining_ops, renamed = list(operators), {}
     for name in names:
-        op = _named(kept, name)
+        op = _get_operator(remaining_ops, name)
         if len(op.inputs) != 1 or len(op.outputs) != 1:
             raise InvalidGraph(f"operator {name}: has {len(op.inputs)} inputs and {len(op.outputs)} outputs, no no-op")
-        kept.remove(op)
+        remaining_ops.remove(op)
         renamed[op.outputs[0]] = op.inputs
     views = {t: (_expand(t, renamed)[0], 0) for t in renamed}
-    return _substituted(kept, tensor_sizes, graph_outputs, renamed, views)
+    return _substitute_tensors(remaining_ops, tensor_sizes, graph_outputs, renamed, views)
 
 
 def split_by_view(
     operators: Sequence[Operator], tensor_sizes: Mapping[str, int], graph_outputs: Iterable[str], names: Iterable[str]
 ) -> Rewritten:
     """Removes splits: their outputs are views into the input, one after another; users read the input itself."""
-    kept, renamed, views = list(operators), {}, {}
+    remaining_ops, renamed, views = list(operators), {}, {}
     for name in names:
-        op = _named(kept, name)
+        op = _get_operator(remaining_ops, name)
         _check_bytes(op, op.inputs[:1], op.outputs, tensor_sizes)
-        kept.remove(op)
+        remaining_ops.remove(op)
         for t, offset in zip(op.outputs, _offsets(op.outputs, tensor_sizes)):
             renamed[t] = op.inputs[:1]
             views[t] = (op.inputs[0], offset)
-    return _substituted(kept, tensor_sizes, graph_outputs, renamed, views)
+    return _substitute_tensors(remaining_ops, tensor_sizes, graph_outputs, renamed, views)
 
 
 def concat_by_view(
@@ -56,21 +56,23 @@ def concat_by_view(
     names: Iterable[str],
     scattered: bool = False,
 ) -> Rewritten:
-    """Removes concatenations: inputs are written straight into their place in the output; users read the parts.
+    """Remove concatenations: inputs are written straight into their place in the output; users read the parts.
 
-    A tensor has one place: the first concatenation in the list that wants it gets it, others get a copy made by a
-    copy operator. The parts need the output's bytes only from when each is made.
-    scattered  users can read parts that do not lie side by side: no copies are made, and where a tensor is part of
-               several concatenations, only the first has it in its place (`views`).
+    A tensor has one place.
+    The first concatenation in the list that wants it gets it, others get a copy made by a copy operator.
+    The parts need the output's bytes only from when each is made.
+
+    `scattered`: users can read parts that do not lie side by side: no copies are made.
+    Where a tensor is part of several concatenations, only the first has it in its place (`views`).
     """
-    kept, sizes = list(operators), dict(tensor_sizes)
+    remaining_ops, sizes = list(operators), dict(tensor_sizes)
     renamed: dict[str, tuple[str, ...]] = {}
     views: dict[str, tuple[str, int]] = {}
     for name in names:
-        op = _named(kept, name)
+        op = _get_operator(remaining_ops, name)
         _check_bytes(op, op.outputs[:1], op.inputs, sizes)
-        at = kept.index(op)
-        kept.remove(op)
+        at = remaining_ops.index(op)
+        remaining_ops.remove(op)
         parts, copies = [], []
         for k, (t, offset) in enumerate(zip(op.inputs, _offsets(op.inputs, sizes))):
             part = t
@@ -80,12 +82,12 @@ def concat_by_view(
                 copies.append(Operator(f"{name}.copy{k}", (t,), (part,)))
             views.setdefault(part, (op.outputs[0], offset))
             parts.append(part)
-        kept[at:at] = copies
+        remaining_ops[at:at] = copies
         renamed[op.outputs[0]] = tuple(parts)
-    return _substituted(kept, sizes, graph_outputs, renamed, views)
+    return _substitute_tensors(remaining_ops, sizes, graph_outputs, renamed, views)
 
 
-def _substituted(
+def _substitute_tensors(
     operators: Sequence[Operator],
     sizes: Mapping[str, int],
     graph_outputs: Iterable[str],
@@ -108,7 +110,7 @@ def _expand(tensor: str, renamed: Mapping[str, tuple[str, ...]]) -> tuple[str, .
     return tuple(x for t in renamed[tensor] for x in _expand(t, renamed))
 
 
-def _named(operators: Sequence[Operator], name: str) -> Operator:
+def _get_operator(operators: Sequence[Operator], name: str) -> Operator:
     for op in operators:
         if op.name == name:
             return op
@@ -119,7 +121,7 @@ def _offsets(tensors: Sequence[str], sizes: Mapping[str, int]) -> list[int]:
     return [0, *accumulate(sizes[t] for t in tensors)][: len(tensors)]
 
 
-def _check_bytes(op: Operator, whole: Sequence[str], parts: Sequence[str], sizes: Mapping[str, int]) -> None:
-    have, want = sum(sizes[t] for t in parts), sum(sizes[t] for t in whole)
-    if len(whole) != 1 or have != want:
+def _check_bytes(op: Operator, outputs: Sequence[str], parts: Sequence[str], sizes: Mapping[str, int]) -> None:
+    have, want = sum(sizes[t] for t in parts), sum(sizes[t] for t in outputs)
+    if len(outputs) != 1 or have != want:
         raise InvalidGraph(f"operator {op.name}: its parts have {have} bytes, the whole {want}: no concat or split")

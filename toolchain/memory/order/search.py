@@ -15,10 +15,12 @@ DEFAULT_EFFORT_STATES = 20_000
 
 @dataclass(frozen=True)
 class Order:
-    """Operator names in the order to run them, and the certificate.
+    """An order of operator names to run them, and the certificate.
 
-    peak_bytes   most bytes live at once; bound_bytes: no order needs fewer; proved: they are equal
-    states       search states used, the same on every machine
+    `peak_bytes`: most bytes live at once.
+    `bound_bytes`: no order needs fewer.
+    `proved`: they are equal.
+    `states`: search states used, the same on every machine.
     """
 
     order: tuple[str, ...]
@@ -35,20 +37,23 @@ def order_operators(
     graph_outputs: Iterable[str],
     effort_states: int = DEFAULT_EFFORT_STATES,
 ) -> Order:
-    """The topological order with the smallest peak.
+    """Return a topological order with the smallest peak. Raise InvalidGraph.
 
-    Graph inputs are live from the start to their last use; graph outputs stay to the end (so does an input that is
-    listed among the outputs). `tensor_sizes` in bytes. Raises InvalidGraph.
+    Graph inputs are live from the start to their last use.
+    Graph outputs stay to the end (so does an input that is listed among the outputs).
+    `tensor_sizes`: in bytes.
     """
     graph_inputs, graph_outputs = tuple(graph_inputs), tuple(graph_outputs)
     check_graph(operators, tensor_sizes, graph_inputs, graph_outputs)
-    found = search_order(operators, tensor_sizes, graph_inputs, graph_outputs, effort_states)
-    order = [operators[k].name for k in found.order]
-    given = ready_order(operators, graph_inputs)
-    peak, known = (peak_of_order(operators, names, tensor_sizes, graph_inputs, graph_outputs) for names in (order, given))
-    if known < peak:
-        order, peak = given, known
-    return Order(tuple(order), peak, min(found.bound_bytes, peak), peak <= found.bound_bytes, found.states)
+    result = search_order(operators, tensor_sizes, graph_inputs, graph_outputs, effort_states)
+    order = [operators[k].name for k in result.order]
+    ready_names = ready_order(operators, graph_inputs)
+    peak, ready_peak = (
+        peak_of_order(operators, names, tensor_sizes, graph_inputs, graph_outputs) for names in (order, ready_names)
+    )
+    if ready_peak < peak:
+        order, peak = ready_names, ready_peak
+    return Order(tuple(order), peak, min(result.bound_bytes, peak), peak <= result.bound_bytes, result.states)
 
 
 def check_graph(
@@ -58,29 +63,29 @@ def check_graph(
     graph_outputs: Sequence[str],
 ) -> None:
     """Raises InvalidGraph with one sentence at the first fault."""
-    made = dict.fromkeys(graph_inputs, "the graph's inputs")
+    producer_by_tensor = dict.fromkeys(graph_inputs, "the graph's inputs")
     names = set()
     for op in operators:
         if op.name in names:
             raise InvalidGraph(f"operator {op.name}: the name is given twice")
         names.add(op.name)
         for t in op.outputs:
-            if t in made:
-                raise InvalidGraph(f"tensor {t}: made by {made[t]} and by {op.name}")
-            made[t] = op.name
+            if t in producer_by_tensor:
+                raise InvalidGraph(f"tensor {t}: made by {producer_by_tensor[t]} and by {op.name}")
+            producer_by_tensor[t] = op.name
         if op.workspace_bytes < 0:
             raise InvalidGraph(f"operator {op.name}: workspace {op.workspace_bytes} is negative")
     for op in operators:
         for t in op.inputs:
-            if t not in made:
+            if t not in producer_by_tensor:
                 raise InvalidGraph(f"operator {op.name}: input {t} is made by no operator and is no graph input")
         for out, old in op.in_place:
             if out not in op.outputs or old not in op.inputs:
                 raise InvalidGraph(f"operator {op.name}: in-place pair ({out}, {old}) is not (output, input) of it")
     for t in graph_outputs:
-        if t not in made:
+        if t not in producer_by_tensor:
             raise InvalidGraph(f"graph output {t}: made by no operator")
-    for t in made:
+    for t in producer_by_tensor:
         if t not in tensor_sizes:
             raise InvalidGraph(f"tensor {t}: has no size")
         if tensor_sizes[t] < 0:
@@ -101,17 +106,17 @@ def peak_of_order(
     for op in operators:
         for t in set(op.inputs):
             uses[t] = uses.get(t, 0) + 1
-    kept = set(graph_outputs)
-    live = peak = sum(tensor_sizes[t] for t in set(graph_inputs) if t in uses or t in kept)
+    output_names = set(graph_outputs)
+    live = peak = sum(tensor_sizes[t] for t in set(graph_inputs) if t in uses or t in output_names)
     for name in order:
         op = by_name[name]
         dying = set()
         for t in set(op.inputs):
             uses[t] -= 1
-            if not uses[t] and t not in kept:
+            if not uses[t] and t not in output_names:
                 dying.add(t)
         peak = max(peak, live + transient_bytes(op, dying, tensor_sizes))
-        live += sum(tensor_sizes[t] for t in op.outputs if t in uses or t in kept)
+        live += sum(tensor_sizes[t] for t in op.outputs if t in uses or t in output_names)
         live -= sum(tensor_sizes[t] for t in dying)
     return peak
 
@@ -151,11 +156,11 @@ def live_ranges(
 
 def ready_order(operators: Sequence[Operator], graph_inputs: Iterable[str]) -> list[str]:
     """A topological order that keeps the given one where it can. Raises InvalidGraph at a cycle."""
-    made = set(graph_inputs)
+    available = set(graph_inputs)
     waiting_for: dict[str, list[int]] = {}
     missing = []
     for n, op in enumerate(operators):
-        needs = {t for t in op.inputs if t not in made}
+        needs = {t for t in op.inputs if t not in available}
         missing.append(len(needs))
         for t in needs:
             waiting_for.setdefault(t, []).append(n)

@@ -18,9 +18,12 @@ Part = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Allocation:
-    """What is placed as one: `members` are (name, offset from the base), `parts` the bytes they cover when.
+    """An allocation that is placed as one unit.
 
-    base = remainder modulo alignment; low <= base; base + size <= high. `start`, `end` and `size_bytes` are the hull's.
+    base = remainder modulo alignment; low <= base; base + size <= high. `start`, `end` and `size_bytes` are the
+    hull's.
+    `members`: (name, offset from the base).
+    `parts`: the bytes they cover and when.
     """
 
     start: int
@@ -33,7 +36,7 @@ class Allocation:
     high: int | None = None
     fixed: bool = False
     bank_bytes: int = 0
-    apart: frozenset[str] = field(default_factory=frozenset)
+    must_not_share: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def plain(self) -> bool:
@@ -54,10 +57,10 @@ class Allocation:
 
 
 def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bool = True) -> list[Allocation]:
-    """Items in the order of their first buffer. Buffers of no bytes are left out: any legal address will do.
+    """Make items in the order of their first buffer. Buffers of no bytes are left out: any legal address will do.
 
-    take_rights  in-place rights are taken, each where nothing else would be overlapped;
-    legal        False: taken everywhere, which gives no plan but a valid lower bound of every choice of rights.
+    `take_rights`: in-place rights are taken, each where nothing else would be overlapped.
+    `legal`: False: taken everywhere, which gives no plan but a valid lower bound of every choice of rights.
     """
     if not any(b.view_of or b.in_place_of for b in by_name.values()):
         return [_single(b) for b in by_name.values() if b.size_bytes]
@@ -70,7 +73,7 @@ def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bo
 
 
 def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
-    """For each buffer the (shared) group it is in: name -> offset from the group's root."""
+    """Return for each buffer its (shared) group: name -> offset from the group's root."""
     groups: dict[str, dict[str, int]] = {}
     for name in by_name:
         path, at = [], name
@@ -106,7 +109,9 @@ def _take_rights(groups: dict[str, dict[str, int]], by_name: Mapping[str, Buffer
 
 
 def _may_join(ours: Mapping[str, int], theirs: Mapping[str, int], shift: int, b: Buffer, by_name: Mapping[str, Buffer]) -> bool:
-    """Nothing of one group overlaps anything of the other, but for `b` and the buffer whose place it takes."""
+    """Return whether nothing of one group overlaps anything of the other, but for `b` and the buffer whose place it
+    takes.
+    """
     members = [by_name[n] for n in (*ours, *theirs)]
     if any(m.fixed_address is not None or m.region is not None or m.bank_bytes for m in members):
         return False
@@ -114,9 +119,9 @@ def _may_join(ours: Mapping[str, int], theirs: Mapping[str, int], shift: int, b:
         m, low = by_name[name], offset + shift
         for other_name, at in theirs.items():
             other = by_name[other_name]
-            apart = m.end <= other.start or other.end <= m.start
-            apart = apart or low + m.size_bytes <= at or at + other.size_bytes <= low
-            if not apart and not (name == b.name and other_name == b.in_place_of):
+            is_disjoint = m.end <= other.start or other.end <= m.start
+            is_disjoint = is_disjoint or low + m.size_bytes <= at or at + other.size_bytes <= low
+            if not is_disjoint and not (name == b.name and other_name == b.in_place_of):
                 return False
         if low % m.alignment_bytes:
             return False
@@ -134,7 +139,7 @@ def _single(b: Buffer) -> Allocation:
     )
     if b.fixed_address is None and b.region is None and not b.bank_bytes:
         return item
-    item.bank_bytes, item.apart = b.bank_bytes, frozenset(b.apart_from)
+    item.bank_bytes, item.must_not_share = b.bank_bytes, frozenset(b.apart_from)
     if b.region is not None:
         item.low, item.high = b.region
     if b.fixed_address is not None:

@@ -21,7 +21,7 @@ class Fitter:
     def __init__(self, items: Sequence[Allocation], compiled: bool | None = None) -> None:
         self.items = items
         self.plain = all(item.plain for item in items)
-        fast = _compiled() if compiled is not False else None
+        fast = _compile_fit() if compiled is not False else None
         self._run: Callable[..., None] = _fit_by_columns if fast is None else fast
         rows = [(item.start, item.end, item.size_bytes, item.alignment_bytes) for item in items]
         self._columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
@@ -35,11 +35,11 @@ class Fitter:
         if not self.plain:
             return np.array(first_fit(self.items, list(order), fixed), dtype=np.int64)
         bases = np.zeros(len(self.items), dtype=np.int64)
-        kept = np.array(sorted(fixed, key=lambda n: (fixed[n], n)), dtype=np.int64)
-        bases[kept] = [fixed[int(n)] for n in kept]
+        fixed_items = np.array(sorted(fixed, key=lambda n: (fixed[n], n)), dtype=np.int64)
+        bases[fixed_items] = [fixed[int(n)] for n in fixed_items]
         free = np.asarray(order, dtype=np.int64)
-        free = free[~np.isin(free, kept)]
-        self._run(*self._columns, np.concatenate([kept, free]), len(kept), bases)
+        free = free[~np.isin(free, fixed_items)]
+        self._run(*self._columns, np.concatenate([fixed_items, free]), len(fixed_items), bases)
         return bases
 
 
@@ -95,6 +95,6 @@ def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints
 
 
 @cache
-def _compiled() -> Callable[..., None] | None:
+def _compile_fit() -> Callable[..., None] | None:
     compiled = compiler()
     return None if compiled is None else compiled(_fit_by_addresses)

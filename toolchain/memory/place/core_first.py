@@ -70,15 +70,15 @@ class CoreFirst:
     def _by_windows(self, target: int) -> bool:
         if self.plan.bases is None or not self._fitter.plain or not self._lasts(target):
             return False
-        bases, left = np.array(self.plan.bases, dtype=np.int64), self.effort - self.plan.nodes
-        bases, nodes = improve_by_windows(self.items, self._columns, bases, target, left, self._cap // CAP_A_SEARCH)
+        bases, remaining_nodes = np.array(self.plan.bases, dtype=np.int64), self.effort - self.plan.nodes
+        bases, nodes = improve_by_windows(self.items, self._columns, bases, target, remaining_nodes, self._cap // CAP_A_SEARCH)
         self.plan.nodes += nodes
         self._offer(bases)
         return self.peak <= target
 
     @property
     def peak(self) -> int:
-        """Of the best plan; above everything where there is none."""
+        """Return the peak of the best plan, a value above every peak where there is none."""
         return self._peak_of(np.array(self.plan.bases)) if self.plan.bases is not None else 1 << 62
 
     def _peak_of(self, bases: np.ndarray) -> int:
@@ -103,10 +103,10 @@ class CoreFirst:
             for _ in range(GROWTHS):
                 if not len(core) or len(core) > CORE_ITEMS[-1] or self.plan.nodes >= until:
                     break
-                found = self._place_core(core, target)
-                if found is None:
+                core_bases = self._place_core(core, target)
+                if core_bases is None:
                     break
-                failing = self._fit_rest(found, target)
+                failing = self._fit_rest(core_bases, target)
                 if not len(failing):
                     return True
                 core = np.union1d(core, self._live_at(failing))
@@ -135,8 +135,8 @@ class CoreFirst:
     def _place_core(self, core: np.ndarray, target: int) -> dict[int, int] | None:
         decider = Decider([self.items[n] for n in core])
         weight = 1 + len(core) // CORE_A_NODE
-        left = (self.effort - self.plan.nodes) // weight
-        verdict = decider.attempts(target, min(left, self._cap * (2 * len(core) + 200)))
+        remaining_nodes = (self.effort - self.plan.nodes) // weight
+        verdict = decider.attempts(target, min(remaining_nodes, self._cap * (2 * len(core) + 200)))
         self.plan.nodes += max(verdict.nodes, 1) * weight
         if verdict.refuted:
             self.plan.bound_bytes = max(self.plan.bound_bytes, decider.next_peak(target))

@@ -127,7 +127,10 @@ class _Many:
 
 
 def _lowest(item: Allocation, forbidden: Iterable[tuple[int, int]]) -> int:
-    """forbidden: open intervals (low, high) that the base must not lie in, by rising low."""
+    """Return the lowest base.
+
+    `forbidden`: open intervals (low, high) that the base must not lie in, by rising low.
+    """
     base = item.lowest_base(0)
     for low, high in forbidden:
         if low >= base:
@@ -139,8 +142,8 @@ def _lowest(item: Allocation, forbidden: Iterable[tuple[int, int]]) -> int:
 
 def bank_between(a: Allocation, b: Allocation) -> int:
     """The bank size that keeps two items apart, 0 where nothing does."""
-    if any(name in a.apart for name, _ in b.members):
+    if any(name in a.must_not_share for name, _ in b.members):
         return a.bank_bytes
-    if any(name in b.apart for name, _ in a.members):
+    if any(name in b.must_not_share for name, _ in a.members):
         return b.bank_bytes
     return 0

@@ -1,26 +1,32 @@
-"""The decision search: is there a placement within the target? Depth first over canonical placements.
+"""Decide by search whether there is a placement within the target: depth first over canonical placements.
 
-In the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the same plan. In one file,
-for numba's cache of `decide` sees changes of this file alone.
+The code is in the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the
+same plan.
+It is one file, because numba's cache of `decide` sees changes of this file alone.
 
-A canonical plan has the smallest sum of size^2 * address among the plans within the target. So each item lies on the
-floor or on another item, no item could slip into a gap below its support, and of two items of equal life that touch,
-the larger lies below. Items are placed bottom up: everything placed later lies above what it overlaps.
+A canonical plan has the smallest sum of size^2 * address among the plans within the target.
+So each item lies on the floor or on another item, and no item could slip into a gap below its support.
+Of two items of equal life that touch, the larger lies below.
+Items are placed bottom up: everything placed later lies above what it overlaps.
 
-A node picks a section and asks which item lies at its lowest reachable address: each item that may, then none (they
-are left behind: flagged until something placed later lifts them). If another item could still slip under a candidate,
-the question moves to that item's lowest section first; so heights fall and the questions end at a local minimum.
-Because the choice is local, the section can be the one that matters most (see `_pick_section`), not the globally
-lowest, and what fails far away in time is not tried again and again.
+A node picks a section and asks which item lies at its lowest reachable address.
+It tries each item that may, then none: these items are flagged until something placed later lifts them.
+If another item could still slip under a candidate, the question moves to that item's lowest section first.
+So heights fall and the questions end at a local minimum.
+The choice is local, so the section can be the one that matters most (see `_pick_section`), not the globally
+lowest.
+Failures far away in time are then not tried again and again.
 
-Cuts: per section the items left, sorted by the lowest address each can still have, are the one-machine problem with
-release dates: lowest address of the k-th + sizes from it on <= target. What is left splits into pieces where no item
-crosses; a piece that cannot be done refutes the choice that made it, whatever the other pieces hold.
+Cuts: the remaining items of a section, sorted by their lowest possible address, are the one-machine problem
+with release dates.
+The lowest address of the k-th plus the sizes from it on must be <= target.
+The remaining items split into pieces where no item crosses.
+A piece that cannot be placed refutes the choice that made it, whatever the other pieces hold.
 """
 
 from __future__ import annotations
 
-FOUND, REFUTED, UNKNOWN = 1, 0, -1
+PLACED, REFUTED, UNKNOWN = 1, 0, -1
 BIG = 4611686018427387904
 
 # rules to pick a section; orders to try the candidates in
@@ -84,7 +90,7 @@ def decide(p, w, target, node_limit, rule, order):
                     continue
             _split(p, w, f, n_frames - 1)
             break
-    return FOUND, nodes
+    return PLACED, nodes
 
 
 def _start(p, w, target):
@@ -208,8 +214,12 @@ def _level(floor, low, high, address):
 
 
 def _fall_array(pool, at, items, eff):
-    """`_fall`, and below `_pile` and `_level`, in the forms that a compiler turns into fast code: an insertion into what hardly
-    changes from node to node; views, their indices from 0, for vector instructions."""
+    """Sort the items by falling effective address, like `_fall`.
+
+    This function, and below `_pile` and `_level`, have forms that a compiler turns into fast code.
+    They insert into arrays that hardly change from node to node, or use views with indices from 0, for vector
+    instructions.
+    """
     for k in range(at, at + items):
         i = pool[k]
         e = eff[i]
@@ -293,7 +303,7 @@ def _slips_under(p, w, c_at, n, lifted, h):
 
 
 def _settle_section(p, w, at, items, s, c_at):
-    """From section s down to one where nothing slips under its candidates. Returns (section, candidates)."""
+    """Move from section s down to one where nothing slips under its candidates. Returns (section, candidates)."""
     while True:
         n, lifted = _gather(p, w, at, items, s, c_at)
         down = _slips_under(p, w, c_at, n, lifted, w.floor[s])
@@ -343,7 +353,7 @@ def _drop_symmetric(p, w, c_at, n, h):
 
 
 def _leaves_gap(p, w, i):
-    """It was left behind at an address where it would still fit."""
+    """Return whether the item was left behind at an address where it would still fit."""
     if w.flag[i] < 0:
         return False
     for q in range(p.ov_ptr[i], p.ov_ptr[i + 1]):

@@ -23,13 +23,12 @@ SHARES = (48, 22, 9, 35, 15, 6, 27, 41, 12, 19, 7, 31, 2)
 
 
 def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_nodes: int = DEFAULT_EFFORT_NODES) -> Placement:
-    """Addresses for all buffers.
+    """Return addresses for all buffers. Raise InvalidBuffers, or DoesNotFit where no plan within the capacity was
+    found.
 
-    capacity_bytes  given: the first plan found within it (packing). None: the smallest peak found.
-    effort_nodes    how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy only, and that not
-                    where the bound is beyond the capacity.
-
-    Raises InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
+    `capacity_bytes`: the first plan found within it is returned (packing). None: the smallest peak found.
+    `effort_nodes`: how long to search, in nodes; the answer depends on it and on nothing else.
+    With 0 the search is greedy only, and there is no search at all where the bound is beyond the capacity.
     """
     by_name = check_buffers(buffers)
     items = make_allocations(by_name, take_rights=True)
@@ -82,7 +81,7 @@ def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None,
     bases = [0] * len(items)
     nodes = 0
     target = bound
-    known = bound
+    best_bound = bound
     for piece_bound, piece in pieces:
         some = [items[n] for n in piece]
         if capacity is None:
@@ -90,13 +89,13 @@ def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None,
         else:
             plan = _pack(some, piece_bound, capacity, max(effort - nodes, 0))
         nodes += plan.nodes
-        known = max(known, plan.bound_bytes)
+        best_bound = max(best_bound, plan.bound_bytes)
         if plan.bases is None:
-            return Plan(None, known, nodes)
+            return Plan(None, best_bound, nodes)
         for n, base in zip(piece, plan.bases):
             bases[n] = base
         target = max(target, peak_of(some, plan.bases))
-    return Plan(bases, known, nodes)
+    return Plan(bases, best_bound, nodes)
 
 
 def _pieces(items: Sequence[Allocation]) -> list[list[int]]:
@@ -165,17 +164,18 @@ def _minimize(items: Sequence[Allocation], bound: int, target: int, effort: int)
 
 
 def _go_down(plan: Plan, decider: Decider, target: int, effort: int) -> None:
-    """Lowers the plan and raises its bound until they meet, or the effort is used up.
+    """Lower the plan and raise its bound until they meet, or the effort is used up.
 
-    Many short searches, each by another strategy and for another target between plan and bound: one in a few hundred
-    finds a plan far below, nearly without backtracking. Every other one is a jittered form of what last found one. An
-    eighth of the nodes goes to long searches, at the bound and just below the plan, which also prove.
+    There are many short searches, each by another strategy and for another target between plan and bound.
+    One in a few hundred finds a plan far below, nearly without backtracking.
+    Every other one is a jittered form of the last successful one.
+    An eighth of the nodes goes to long searches, at the bound and just below the plan, which also prove.
     """
     began, deep_nodes = plan.nodes, 0
     deep_cap = SHORT_NODES_AN_ITEM * len(decider.items) + 200
     short_cap = deep_cap
     short = deep = idle = 0
-    found: list[Strategy] = []
+    good_strategies: list[Strategy] = []
     while plan.nodes < effort and idle < 2 * len(SHARES):
         peak, floor = peak_of(decider.items, plan.bases or ()), max(target, plan.bound_bytes)
         if peak <= floor:
@@ -189,14 +189,14 @@ def _go_down(plan: Plan, decider: Decider, target: int, effort: int) -> None:
             step = max((peak - floor) * SHARES[short % len(SHARES)] // 64, decider.unit)
             aim = max(floor, (peak - step) // decider.unit * decider.unit)
             strategy, cap = draw_strategy(short), short_cap
-            if short % 2 and found:
-                strategy = found[short // 2 % len(found)]._replace(jitter=short)
+            if short % 2 and good_strategies:
+                strategy = good_strategies[short // 2 % len(good_strategies)]._replace(jitter=short)
             short += 1
         verdict = decider.decide(aim, strategy, min(cap, effort - plan.nodes))
         deep_nodes += verdict.nodes if go_deep else 0
         idle = 0 if verdict.nodes else idle + 1
         if _take(plan, decider, aim, verdict):
-            found = [*found, strategy][-FAVOURITES:]
+            good_strategies = [*good_strategies, strategy][-FAVOURITES:]
 
 
 def _try(plan: Plan, decider: Decider, target: int, nodes: int) -> bool:

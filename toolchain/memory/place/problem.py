@@ -20,12 +20,14 @@ Pairs = tuple[np.ndarray, np.ndarray]
 
 
 class Problem(NamedTuple):
-    """What the search is given. Arrays over items, unless said otherwise.
+    """An input of the search. Arrays over items, unless said otherwise.
 
-    first, last   the item lives in sections [first, last)
-    size, align, bank, low   in units; low is legal by itself; bank 0: none
-    ov_*          items it overlaps in time, item i at [ov_ptr[i], ov_ptr[i + 1]), with the bank that keeps them apart
-    same_*        other items of the same life;  twin: the equal item that goes first, or -1
+    `first`, `last`: the item lives in sections [first, last).
+    `size`, `align`, `bank`, `low`: in units; low is legal by itself; bank 0: none.
+    `ov_*`: items it overlaps in time, item i at [ov_ptr[i], ov_ptr[i + 1]), with the bank that they must not
+    share.
+    `same_*`: other items of the same life.
+    `twin`: the equal item that goes first, or -1.
     """
 
     n: int
@@ -44,7 +46,7 @@ class Problem(NamedTuple):
     twin: Ints
 
 
-class Work(NamedTuple):
+class SearchState(NamedTuple):
     """Scratch of the search; `address` holds the plan when one is found, `top` the largest address of each item."""
 
     address: Ints
@@ -135,10 +137,10 @@ def _meetings(first: np.ndarray, last: np.ndarray, plain: np.ndarray) -> tuple[P
         block &= (first[rows, None] == first[None, :]) & (last[rows, None] == last[None, :])
         block &= plain[rows, None] & plain[None, :]
         same.append(np.nonzero(block))
-    return _joined(meets), _joined(same)
+    return _concat_pairs(meets), _concat_pairs(same)
 
 
-def _joined(blocks: Sequence[Pairs]) -> Pairs:
+def _concat_pairs(blocks: Sequence[Pairs]) -> Pairs:
     rows = [block[0] + k * BLOCK for k, block in enumerate(blocks)]
     return np.concatenate(rows).astype(np.int64), np.concatenate([block[1] for block in blocks]).astype(np.int64)
 
@@ -151,7 +153,7 @@ def _twins(size: np.ndarray, same: Pairs) -> np.ndarray:
     return twin
 
 
-def build_work(problem: Problem) -> Work:
+def build_work(problem: Problem) -> SearchState:
     """Scratch for one search. Too small a pool makes the search give up, never err."""
     n, sections = problem.n, problem.n_sections
 
@@ -160,7 +162,7 @@ def build_work(problem: Problem) -> Work:
 
     depth = 4 * n + 100
     pool = min(4 * n * n + 20 * n + 200, LARGEST_POOL)
-    return Work(
+    return SearchState(
         *(ints(n) for _ in range(6)),
         *(ints(sections) for _ in range(5)),
         pool=ints(pool),

@@ -26,10 +26,11 @@ PLAIN_WORK = 300_000
 
 
 class Strategy(NamedTuple):
-    """How to rank the items, which section to branch at, in which order to try the candidates.
+    """A choice of item ranking, of the section to branch at, and of the order of candidates.
 
-    mirrored  time runs backwards: other ties, and pieces are worked on in the opposite order
-    jitter    0: none. Else the seed by which ranks are changed by up to 1 or 3 %; items of equal rank stay together
+    `mirrored`: time runs backwards: other ties, and pieces are worked on in the opposite order.
+    `jitter`: 0: none. Else the seed by which ranks are changed by up to 1 or 3 %; items of equal rank stay
+    together.
     """
 
     rank: str
@@ -76,7 +77,11 @@ def draw_strategy(k: int) -> Strategy:
 
 @dataclass(frozen=True)
 class Verdict:
-    """bases: a plan within the target. refuted: proved that there is none. Neither: the effort ran out."""
+    """A verdict of the search. If it has no bases and is not refuted, the effort ran out.
+
+    `bases`: a plan within the target.
+    `refuted`: proved that there is none.
+    """
 
     bases: tuple[int, ...] | None
     refuted: bool
@@ -108,24 +113,24 @@ class Decider:
     def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
         """Is there a plan with peak <= target_bytes?"""
         ranked, problem = self._problem(strategy)
-        work = build_work(problem)
+        state = build_work(problem)
         for i, n in enumerate(ranked):
             item = self.items[n]
             limit = target_bytes if item.high is None else min(target_bytes, item.high)
             top = (limit - item.size_bytes) // self.unit
-            work.top[i] = min(top, item.low // self.unit) if item.fixed else top
-        fast = compiled_kernel() if self._worth_compiling(node_limit) else None
+            state.top[i] = min(top, item.low // self.unit) if item.fixed else top
+        fast = find_compiled_kernel() if self._worth_compiling(node_limit) else None
         run: Callable[..., tuple[int, int]] = kernel.decide if fast is None else fast.decide
         if fast is None:
-            problem, work = self._as_lists(strategy, problem), as_lists(work)
+            problem, state = self._as_lists(strategy, problem), as_lists(state)
         target = min(-(-target_bytes // self.unit), NO_LIMIT)
-        found, nodes = run(problem, work, target, node_limit, strategy.rule, strategy.order)
+        outcome, nodes = run(problem, state, target, node_limit, strategy.rule, strategy.order)
         self._nodes += int(nodes)
-        if found != kernel.FOUND:
-            return Verdict(None, bool(found == kernel.REFUTED and self.exact), int(nodes))
+        if outcome != kernel.PLACED:
+            return Verdict(None, bool(outcome == kernel.REFUTED and self.exact), int(nodes))
         bases = [0] * len(ranked)
         for i, n in enumerate(ranked):
-            bases[n] = int(work.address[i]) * self.unit
+            bases[n] = int(state.address[i]) * self.unit
         return Verdict(tuple(bases), False, int(nodes))
 
     def attempts(self, target_bytes: int, node_limit: int) -> Verdict:
@@ -153,7 +158,7 @@ class Decider:
     def _worth_compiling(self, node_limit: int) -> bool:
         if self._compiled is not None:
             return self._compiled
-        return _loaded() or (self._nodes + node_limit) * len(self.items) > PLAIN_WORK
+        return _is_kernel_loaded() or (self._nodes + node_limit) * len(self.items) > PLAIN_WORK
 
     def _problem(self, strategy: Strategy) -> tuple[list[int], Problem]:
         key = strategy.rank, strategy.mirrored
@@ -177,8 +182,8 @@ class Decider:
         return self._lists[key]
 
 
-def _loaded() -> bool:
-    return compiled_kernel.cache_info().currsize > 0
+def _is_kernel_loaded() -> bool:
+    return find_compiled_kernel.cache_info().currsize > 0
 
 
 def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
@@ -189,7 +194,7 @@ def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
 
 
 def _most_live(items: Sequence[Allocation]) -> list[int]:
-    """For each item the largest sum of live bytes over its life."""
+    """Return for each item the largest sum of live bytes over its life."""
     first, last, sections = sections_of(items)
     total = np.zeros(sections, dtype=np.int64)
     for n, item in enumerate(items):
@@ -201,15 +206,15 @@ def _rank(items: Sequence[Allocation], most: Sequence[int], strategy: Strategy) 
     def key(n: int) -> tuple[int, ...]:
         life, size = items[n].end - items[n].start, items[n].size_bytes
         if strategy.rank == TOTAL_SIZE:
-            return (-most[n], -_jittered(size, strategy.jitter), -life, n)
+            return (-most[n], -_jitter(size, strategy.jitter), -life, n)
         if strategy.rank == TOTAL_LIFE:
-            return (-most[n], -_jittered(life, strategy.jitter), -life * size, n)
-        return (-most[n], -_jittered(life * size, strategy.jitter), -life, n)
+            return (-most[n], -_jitter(life, strategy.jitter), -life * size, n)
+        return (-most[n], -_jitter(life * size, strategy.jitter), -life, n)
 
     return sorted(range(len(items)), key=key)
 
 
-def _jittered(value: int, seed: int) -> int:
+def _jitter(value: int, seed: int) -> int:
     """About 1000 x the value, up to 1 % (even seeds) or 3 % (odd ones) off. Equal values stay equal."""
     if not seed:
         return 1000 * value
@@ -218,7 +223,7 @@ def _jittered(value: int, seed: int) -> int:
 
 
 def _banks(items: Sequence[Allocation]) -> dict[tuple[int, int], int]:
-    banked = [n for n, item in enumerate(items) if item.apart]
+    banked = [n for n, item in enumerate(items) if item.must_not_share]
     out = {}
     for a in banked:
         for b in range(len(items)):
@@ -229,7 +234,7 @@ def _banks(items: Sequence[Allocation]) -> dict[tuple[int, int], int]:
 
 
 @cache
-def compiled_kernel() -> ModuleType | None:
+def find_compiled_kernel() -> ModuleType | None:
     """The kernel compiled by numba, where the extra `fast` is installed; its functions are compiled on first use."""
     compiled = compiler()
     # A second instance of the module, so that the plain one stays callable from Python.

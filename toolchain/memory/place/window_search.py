@@ -31,7 +31,7 @@ class Columns:
     live_bytes: np.ndarray
 
     def fullest_section(self, n: int) -> int:
-        """Of item n's life."""
+        """Return the section of item n's life with most live bytes."""
         return int(self.first[n]) + int(self.live_bytes[self.first[n] : self.last[n]].argmax())
 
     def live_in(self, low: int, high: int) -> np.ndarray:
@@ -88,10 +88,10 @@ def _solve(
     items: Sequence[Allocation], columns: Columns, bases: np.ndarray, free: np.ndarray, target: int, nodes: int
 ) -> tuple[np.ndarray | None, int]:
     """(bases with the free items within the target or None, nodes)."""
-    fixed = _fixed(columns, bases, free, target)
+    fixed = _make_fixed_allocations(columns, bases, free, target)
     while len(fixed) > FIXED_A_FREE * len(free) + 100 and len(free) > 8:
         free = free[: len(free) // 2]
-        fixed = _fixed(columns, bases, free, target)
+        fixed = _make_fixed_allocations(columns, bases, free, target)
     verdict = Decider([items[n] for n in free] + fixed).attempts(target, nodes)
     if verdict.bases is None:
         return None, max(verdict.nodes, len(free))
@@ -100,8 +100,10 @@ def _solve(
     return moved, verdict.nodes
 
 
-def _fixed(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -> list[Allocation]:
-    """What the others occupy while a free item lives, below the target; rectangles that touch are one."""
+def _make_fixed_allocations(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -> list[Allocation]:
+    """Return the rectangles that other items occupy below the target while a free item lives; rectangles that touch
+    are merged.
+    """
     begin, until = columns.start[free].min(), columns.end[free].max()
     others = (columns.start < until) & (columns.end > begin) & (bases < target)
     others[free] = False

@@ -1,4 +1,4 @@
-"""Which tensors stay in SRAM: fewest DDR bytes within the capacity."""
+"""Choose the tensors that stay in SRAM: fewest DDR bytes within the capacity."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Residency:
 class UsedTensor:
     """A tensor that may stay or be spilled between any two of its uses.
 
-    uses    steps, rising: made or loaded at the first; at each use it is in SRAM for that step
-    in_ddr  a copy is in DDR from the start (a constant, a graph input), so that a spill writes nothing
+    `uses`: steps, rising: made or loaded at the first; at each use it is in SRAM for that step.
+    `in_ddr`: a copy is in DDR from the start (a constant, a graph input), so that a spill writes nothing.
     """
 
     name: str
@@ -55,12 +55,15 @@ class UsedTensor:
 
 @dataclass(frozen=True)
 class Spilling:
-    """kept: (tensor, k) stays between its uses k and k + 1. Otherwise it is read again, and written once if it must.
+    """A choice of spills.
 
-    ddr_bytes  bytes moved by spills; no choice moves fewer than `bound_ddr_bytes`
+    `resident_spans`: (tensor, k) stays between its uses k and k + 1; otherwise it is read again, and written once
+    if it must.
+    `ddr_bytes`: bytes moved by spills.
+    `bound_ddr_bytes`: no choice moves fewer.
     """
 
-    kept: frozenset[tuple[str, int]]
+    resident_spans: frozenset[tuple[str, int]]
     ddr_bytes: int
     bound_ddr_bytes: int
     proved: bool
@@ -73,10 +76,10 @@ def choose_residents(
     capacity_bytes: int,
     effort_nodes: int = DEFAULT_EFFORT_LABELS,
 ) -> Residency:
-    """The choice that saves most DDR bytes while at no step more than the capacity is in use.
+    """Return the choice that saves most DDR bytes while at no step more than the capacity is in use. Raise
+    InvalidTensors.
 
-    reserved_bytes  bytes[step] not available at that step; steps beyond its end have all of the capacity.
-    Raises InvalidTensors.
+    `reserved_bytes`: bytes[step] not available at that step; steps beyond its end have all of the capacity.
     """
     tensors = list(tensors)
     check_tensors(tensors)
@@ -84,8 +87,8 @@ def choose_residents(
     steps = max((t.end for t in tensors), default=0)
     free = _free(reserved_bytes, capacity_bytes, steps)
     items = [Item(t.start, t.end, t.size_bytes, t.saving_bytes) for t in worth]
-    kept, saved, bound, nodes = choose(items, [], free, effort_nodes)
-    names = frozenset(worth[n].name for n in kept)
+    chosen_items, saved, bound, nodes = choose(items, [], free, effort_nodes)
+    names = frozenset(worth[n].name for n in chosen_items)
     return Residency(names, saved, bound, saved == bound, nodes)
 
 
@@ -119,11 +122,11 @@ def choose_spills(
         for k, (a, b) in enumerate(zip(t.uses, t.uses[1:])):
             items.append(Item(a + 1, b, t.size_bytes, t.size_bytes, group, write / gaps))
             keys.append((t.name, k))
-    for step, left in enumerate(free):
-        if left < 0:
-            raise InvalidTensors(f"step {step}: its tensors need {-left} bytes more than the capacity leaves")
-    kept, saved, bound, nodes = choose(items, bonus, free, effort_nodes)
-    return Spilling(frozenset(keys[n] for n in kept), cost - saved, cost - bound, saved == bound, nodes)
+    for step, free_bytes in enumerate(free):
+        if free_bytes < 0:
+            raise InvalidTensors(f"step {step}: its tensors need {-free_bytes} bytes more than the capacity leaves")
+    chosen_items, saved, bound, nodes = choose(items, bonus, free, effort_nodes)
+    return Spilling(frozenset(keys[n] for n in chosen_items), cost - saved, cost - bound, saved == bound, nodes)
 
 
 def check_tensors(tensors: Sequence[ResidentTensor]) -> None:

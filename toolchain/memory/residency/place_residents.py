@@ -16,7 +16,8 @@ ROUNDS = 8
 class PlacedResidents:
     """A residency with addresses for the residents and the other buffers.
 
-    hot_steps  steps at which fragmentation cost a resident: the bytes of the choice fitted, its placement did not
+    `hot_steps`: steps at which fragmentation cost a resident: the bytes of the choice fitted, its placement did
+    not.
     """
 
     residency: Residency
@@ -32,18 +33,19 @@ def place_residents(
     effort_labels: int = DEFAULT_EFFORT_LABELS,
     effort_nodes: int = DEFAULT_EFFORT_NODES,
 ) -> PlacedResidents:
-    """Chooses residents beside `others`, which must be placed, and places all of them.
+    """Choose residents beside `others`, which must be placed, and place all of them.
 
-    Where a choice does not place, a sixteenth of the capacity more is withheld at the step that is fullest, and it is
-    chosen anew; `residency.proved` then no longer speaks of the capacity given. Raises DoesNotFit where the others
-    alone do not fit, InvalidTensors, InvalidBuffers.
+    Where a choice does not place, a sixteenth of the capacity more is withheld at the fullest step, and the
+    choice is repeated.
+    `residency.proved` then no longer refers to the full capacity.
+    Raise DoesNotFit where the others alone do not fit, InvalidTensors, InvalidBuffers.
     """
     steps = max([t.end for t in tensors] + [b.end for b in others], default=0)
     reserved = [0] * steps
     for b in others:
         for step in range(b.start, b.end):
             reserved[step] += b.size_bytes + -b.size_bytes % alignment_bytes
-    padded = [_padded(t, alignment_bytes) for t in tensors]
+    padded = [_pad_to_alignment(t, alignment_bytes) for t in tensors]
     hot: list[int] = []
     bound = None
     for _ in range(ROUNDS):
@@ -62,7 +64,7 @@ def place_residents(
     return PlacedResidents(none, place(others, capacity_bytes, effort_nodes), tuple(hot))
 
 
-def _padded(t: ResidentTensor, alignment: int) -> ResidentTensor:
+def _pad_to_alignment(t: ResidentTensor, alignment: int) -> ResidentTensor:
     return ResidentTensor(t.name, t.start, t.end, t.size_bytes + -t.size_bytes % alignment, t.saving_bytes)
 
 

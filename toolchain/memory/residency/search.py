@@ -1,9 +1,11 @@
-"""The items that are kept: most saved within the free bytes of each step, by dynamic programming over the steps.
+"""Choose the items with most savings within the free bytes of each step, by dynamic programming over the steps.
 
-A label is the set of tensors that stay across the current step, with the bytes saved so far; labels of equal sets
-merge. That is exact, and short where few tensors cross a step. Lagrangian prices of SRAM bytes per step bound what is
-still to be saved: labels that cannot beat the best choice known are dropped, and where labels run out the price bound
-of what was dropped is the certificate.
+A label is the set of tensors that stay across the current step, with the bytes saved so far; labels of equal
+sets merge.
+That is exact, and short where few tensors cross a step.
+Lagrangian prices of SRAM bytes per step bound the remaining savings.
+Labels that cannot beat the best known choice are dropped.
+Where labels run out, the price bound of the dropped ones is the certificate.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ class Item:
 
 def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], effort: int) -> tuple[list[int], int, int, int]:
     """(items kept, bytes saved, bound, labels): dynamic programming from the first step to the last."""
-    kept, best = _greedy(items, bonus, free)
+    best_items, best = _greedy(items, bonus, free)
     if best >= sum(max(0, item.saving) for item in items) + sum(max(0, more) for more in bonus):
-        return kept, best, best, 0  # no choice saves more
+        return best_items, best, best, 0  # no choice saves more
     order = sorted(range(len(items)), key=lambda n: (items[n].start, items[n].end, n))
     prices = _prices(items, free)
-    left = _left(items, order, free, prices)
+    remaining_bounds = _bound_remaining(items, order, free, prices)
     last = {items[n].group: k for k, n in enumerate(order)}  # the group's bonus is decided after this item
     labels: dict[tuple[int, int], tuple[int, tuple | None]] = {(0, 0): (0, None)}
     nodes = 0
@@ -58,15 +60,15 @@ def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], eff
                     flags &= ~(1 << item.group)
                 if value > grown.get((mask, flags), (-1, None))[0]:
                     grown[mask, flags] = (value, way)
-        labels, lost = _prune(grown, items, bonus, order, k, left, prices, best, width)
+        labels, lost = _prune(grown, items, bonus, order, k, remaining_bounds, prices, best, width)
         dropped = max(dropped, lost)
     for saved, path in labels.values():
         if saved > best:
-            best, kept = saved, []
+            best, best_items = saved, []
             while path is not None:
                 path, n = path
-                kept.append(n)
-    return kept, best, max(best, int(dropped)), nodes
+                best_items.append(n)
+    return best_items, best, max(best, int(dropped)), nodes
 
 
 def _still_live(live: int, items: Sequence[Item], start: int) -> int:
@@ -93,7 +95,7 @@ def _fits(items: Sequence[Item], live: int, n: int, free: Sequence[int]) -> bool
     return all(item.size + sum(size for end, size in ends if end > step) <= free[step] for step in range(item.start, item.end))
 
 
-def _prune(labels, items, bonus, order, k, left, prices, best, width):
+def _prune(labels, items, bonus, order, k, remaining_bounds, prices, best, width):
     """Keeps the labels that may still beat `best`, at most `width`; also returns the best bound among the cut ones."""
     ranked = []
     done = set(order[: k + 1])
@@ -101,7 +103,7 @@ def _prune(labels, items, bonus, order, k, left, prices, best, width):
     now = items[order[k]].start
     for key, (saved, path) in labels.items():
         live, spilled = key
-        bound = saved + left[k + 1]
+        bound = saved + remaining_bounds[k + 1]
         mask = live
         while mask:
             m = mask.bit_length() - 1
@@ -125,14 +127,14 @@ def _open_bonus(items, bonus, order, k, started, spilled) -> float:
 
 def _greedy(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int]) -> tuple[list[int], int]:
     room = np.array(free, dtype=np.int64)
-    kept: list[int] = []
+    chosen_items: list[int] = []
     for n in sorted(range(len(items)), key=lambda n: (-_density(items[n]), n)):
         item = items[n]
         if not item.size or item.start >= item.end or room[item.start : item.end].min() >= item.size:
             room[item.start : item.end] -= item.size
-            kept.append(n)
-    whole = set(range(len(bonus))) - {items[n].group for n in set(range(len(items))) - set(kept)}
-    return kept, sum(items[n].saving for n in kept) + sum(bonus[g] for g in whole)
+            chosen_items.append(n)
+    complete_groups = set(range(len(bonus))) - {items[n].group for n in set(range(len(items))) - set(chosen_items)}
+    return chosen_items, sum(items[n].saving for n in chosen_items) + sum(bonus[g] for g in complete_groups)
 
 
 def _density(item: Item) -> float:
@@ -165,7 +167,7 @@ def _prices(items: Sequence[Item], free: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(best_price)])
 
 
-def _left(items: Sequence[Item], order: Sequence[int], free: Sequence[int], prices: np.ndarray) -> list[float]:
+def _bound_remaining(items: Sequence[Item], order: Sequence[int], free: Sequence[int], prices: np.ndarray) -> list[float]:
     """left[k]: a bound of what the items from order[k] on can save, had they all of the room from their start on."""
     out = [0.0] * (len(order) + 1)
     step_price = np.diff(prices)

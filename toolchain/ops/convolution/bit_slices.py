@@ -15,7 +15,7 @@ from quant.observe import Range
 from quant.parameters import BiasQuant, WeightQuant, activation_quant, bias_quant, requantize_weight, weight_quant
 from quant.parameters.weight_codes import weight_code_range
 from toolchain.ir.graph import Node, Quant
-from toolchain.ops.convolution.input_bit_slices import LEFT, BitSlice
+from toolchain.ops.convolution.input_bit_slices import LOWER_RANGE_STEPS, BitSlice
 from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.elementwise.rules import sum_requants
 from toolchain.ops.kit.operator import Array
@@ -31,9 +31,11 @@ class WeightBitSlices(NamedTuple):
     lower: BiasQuant
 
     def reach(self, x: Quant, codes: CodeType, largest: float) -> float:
-        """What the lower plane adds to an output at most, in magnitude: its share of the weights, eight times, of outputs up to
-        `largest`, or half of what inputs that all lie at an end of their codes add in the mean of all signs, where that is more;
-        never above what any input adds."""
+        """Return the largest magnitude that the lower plane adds to an output, never above what any input adds.
+
+        It is eight times the lower plane's share of the weights, for outputs up to `largest`.
+        If larger, it is half of the sum for inputs that all lie at an end of their codes, in the mean of all signs.
+        """
         most = float(np.max(self.lower.peak * self.lower.weight.scales)) * x.scale
         upper, lower = (_norms(plane.weight) for plane in self)
         share = float(np.max(np.divide(lower, upper, out=np.zeros_like(lower), where=upper > 0)))
@@ -43,16 +45,21 @@ class WeightBitSlices(NamedTuple):
 
 def _norms(weight: WeightQuant) -> Array:
     """float64[o], of each channel."""
-    return np.sqrt(np.square(weight.dequantized().reshape(len(weight.codes), -1)).sum(1))
+    return np.sqrt(np.square(weight.dequantize().reshape(len(weight.codes), -1)).sum(1))
 
 
 def slice_weights(w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str) -> WeightBitSlices:
-    """w: float[o, ...]; numerics: with weights of the planes' type. A step of the lower plane is the least by which half a step
-    of the upper one lies within its codes; a power of two of it on machines whose scales are such."""
+    """Slice weights into two planes.
+
+    A step of the lower plane is the least by which half a step of the upper one lies within its codes.
+    On machines whose scales are powers of two, it is such a part of the upper step.
+    `w`: float[o, ...].
+    `numerics`: with weights of the planes' type.
+    """
     scaling = WeightScaling(0 if numerics.weights_per_channel else None)
     rounded = weight_quant(w, 0, numerics, scaling=scaling, method="minmax", name=name)
     upper = bias_quant(bias, w, rounded, x, numerics, name=name)
-    rest = np.asarray(w, np.float64) - upper.weight.dequantized()
+    rest = np.asarray(w, np.float64) - upper.weight.dequantize()
     parts = 2 * weight_code_range(numerics.weight)[1]
     parts = 2 ** int(np.log2(parts)) if numerics.scale.kind == "pow2" else parts
     scales = upper.weight.scales / parts
@@ -63,8 +70,10 @@ def slice_weights(w: Array, bias: Array | None, x: Quant, numerics: Numerics, na
 
 
 class SliceProduct(NamedTuple):
-    """Of a plane of the input, or all of it, and a plane of the weights, or all of them: how much it adds to an output at most,
-    in magnitude; of the upper planes nobody asks."""
+    """A product of a plane of the input, or all of it, and a plane of the weights, or all of them.
+
+    `reach`: largest magnitude that it adds to an output; unused for the upper planes.
+    """
 
     name: str
     x: BitSlice
@@ -73,17 +82,23 @@ class SliceProduct(NamedTuple):
 
 
 def with_lower_input(upper: SliceProduct, lower: BitSlice, bias: Array | None, numerics: Numerics, name: str) -> SliceProduct:
-    """What the lower plane of the input adds: to the product of the upper one, by the same weights, with what that leaves of the
-    bias."""
-    own = upper.weights.weight
-    w = own.dequantized()
-    left = None if bias is None else np.asarray(bias, np.float64) - upper.weights.codes * upper.x.quant.scale * own.scales
-    reach = LEFT * upper.x.quant.scale * float(np.abs(w).reshape(len(w), -1).sum(1).max())
-    return SliceProduct("lower input", lower, bias_quant(left, w, own, lower.quant, numerics, name=name), reach)
+    """Return the product of the lower input plane, which adds to the product of the upper one by the same weights.
+
+    Its bias is the rest of the bias that the upper product leaves.
+    """
+    upper_weights = upper.weights.weight
+    w = upper_weights.dequantize()
+    remaining_bias = (
+        None if bias is None else np.asarray(bias, np.float64) - upper.weights.codes * upper.x.quant.scale * upper_weights.scales
+    )
+    reach = LOWER_RANGE_STEPS * upper.x.quant.scale * float(np.abs(w).reshape(len(w), -1).sum(1).max())
+    return SliceProduct(
+        "lower input", lower, bias_quant(remaining_bias, w, upper_weights, lower.quant, numerics, name=name), reach
+    )
 
 
 class SliceResult(NamedTuple):
-    """What a product makes: its tensor, with the scale and type of its codes."""
+    """A result of a product: its tensor, with the scale and type of its codes."""
 
     name: str
     quant: Quant
@@ -93,21 +108,27 @@ class SliceResult(NamedTuple):
 def quantize_slice_products(
     node: Node, products: Sequence[SliceProduct], limits: tuple[int, int], scope: QuantContext
 ) -> list[SliceResult]:
-    """What each makes, the upper one first, in the finest codes of an operand; in wide ones the upper one where the input has
-    these, all where the output has. limits: of the output's codes. Where the upper one saturates the output does so too, but
-    where the lower ones add more than their reach."""
+    """Return the result of each product, the upper one first, in the finest codes of an operand.
+
+    The upper one has wide codes where the input has these, and all have them where the output does.
+    Where the upper one saturates the output does so too, unless the lower ones add more than their reach.
+    `limits`: of the output's codes.
+    """
     y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
     added = sum(p.reach for p in products[1:])
     ends = [(limit - y.zero_point) * y.scale / 2.0**codes.spare_bits for limit in limits]
     finest, widest = (max(types, key=lambda t: t.bits) for types in (scope.chip.operand_types, scope.chip.code_types))
     upper = widest if codes.is_wide or scope.codes(node.inputs[0]).is_wide else finest
     lower = widest if codes.is_wide else finest
-    made = [_made(node, "upper plane", Range(ends[0] - added, ends[1] + added), upper, scope)]
-    return [*made, *(_made(node, f"{p.name} plane", Range(-p.reach, p.reach), lower, scope) for p in products[1:])]
+    results = [_make_slice_result(node, "upper plane", Range(ends[0] - added, ends[1] + added), upper, scope)]
+    return [
+        *results,
+        *(_make_slice_result(node, f"{p.name} plane", Range(-p.reach, p.reach), lower, scope) for p in products[1:]),
+    ]
 
 
-def _made(node: Node, what: str, held: Range, codes: CodeType, scope: QuantContext) -> SliceResult:
-    quant = activation_quant(held, scope.chip.numerics.of(codes))
+def _make_slice_result(node: Node, what: str, value_range: Range, codes: CodeType, scope: QuantContext) -> SliceResult:
+    quant = activation_quant(value_range, scope.chip.numerics.of(codes))
     shape = scope.graph.types[node.outputs[0]].shape
     return SliceResult(scope.inner(scope.own_name(f"{node.outputs[0]}: {what}"), quant, codes, shape), quant, codes)
 
@@ -120,12 +141,12 @@ def sum_slice_products(
     nodes = list[Node]()
     for other in others:
         reach = sum(p.reach for p in products[1:])
-        both = _made(node, "lower planes", Range(-reach, reach), lower.codes, scope)
+        both = _make_slice_result(node, "lower planes", Range(-reach, reach), lower.codes, scope)
         inner = Node(f"{node.name}.lower planes", node.op, (lower.name, other.name), (both.name,), node.sources)
         nodes.append(_sum(inner, both.codes.limits, scope))
         lower = both
-    own = Node(node.name, node.op, (upper.name, lower.name), node.outputs, node.sources)
-    return [*nodes, _sum(own, limits, scope)]
+    sum_node = Node(node.name, node.op, (upper.name, lower.name), node.outputs, node.sources)
+    return [*nodes, _sum(sum_node, limits, scope)]
 
 
 def _sum(node: Node, limits: tuple[int, int], scope: QuantContext) -> Node:

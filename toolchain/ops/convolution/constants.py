@@ -9,7 +9,7 @@ from toolchain.ops.kit.tile import ConstantBlock, round_up
 
 
 class Addresses(NamedTuple):
-    """Where an instruction finds its constants; 0 for those that it does not use."""
+    """A set of constant addresses for an instruction; 0 for those that it does not use."""
 
     weights: int
     parameters: int = 0
@@ -24,31 +24,42 @@ class DeferredBytes(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """The blocks of a work, and how an instruction addresses them. parameters: where they begin in the block of the weights, None
-    where they are the block behind it; table: the number of its block."""
+    """A set of constant blocks of a tile task, and how an instruction addresses them.
+
+    `parameters`: where they begin in the block of the weights, None where they are the block after it.
+    `table`: the number of its block.
+    """
 
     blocks: tuple[ConstantBlock, ...]
     parameters: int | None = None
     table: int | None = None
 
-    def at(self, found: Sequence[int], weights: int = 0, parameters: int = 0) -> Addresses:
-        """found: the address of each block. weights, parameters: bytes from the first ones to those of the instruction."""
-        if len(found) == 1 and self.parameters is None:
-            return Addresses(found[0] + weights)
-        first = found[1] if self.parameters is None else found[0] + self.parameters
-        return Addresses(found[0] + weights, first + parameters, 0 if self.table is None else found[self.table])
+    def at(self, addresses: Sequence[int], weights: int = 0, parameters: int = 0) -> Addresses:
+        """Return the addresses of an instruction's constants.
+
+        `addresses`: the address of each block.
+        `weights`, `parameters`: bytes from the first ones to those of the instruction.
+        """
+        if len(addresses) == 1 and self.parameters is None:
+            return Addresses(addresses[0] + weights)
+        first = addresses[1] if self.parameters is None else addresses[0] + self.parameters
+        return Addresses(addresses[0] + weights, first + parameters, 0 if self.table is None else addresses[self.table])
 
 
 def partial_sum_constants(key: tuple[Hashable, ...], weights: DeferredBytes) -> Constants:
-    """Of a work that leaves sums in the accumulators: weights alone."""
+    """Return the constants of a tile task that leaves sums in the accumulators: weights alone."""
     return Constants((ConstantBlock((*key, False), *weights, "weights"),))
 
 
 def complete_constants(
     key: tuple[Hashable, ...], weights: DeferredBytes, parameters: DeferredBytes, table: Sequence[ConstantBlock], step: int
 ) -> Constants:
-    """Of a work whose sums are written out. step: where weights and parameters lie in one memory, and so in one block, alignment
-    of the latter in bytes; 0: all works of these channels share the parameters. key: of the weights, (layer, channels, ...)."""
+    """Return the constants of a tile task whose sums are written out.
+
+    `step`: alignment of the parameters in bytes, where weights and parameters lie in one memory, and so in one block.
+    With 0 all tasks of these channels share the parameters.
+    `key`: of the weights, (layer, channels, ...).
+    """
     if not step:
         blocks = (
             ConstantBlock((*key, False), *weights, "weights"),
@@ -56,10 +67,10 @@ def complete_constants(
             *table,
         )
         return Constants(blocks, None, 2 if table else None)
-    behind = round_up(weights.size_bytes, step)
+    parameter_offset = round_up(weights.size_bytes, step)
 
     def data() -> bytes:
-        return weights.data().ljust(behind, b"\0") + parameters.data()
+        return weights.data().ljust(parameter_offset, b"\0") + parameters.data()
 
-    blocks = (ConstantBlock((*key, True), behind + parameters.size_bytes, data, "weights"), *table)
-    return Constants(blocks, behind, 1 if table else None)
+    blocks = (ConstantBlock((*key, True), parameter_offset + parameters.size_bytes, data, "weights"), *table)
+    return Constants(blocks, parameter_offset, 1 if table else None)

@@ -27,7 +27,7 @@ class Dense(Lowering):
         self.reduction, self.outputs = layer.input_type(0).shape[3] // op.groups, layer.output.shape[3] // op.groups
         super().__init__(op, layer, tiling)
 
-    def work(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
+    def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         box = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
         write = self.write(tile) if last else None
         reads = [box]
@@ -56,8 +56,8 @@ class Dense(Lowering):
 
         return TileTask(tuple(reads), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
-    def packed(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
-        """With scales and minima of their groups, where they have any."""
+    def pack_kernel(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
+        """Pack the weights, with scales and minima of their groups, where they have any."""
         chip, number, groups = self.layer.chip, self.weight_number, self.op.weight_groups
         keys = None if groups is None else self.op.array(self.layer).groups
         size = dense_bytes(*shape, number, chip, self.op.group, keys)

@@ -21,7 +21,7 @@ class Depthwise(Lowering):
         self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
         super().__init__(op, layer, tiling)
 
-    def work(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
+    def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         box = self.read(tile, part, tile.channels)
         constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
@@ -39,7 +39,7 @@ class Depthwise(Lowering):
         write = self.write(tile) if last else None
         return TileTask((box,), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
-    def packed(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
+    def pack_kernel(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
         """Row by row."""
         return DeferredBytes(
             shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
@@ -47,5 +47,5 @@ class Depthwise(Lowering):
         )
 
     def rows(self, tile: Tile, part: KernelPart) -> Array:
-        planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
-        return planes.transpose(1, 2, 0)
+        channel_weights = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
+        return channel_weights.transpose(1, 2, 0)

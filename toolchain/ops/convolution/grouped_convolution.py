@@ -1,8 +1,8 @@
-"""Neighbouring groups of a convolution at once, where the array has no mode for them.
+"""Run neighbouring groups of a convolution together, where the array has no mode for them.
 
-Channels of one group alone are short runs in memory, each charged whole bursts, and few columns of the array. So tiles
-take neighbouring groups together, loaded and stored as one box, and an instruction takes as many of them as pays: as a
-dense convolution whose weights between groups are 0.
+Channels of one group alone are short runs in memory, each charged whole bursts, and few columns of the array.
+So tiles take neighbouring groups together, loaded and stored as one box.
+An instruction takes as many of them as pays, as a dense convolution whose weights between groups are 0.
 """
 
 from __future__ import annotations
@@ -25,14 +25,18 @@ from toolchain.ops.kit.residual import no_residual_fields
 from toolchain.ops.kit.tile import BoxLocation, TileTask, Tiling, halvings, spans
 
 
-def grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]:
-    """`channels`: outputs of neighbouring groups; `inner`: input channels of one instruction, whose sums are whole."""
+def list_grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]:
+    """List the tilings of several groups at once.
+
+    `channels`: outputs of neighbouring groups.
+    `inner`: input channels of one instruction, whose sums are complete.
+    """
     _, height, width, outputs = layer.output.shape
-    own, together = outputs // op.groups, _groups_together(op, layer)
+    group_outputs, together = outputs // op.groups, _groups_together(op, layer)
     if not together:
         return
     inner = together * layer.input_type(0).shape[3] // op.groups
-    entries = op.array(layer).accumulators.entries // (together * own)
+    entries = op.array(layer).accumulators.entries // (together * group_outputs)
     widths = op.widths(layer)
     columns = min(width, entries, widths[0])
     for groups in halvings(op.groups, together):
@@ -42,11 +46,11 @@ def grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]
             if rows * columns > entries and rows > 1:
                 continue
             for wide in dict.fromkeys((columns, *widths[1:])):
-                yield Tiling(rows, wide, groups * own, inner, False)
+                yield Tiling(rows, wide, groups * group_outputs, inner, False)
                 if groups < op.groups and (rows < height or wide < width):
-                    yield Tiling(rows, wide, groups * own, inner, True)
+                    yield Tiling(rows, wide, groups * group_outputs, inner, True)
         for part in halvings(columns)[1:]:
-            yield Tiling(1, part, groups * own, inner, False)
+            yield Tiling(1, part, groups * group_outputs, inner, False)
 
 
 def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
@@ -56,17 +60,20 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     operands = operands_of(mac, CodeType(layer.input_type(0).dtype), op.weight_type)
     _, height, width, outputs = layer.output.shape
     _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
-    own = outputs // op.groups
+    group_outputs = outputs // op.groups
     most = min(
         op.groups,
         (limits.max_input_channels or inputs * op.groups) // inputs,
-        (limits.max_output_channels or outputs) // own,
-        mac.accumulators.entries // own,
+        (limits.max_output_channels or outputs) // group_outputs,
+        mac.accumulators.entries // group_outputs,
     )
     best, least, kind = 0, float("inf"), chip.weight_types.index(op.weight_type)
-    for count in range(1, min(most, max(1, mac.columns // own)) + 1):
-        array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, operands, taps=kh * kw).cycles / count
-        loads = dense_bytes(count * own, kh * kw * count * inputs, kind, chip) / count / dram.read_bytes_per_cycle
+    for count in range(1, min(most, max(1, mac.columns // group_outputs)) + 1):
+        array = (
+            product_cycles(mac, height * width, kh * kw * count * inputs, count * group_outputs, operands, taps=kh * kw).cycles
+            / count
+        )
+        loads = dense_bytes(count * group_outputs, kh * kw * count * inputs, kind, chip) / count / dram.read_bytes_per_cycle
         if array + loads <= least:
             best, least = count, array + loads
     return best
@@ -77,52 +84,52 @@ class Grouped(Lowering):
 
     def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
         self.groups, self.reduction, self.outputs = 1, tiling.inner, layer.output.shape[3]
-        self.own = self.outputs // op.groups
+        self.group_outputs = self.outputs // op.groups
         self.inputs = layer.input_type(0).shape[3] // op.groups
         self.at_once = tiling.inner // self.inputs
         super().__init__(op, layer, tiling)
 
-    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
+    def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
         tile, _ = self._tile(point)
-        start, count = tile.channels[0] // self.own, tile.channels[1] // self.own
-        if (start * self.own, count * self.own) != tile.channels:
+        start, count = tile.channels[0] // self.group_outputs, tile.channels[1] // self.group_outputs
+        if (start * self.group_outputs, count * self.group_outputs) != tile.channels:
             return []  # a part of a group is made by no work
         met = [taps.index(part) for part in self._met(tile, taps)] or [0]
         box = self.read(tile, KernelPart(*taps[0], tile.channels), (start * self.inputs, count * self.inputs))
         write = self.write(tile)
         pieces = spans(count, self.at_once)
-        constants, offsets = self._packed(tile, taps, pieces)
+        constants, offsets = self._pack_groups(tile, taps, pieces)
 
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
-            found: list[machine.MachineOp] = []
+            instructions: list[machine.MachineOp] = []
             for index, piece in enumerate(pieces):
                 site, parameters = (
-                    _beside(sites[0], piece[0] * self.inputs),
-                    parameter_bytes(piece[0] * self.own, self.layer.chip),
+                    _offset_channels(sites[0], piece[0] * self.inputs),
+                    parameter_bytes(piece[0] * self.group_outputs, self.layer.chip),
                 )
                 for at in met:
                     last, weights = at == met[-1], offsets[index * len(taps) + at]
-                    found.append(
+                    instructions.append(
                         machine.Convolution(
                             **self.window_fields(tile, KernelPart(*taps[at], piece), box, site),
                             **self.array_fields(constants.at(blocks, weights, parameters), at != met[0], last),
                             **self._results(piece, out if last else None),
                         )
                     )
-            return tuple(found)
+            return tuple(instructions)
 
-        return [TileTask((box,), constants.blocks, write, emit, (*self.tiling.variant, *self.beside(tile, box)))]
+        return [TileTask((box,), constants.blocks, write, emit, (*self.tiling.variant, *self.get_padded_edges(tile, box)))]
 
     def _results(self, piece: Pair, out: BoxLocation | None) -> dict[str, int]:
-        """What becomes of the sums of a piece of the groups, and how many channels they have."""
+        """Return the fields for the sums of a piece of the groups, and for its number of channels."""
         return {
-            **self.output_fields(_beside(out, piece[0] * self.own) if out else None),
+            **self.output_fields(_offset_channels(out, piece[0] * self.group_outputs) if out else None),
             **no_residual_fields(),
             "input_channels": piece[1] * self.inputs,
-            "output_channels": piece[1] * self.own,
+            "output_channels": piece[1] * self.group_outputs,
         }
 
-    def _packed(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Constants, tuple[int, ...]]:
+    def _pack_groups(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Constants, tuple[int, ...]]:
         """Weights of every piece and kernel part, and all parameters; where each of the weights begin."""
         chip, (start, _) = self.layer.chip, tile.channels
         offsets: list[int] = []
@@ -130,29 +137,29 @@ class Grouped(Lowering):
         for _, count in pieces:
             for ky, kx in taps:
                 offsets.append(end)
-                end += dense_bytes(count * self.own, ky[1] * kx[1] * count * self.inputs, self.weight_number, chip)
+                end += dense_bytes(count * self.group_outputs, ky[1] * kx[1] * count * self.inputs, self.weight_number, chip)
 
         def data() -> bytes:
-            wide = [self._diagonal(start + first * self.own, count) for first, count in pieces]
+            wide = [self._diagonal(start + first * self.group_outputs, count) for first, count in pieces]
             rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
             return b"".join(pack_dense(r, self.op.weight_type, chip) for r in rows)
 
         key = (self.layer.node.name, tile.channels, self.at_once)
-        found = complete_constants(
+        constants = complete_constants(
             key, DeferredBytes(end, data), self.parameters(*tile.channels), self.table_blocks, self.parameter_step
         )
-        return found, tuple(offsets)
+        return constants, tuple(offsets)
 
     def _diagonal(self, channel: int, count: int) -> Array:
         """Weights of `count` groups from output `channel`: [count * own, kh, kw, count * inputs], 0 between groups."""
         weights = self.layer.constants[self.weights]
-        wide = np.zeros((count * self.own, self.kh, self.kw, count * self.inputs), weights.dtype)
+        wide = np.zeros((count * self.group_outputs, self.kh, self.kw, count * self.inputs), weights.dtype)
         for i in range(count):
-            rows, columns = (i * self.own, self.own), (i * self.inputs, self.inputs)
-            wide[cut(rows), :, :, cut(columns)] = weights[cut((channel + i * self.own, self.own))]
+            rows, columns = (i * self.group_outputs, self.group_outputs), (i * self.inputs, self.inputs)
+            wide[cut(rows), :, :, cut(columns)] = weights[cut((channel + i * self.group_outputs, self.group_outputs))]
         return wide
 
 
-def _beside(site: BoxLocation, channels: int) -> BoxLocation:
+def _offset_channels(site: BoxLocation, channels: int) -> BoxLocation:
     """The site `channels` further along the last dimension."""
     return BoxLocation(site.address + site.strides.offset_bytes((0, 0, 0, channels)), site.strides)

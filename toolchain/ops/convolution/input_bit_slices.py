@@ -1,4 +1,4 @@
-"""A tensor of wide codes as an array reads it: as the sum of two of codes that the array takes, an upper and a lower plane."""
+"""Slice a tensor of wide codes into a sum of an upper and a lower plane, whose codes the array takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.rescale import make_rescale_node
 
 # Steps of the upper plane that the lower one holds at most: one that is rounded off, half of one at the end of the codes.
-LEFT = 1.5
+LOWER_RANGE_STEPS = 1.5
 _SUM_BITS = 2  # below which wide operands of a sum are cut off
 _READING = frozenset(("add", "rescale", "sub"))
 
@@ -27,32 +27,41 @@ class BitSlice(NamedTuple):
 
 
 def supports_bit_slices(chip: Chip) -> bool:
-    """Whether the machine can make planes of wide codes, and a sum of their products."""
+    """Return whether the machine can make planes of wide codes, and a sum of their products."""
     return _READING.issubset(chip.functions) and bool(chip.array_types) and not chip.numerics.wraps
 
 
 def plane_quants(x: Quant, wide: CodeType, narrow: CodeType) -> tuple[Quant, Quant]:
-    """Scales and zero points of a wide tensor's planes. A step of the lower one is the least at which its codes hold `LEFT` steps
-    of the upper one, but no finer than a sum of x is. A step of the upper one is a power of two of x's: the upper one spans all
-    of x's codes as far as the lower one's steps are none the coarser for it, and at least all but x's spare bits."""
+    """Return scales and zero points of a wide tensor's planes.
+
+    A step of the lower one is the least at which its codes hold `LOWER_RANGE_STEPS` steps of the upper one.
+    It is no finer than the step of a sum of x. A step of the upper one is a power of two of x's.
+    The upper one spans all of x's codes as far as that makes the lower one's steps no coarser.
+    It spans at least all but x's spare bits.
+    """
     zero = (narrow.low + narrow.high + 1) // 2
     bits = max(wide.bits - wide.spare_bits - narrow.bits, min(narrow.bits, wide.bits - narrow.bits))
     return Quant(x.scale * 2.0**bits, zero), Quant(x.scale * 2.0 ** max(bits + 2 - narrow.bits, _SUM_BITS), zero)
 
 
 def slice_input(name: str, scope: QuantContext) -> tuple[list[Node], tuple[BitSlice, ...]]:
-    """How an array reads a tensor, upper plane first, and what makes the planes, once for all that read it."""
+    """Return the planes in which an array reads a tensor, upper plane first, and the nodes that make them.
+
+    The nodes are made once for all readers.
+    """
     x, wide = scope.quant(name), scope.codes(name)
     if not wide.is_wide:
         return [], (BitSlice(name, x, wide),)
     narrow = max(scope.chip.array_types, key=lambda t: t.bits)
     names = [scope.own_name(f"{name}: {which} bits") for which in ("upper", "lower")]
-    upper, lower = (BitSlice(own, quant, narrow) for own, quant in zip(names, plane_quants(x, wide, narrow), strict=True))
+    upper, lower = (
+        BitSlice(slice_name, quant, narrow) for slice_name, quant in zip(names, plane_quants(x, wide, narrow), strict=True)
+    )
     if scope.has(upper.name):
         return [], (upper, lower)
     nodes = [make_rescale_node(upper.name, name, upper.name, upper.quant, narrow, scope)]
     scope.inner(lower.name, lower.quant, narrow)
-    left = Node(lower.name, nodes[0].op, (name, upper.name), (lower.name,), ())
-    r = sum_requants(left, (x, upper.quant, lower.quant), "sub", *narrow.limits, scope)
+    remainder = Node(lower.name, nodes[0].op, (name, upper.name), (lower.name,), ())
+    r = sum_requants(remainder, (x, upper.quant, lower.quant), "sub", *narrow.limits, scope)
     op = IntegerBinary("sub", x.zero_point, upper.quant.zero_point, r.left_shift, r.q_requant, r.r_requant, r.out_requant)
-    return [*nodes, Node(lower.name, op, left.inputs, left.outputs, ())], (upper, lower)
+    return [*nodes, Node(lower.name, op, remainder.inputs, remainder.outputs, ())], (upper, lower)

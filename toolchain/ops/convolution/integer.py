@@ -16,14 +16,14 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import granule_of
 from toolchain.ops.convolution.dense import Dense
 from toolchain.ops.convolution.depthwise import Depthwise
-from toolchain.ops.convolution.grouped_convolution import Grouped, grouped_tilings
+from toolchain.ops.convolution.grouped_convolution import Grouped, list_grouped_tilings
 from toolchain.ops.convolution.loops import loop_orders
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, fill_default_limits, is_depthwise
 from toolchain.ops.convolution.tiles import Lowering
 from toolchain.ops.kit.array_choice import add_dataflows
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, split_per_sample
 from toolchain.ops.kit.tile import Extent, Tiling, halvings
 from toolchain.ops.kit.window import Window
 
@@ -54,17 +54,17 @@ class IntegerConvolution(ConvolutionParameters):
         return y if self.residual is None else self.residual.add(y, inputs[3])
 
     def reads_granules(self, layer: Layer) -> bool:
-        """Where each group begins with whole ones."""
+        """Return whether each group begins with whole granules."""
         if self.groups == 1 or self.depthwise(layer):
             return True
         channels = layer.input_type(0).shape[3] // self.groups, layer.output.shape[3] // self.groups
-        return all(own % granule_of(layer.chip) == 0 for own in channels)
+        return all(count % granule_of(layer.chip) == 0 for count in channels)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         """Pixels are samples too where each is made from one."""
         _, kh, kw, _ = layer.constants[layer.node.inputs[1]].shape
         pointwise = (kh, kw) == self.strides == (1, 1) and not any(self.pads)
-        return alike_per_sample(self, layer, axis) if axis == 0 or (axis < 3 and pointwise) else None
+        return split_per_sample(self, layer, axis) if axis == 0 or (axis < 3 and pointwise) else None
 
     def tiling_key(self) -> Hashable:
         return (
@@ -78,8 +78,8 @@ class IntegerConvolution(ConvolutionParameters):
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
         deep = self.depthwise(layer)
-        grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
-        return add_dataflows(chain(grouped, _tilings(self, layer)), self.able(layer), deep)
+        grouped = list_grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
+        return add_dataflows(chain(grouped, _tilings(self, layer)), self.list_capable_units(layer), deep)
 
     def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
         return loop_orders(self, layer)
@@ -90,10 +90,10 @@ class IntegerConvolution(ConvolutionParameters):
     def windows(self, layer: Layer, axis: int) -> Windows:
         kernel, at = layer.constants[layer.node.inputs[1]].shape[axis], axis - 1
         sliding = Window(layer.input_type(0).shape[axis], kernel, self.strides[at], self.dilations[at], self.pads[at])
-        found = {layer.node.inputs[0]: [sliding]}
+        windows_by_input = {layer.node.inputs[0]: [sliding]}
         if self.residual is not None:
-            found.setdefault(layer.node.inputs[3], []).append(Window(layer.output.shape[axis], 1, 1, 1, 0))
-        return found
+            windows_by_input.setdefault(layer.node.inputs[3], []).append(Window(layer.output.shape[axis], 1, 1, 1, 0))
+        return windows_by_input
 
     def overwritable(self, layer: Layer) -> tuple[str, ...]:
         """The addend, where it is not the input too."""
@@ -114,14 +114,14 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     _, height, width, channels = layer.output.shape
     mac, limits = op.array(layer), op.limits(layer)
     x, out, deep = layer.node.inputs[0], layer.node.outputs[0], op.depthwise(layer)
-    whole = layer.channel_step(out, *((x,) if deep else layer.activations[1:]))
+    channel_multiple = layer.channel_step(out, *((x,) if deep else layer.activations[1:]))
     if deep:
         reduction, within = 1, 1
     else:
         reduction, channels, within = layer.input_type(0).shape[3] // op.groups, channels // op.groups, layer.channel_step(x)
-    step, piece, entries = lcm(mac.columns, whole), lcm(op.group or 1, within), mac.accumulators.entries
+    step, piece, entries = lcm(mac.columns, channel_multiple), lcm(op.group or 1, within), mac.accumulators.entries
     most_inner = _most(reduction, limits.max_input_channels or reduction, piece)
-    most_channels = _most(channels, min(limits.max_output_channels or channels, entries), whole)
+    most_channels = _most(channels, min(limits.max_output_channels or channels, entries), channel_multiple)
 
     widths = op.widths(layer)
     columns_limit = min(width, widths[0])

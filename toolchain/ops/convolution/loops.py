@@ -21,16 +21,16 @@ def _orders(op: ConvolutionParameters, layer: Layer) -> Iterator[LoopOrder]:
     _, kernel, _, inputs = layer.constants[layer.node.inputs[1]].shape
     x, out, deep = layer.node.inputs[0], layer.node.outputs[0], op.depthwise(layer)
     groups = 1 if deep else op.groups
-    whole = layer.channel_step(out, *((x,) if deep else layer.activations[1:]))
+    channel_multiple = layer.channel_step(out, *((x,) if deep else layer.activations[1:]))
     within = 1 if deep else layer.channel_step(x)
     places = (*one_by_one((images,)), LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns"))
-    channels = LoopAxis("channels", outputs // groups, "channels", multiple=whole, why=GRANULES)
+    channels = LoopAxis("channels", outputs // groups, "channels", multiple=channel_multiple, why=GRANULES)
     why = "a cut lies between groups of weights that share a scale" if op.group else GRANULES
     inner = LoopAxis("inner", inputs, "inner", multiple=lcm(op.group or 1, within), why=why)
     taps = LoopAxis("taps", kernel, "taps")
-    own = LoopAxis("groups", groups)
-    yield LoopOrder((own, *places, channels, inner, taps))
-    yield LoopOrder((own, channels, *places, inner, taps), False)
+    group_axis = LoopAxis("groups", groups)
+    yield LoopOrder((group_axis, *places, channels, inner, taps))
+    yield LoopOrder((group_axis, channels, *places, inner, taps), False)
     if groups > 1 and op.residual is None:
         together = LoopAxis("groups", groups, "channels", outputs // groups, least=2, why=_TOGETHER)
         pieces = LoopAxis("pieces", groups, "inner", inputs)

@@ -1,4 +1,4 @@
-"""What a convolution on codes is told by, and what of a machine runs it."""
+"""Define the parameters of a convolution on codes, and the machine units that run it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ Pads = tuple[int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionParameters(TiledOp):
-    """Of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend.
+    """A convolution of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend.
 
-    weight_type: of the weights' codes; weight_groups: scales and minima of groups of them, of a kernel of 1x1 and one group of
-    channels, None where they have none.
+    `weight_type`: of the weights' codes.
+    `weight_groups`: scales and minima of groups of weights, for a kernel of 1x1 and one group of channels; None where there
+    are none.
     """
 
     strides: tuple[int, int]
@@ -46,27 +47,27 @@ class ConvolutionParameters(TiledOp):
         return 0 if self.weight_groups is None else self.weight_groups.size
 
     def whole_weights(self, codes: Array) -> Array:
-        """What sums are made of: codes of the weights, in their own scales where they are in groups."""
-        return codes if self.weight_groups is None else self.weight_groups.applied(codes)
+        """Return the factors of the sums: codes of the weights, multiplied by their own scales where they are in groups."""
+        return codes if self.weight_groups is None else self.weight_groups.apply_scales(codes)
 
     @property
     def post(self) -> frozenset[str]:
-        """What an array must do to its outputs on their way to memory."""
-        wanted = (("table", self.table), ("add", self.residual))
-        return frozenset(name for name, part in wanted if part is not None)
+        """Return what an array must do to its outputs on their way to memory."""
+        output_steps = (("table", self.table), ("add", self.residual))
+        return frozenset(name for name, part in output_steps if part is not None)
 
-    def able(self, layer: Layer, *post: str) -> tuple[Unit, ...]:
+    def list_capable_units(self, layer: Layer, *post: str) -> tuple[Unit, ...]:
         """Arrays that can run it and do this to its outputs too."""
         pair = layer.input_type(0).dtype, self.weight_type
         return find_capable_arrays(layer.chip, self.post | {*post}, self.depthwise(layer), self.group, pair)
 
     def array(self, layer: Layer) -> MacArray:
         """The largest array that can run it."""
-        return main_array(self.able(layer))
+        return main_array(self.list_capable_units(layer))
 
     def can_have(self, post: str, layer: Layer) -> bool:
         """True where an array that can run the convolution as it is has this `post` too."""
-        return bool(self.able(layer, post))
+        return bool(self.list_capable_units(layer, post))
 
     def depthwise(self, layer: Layer) -> bool:
         """True when machine.Depthwise runs it."""
@@ -74,15 +75,15 @@ class ConvolutionParameters(TiledOp):
         return self.residual is None and is_depthwise(self.groups, layer.input_type(0).shape[3], outputs, layer.chip)
 
     def limits(self, layer: Layer) -> ConvolutionLimits:
-        """Those of the machine operation that runs it."""
+        """Return the limits of the machine operation that runs it."""
         return fill_default_limits(getattr(layer.chip.limits, self.section(layer)))
 
     def section(self, layer: Layer) -> str:
-        """Where `limits` has those of the machine operation that runs it."""
+        """Return the section of `limits` for the machine operation that runs it."""
         return "depthwise" if self.depthwise(layer) else "convolution"
 
     def beyond(self, layer: Layer) -> tuple[bool, bool]:
-        """Whether the strides of rows and of columns are beyond the machine's limit."""
+        """Return whether the strides of rows and of columns are beyond the machine's limit."""
         rows, columns = self.limits(layer).max_stride or self.strides
         return self.strides[0] > rows, self.strides[1] > columns
 
@@ -93,8 +94,10 @@ class ConvolutionParameters(TiledOp):
         return (most, 1) if self.beyond(layer)[1] and most > 1 else (most,)
 
     def stride_cut(self, layer: Layer) -> str | None:
-        """What a stride beyond the machine's limit costs: one element of the kernel, whose inputs addresses reach, or one output
-        an instruction. Nothing where the kernel has no more."""
+        """Return a text on the cost of a stride beyond the machine's limit, None where the kernel has one element.
+
+        The cost is one element of the kernel, whose inputs addresses reach, or one output an instruction.
+        """
         kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
         cut = [axis for axis, far, size in zip(("row", "column"), self.beyond(layer), kernel) if far and size > 1]
         section, stride = self.section(layer), "x".join(map(str, self.strides))
@@ -119,6 +122,6 @@ def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
 
 
 def fill_default_limits(limits: ConvolutionLimits) -> ConvolutionLimits:
-    """With what an instruction can say of a window at most, where the machine sets no limit."""
+    """Return the limits with the largest window that an instruction can express, where the machine sets no limit."""
     names = ("max_kernel", "max_stride", "max_dilation", "max_pad")
     return limits.model_copy(update={n: (OPEN_LIMIT, OPEN_LIMIT) for n in names if getattr(limits, n) is None})

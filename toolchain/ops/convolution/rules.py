@@ -1,6 +1,7 @@
-"""Convolution of any group, stride, dilation and padding on the MAC array; fully connected layers are its 1x1 case.
+"""Select convolution of any group, stride, dilation and padding for the MAC array; fully connected layers are its 1x1 case.
 
-y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, i] w[o, ky, kx, i]).
+The output is y[n, h, w, o] = act(bias[o] + sum of the products).
+A product is x[n, h sh + ky dh - top, w sw + kx dw - left, i] w[o, ky, kx, i].
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Convolution(FloatOp):
     def takes_clamp(self) -> bool:
         return self.activation == (None, None)
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
         if not chip.pairs:
@@ -80,8 +81,10 @@ class Convolution(FloatOp):
         return True
 
     def weights(self, node: Node, scope: QuantContext) -> BiasQuant:
-        """Its weights and bias in integers, of an input of no wide codes: as chosen, or the file's own codes, or rounded to
-        nearest."""
+        """Return its weights and bias in integers, for an input without wide codes.
+
+        The weights are the chosen ones, the file's own codes, or rounded to nearest.
+        """
         x = BitSlice(node.inputs[0], scope.quant(node.inputs[0]), scope.codes(node.inputs[0]))
         return self._weights(node, scope, x, self._weight_type(node, x, scope))
 
@@ -90,10 +93,10 @@ class Convolution(FloatOp):
         numerics = scope.chip.numerics.of(x.codes).with_weights(codes)
         bias = self._bias(node, scope)
         if chosen.weight is None:
-            w, bias = self._rounded(node, weights, bias, scope, x, chosen.scaling, numerics)
+            w, bias = self._quantize_weights(node, weights, bias, scope, x, chosen.scaling, numerics)
         else:
             w = check_chosen_weight(chosen.weight, weights, numerics, name=node.name)
-            weights = w.dequantized()
+            weights = w.dequantize()
         return bias_quant(bias, weights, w, x.quant, numerics, name=node.name)
 
     def _bias(self, node: Node, scope: QuantContext) -> Array | None:
@@ -101,25 +104,27 @@ class Convolution(FloatOp):
         return chosen if chosen is not None or not name else scope.graph.constants[name]
 
     def _weight_type(self, node: Node, x: BitSlice, scope: QuantContext) -> CodeType:
-        """As asked; else the narrowest that holds a quantized file's own codes; else the first: of those that an array takes with
-        the input's."""
-        chip, codes, asked = scope.chip, x.codes, scope.weight_type(node)
-        how = scope.stored(node, product=True)
-        known = chip.weights_for(codes)
-        if asked is not None and asked not in known and not self._plane(asked, known, scope):
-            reason = f"{chip.key('mac_array')}.types has {codes} activations with {', '.join(known)} weights"
-            raise CompileError(f"node {node.name}: {asked} weights and an input of {codes}: {reason}; ask for one of these")
-        if asked is not None or how is None or scope.layer(node).scaling is not None:
-            return asked or known[0]
+        """Return the weight type, out of those that an array takes with the input's type.
+
+        It is the user's, else the narrowest that holds a quantized file's own codes, else the first.
+        """
+        chip, codes, user_type = scope.chip, x.codes, scope.weight_type(node)
+        how = scope.find_file_weights(node, product=True)
+        array_types = chip.weights_for(codes)
+        if user_type is not None and user_type not in array_types and not self._plane(user_type, array_types, scope):
+            reason = f"{chip.key('mac_array')}.types has {codes} activations with {', '.join(array_types)} weights"
+            raise CompileError(f"node {node.name}: {user_type} weights and an input of {codes}: {reason}; ask for one of these")
+        if user_type is not None or how is None or scope.layer(node).scaling is not None:
+            return user_type or array_types[0]
         groups = self.can_be_grouped(scope.graph.constants[node.inputs[1]].shape)
-        return narrowest_weight(how, replace(chip.numerics, weight=known[0], more_weights=known[1:]), groups=groups)
+        return narrowest_weight(how, replace(chip.numerics, weight=array_types[0], more_weights=array_types[1:]), groups=groups)
 
-    def _plane(self, asked: CodeType, known: Sequence[CodeType], scope: QuantContext) -> CodeType | None:
+    def _plane(self, user_type: CodeType, array_types: Sequence[CodeType], scope: QuantContext) -> CodeType | None:
         """The type of each of the two planes that such weights are, where the machine multiplies by them and adds."""
-        plane = scope.chip.numerics.wide_weights.get(asked)
-        return plane if plane in known and "add" in scope.chip.functions else None
+        plane = scope.chip.numerics.wide_weights.get(user_type)
+        return plane if plane in array_types and "add" in scope.chip.functions else None
 
-    def _rounded(
+    def _quantize_weights(
         self,
         node: Node,
         w: Array,
@@ -130,14 +135,14 @@ class Convolution(FloatOp):
         numerics: Numerics,
     ) -> tuple[WeightQuant, Array | None]:
         """Codes of the weights: the file's own where it has them and nothing else is asked for. And the bias, in all its bits."""
-        how, groups = scope.stored(node, product=True), self.can_be_grouped(w.shape)
-        own = None
+        how, groups = scope.find_file_weights(node, product=True), self.can_be_grouped(w.shape)
+        file_weights = None
         if how is not None and scaling is None and (groups or how.groups is None):
-            own = get_file_weights(w, 0, how, numerics, node.name)
+            file_weights = get_file_weights(w, 0, how, numerics, node.name)
         if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
             bias = how.bias
-        if own is not None:
-            return own, bias
+        if file_weights is not None:
+            return file_weights, bias
         if scaling is not None and scaling.group and not groups:
             raise CompileError(
                 f"{node.name}: groups of {scaling.group} weights are of 1x1 kernels over all channels, its kernel is "
@@ -148,16 +153,16 @@ class Convolution(FloatOp):
         return expressible_weight(w, weight_quant(w, 0, numerics, scaling=scaling, name=node.name), ratio, numerics), bias
 
     def can_be_grouped(self, shape: tuple[int, ...]) -> bool:
-        """Whether neighbours along the reduction stay so in every tile: products of a pixel's channels, all of them."""
+        """Return whether neighbours along the reduction stay so in every tile: the products take all channels of one pixel."""
         return self.groups == 1 and shape[1:3] == (1, 1)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         y, numerics = scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
         limits = clamp_codes(self.activation, y, numerics.activation)
-        nodes, seen = slice_input(node.inputs[0], scope)
-        weight_type = self._weight_type(node, seen[0], scope)
-        plane = self._plane(weight_type, scope.chip.weights_for(seen[0].codes), scope)
-        products = self._products(node, scope, seen, weight_type, plane, limits)
+        nodes, slices = slice_input(node.inputs[0], scope)
+        weight_type = self._weight_type(node, slices[0], scope)
+        plane = self._plane(weight_type, scope.chip.weights_for(slices[0].codes), scope)
+        products = self._products(node, scope, slices, weight_type, plane, limits)
         if len(products) == 1:
             parts = [SliceResult(node.outputs[0], y, numerics.activation)]
             return [*nodes, self._product(node, scope, node.name, products[0], weight_type, parts[0], limits)]
@@ -172,27 +177,30 @@ class Convolution(FloatOp):
         self,
         node: Node,
         scope: QuantContext,
-        seen: Sequence[BitSlice],
+        slices: Sequence[BitSlice],
         weight_type: CodeType,
         plane: CodeType | None,
         limits: tuple[int, int],
     ) -> list[SliceProduct]:
-        """One, or of weights or an input that are the sum of two planes one for each, that of the upper ones first; the product
-        of both lower ones is below what either lacks of its operand. plane: of weights in planes the type of each."""
-        x, y = seen[0], scope.quant(node.outputs[0])
+        """Return one product, or one for each plane of weights or input, that of the upper planes first.
+
+        The product of both lower planes is below what either lacks of its operand.
+        `plane`: for weights in planes, the type of each.
+        """
+        x, y = slices[0], scope.quant(node.outputs[0])
         numerics = scope.chip.numerics.of(x.codes).with_weights(plane or weight_type)
         if plane is None:
-            found = [SliceProduct("upper", x, self._weights(node, scope, x, weight_type))]
+            products = [SliceProduct("upper", x, self._weights(node, scope, x, weight_type))]
         else:
             self._refuse_in_planes(node, scope, plane)
             w = slice_weights(scope.graph.constants[node.inputs[1]], self._bias(node, scope), x.quant, numerics, node.name)
             largest = (
                 max(abs(limit - y.zero_point) for limit in limits) * y.scale / 2.0 ** scope.codes(node.outputs[0]).spare_bits
             )
-            found = [SliceProduct("upper", x, w.upper), SliceProduct("lower", x, w.lower, w.reach(x.quant, x.codes, largest))]
-        if len(seen) > 1:
-            found.append(with_lower_input(found[0], seen[1], self._bias(node, scope), numerics, node.name))
-        return found
+            products = [SliceProduct("upper", x, w.upper), SliceProduct("lower", x, w.lower, w.reach(x.quant, x.codes, largest))]
+        if len(slices) > 1:
+            products.append(with_lower_input(products[0], slices[1], self._bias(node, scope), numerics, node.name))
+        return products
 
     def _refuse_in_planes(self, node: Node, scope: QuantContext, plane: CodeType) -> None:
         chosen = scope.layer(node)
@@ -208,16 +216,21 @@ class Convolution(FloatOp):
         name: str,
         product: SliceProduct,
         weight_type: CodeType,
-        made: SliceResult,
+        result: SliceResult,
         limits: tuple[int, int],
     ) -> Node:
-        """limits: of the codes that it makes."""
-        x, b, numerics = product.x.quant, product.weights, scope.chip.numerics.of(made.codes)
-        scale = product_scale(x.scale, b.weight.scales, made.quant.scale, numerics)
+        """Return the integer convolution of one product.
+
+        `limits`: limits of the codes that it makes.
+        """
+        x, b, numerics = product.x.quant, product.weights, scope.chip.numerics.of(result.codes)
+        scale = product_scale(x.scale, b.weight.scales, result.quant.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
         low, high = limits
-        requant = scope.requant(scale, "convolution", made.codes, made.quant.zero_point, low, high, where=node.name, peak=peak)
-        offset = bias_compensation(requant.real_scale, made.quant, numerics, clamp_low=low, peak=b.peak, name=node.name)
+        requant = scope.requant(
+            scale, "convolution", result.codes, result.quant.zero_point, low, high, where=node.name, peak=peak
+        )
+        offset = bias_compensation(requant.real_scale, result.quant, numerics, clamp_low=low, peak=b.peak, name=node.name)
         integer = IntegerConvolution(
             self.strides,
             self.pads,
@@ -236,7 +249,7 @@ class Convolution(FloatOp):
             scope.constant(f"{name}.weights", b.weight.codes),
             scope.constant(f"{name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
-        return Node(name, integer, names, (made.name,), node.sources)
+        return Node(name, integer, names, (result.name,), node.sources)
 
 
 def convolution(scope: SelectionContext) -> None:
@@ -252,12 +265,12 @@ def convolution(scope: SelectionContext) -> None:
     op = Convolution(pair_of(a, "strides"), (pads[0], pads[1], pads[2], pads[3]), pair_of(a, "dilations"), int(a.get("group", 1)))
     source = scope.read(x, "nhwc")
     if exceeds_max_pad(op.pads, op.groups, scope.shape(x)[1], weights.shape[0], scope.chip):
-        source, op = _padded(scope, source, op)
+        source, op = _add_padding(scope, source, op)
     names = (source, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.transpose(0, 2, 3, 1))), bias)
     return scope.emit(op, names, "nhwc")
 
 
-def _padded(scope: SelectionContext, source: str, op: Convolution) -> tuple[str, Convolution]:
+def _add_padding(scope: SelectionContext, source: str, op: Convolution) -> tuple[str, Convolution]:
     """Padding beyond the limit is written into memory first."""
     top, left, bottom, right = op.pads
     n, h, w, c = scope.types[source].shape
@@ -287,7 +300,7 @@ def gemm(scope: SelectionContext) -> None:
     names = [wide, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.reshape(n, 1, 1, k))), ""]
     if values is not None:
         names[2] = scope.constant(f"{bias}@row", np.broadcast_to(values.reshape(-1), (n,)).copy())
-    product = scope.work("product", Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1), tuple(names), (1, 1, m, n))
+    product = scope.add_main_step("product", Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1), tuple(names), (1, 1, m, n))
     return scope.emit(Reshape((m, n)), (product,), "plain")
 
 

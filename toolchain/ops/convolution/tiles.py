@@ -1,4 +1,4 @@
-"""What the instructions of convolutions share: windows, tiles, parts of the kernel and the common fields."""
+"""Define the common parts of convolution instructions: windows, tiles, parts of the kernel and fields."""
 
 from __future__ import annotations
 
@@ -37,37 +37,43 @@ class KernelPart(NamedTuple):
 
 
 class WindowInput(NamedTuple):
-    """What an instruction sees of one axis of its input: elements to skip in what is held, padding in front, how many elements,
-    which lie `apart`, and the stride of its window over them."""
+    """A view of one axis of an instruction's input.
+
+    The fields give elements to skip in the available input, padding in front, and the number of elements.
+    They lie `element_step` apart; `stride` is that of its window over them.
+    """
 
     skip: int
     pad: int
     size: int
-    apart: int
+    element_step: int
     stride: int
 
 
-def get_window_input(window: Window, outputs: Pair, first: int, held: int) -> WindowInput:
-    """Of `held` elements from `first`, for outputs (start, count)."""
+def get_window_input(window: Window, outputs: Pair, first: int, available: int) -> WindowInput:
+    """Return the window input for `available` elements from `first` on, and outputs (start, count)."""
     skip, pad = window.offset(outputs[0], first)
-    return WindowInput(skip, pad, max(0, held - skip), 1, window.stride if outputs[1] > 1 else 1)
+    return WindowInput(skip, pad, max(0, available - skip), 1, window.stride if outputs[1] > 1 else 1)
 
 
-def stepped(window: Window, outputs: Pair, first: int, held: int) -> WindowInput:
-    """As `seen`, of a window of one element whose stride is beyond the limit: elements a stride apart, one for each output."""
+def get_strided_input(window: Window, outputs: Pair, first: int, available: int) -> WindowInput:
+    """Return the input of a window of one element whose stride is beyond the limit, as `get_window_input` does.
+
+    Its elements lie a stride apart, one for each output.
+    """
     (start, count), stride = outputs, window.stride
     begin = start * stride - window.pad - first
     pad = max(0, -(begin // stride))
     skip = begin + pad * stride
-    size = min(count - pad, -(-(held - skip) // stride))
+    size = min(count - pad, -(-(available - skip) // stride))
     return WindowInput(skip, pad, size, stride if size > 1 else 1, 1) if size > 0 else WindowInput(0, 0, 0, 1, 1)
 
 
 class Lowering:
-    """What dense and depthwise instructions share: windows, tiles, parts and the common fields.
+    """A base of dense and depthwise instructions: windows, tiles, parts and the common fields.
 
-    Groups, tiles of a group, pieces of the reduction and parts of the kernel are the loops, parts that meet only padding
-    left out. The last work of a tile has the results, those before it leave partial sums.
+    Groups, tiles of a group, pieces of the reduction and parts of the kernel are the loops.
+    Parts that meet only padding are left out. The last task of a tile has the results, the earlier ones leave partial sums.
     """
 
     groups: int  # that run one after another
@@ -100,29 +106,33 @@ class Lowering:
         return min(high, self.kh), min(wide, self.kw)
 
     def nest(self, extent: Extent | None = None) -> Nest:
-        """extent: its channels are all of them where there are several groups."""
+        """Return the loop nest.
+
+        `extent`: its channels are all of them where there are several groups.
+        """
         batch, height, width, _ = self.layer.output.shape
         (top, high), (first, outputs), across = extent or Extent((0, height), (0, self.outputs))
-        outputs, (left, wide) = min(outputs, self.outputs), across or (0, width)
+        outputs, (first_column, wide) = min(outputs, self.outputs), across or (0, width)
         ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
         rows = window_axis(self.vertical, tuple(spans(high, self.tiling.rows, top)), ky)
-        columns = window_axis(self.horizontal, tuple(spans(wide, self.tiling.columns, left)), kx)
+        columns = window_axis(self.horizontal, tuple(spans(wide, self.tiling.columns, first_column)), kx)
         inner = reduction_axis(self.reduction, self.tiling.inner)
         places, channels = (uniform_axis(batch), rows, columns), cut_axis(outputs, self.tiling.channels, first)
         order = (*places, channels) if self.tiling.rows_outer else (channels, *places)
         taps = list(product(ky, kx))
-        return Nest((uniform_axis(self.groups), *order, inner), lambda point: self._works(point, taps))
+        return Nest((uniform_axis(self.groups), *order, inner), lambda point: self._make_tasks(point, taps))
 
-    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
+    def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
         """One tile and one piece of the reduction: a work for each part of the kernel that meets more than padding."""
         tile, inner = self._tile(point)
         met = self._met(tile, taps)
         first, final = inner[0] == 0, inner[0] + inner[1] == self.reduction
         if not met:
-            return [self.work(tile, KernelPart(*taps[0], inner), False, True)] if first else []
+            return [self.make_task(tile, KernelPart(*taps[0], inner), False, True)] if first else []
         ends = len(met) - 1
         return [
-            self.work(tile, KernelPart(ky, kx, inner), i > 0 or not first, final and i == ends) for i, (ky, kx) in enumerate(met)
+            self.make_task(tile, KernelPart(ky, kx, inner), i > 0 or not first, final and i == ends)
+            for i, (ky, kx) in enumerate(met)
         ]
 
     def _tile(self, point: tuple[Any, ...]) -> tuple[Tile, Pair]:
@@ -140,22 +150,22 @@ class Lowering:
     def _meets(self, tile: Tile, ky: Pair, kx: Pair) -> bool:
         return self.vertical.part(ky).meets(*tile.rows) and self.horizontal.part(kx).meets(*tile.columns)
 
-    def work(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
+    def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         """The work of one instruction."""
         raise NotImplementedError
 
     def read(self, tile: Tile, part: KernelPart, channels: tuple[int, int]) -> Box:
-        """What the tile reads; of the kernel rows of this part alone where the tiling cuts them to save memory."""
+        """Return the box that the tile reads; only this part's kernel rows where the tiling cuts them to save memory."""
         vertical = self.vertical.part(part.ky) if self.tiling.taps else self.vertical
-        top, rows = vertical.needed(*tile.rows)
-        left, columns = self.horizontal.needed(*tile.columns)
-        return Box(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
+        top, rows = vertical.get_input_span(*tile.rows)
+        first_column, columns = self.horizontal.get_input_span(*tile.columns)
+        return Box(self.x, (tile.n, top, first_column, channels[0]), (1, rows, columns, channels[1]))
 
     def variant(self, tile: Tile, part: KernelPart, box: Box, last: bool) -> tuple[int, ...]:
         sums = () if last else (tile.rows[1], tile.columns[1], tile.channels[1])
-        return (*self.tiling.variant, *part.ky, *part.kx, *self.beside(tile, box), *sums)
+        return (*self.tiling.variant, *part.ky, *part.kx, *self.get_padded_edges(tile, box), *sums)
 
-    def beside(self, tile: Tile, box: Box) -> tuple[int, int]:
+    def get_padded_edges(self, tile: Tile, box: Box) -> tuple[int, int]:
         """The tile's first row and column where its windows lie beside padding, of which these say how much there is; else -1."""
         return find_padded_edges((tile.rows[0], tile.columns[0]), box, self.layer.types[self.x].shape)
 
@@ -166,13 +176,13 @@ class Lowering:
     def window_fields(self, tile: Tile, part: KernelPart, box: Box, site: BoxLocation) -> dict[str, int]:
         """Addresses, sizes and padding of the input as this part of the kernel sees it."""
         op = self.op
-        see_rows, see_columns = (stepped if far else get_window_input for far in self.stepped)
+        see_rows, see_columns = (get_strided_input if far else get_window_input for far in self.stepped)
         rows = see_rows(self.vertical.part(part.ky), tile.rows, box.start[1], box.size[1])
         columns = see_columns(self.horizontal.part(part.kx), tile.columns, box.start[2], box.size[2])
         return {
             "input_address": site.address + rows.skip * site.strides[1] + columns.skip * site.strides[2],
-            "input_row_stride": rows.apart * site.strides[1],
-            "input_column_stride": columns.apart * site.strides[2],
+            "input_row_stride": rows.element_step * site.strides[1],
+            "input_column_stride": columns.element_step * site.strides[2],
             "input_surface_stride": site.strides.surface_bytes,
             "input_height": rows.size,
             "input_width": columns.size,
@@ -217,25 +227,25 @@ class Lowering:
         }
 
     def constants(self, tile: Tile, part: KernelPart, shape: tuple[int, int], last: bool) -> Constants:
-        """Weights of one instruction and, for the last of a tile, its parameters and table.
+        """Return the weights of one instruction and, for the last of a tile, its parameters and table.
 
-        shape: rows x row length of the weights, which are packed row by row.
+        `shape`: rows x row length of the weights, which are packed row by row.
         """
-        known = self._constants.get((tile.channels, part, last))
-        if known is None:
-            key, packed = (self.layer.node.name, tile.channels, *part), self.packed(tile, part, shape)
+        constants = self._constants.get((tile.channels, part, last))
+        if constants is None:
+            key, packed = (self.layer.node.name, tile.channels, *part), self.pack_kernel(tile, part, shape)
             ends = (self.parameters(*tile.channels), self.table_blocks, self.parameter_step)
-            known = self._constants[tile.channels, part, last] = (
+            constants = self._constants[tile.channels, part, last] = (
                 complete_constants(key, packed, *ends) if last else partial_sum_constants(key, packed)
             )
-        return known
+        return constants
 
-    def packed(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
+    def pack_kernel(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
         """The weights of one instruction."""
         raise NotImplementedError
 
     def parameters(self, start: int, size: int) -> DeferredBytes:
-        """Of output channels [start, start + size)."""
+        """Return the parameters of output channels [start, start + size)."""
         bias, requant, chip = self.layer.constants[self.bias], self.op.requant, self.layer.chip
 
         def data() -> bytes:

@@ -34,8 +34,13 @@ Kind = Literal["add", "sub", "mul", "prelu"]
 
 @dataclass(frozen=True, eq=False)
 class IntegerBinary(TiledOp):
-    """add, sub: out(a << s) +- out(b << s), or in float32, a's product added last. mul: out((a - za)(b - zb)). prelu: a_requant
-    where a >= za, else b_requant."""
+    """An operator of two tensors of codes.
+
+    `kind`: one of add, sub, mul, prelu.
+    `add`, `sub`: out(a << s) +- out(b << s), or in float32, a's product added last.
+    `mul`: out((a - za)(b - zb)).
+    `prelu`: a_requant where a >= za, else b_requant.
+    """
 
     NAME = "Binary"
     VERSION = 2
@@ -85,8 +90,8 @@ class IntegerBinary(TiledOp):
         counted: list[str] = []
         for name in layer.node.inputs:
             shape = layer.types[name].shape
-            own = axis - (len(layer.output.shape) - len(shape))
-            if own >= 0 and shape[own] > 1:
+            operand_axis = axis - (len(layer.output.shape) - len(shape))
+            if operand_axis >= 0 and shape[operand_axis] > 1:
                 counted.append(name)
         return None if any(n in layer.constants for n in counted) else PerSample(self, tuple(counted))
 
@@ -103,9 +108,9 @@ class IntegerBinary(TiledOp):
         return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size), extent)
 
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
+    def _make_task(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> TileTask:
         boxes = [operand_box(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
         constant = [n in layer.constants for n in layer.node.inputs]
         reads = tuple(r for r, c in zip(boxes, constant) if not c)

@@ -37,7 +37,7 @@ class Binary(FloatOp):
     def takes_clamp(self) -> bool:
         return self.kind != "prelu" and self.activation == (None, None)
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self.kind not in chip.functions:
             return f"{chip.key('vector')}.functions has no {self.kind}"
         shapes = [graph.types[n].shape for n in node.inputs]
@@ -80,23 +80,23 @@ class Binary(FloatOp):
         if value is None:
             return name, scope.quant(name)
         numerics = scope.numerics(node.outputs[0])
-        own = get_file_codes(value, scope.stored(node), numerics)
+        file_codes = get_file_codes(value, scope.find_file_weights(node), numerics)
         if self.kind in ("add", "sub"):
-            told = self._telling(value, index, node, scope)
+            told = self._clip_to_effective(value, index, node, scope)
             # A step of the file that minus infinity chose is so wide that the other operand loses its bits in the sum.
-            value, own = (told, None) if own is None or np.ptp(told) < np.ptp(value) / 2 else (value, own)
-        codes, quant = own or self._codes(value, node, scope)
+            value, file_codes = (told, None) if file_codes is None or np.ptp(told) < np.ptp(value) / 2 else (value, file_codes)
+        codes, quant = file_codes or self._codes(value, node, scope)
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:
             codes = np.broadcast_to(codes, shape)
         return scope.constant(f"{node.name}.{name}", codes.astype(numerics.activation.dtype)), quant
 
     def _codes(self, value: Array, node: Node, scope: QuantContext) -> tuple[Array, Quant]:
-        """Of a constant, by its own range."""
+        """Return the codes of a constant, by its own range."""
         quant, limits = scope.constant_quant(value, node.outputs[0]), scope.codes(node.outputs[0]).limits
         return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *limits), quant
 
-    def _telling(self, value: Array, index: int, node: Node, scope: QuantContext) -> Array:
+    def _clip_to_effective(self, value: Array, index: int, node: Node, scope: QuantContext) -> Array:
         """A constant operand of a sum, without what no output can tell: beyond it every sum saturates. A mask's minus
         infinity ends there, and leaves its codes to the other values."""
         other, out = node.inputs[1 - index], node.outputs[0]
@@ -140,7 +140,7 @@ def _rule(kind: Kind) -> Callable[[SelectionContext], None]:
     def rule(scope: SelectionContext) -> None:
         names = list(scope.node.inputs)
         rank = len(scope.shape(scope.node.outputs[0]))
-        if _exchanged(kind, names, scope):
+        if _exchange_operands(kind, names, scope):
             names.reverse()
         layout = scope.layout(*names) if rank == 4 else "plain"
         if scope.shape(names[0]) != scope.shape(scope.node.outputs[0]) and kind == "prelu":
@@ -151,7 +151,7 @@ def _rule(kind: Kind) -> Callable[[SelectionContext], None]:
     return rule
 
 
-def _exchanged(kind: Kind, names: list[str], scope: SelectionContext) -> bool:
+def _exchange_operands(kind: Kind, names: list[str], scope: SelectionContext) -> bool:
     """A constant goes second. Of a sum in float32 the order counts: its codes are those of QLinearAdd."""
     if kind == "add" and scope.chip.numerics.sums_in_float32("add"):
         return adds_right_last(*(scope.shape(n) for n in names))

@@ -1,4 +1,4 @@
-"""Which of a machine's arrays can run an operator: they may differ in what they do on the way out, and in depthwise modes."""
+"""Choose the arrays of a machine that can run an operator: they may differ in their output steps and depthwise modes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from toolchain.ops.kit.tile import Tiling
 def find_capable_arrays(
     chip: Chip, post: Collection[str] = (), depthwise: bool = False, group: int = 0, pair: tuple[str, str] | None = None
 ) -> tuple[Unit, ...]:
-    """Those that programs use and that have all of `post`, a mode for depthwise convolutions where one is asked for, groups of so
-    many weights where `group` is one, and activations and weights of the types of `pair` where that is given."""
+    """Return the arrays that programs use and that have all of `post` and the requested features.
+
+    `depthwise`: a mode for depthwise convolutions is requested.
+    `group`: groups of so many weights are requested.
+    `pair`: types of activations and weights, where given.
+    """
     return tuple(
         unit
         for unit in chip.workers("mac_array")
@@ -28,7 +32,9 @@ def find_capable_arrays(
 
 
 def add_dataflows(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: bool = False) -> Iterator[Tiling]:
-    """Each tiling with every dataflow, and depthwise mode where one is used, that an operation on one of the arrays may name."""
+    """Yield each tiling with every dataflow, and depthwise mode where one is used, that an operation on one of the arrays may
+    name.
+    """
     counts = {(len(u.array.dataflows), len(u.array.depthwise_modes) if depthwise else 1) for u in arrays}
     variants = sorted({pair for flows, modes in counts for pair in product(range(flows), range(modes))})
     for tiling in tilings:
@@ -38,7 +44,7 @@ def add_dataflows(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: 
 
 
 def lie_together(chip: Chip, *roles: str) -> bool:
-    """Whether operands of these roles lie in one memory on every array that programs use."""
+    """Return whether operands of these roles lie in one memory on every array that programs use."""
     return all(len({unit.roles[role] for role in roles}) == 1 for unit in chip.workers("mac_array"))
 
 

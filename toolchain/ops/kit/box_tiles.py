@@ -35,16 +35,16 @@ def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
         yield Tiling(1, 1, part, 0)
 
 
-def box_orders(layer: Layer, whole: str = "") -> tuple[LoopOrder, ...]:
+def box_orders(layer: Layer, full_reason: str = "") -> tuple[LoopOrder, ...]:
     """The one order of such boxes. whole: why rows along the last dimension are not cut, where they are not."""
     *outer, height, width, channels = pad_to_three_dims(layer.output.shape)
-    multiple = channels if whole else layer.channel_step(*layer.activations, *layer.node.outputs)
+    multiple = channels if full_reason else layer.channel_step(*layer.activations, *layer.node.outputs)
     places = LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns")
-    last = LoopAxis("channels", channels, "channels", multiple=multiple, why=whole or GRANULES)
+    last = LoopAxis("channels", channels, "channels", multiple=multiple, why=full_reason or GRANULES)
     return (LoopOrder((*one_by_one(outer), *places, last)),)
 
 
-def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], TileTask], extent: Extent | None = None) -> Nest:
+def box_nest(shape: Shape, tiling: Tiling, make_task: Callable[[Shape, Shape], TileTask], extent: Extent | None = None) -> Nest:
     """One work for every tile of a tensor of this shape, or of that part of it; `work` is given its start and size."""
     padded = pad_to_three_dims(shape)
     lead, drop = len(padded) - 3, len(padded) - len(shape)
@@ -57,19 +57,26 @@ def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], TileTa
     def body(point: tuple[Any, ...]) -> tuple[TileTask]:
         start = (*point[:lead], *(s for s, _ in point[lead:]))
         size = (*(1 for _ in point[:lead]), *(n for _, n in point[lead:]))
-        return (work(start[drop:], size[drop:]),)
+        return (make_task(start[drop:], size[drop:]),)
 
     return Nest(axes, body)
 
 
 def pointwise_windows(layer: Layer, axis: int) -> Windows:
-    """Of operators that work element by element: each row, or column, is made of the same of every operand that has more than
-    one. Operands of fewer dimensions have the last ones."""
-    size, behind = layer.output.shape[axis], len(layer.output.shape) - axis
-    sizes = {n: layer.types[n].shape[-behind:] for n in layer.activations}
-    alike = {n: (Window(size, 1, 1, 1, 0),) for n, own in sizes.items() if len(own) == behind and own[0] > 1}
-    single = {n: () for n in layer.activations if n not in alike}
-    return {**alike, **single}
+    """Return the windows of elementwise operators.
+
+    Each row, or column, is made of the same one of every operand that has more than one.
+    Operands of fewer dimensions have the last ones.
+    """
+    size, trailing_dims = layer.output.shape[axis], len(layer.output.shape) - axis
+    sizes = {n: layer.types[n].shape[-trailing_dims:] for n in layer.activations}
+    window_by_tensor = {
+        n: (Window(size, 1, 1, 1, 0),)
+        for n, trailing_shape in sizes.items()
+        if len(trailing_shape) == trailing_dims and trailing_shape[0] > 1
+    }
+    single = {n: () for n in layer.activations if n not in window_by_tensor}
+    return {**window_by_tensor, **single}
 
 
 def operand_box(name: str, shape: Shape, start: Shape, size: Shape) -> Box:

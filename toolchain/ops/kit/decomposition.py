@@ -1,7 +1,8 @@
-"""What a rule sees while it takes one ONNX operator apart into others that the chip has.
+"""Define the context of a rule that decomposes one ONNX operator into others that the chip has.
 
-The steps are ONNX nodes in normal form: the same lines say what the chip runs, and what onnxruntime computes to measure the
-tensors between them. Each of these is a tensor of the model with a range of its own.
+The steps are ONNX nodes in canonical form.
+The same lines define what the chip runs, and what onnxruntime computes to measure the tensors between them.
+Each of these is a tensor of the model with a range of its own.
 """
 
 from __future__ import annotations
@@ -21,19 +22,24 @@ from toolchain.ops.kit.selection_context import NotSelected
 
 POSITIVE = ClippedRange(0.0, float(np.finfo(np.float32).max))
 TABLE_BITS = 8  # codes of more are too many for an entry each
-_MOVERS = ("Reshape", "Slice", "Transpose")
+_DATA_MOVEMENT_OPS = ("Reshape", "Slice", "Transpose")
 Operand = str | float | Array | tuple[int, ...]
 
 
 @dataclass
 class DecompositionBuilder:
-    """node: with its constant parameters as attributes; graph: the model's, in normal form; bits: of the machine's activations.
+    """A builder of the steps of one decomposition. A tensor is named after the first output of the node and its description.
 
-    inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
-    output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other; moved:
-    other tensors that have them then, since steps move them; repeated: by tensor of a step of a sequence, what it is called
-    at all of its steps; made_of: by constant of steps, the node's that it is a part of; taken_in: other nodes of the model whose
-    work the node's own output has done; error: how far the steps are from the operator in float, as a share of each number.
+    `node`: with its constant parameters as attributes.
+    `graph`: the model's, in canonical form.
+    `bits`: of the machine's activations.
+    `inner`: the tensors between steps whose range is not the calibrated one of them alone.
+    `finest`: whether they have the finest codes of the machine where the user names no other.
+    `moved`: other tensors that have them then, since steps move them.
+    `repeated`: by tensor of a sequence's step, its name at all steps.
+    `made_of`: by constant of steps, the node's constant that it is a part of.
+    `taken_in`: other nodes of the model whose work the node's own output has done.
+    `error`: how far the steps are from the operator in float, as a share of each number.
     """
 
     node: OnnxNode
@@ -53,11 +59,11 @@ class DecompositionBuilder:
         return self.graph.types[name].shape
 
     def all(self, name: str, number: float) -> bool:
-        """Whether the tensor is a constant that holds this number everywhere."""
+        """Return whether the tensor is a constant that holds this number everywhere."""
         value = self.graph.constants.get(name)
         return value is not None and bool((value == number).all())
 
-    def reshaped(self, name: str, shape: tuple[int, ...]) -> Operand:
+    def reshape(self, name: str, shape: tuple[int, ...]) -> Operand:
         """A constant in another shape; of a tensor a step that gives it."""
         value = self.graph.constants.get(name)
         return self.make(f"{name}, reshaped", "Reshape", name, shape) if value is None else value.reshape(shape)
@@ -66,7 +72,7 @@ class DecompositionBuilder:
         """A step moves this tensor, and nodes of the model may have moved it before."""
         producers = self.graph.producers()
         self.moved.add(name)
-        while name in producers and producers[name].op.op_type in _MOVERS:
+        while name in producers and producers[name].op.op_type in _DATA_MOVEMENT_OPS:
             name = producers[name].inputs[0]
             self.moved.add(name)
 
@@ -75,13 +81,17 @@ class DecompositionBuilder:
 
     @property
     def interpolates(self) -> bool:
-        """Whether functions are interpolated between entries of a table, and not looked up."""
+        """Return whether functions are interpolated between entries of a table, and not looked up."""
         return self.bits > TABLE_BITS
 
     @property
     def lost_exponent(self) -> float:
-        """From it down exp rounds to zero where 1 is the largest code: a code below the one whose exp is half a code, as that may
-        round up, and all that is lost has it. A float32, since measured ranges are."""
+        """Return the exponent below which exp rounds to zero where 1 is the largest code.
+
+        It is a code below the one whose exp is half a code.
+        That one may round up and give its value to all lower ones.
+        The result is a float32, since measured ranges are.
+        """
         return float(np.float32(-math.log(2 * (2**self.bits - 1)) * (1 + 2.0**-self.bits)))
 
     def make(
@@ -93,13 +103,15 @@ class DecompositionBuilder:
         range: Inner | None = None,
         **attributes: Any,
     ) -> str:
-        """A step; the name of its tensor. what: the tensor in words, which are its name for people and in files too.
+        """Add a step and return the name of its tensor. Raise Refused where the model has a tensor of this name.
 
-        inputs: tensors, or constants; output: which of the node's outputs it is, where somebody reads that; range: where the
-        tensor's is not what calibration sees of it alone; attributes: those that are not the operator's defaults. Raises
-        Refused: the model has a tensor of this name.
+        `what`: the tensor in words, which are its name for people and in files too.
+        `inputs`: tensors, or constants.
+        `output`: which of the node's outputs it is, if that has a reader.
+        `range`: range of the tensor, where it is not the calibrated one of it alone.
+        `attributes`: those that are not the operator's defaults.
         """
-        name = self.named(what)
+        name = self.get_tensor_name(what)
         if name in self.graph.types or any(name in n.outputs for n in self.nodes):
             self.refuse(f"its step would make tensor {name!r}, which the model has already; rename that")
         if output is not None and self.reads(output):
@@ -107,37 +119,37 @@ class DecompositionBuilder:
         if range is not None:
             self.inner[name] = range
         named = tuple(x if isinstance(x, str) else self._constant(f"{name}/{i}", x) for i, x in enumerate(inputs))
-        own = self.node.name if output == 0 else f"{self.node.name}: {what}"
+        node_name = self.node.name if output == 0 else f"{self.node.name}: {what}"
         sources = (*(self.node.sources or (self.node.name,)), *(self.taken_in if output == 0 else ()))
-        self.nodes.append(Node(own, OnnxOp(op_type, attributes), named, (name,), sources))
+        self.nodes.append(Node(node_name, OnnxOp(op_type, attributes), named, (name,), sources))
         return name
 
-    def takes_in(self, *made: OnnxNode) -> None:
+    def takes_in(self, *nodes: OnnxNode) -> None:
         """Steps do the work of these nodes too, each as far as the node and those before it are all that read it."""
-        consumers, own = self.graph.consumers(), {self.node.name}
-        for node in made:
+        consumers, absorbed = self.graph.consumers(), {self.node.name}
+        for node in nodes:
             readers = [n.name for y in node.outputs for n in consumers.get(y, ())]
-            if own.issuperset(readers) and not set(node.outputs).intersection(self.graph.outputs):
-                own.add(node.name)
+            if absorbed.issuperset(readers) and not set(node.outputs).intersection(self.graph.outputs):
+                absorbed.add(node.name)
                 self.taken_in += node.sources or (node.name,)
 
-    def named(self, what: str) -> str:
+    def get_tensor_name(self, what: str) -> str:
         """The tensor that is this, whatever it holds."""
         return f"{next(filter(None, self.node.outputs))}: {what}"
 
     def of_a_sequence(self, what: str) -> str:
         """The name of this at all steps of a sequence. Raises Refused: the model has a tensor of this name."""
-        name = self.named(what)
+        name = self.get_tensor_name(what)
         if name in self.graph.types:
             self.refuse(f"tensors of its steps would be called {name!r}, as one of the model's is already; rename that")
         return name
 
     def constant(self, what: str, value: Array) -> str:
         """One that several steps read."""
-        return self._constant(self.named(what), value)
+        return self._constant(self.get_tensor_name(what), value)
 
     def reads(self, output: int) -> bool:
-        """Whether anybody reads this output of the node."""
+        """Return whether this output of the node has a reader."""
         return output < len(self.node.outputs) and bool(self.node.outputs[output])
 
     def _constant(self, name: str, value: float | Array | tuple[int, ...]) -> str:
@@ -149,8 +161,10 @@ StepsRule = Callable[[DecompositionBuilder], None]
 
 
 class NativeRule(NamedTuple):
-    """Of an operator that a machine runs as it is, or, whatever it says of decomposing, by steps. lacking: why it does not run
-    a node as it is, or None."""
+    """A rule of an operator that a machine runs natively, or else by steps, whatever the machine says of decomposing.
 
-    lacking: Callable[[OnnxNode, Graph, Chip], str | None]
+    `find_missing_support`: answers why a node does not run natively, or None.
+    """
+
+    find_missing_support: Callable[[OnnxNode, Graph, Chip], str | None]
     steps: StepsRule

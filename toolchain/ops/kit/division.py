@@ -1,4 +1,4 @@
-"""What a mean divides by: the requantization's scale, or weights where that cannot say it."""
+"""Choose the divisor of a mean: the requantization's scale, or weights where that cannot express it."""
 
 from __future__ import annotations
 

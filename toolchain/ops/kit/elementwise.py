@@ -22,8 +22,13 @@ def elementwise(
     surfaces: tuple[int, int] = (0, 0),
     left_shift: int = 0,
 ) -> machine.Elementwise:
-    """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp.
-    types: numbers of those of a, b and the output; surfaces: bytes between granules of channels of a and b."""
+    """Return an elementwise machine operation.
+
+    `a`, `b`: address, row, column, channel stride, zero point, multiplier, shift.
+    `output`: zero point, multiplier, shift, clamp.
+    `types`: type numbers of a, b and the output.
+    `surfaces`: bytes between granules of channels of a and b.
+    """
     height, width, channels = pad_to_three_dims(size)[-3:]
     row, column = row_column(out)
     return machine.Elementwise(

@@ -14,8 +14,11 @@ Array = NDArray[Any]
 
 
 def lay_groups(packed: Array, groups: WeightGroups, part_bytes: int, keys: GroupKeys) -> bytes:
-    """packed: uint8[o, bytes], the codes of each output channel; part_bytes: of those of one group. Laid out as
-    `machine.group_bytes` says."""
+    """Lay out packed weights with their groups, as `machine.group_bytes` defines.
+
+    `packed`: uint8[o, bytes], the codes of each output channel.
+    `part_bytes`: bytes of one group's codes.
+    """
     scales = _bytes(groups.scales, "u", keys.scale_bytes)
     minima = _bytes(np.zeros_like(groups.scales) if groups.minima is None else groups.minima, "i", keys.minimum_bytes)
     outputs, count = groups.scales.shape
@@ -24,10 +27,10 @@ def lay_groups(packed: Array, groups: WeightGroups, part_bytes: int, keys: Group
         codes = np.pad(packed, ((0, 0), (0, missing))).reshape(outputs, count, part_bytes)
         rows = np.concatenate([scales, minima, codes], 2).reshape(outputs, -1)
         return np.ascontiguousarray(rows[:, : rows.shape[1] - missing]).tobytes()
-    planes = [packed, scales.reshape(outputs, -1), minima.reshape(outputs, -1)]
+    parts = [packed, scales.reshape(outputs, -1), minima.reshape(outputs, -1)]
     if keys.layout == "rows":
-        return np.concatenate(planes, 1).tobytes()
-    return b"".join(p.tobytes() for p in planes)
+        return np.concatenate(parts, 1).tobytes()
+    return b"".join(p.tobytes() for p in parts)
 
 
 def _bytes(values: Array, kind: str, size: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
-    """Of a tensor whose channels are second."""
+    """Return the permutation of a tensor whose channels are second to channels-last order."""
     return (0, *range(2, rank), 1)
 
 
@@ -18,7 +18,7 @@ _AXIS_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
 
 
 def axis_in(axis: int, layout: str) -> int:
-    """Where dimension `axis` of the model's order lies in `layout`."""
+    """Return the place of dimension `axis` of the model's order in `layout`."""
     return _AXIS_NHWC[axis] if layout == "nhwc" else axis
 
 

@@ -16,8 +16,13 @@ _ALL_TAPS = 0  # of `Tiling.taps`: as many as the machine's limits allow
 
 
 class LoopAxis(NamedTuple):
-    """A loop over `size` things. field: of `Tiling`, which has `unit` for each of them; "": they are made one by one. multiple:
-    of which a step is one, where it is not all of them. least: the smallest step; why: where it or `multiple` comes from."""
+    """A loop over `size` items.
+
+    `field`: of `Tiling`, which has `unit` for each of them; "": they are made one by one.
+    `multiple`: a step is a multiple of this, unless it covers all items.
+    `least`: the smallest step.
+    `why`: reason of `least` or `multiple`.
+    """
 
     name: str
     size: int
@@ -36,21 +41,28 @@ class LoopOrder:
     rows_outer: bool = True
 
     def steps(self, tiling: Tiling) -> dict[str, int] | None:
-        """Of every loop; None where the tiling is not in this order."""
+        """Return the step of every loop; None where the tiling is not in this order."""
         if tiling.rows_outer != self.rows_outer:
             return None
-        found = {axis.name: _step(axis, tiling) for axis in self.axes}
-        return None if any(not axis.least <= found[axis.name] <= max(axis.size, axis.least) for axis in self.axes) else found
+        step_by_axis = {axis.name: _step(axis, tiling) for axis in self.axes}
+        return (
+            None
+            if any(not axis.least <= step_by_axis[axis.name] <= max(axis.size, axis.least) for axis in self.axes)
+            else step_by_axis
+        )
 
     def tiling(self, steps: Mapping[str, int], dataflow: int = 0, mode: int = 0) -> Tiling:
-        """steps: by axis; those of an axis that is left out are all of it."""
-        found = Tiling(1, 1, 1, 0, self.rows_outer, dataflow=dataflow, mode=mode)
+        """Return the tiling.
+
+        `steps`: by axis; an axis that is left out is one step.
+        """
+        tiling = Tiling(1, 1, 1, 0, self.rows_outer, dataflow=dataflow, mode=mode)
         values: dict[str, Any] = {}
         for axis in self.axes:
             step = min(steps.get(axis.name, axis.size), axis.size)
             if axis.field:
                 values[axis.field] = _ALL_TAPS if axis.field == "taps" and step == axis.size else step * axis.unit
-        return replace(found, **values)
+        return replace(tiling, **values)
 
 
 def _step(axis: LoopAxis, tiling: Tiling) -> int:

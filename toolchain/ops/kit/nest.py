@@ -1,7 +1,8 @@
-"""The works of a layer as nested loops, so that a tiling can be costed without walking every tile.
+"""Define the tile tasks of a layer as nested loops, so that a tiling can be costed without walking every tile.
 
-A step of a loop has a kind. Steps of one kind read, write and compute alike wherever they stand (the first and last rows
-of a padded image differ from those between them, which are all one kind), so few of them need be looked at.
+A step of a loop has a kind. Steps of one kind read, write and compute alike wherever they stand, so few of them need be looked
+at.
+The first and last rows of a padded image differ from those between them, which are all one kind.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class Axis:
     @cached_property
     def runs(self) -> tuple[Span, ...]:
         """(first, count) of neighbouring steps of one kind."""
-        found: list[Span] = []
+        spans_with_counts: list[Span] = []
         start = 0
         for _, group in groupby(self.kinds):
             count = sum(1 for _ in group)
-            found.append((start, count))
+            spans_with_counts.append((start, count))
             start += count
-        return tuple(found)
+        return tuple(spans_with_counts)
 
     @cached_property
     def distinct(self) -> tuple[Any, ...]:
@@ -49,7 +50,7 @@ class Nest:
     axes: tuple[Axis, ...]
     body: Callable[[tuple[Any, ...]], Sequence[TileTask]]
 
-    def works(self) -> Iterator[TileTask]:
+    def iterate_tasks(self) -> Iterator[TileTask]:
         """All works in the order in which they run."""
         for point in product(*(axis.steps for axis in self.axes)):
             yield from self.body(point)
@@ -75,7 +76,7 @@ def cut_axis(total: int, tile: int, first: int = 0) -> Axis:
 
 @lru_cache(maxsize=4096)
 def reduction_axis(total: int, tile: int) -> Axis:
-    """As `cut_axis`, with the first and last piece of kinds of their own."""
+    """Return an axis like `cut_axis`, with the first and last piece of kinds of their own."""
     steps = tuple(spans(total, tile))
     return Axis(steps, tuple((size, start == 0, start + size == total) for start, size in steps))
 
@@ -88,9 +89,9 @@ def window_axis(window: Window, steps: tuple[Span, ...], taps: tuple[Span, ...] 
 
 
 def _window_kind(window: Window, parts: Iterable[Window], step: Span) -> Hashable:
-    first, size = window.needed(*step)
+    first, size = window.get_input_span(*step)
     kind: list[Hashable] = [step[1], size, window.offset(step[0], first)]
     for part in parts:
-        own, own_size = part.needed(*step)
-        kind += [part.meets(*step), own_size, part.offset(step[0], own), part.offset(step[0], first)]
+        part_first, own_size = part.get_input_span(*step)
+        kind += [part.meets(*step), own_size, part.offset(step[0], part_first), part.offset(step[0], first)]
     return tuple(kind)

@@ -1,8 +1,9 @@
-"""What every operator is made of: the float form that is selected and quantized, the integer form that is tiled and run.
+"""Define the two forms of every operator: the float form is selected and quantized, the integer form is tiled and run.
 
-A float operator (`FloatOp`) is what a node of the model means on the chip's layout; `quantize` turns it into integer
-nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bits, and either a tile space
-(`tilings`, `nest`) or a list of strided moves (`moves`). Feature maps are channels-last: [n, h, w, c].
+A float operator (`FloatOp`) is the meaning of a model node in the chip's layout; `quantize` turns it into integer nodes.
+An integer operator (`NpuOp`) has a numpy `reference` that defines its bits.
+It has either a tile space (`tilings`, `nest`) or a list of strided moves (`moves`).
+Feature maps are channels-last: [n, h, w, c].
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Layer:
         return operator_of(self.node, TiledOp)
 
     @property
-    def mover(self) -> MoveOp:
+    def move_op(self) -> MoveOp:
         """The operator of a node that moves codes."""
         return operator_of(self.node, MoveOp)
 
@@ -62,19 +63,19 @@ class Layer:
         return tuple(n for n in self.node.inputs if n and n not in self.constants)
 
     def strides(self, box: Box) -> Strides:
-        """Of a box of a tensor by itself, as it passes through a memory of the chip."""
+        """Return the strides of a tensor's box by itself, as it passes through a memory of the chip."""
         return make_strides(
             box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor), (self.orders or {}).get(box.tensor, ())
         )
 
     def box_bytes(self, box: Box) -> int:
-        """That it takes there."""
+        """Return the bytes of the box in a memory of the chip."""
         return laid_bytes(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor))
 
     def laid(self, tensor: str) -> Hashable:
         """Equal for tensors of which equal boxes lie alike."""
-        found = self.types[tensor]
-        return found.shape, found.dtype, tensor in self.feature_maps, (self.orders or {}).get(tensor, ())
+        tensor_type = self.types[tensor]
+        return tensor_type.shape, tensor_type.dtype, tensor in self.feature_maps, (self.orders or {}).get(tensor, ())
 
     def _maps(self, tensor: str) -> FeatureMaps | None:
         return self.chip.layout.feature_maps if tensor in self.feature_maps else None
@@ -111,10 +112,11 @@ class PerSample(NamedTuple):
 
 
 class NpuOp(Operator, ABC):
-    """Integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
+    """An integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
 
-    NAME, VERSION: how compiled files hold it. They outlast the class's own name and place; the version rises when its fields do
-    not mean what they meant. keeps_scale: its output has the codes of its input.
+    `NAME`, `VERSION`: identify it in compiled files and outlast the class's own name and place.
+    The version rises when the meaning of its fields changes.
+    `keeps_scale`: its output has the codes of its input.
     """
 
     NAME: ClassVar[str]
@@ -123,25 +125,29 @@ class NpuOp(Operator, ABC):
 
     @abstractmethod
     def reference(self, inputs: Sequence[Array]) -> Array:
-        """Its bits: codes of the inputs, in the node's order, to codes of the output."""
+        """Compute the operator's bits: codes of the inputs, in the node's order, to codes of the output."""
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """The operator on one of the `count` samples that its output holds along `axis`; None where they are not made one by
-        one, each from its own."""
+        """Return the operator on one of the `count` samples that its output holds along `axis`.
+
+        None: they are not made one by one, each from its own.
+        """
         return None
 
 
 class TiledOp(NpuOp):
-    """Cut into tiles that pass through SRAM. A class may have a method `tiling_key` too: see the function.
+    """An operator that is cut into tiles that pass through SRAM. A class may have a method `tiling_key` too: see the function.
 
-    is_pointwise: each element of its output is made of those at the same place of its activations.
+    `is_pointwise`: each element of its output is made of those at the same place of its activations.
     """
 
     is_pointwise: ClassVar[bool] = False
 
     def reads_granules(self, layer: Layer) -> bool:
-        """Whether its tensors of four dimensions may lie in granules of channels: its operations name surface strides, and its
-        tiles begin on multiples of `layer.channel_step`."""
+        """Return whether its tensors of four dimensions may lie in granules of channels.
+
+        Its operations then name surface strides, and its tiles begin on multiples of `layer.channel_step`.
+        """
         return False
 
     @abstractmethod
@@ -153,16 +159,23 @@ class TiledOp(NpuOp):
 
     @abstractmethod
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
-        """extent: the part of the output that is made, the whole where it is None; of operators that have windows."""
+        """Return the loop nest of a tiling.
+
+        `extent`: the part of the output that is made, None: all of it; for operators that have windows.
+        """
 
     def windows(self, layer: Layer, axis: int) -> Windows | None:
-        """How rows (axis 1) or columns (axis 2) of an output [1, h, w, c] are made of those of the activations; None where parts
-        of it cannot be made apart."""
+        """Return how rows (axis 1) or columns (axis 2) of an output [1, h, w, c] depend on those of the activations.
+
+        None: parts of the output cannot be made separately.
+        """
         return None
 
     def any_order(self, node: Node) -> Mapping[str, int]:
-        """Of its tensors those that its operations read or write whatever the strides of their dimensions are, each with how many
-        of the last must be neighbours: a Transpose beside such a tensor need not move it."""
+        """Return the tensors that its operations access whatever the strides of their dimensions.
+
+        Each has the number of last dimensions that must be neighbours: a Transpose next to such a tensor need not move it.
+        """
         return {}
 
     def overwritable(self, layer: Layer) -> tuple[str, ...]:
@@ -171,8 +184,10 @@ class TiledOp(NpuOp):
 
 
 class RowIndex(NamedTuple):
-    """Where indexed moves read or write `tensor`: so many rows of dimension `axis` further as input `number` says, `limit` at
-    most."""
+    """An index of moves that read or write `tensor`.
+
+    The moves lie so many rows of dimension `axis` further as input `number` says, `limit` at most.
+    """
 
     number: int
     tensor: str
@@ -187,7 +202,7 @@ class MoveOp(NpuOp):
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
 
     def row_index(self, layer: Layer) -> RowIndex | None:
-        """Of its indexed moves; None where it has none."""
+        """Return the row index of its indexed moves; None where it has none."""
         return None
 
 
@@ -202,8 +217,8 @@ class FloatOp(Operator, ABC):
         """True when bounds can ride on its own output: it has a field `activation`."""
         return False
 
-    def clamped(self, bounds: tuple[float | None, float | None]) -> FloatOp:
-        """With bounds on its own output; of operators that take them."""
+    def add_clamp(self, bounds: tuple[float | None, float | None]) -> FloatOp:
+        """Return the operator with bounds on its own output; for operators that take them."""
         return replace(cast(Any, self), activation=bounds)
 
     @property
@@ -212,35 +227,35 @@ class FloatOp(Operator, ABC):
         return ()
 
     def own_scale(self, codes: CodeType) -> Quant | None:
-        """Of its output in codes of this type, where it makes no other."""
+        """Return the scale of its output in codes of this type, where it makes no other."""
         return None
 
-    def telling(self, seen: Range, y: Quant, codes: CodeType) -> Range:
+    def get_effective_range(self, input_range: Range, y: Quant, codes: CodeType) -> Range:
         """The part of what is seen of an operand beyond whose ends the output's codes, `y` of the type `codes`, stay the same."""
-        return seen
+        return input_range
 
     def reach(self, x: Range) -> tuple[float | None, float | None]:
-        """Between which numbers its output lies whatever the data, where its first operand lies in `x`; None: nobody can say."""
+        """Return the bounds of its output whatever the data, where its first operand lies in `x`; None: not known."""
         return getattr(self, "activation", (None, None))
 
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
-        """Of its output's codes, where narrower ones cannot hold what it makes, whatever is asked for."""
+        """Return the type of its output's codes where narrower ones cannot hold the output, whatever the user sets."""
         return None
 
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
-        """Of those that are not wide, which its operands may have; others it sees rescaled to the finest of these."""
+        """Return the types, other than wide ones, that its operands may have; others are rescaled to the finest of these."""
         return chip.operand_types
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
-        """Whether its operands may have wide codes; where not, it sees them rescaled to narrower ones."""
+        """Return whether its operands may have wide codes; where not, they are rescaled to narrower ones."""
         return self.keeps_scale
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
-        """Whether its output may have wide codes; where not, it makes narrower ones, which are rescaled."""
+        """Return whether its output may have wide codes; where not, it makes narrower ones, which are rescaled."""
         return self.keeps_scale
 
     @abstractmethod
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
 
     @abstractmethod
@@ -269,16 +284,20 @@ def sample_shape(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def per_sample(layer: Layer, count: int) -> PerSample | None:
-    """The layer on one of the `count` samples that its output holds; None where these are not made one by one, each from its
-    own, or the class has no method `per_sample(layer, axis, count)` to say so. axis: of the output's samples."""
+    """Return the layer on one of the `count` samples that its output holds.
+
+    None: the samples are not made one by one, each from its own, or the class has no method `per_sample(layer, axis, count)`.
+    `axis`: of the output's samples.
+    """
     op, axis = layer.node.op, sample_axis(layer.output.shape)
     if not isinstance(op, NpuOp) or axis is None or layer.output.shape[axis] % count:
         return None
     return op.per_sample(layer, axis, count)
 
 
-def alike_per_sample(op: NpuOp, layer: Layer, axis: int, source_axis: int | None = None) -> PerSample | None:
-    """Of operators whose activations all have the output's length along the samples, at `source_axis` where that is another."""
+def split_per_sample(op: NpuOp, layer: Layer, axis: int, source_axis: int | None = None) -> PerSample | None:
+    """Split operators whose activations all have the output's length along the samples, at `source_axis` if that is another
+    axis."""
     size, where = layer.output.shape[axis], axis if source_axis is None else source_axis
     shapes = [layer.types[n].shape for n in layer.activations]
     return PerSample(op, layer.activations) if all(sample_axis(s) == where and s[where] == size for s in shapes) else None
@@ -295,7 +314,7 @@ def one_type(op: Operator) -> bool:
 
 
 def get_forced_qparams(op: Operator, codes: CodeType) -> Quant | None:
-    """Of its output, for operators that make no other; wide codes are made of narrower ones, at any scale."""
+    """Return the qparams of its output, for operators that make no other; wide codes are made of narrower ones, at any scale."""
     return op.own_scale(codes) if isinstance(op, FloatOp) and not codes.is_wide else None
 
 
@@ -305,15 +324,15 @@ def get_inserted_values(op: Operator) -> tuple[float, ...]:
 
 
 def tiling_key(layer: Layer) -> Hashable:
-    """Layers of equal keys, whose tensors are alike, share tilings and their costs.
+    """Return a key such that layers of equal keys and equal tensor types share tilings and their costs.
 
-    A class that has a method `tiling_key` of its own says in it which of its parameters, and nothing of its constants but
-    their shapes, tilings, works and cycles depend on. Of others, heirs too, all parameters count, and which constants.
+    A class with a method `tiling_key` of its own names the parameters on which tilings, tasks and cycles depend.
+    Of its constants only the shapes count. For other classes, heirs too, all parameters count, and which constants.
     """
     op = layer.node.op
-    own = vars(type(op)).get("tiling_key")
-    if own is not None:
-        return type(op), own(op)
+    key_method = vars(type(op)).get("tiling_key")
+    if key_method is not None:
+        return type(op), key_method(op)
     return type(op), _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
 
 

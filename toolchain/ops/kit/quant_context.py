@@ -1,4 +1,4 @@
-"""What an operator knows and may ask for while it is quantized."""
+"""Define what an operator knows and may ask for while it is quantized."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 class QuantContext(Protocol):
-    """What quantization knows: types, float constants, the scale of every activation; and where results go."""
+    """A view of quantization: types, float constants, the scale of every activation; and where results go."""
 
     chip: Chip
     graph: Graph
@@ -32,7 +32,7 @@ class QuantContext(Protocol):
         """`name`, or one like it that no tensor of the network has: what its nodes put between them is called so."""
         ...
 
-    def seen(self, tensor: str) -> Range | None:
+    def find_calibrated_range(self, tensor: str) -> Range | None:
         """The range that calibration found; None where the scale is given, or calibration did not see the tensor."""
         ...
 
@@ -41,15 +41,15 @@ class QuantContext(Protocol):
         ...
 
     def layer(self, node: Node) -> LayerParameters:
-        """What was chosen for a node with weights: empty where they are rounded as they are."""
+        """Return the chosen parameters of a node with weights: empty where they are rounded as they are."""
         ...
 
     def weight_type(self, node: Node) -> CodeType | None:
-        """That was asked for of a node with weights."""
+        """Return the weight type that the user set for a node with weights."""
         ...
 
     def offset(self, node: Node) -> Offset:
-        """By what a sum's zero points differ from its tensors'."""
+        """Return the difference between a sum's zero points and its tensors'."""
         ...
 
     def codes(self, tensor: str) -> CodeType:
@@ -65,17 +65,21 @@ class QuantContext(Protocol):
         ...
 
     def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
-        """Registers a tensor between the nodes that an operator becomes and gives its name. shape: where it has not that of
-        what it is made from."""
+        """Register a tensor between the nodes that an operator becomes and return its name.
+
+        `shape`: where it differs from that of its source.
+        """
         ...
 
     def has(self, tensor: str) -> bool:
-        """Whether nodes before this one have put such a tensor between them."""
+        """Return whether earlier nodes have inserted such a tensor."""
         ...
 
-    def stored(self, node: Node, *, product: bool = False) -> FileWeights | None:
-        """How a quantized model's file holds the node's constants; None where it says nothing. product: the weights of a sum of
-        products, else the operand of another node."""
+    def find_file_weights(self, node: Node, *, product: bool = False) -> FileWeights | None:
+        """Find how a quantized model's file holds the node's constants; None where it does not say.
+
+        `product`: the weights of a sum of products, else the operand of another node.
+        """
         ...
 
     def constant(self, name: str, value: Array) -> str:
@@ -94,7 +98,10 @@ class QuantContext(Protocol):
         where: str,
         peak: Any = None,
     ) -> Requant:
-        """codes: type of the output."""
+        """Return a requantization.
+
+        `codes`: type of the output.
+        """
         ...
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:

@@ -1,8 +1,10 @@
-"""Every operator's file in `toolchain/ops`, by what it holds: adding the file is enough, there or in a family's folder.
+"""Register the operators of every file in `toolchain/ops`: adding the file is enough, there or in a family's folder.
 
-RULES: ONNX operator -> rule, from the files' own RULES; STEPS: ONNX operator -> rule that takes it apart; WHOLE: ONNX operator
-that every machine takes apart which does not run it whole; HOSTED: ONNX operator that has no rule -> why. INTEGER_OPERATORS: the
-classes of integer operators, by the NAME under which compiled files hold them.
+`RULES`: ONNX operator -> rule, from the files' own RULES.
+`STEPS`: ONNX operator -> rule that decomposes it.
+`NATIVE_RULES`: ONNX operator that every machine decomposes unless it runs it natively.
+`HOSTED`: ONNX operator that has no rule -> why.
+`INTEGER_OPERATORS`: the classes of integer operators, by the NAME under which compiled files hold them.
 """
 
 from __future__ import annotations
@@ -23,29 +25,29 @@ KIT = "toolchain.ops.kit"  # what operators are made of
 
 
 def _modules() -> list[ModuleType]:
-    found = pkgutil.walk_packages(toolchain.ops.__path__, "toolchain.ops.")
-    return [importlib.import_module(name) for name in sorted(m.name for m in found) if not name.startswith(KIT)]
+    module_infos = pkgutil.walk_packages(toolchain.ops.__path__, "toolchain.ops.")
+    return [importlib.import_module(name) for name in sorted(m.name for m in module_infos) if not name.startswith(KIT)]
 
 
 def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
     """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
-    own = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
-    found: dict[str, type[NpuOp]] = {}
-    for operator in (c for c in own if issubclass(c, NpuOp) and not inspect.isabstract(c)):
+    classes = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
+    operator_by_name: dict[str, type[NpuOp]] = {}
+    for operator in (c for c in classes if issubclass(c, NpuOp) and not inspect.isabstract(c)):
         place = f"{operator.__module__}.{operator.__name__}"
         name, version = vars(operator).get("NAME"), vars(operator).get("VERSION")  # an heir has its own
         if not isinstance(name, str) or type(version) is not int or not name or version < 1:
             raise InternalError(f"{place}: needs a NAME and a VERSION (1, 2, ...) of its own, by which compiled files hold it")
-        other = found.setdefault(name, operator)
+        other = operator_by_name.setdefault(name, operator)
         if other is not operator:
             raise InternalError(f"{place}: {other.__module__}.{other.__name__} is named {name} in compiled files already")
-    return found
+    return operator_by_name
 
 
 _MODULES = _modules()
 _HAS = "has a rule for"
 RULES: dict[str, Rule] = merge_tables(_MODULES, "RULES", _HAS)
 STEPS: dict[str, StepsRule] = merge_tables(_MODULES, "STEPS", _HAS)
-WHOLE: dict[str, NativeRule] = merge_tables(_MODULES, "WHOLE", _HAS)
+NATIVE_RULES: dict[str, NativeRule] = merge_tables(_MODULES, "NATIVE_RULES", _HAS)
 HOSTED: dict[str, str] = merge_tables(_MODULES, "HOSTED", _HAS)
 INTEGER_OPERATORS = _integer_operators(_MODULES)

@@ -66,6 +66,9 @@ class LookupTable:
         return lookup16(x, self.entries, self.form)
 
     def block(self, owner: str, role: str) -> ConstantBlock:
-        """role: which of a unit's operands the table is."""
+        """Return the table as a block of constants.
+
+        `role`: which of a unit's operands the table is.
+        """
         data = np.ascontiguousarray(self.entries).astype(memory_type(self.entries.dtype)).tobytes()
         return ConstantBlock((owner, "table"), len(data), lambda: data, role)

@@ -1,4 +1,4 @@
-"""How an operator's file declares which ONNX operator it takes, and how."""
+"""Declare in an operator's file which ONNX operator it takes, and how."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ Layout = Literal["nhwc", "any", "plain"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How one ONNX operator becomes operators of the chip.
+    """A rule that turns one ONNX operator into operators of the chip.
 
-    select: emits the nodes, or refuses. layout: on which the operator works, or a function that says so of a node: "nhwc" where
-    it slides over rows and columns, "any" where it takes its operands as they lie, "plain" where it needs the model's order.
-    bools: whether it takes and makes bool tensors too, codes 0 and 1 at scale 1. indices: and whole numbers that the chip made,
-    from 0 to a known one, in ones. numbers: inputs that are whole numbers whoever makes them, in codes that hold what counts of
-    them.
+    `select`: emits the nodes, or refuses.
+    `layout`: layout on which the operator works, or a function that returns it for a node.
+    "nhwc": it slides over rows and columns; "any": it takes its operands as they lie; "plain": it needs the model's order.
+    `bools`: whether it takes and makes bool tensors too, codes 0 and 1 at scale 1.
+    `indices`: and integers that the chip made, from 0 to a known one, in ones.
+    `numbers`: inputs that are integers whoever makes them, in codes that hold what counts of them.
     """
 
     select: Callable[[SelectionContext], None]

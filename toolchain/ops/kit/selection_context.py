@@ -1,4 +1,4 @@
-"""What a rule sees while it turns one ONNX operator into the chip's."""
+"""Define the context of a rule while it turns one ONNX operator into the chip's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NotSelected(Exception):
 
 @dataclass
 class SelectionContext:
-    """What a rule sees while it turns one OnnxOp into chip nodes. Discarded when the rule refuses."""
+    """A context of a rule while it turns one OnnxOp into chip nodes. It is discarded when the rule refuses."""
 
     graph: Graph
     chip: Chip
@@ -48,15 +48,17 @@ class SelectionContext:
         return self.graph.constants.get(name)
 
     def layout(self, *names: str) -> str:
-        """nhwc when a four-dimensional operand is so already, else plain; what the host makes comes as the others are, or as what
-        ends in an operator over space wants it."""
+        """Return nhwc when a four-dimensional operand has that layout already, else plain.
+
+        Tensors of the host take the layout of the others, or the one that an operator over space at their end wants.
+        """
         computed = [n for n in names if n not in self.graph.constants]
         if any(len(self.shape(n)) != 4 for n in computed):
             return "plain"
-        known = {self.layouts[n] for n in computed if n in self.layouts}
-        if not known:
+        layouts = {self.layouts[n] for n in computed if n in self.layouts}
+        if not layouts:
             return "nhwc" if not self.spatial.isdisjoint(computed) else "plain"
-        return "nhwc" if "nhwc" in known else "plain"
+        return "nhwc" if "nhwc" in layouts else "plain"
 
     def read(self, name: str, layout: str) -> str:
         """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
@@ -84,9 +86,9 @@ class SelectionContext:
         self.origins[name] = origin
 
     def constant(self, name: str, value: np.ndarray) -> str:
-        """Its name: another one where something else has that."""
-        held = self.constants.get(name)
-        if held is None or held.dtype != value.dtype or not np.array_equal(held, value):
+        """Add a constant and return its name: another one where something else has that."""
+        constant = self.constants.get(name)
+        if constant is None or constant.dtype != value.dtype or not np.array_equal(constant, value):
             name = self._fresh(name)
         self.constants[name] = value
         self.types[name] = TensorType(value.shape, str(value.dtype))
@@ -112,31 +114,35 @@ class SelectionContext:
         like: str = "",
         sources: tuple[str, ...] | None = None,
     ) -> str:
-        """A chip node in front of the one that makes the model node's output; gives its output's name.
+        """Add a chip node in front of the one that makes the model node's output; return its output's name.
 
         The output is calibrated as the model node's output, or as the chip tensor `like`.
-        sources: the model's nodes that it stands for, by default this one's; () for what the compiler adds.
+        `sources`: the model's nodes that it stands for, by default this one's; () for nodes that the compiler adds.
         """
         name = self.inner(suffix, shape, like)
         sources = self.node.sources if sources is None else sources
         self.nodes.append(Node(step_name(self.node.name, suffix), op, inputs, (name,), sources))
         return name
 
-    def work(self, suffix: str, op: Any, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
-        """As `step`, of the chip node that does what the model's node is for: it has its name, and what follows only gives its
-        output another shape."""
+    def add_main_step(self, suffix: str, op: Any, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
+        """Add the chip node that does the model node's work, and return its output's name, as `step` does.
+
+        It has the node's name; later nodes only give its output another shape.
+        """
         name, sources = self.inner(suffix, shape), self.node.sources or (self.node.name,)
         self.nodes.append(Node(self.node.name, op, inputs, (name,), sources))
         self.node = replace(self.node, name=step_name(self.node.name, "shape"), sources=sources)
         return name
 
     def emit(self, op: Any, inputs: tuple[str, ...], layout: str, most: int | None = None) -> None:
-        """The chip node that makes the model node's output, in `layout`. most: of whole numbers, the largest, where it is not
-        that of the node's inputs."""
+        """Add the chip node that makes the model node's output, in `layout`.
+
+        `most`: for integers, the largest, where it is not that of the node's inputs.
+        """
         name = self.node.outputs[0]
-        known = [self.counted[n] for n in self.node.inputs if n in self.counted]
-        if self.graph.types[name].dtype not in ("float32", "bool") and (most is not None or known):
-            self.counted[name] = max(1, max(known) if most is None else most)  # steps of a number that is always 0 are ones
+        maxima = [self.counted[n] for n in self.node.inputs if n in self.counted]
+        if self.graph.types[name].dtype not in ("float32", "bool") and (most is not None or maxima):
+            self.counted[name] = max(1, max(maxima) if most is None else most)  # steps of a number that is always 0 are ones
         shape = self.shape(name)
         self._define(name, permute_to_layout(shape, layout), Origin(name, layout))
         self.layouts[name] = layout

@@ -11,8 +11,10 @@ from toolchain.machine.tensors import Strides
 
 
 class Box(NamedTuple):
-    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension. role: of what is read, which of a unit's
-    operands it is; the unit says which memory that one lies in."""
+    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension.
+
+    `role`: for reads, which of a unit's operands it is; the unit determines the memory of that operand.
+    """
 
     tensor: str
     start: tuple[int, ...]
@@ -22,7 +24,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class BoxLocation:
-    """Where a box's first element lies in the memory of its operand, and how the others lie from there."""
+    """A location of a box's first element in the memory of its operand, and the strides from there."""
 
     address: int
     strides: Strides
@@ -43,9 +45,13 @@ CodeGenerator = Callable[[Sequence[BoxLocation], Sequence[int], BoxLocation | No
 
 
 class TileTask(NamedTuple):
-    """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
-    partial sums). variant: what of its time its shapes do not say: the array's dataflow and depthwise mode, (start, count) of the
-    rows and columns of the kernel, where windows lie beside padding; of partial sums how many there are."""
+    """A task for one tile: load `reads` and `blocks` for the unit, run the operations of `emit`, store `write` (None: partial
+    sums).
+
+    `variant`: timing parameters that its shapes do not give: the array's dataflow and depthwise mode.
+    It also has (start, count) of the rows and columns of the kernel, where windows lie beside padding.
+    For partial sums it has their number.
+    """
 
     reads: tuple[Box, ...]
     blocks: tuple[ConstantBlock, ...]
@@ -56,10 +62,10 @@ class TileTask(NamedTuple):
 
 def find_padded_edges(begin: tuple[int, int], box: Box, shape: Sequence[int]) -> tuple[int, int]:
     """The first row and column of a tile, each where what it reads ends with its input (NHWC) and may be padded; else -1."""
-    top, left, rows, columns = box.start[1], box.start[2], box.size[1], box.size[2]
+    top, first_column, rows, columns = box.start[1], box.start[2], box.size[1], box.size[2]
     return (
         begin[0] if not top or top + rows == shape[1] else -1,
-        begin[1] if not left or left + columns == shape[2] else -1,
+        begin[1] if not first_column or first_column + columns == shape[2] else -1,
     )
 
 
@@ -83,7 +89,7 @@ class Tiling:
 
     @property
     def variant(self) -> tuple[int, int]:
-        """Of its works."""
+        """Return the variant of its tile tasks."""
         return self.dataflow, self.mode
 
     @property
@@ -118,8 +124,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class Move:
-    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output; indexed, one of the
-    two lies so many rows further as the operator reads a number of."""
+    """A copy of `loops` elements of input number `source` from `source_start` to `target_start` of the output.
+
+    `indexed`: one of the two lies so many rows further as a number read by the operator.
+    """
 
     source: int
     source_start: tuple[int, ...]

@@ -19,7 +19,7 @@ class Window:
     dilation: int
     pad: int
 
-    def needed(self, start: int, count: int) -> tuple[int, int]:
+    def get_input_span(self, start: int, count: int) -> tuple[int, int]:
         """(first, size) of the input elements that outputs [start, start + count) read, inside the input."""
         first = start * self.stride - self.pad
         last = first + (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
@@ -38,11 +38,11 @@ class Window:
 
     def elements(self, outputs: int, start: int = 0) -> np.ndarray:
         """int[outputs, kernel]: the element that each of outputs [start, start + outputs) reads by each of the kernel, or -1."""
-        found = np.arange(start, start + outputs)[:, None] * self.stride - self.pad + np.arange(self.kernel) * self.dilation
-        return np.where((found >= 0) & (found < self.size), found, -1)
+        positions = np.arange(start, start + outputs)[:, None] * self.stride - self.pad + np.arange(self.kernel) * self.dilation
+        return np.where((positions >= 0) & (positions < self.size), positions, -1)
 
     def offset(self, start: int, first: int) -> tuple[int, int]:
-        """For outputs from `start` and input held from `first`: (elements to skip, padding in front)."""
+        """Return (elements to skip, padding in front) for outputs from `start` and available input from `first`."""
         begin = start * self.stride - self.pad - first
         return max(0, begin), max(0, -begin)
 

@@ -19,7 +19,7 @@ from quant.fixed_point.sums import pool as fixed_point
 from toolchain import machine
 from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, cut_axis, uniform_axis, window_axis
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, split_per_sample
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, find_padded_edges, halvings, spans
 from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_counts
@@ -34,7 +34,7 @@ class _Pooling(TiledOp):
         return True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis) if axis == 0 else None
+        return split_per_sample(self, layer, axis) if axis == 0 else None
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         _, height, width, channels = layer.output.shape
@@ -58,9 +58,9 @@ class _Pooling(TiledOp):
 
     def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair], extent: Extent | None) -> Nest:
         batch, _, _, channels = layer.output.shape
-        first, own = 0, channels
+        first, tile_channels = 0, channels
         if extent is not None:
-            first, own = extent.channels
+            first, tile_channels = extent.channels
             row_runs = _within(row_runs, extent.rows)
             column_runs = column_runs if extent.columns is None else _within(column_runs, extent.columns)
         _, height, width, _ = layer.input_type(0).shape
@@ -69,16 +69,16 @@ class _Pooling(TiledOp):
         columns = tuple((s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns))
         places = (window_axis(vertical, rows), window_axis(horizontal, columns))
         return Nest(
-            (uniform_axis(batch), cut_axis(own, tiling.channels, first), *places),
-            lambda point: (self._work(layer, point[0], point[2], point[3], point[1]),),
+            (uniform_axis(batch), cut_axis(tile_channels, tiling.channels, first), *places),
+            lambda point: (self._make_task(layer, point[0], point[2], point[3], point[1]),),
         )
 
-    def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> TileTask:
+    def _make_task(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> TileTask:
         _, height, width, _ = layer.input_type(0).shape
         vertical, horizontal = self.geometry.axes(height, width)
-        top, high = vertical.needed(*rows)
-        left, wide = horizontal.needed(*columns)
-        box = Box(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
+        top, high = vertical.get_input_span(*rows)
+        first_column, wide = horizontal.get_input_span(*columns)
+        box = Box(layer.node.inputs[0], (n, top, first_column, channels[0]), (1, high, wide, channels[1]))
         write = Box(layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1]))
 
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
@@ -86,7 +86,7 @@ class _Pooling(TiledOp):
             site = sites[0]
             # padding is below the kernel, so that every window begins before the input's end: nothing is skipped
             _, pad_top = vertical.offset(rows[0], top)
-            _, pad_left = horizontal.offset(columns[0], left)
+            _, pad_left = horizontal.offset(columns[0], first_column)
             g = self.geometry
             return (
                 machine.Pool(
@@ -155,7 +155,10 @@ class IntegerMaxPool(_Pooling):
 
 @dataclass(frozen=True, eq=False)
 class IntegerAveragePool(_Pooling):
-    """`requants`: (elements counted, requantization) for every count that occurs."""
+    """An average pool on codes.
+
+    `requants`: (elements counted, requantization) for every count that occurs.
+    """
 
     NAME = "AveragePool"
     VERSION = 2
@@ -205,17 +208,17 @@ class IntegerAveragePool(_Pooling):
 
 
 def _within(runs: list[Pair], part: Pair) -> list[Pair]:
-    """What of (start, size) lies in a part, which is such too."""
+    """Return the parts of (start, size) runs that lie in a part, which is such a pair too."""
     met = ((max(start, part[0]), min(start + size, sum(part))) for start, size in runs)
     return [(begin, end - begin) for begin, end in met if begin < end]
 
 
 def _runs(counts: Array) -> list[Pair]:
     """(start, size) of neighbours that count alike."""
-    found: list[Pair] = []
+    runs: list[Pair] = []
     start = 0
     for _, group in groupby(counts.tolist()):
         size = len(list(group))
-        found.append((start, size))
+        runs.append((start, size))
         start += size
-    return found
+    return runs

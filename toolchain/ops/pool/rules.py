@@ -27,8 +27,10 @@ Bounds = tuple[float | None, float | None]
 
 
 def beyond_pools(geometry: Geometry, channels: int, chip: Chip) -> str | None:
-    """Why the vector engine cannot do such windows, whatever the type of their elements: beyond half of the SRAM there is no room
-    for what they make."""
+    """Return why the vector engine cannot pool such windows, whatever the type of their elements, or None.
+
+    A window beyond half of the SRAM leaves no room for the output.
+    """
     limits = chip.limits.pool
     window_bytes = math.prod(geometry.kernel) * min(channels, chip.lanes) * max(t.size_bytes for t in chip.code_types)
     if window_bytes > chip.sram.size // 2:
@@ -51,7 +53,7 @@ class MaxPool(FloatOp):
     geometry: Geometry
     keeps_scale = True
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if "max_pool" not in chip.functions:
             return f"{chip.key('vector')}.functions has no max_pool"
         return beyond_pools(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
@@ -72,19 +74,19 @@ class AveragePool(FloatOp):
     def takes_clamp(self) -> bool:
         return self.activation == (None, None)
 
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+    def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip):
             return None
         if "average_pool" not in chip.functions:
             return f"{chip.key('vector')}.functions has no average_pool"
         _, height, width, channels = graph.types[node.inputs[0]].shape
-        odd = [n for n in self._counted(height, width) if not divides(n, chip.numerics)]
+        odd = [n for n in self._list_counts(height, width) if not divides(n, chip.numerics)]
         if odd:
             return f"windows of {', '.join(map(str, odd))} elements; numerics.scale.kind=pow2 divides by powers of two alone"
         return beyond_pools(self.geometry, channels, chip)
 
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
-        """As a convolution those that arrays take."""
+        """Return those that arrays take where it runs as a convolution."""
         return chip.array_types if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip) else chip.operand_types
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
@@ -101,7 +103,7 @@ class AveragePool(FloatOp):
         beyond = exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
         return uniform and not (on_vector and exact) and not beyond
 
-    def _counted(self, height: int, width: int) -> list[int]:
+    def _list_counts(self, height: int, width: int) -> list[int]:
         return sorted({int(v) for v in np.unique(window_counts(self.geometry, height, width, self.count_padding))})
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -114,7 +116,7 @@ class AveragePool(FloatOp):
             return [self._convolution(node, scope, channels, zeros, low, high)]
         requants = tuple(
             (n, scope.requant(x.scale / (y.scale * n), "average_pool", codes, zeros[1], low, high, where=node.name))
-            for n in self._counted(height, width)
+            for n in self._list_counts(height, width)
         )
         op = IntegerAveragePool(self.geometry, self.count_padding, zeros[0], requants)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
@@ -122,7 +124,10 @@ class AveragePool(FloatOp):
     def _convolution(
         self, node: Node, scope: QuantContext, channels: int, zero_points: Sequence[int], low: int, high: int
     ) -> Node:
-        """zero_points: of input and output."""
+        """Return the average as a convolution.
+
+        `zero_points`: of input and output.
+        """
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         g, (kh, kw), read = self.geometry, self.geometry.kernel, scope.codes(node.inputs[0])
         numerics = scope.numerics(node.inputs[0]).with_weights(scope.chip.weights_for(read)[0])
@@ -147,11 +152,13 @@ class AveragePool(FloatOp):
 
 
 def split_max_pool(geometry: Geometry, limit: Pair, max_stride: Pair | None = None) -> list[Geometry] | None:
-    """A large max pool as a chain of small ones: max over k is max over k2 of max over k1, k1 + k2 - 1 = k; where windows lie
-    side by side k1 k2 = k, and the strides of all are their kernels.
+    """Split a large max pool into a chain of small ones; None where dilation prevents that.
 
-    Otherwise all but the last have stride 1. Each takes the padding that its window reaches, less than its kernel, before the
-    next has any: what lies beyond a stage that took it whole is padding alone. None where dilation stands in the way.
+    Max over k is max over k2 of max over k1, where k1 + k2 - 1 = k.
+    Where windows lie side by side, k1 k2 = k, and the strides of all are their kernels.
+    Otherwise all but the last have stride 1.
+    Each takes the padding that its window reaches, less than its kernel, before the next has any.
+    Positions beyond a stage with full padding are padding alone.
     """
     if geometry.dilations != (1, 1) or min(limit) < 2:
         return None
@@ -168,30 +175,30 @@ def split_max_pool(geometry: Geometry, limit: Pair, max_stride: Pair | None = No
         chain.append(Geometry(step, (1, 1), (0, 0, 0, 0)))
         kh, kw = kh - step[0] + 1, kw - step[1] + 1
     chain.append(Geometry((kh, kw), geometry.strides, (0, 0, 0, 0)))
-    return _padded(chain, geometry.pads)
+    return _distribute_pads(chain, geometry.pads)
 
 
 def _factors(size: int, most: int) -> list[int]:
-    """Of a size, each no larger than `most`; empty where it has none such."""
-    found: list[int] = []
+    """Return factors of a size, each no larger than `most`; empty where it has none such."""
+    factors: list[int] = []
     while size > most:
         factor = next((f for f in range(most, 1, -1) if size % f == 0), None)
         if factor is None:
             return []
-        found.append(factor)
+        factors.append(factor)
         size //= factor
-    return [*found, size]
+    return [*factors, size]
 
 
-def _padded(chain: Sequence[Geometry], pads: Pads) -> list[Geometry]:
+def _distribute_pads(chain: Sequence[Geometry], pads: Pads) -> list[Geometry]:
     """The chain with these pads dealt out, what no window reaches to the first."""
-    left = list(pads)
-    taken: list[list[int]] = []
+    remaining_pads = list(pads)
+    pads_by_step: list[list[int]] = []
     for step in chain:
-        taken.append([min(left[side], step.kernel[side % 2] - 1) for side in range(4)])
-        left = [rest - part for rest, part in zip(left, taken[-1])]
-    taken[0] = [part + rest for part, rest in zip(taken[0], left)]
-    return [replace(step, pads=(part[0], part[1], part[2], part[3])) for step, part in zip(chain, taken)]
+        pads_by_step.append([min(remaining_pads[side], step.kernel[side % 2] - 1) for side in range(4)])
+        remaining_pads = [rest - part for rest, part in zip(remaining_pads, pads_by_step[-1])]
+    pads_by_step[0] = [part + rest for part, rest in zip(pads_by_step[0], remaining_pads)]
+    return [replace(step, pads=(part[0], part[1], part[2], part[3])) for step, part in zip(chain, pads_by_step)]
 
 
 def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePool:

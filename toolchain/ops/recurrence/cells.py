@@ -1,4 +1,4 @@
-"""What one step of the sequence does to the states of a layer."""
+"""Define how one step of the sequence changes the states of a layer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ Step = Callable[[int, States], States]
 
 @dataclass(frozen=True)
 class Cell:
-    """gates: in the order of their weights; functions: the defaults; states: how many; start: makes what all steps share, and
-    gives what one does."""
+    """A kind of recurrent cell.
+
+    `gates`: in the order of their weights.
+    `functions`: the defaults.
+    `states`: number of states.
+    `start`: makes what all steps share, and returns the function of one step.
+    """
 
     gates: str
     functions: tuple[str, ...]
@@ -25,20 +30,24 @@ class Cell:
 
 
 def lstm(of: Direction) -> Step:
-    """i, o, f = F(x W + h R + P c + b); c' = f c + i G(x W + h R + b); h' = o H(c')."""
+    """Make an LSTM.
+
+    The gates are i, o, f = F(x W + h R + P c + b).
+    The states are c' = f c + i G(x W + h R + b) and h' = o H(c').
+    """
     coupled = bool(of.steps.node.op.attributes.get("input_forget"))
     together = ("iof",) if of.peepholes is None and not coupled else ("i", "o") if coupled else ("i", "o", "f")
-    inputs = {gates: of.projected(gates) for gates in (*together, "c")}
+    inputs = {gates: of.project_inputs(gates) for gates in (*together, "c")}
 
     def before(gates: str, t: int, h: Value, c: Value) -> Value:
         which = 1 if gates == "c" else 0
         state = of.product(gates, h, t)
         looks = None if gates == "c" or len(gates) > 1 else of.peephole(gates)
-        total = of.sum(f"before {gates}", t, of.at(t, inputs[gates], gates), state, of.telling(which))
+        total = of.sum(f"before {gates}", t, of.at(t, inputs[gates], gates), state, of.get_effective_range(which))
         if looks is None or not looks.any():
             return total
-        seen = of.times(f"cell of {gates}", t, c, looks)
-        return of.sum(f"before {gates}, with the cell", t, total, seen, of.telling(which))
+        cell_term = of.times(f"cell of {gates}", t, c, looks)
+        return of.sum(f"before {gates}, with the cell", t, total, cell_term, of.get_effective_range(which))
 
     def gate(gates: str, t: int, h: Value, c: Value) -> str:
         return of.function(0, gates, t, before(gates, t, h, c))
@@ -52,32 +61,37 @@ def lstm(of: Direction) -> Step:
         else:
             i, o = gate("i", t, h, c), ""
             f = of.make("1 - i", t, "Sub", 1.0, i, range=UNIT) if coupled else gate("f", t, h, c)
-        taken = of.times("i c", t, i, new, product_bounds(of.functions[0], of.functions[1]))
-        cell = of.sum("cell", t, taken, of.times("f cell", t, c, f))
+        input_term = of.times("i c", t, i, new, product_bounds(of.functions[0], of.functions[1]))
+        cell = of.sum("cell", t, input_term, of.times("f cell", t, c, f))
         o = o or gate("o", t, h, cell)
-        shown = of.function(2, "shown", t, of.told(2, "cell as it tells", t, cell), clip=False)
+        shown = of.function(2, "shown", t, of.clip_to_effective(2, "cell as it tells", t, cell), clip=False)
         return of.times("h", t, o, shown, of.bounds), cell
 
     return step
 
 
 def gru(of: Direction) -> Step:
-    """z, r = F(x W + h R + b); n = G(x W + (r h) R + b), or G(x W + r (h R + b) + b) with linear_before_reset;
-    h' = n + z (h - n)."""
+    """Make a GRU.
+
+    The gates are z, r = F(x W + h R + b), and n = G(x W + (r h) R + b).
+    The state is h' = n + z (h - n).
+
+    With linear_before_reset, n = G(x W + r (h R + b) + b).
+    """
     linear = bool(of.steps.node.op.attributes.get("linear_before_reset"))
-    inputs = {"zr": of.projected("zr"), "h": of.projected("h", recurrent_bias=not linear)}
+    inputs = {"zr": of.project_inputs("zr"), "h": of.project_inputs("h", recurrent_bias=not linear)}
     bounded = of.bounds
 
     def step(t: int, states: States) -> States:
         (h,) = states
-        both = of.sum("before zr", t, of.at(t, inputs["zr"], "zr"), of.product("zr", h, t), of.telling(0))
+        both = of.sum("before zr", t, of.at(t, inputs["zr"], "zr"), of.product("zr", h, t), of.get_effective_range(0))
         gates = of.function(0, "zr", t, both)
         z, r = (of.part(t, gates, "zr", g) for g in "zr")
         if linear:
             state = of.times("r state", t, of.product("h", h, t, bias=True), r)
         else:
             state = of.product("h", of.times("r h", t, h, r, bounded), t)
-        new = of.function(1, "new", t, of.sum("before new", t, of.at(t, inputs["h"], "h"), state, of.telling(1)))
+        new = of.function(1, "new", t, of.sum("before new", t, of.at(t, inputs["h"], "h"), state, of.get_effective_range(1)))
         if not isinstance(h, str) and not h.any():
             return (of.less("h", t, new, of.times("z new", t, z, new, bounded), bounded),)
         change = _negative(of, t, new, h)
@@ -88,11 +102,11 @@ def gru(of: Direction) -> Step:
 
 def rnn(of: Direction) -> Step:
     """h' = F(x W + h R + b)."""
-    inputs = of.projected("h")
+    inputs = of.project_inputs("h")
 
     def step(t: int, states: States) -> States:
         (h,) = states
-        total = of.sum("before h", t, of.at(t, inputs, "h"), of.product("h", h, t), of.telling(0))
+        total = of.sum("before h", t, of.at(t, inputs, "h"), of.product("h", h, t), of.get_effective_range(0))
         return (of.function(0, "h", t, total),)
 
     return step

@@ -1,6 +1,7 @@
-"""What a recurrent layer is given, and the steps of one of its directions.
+"""Build the steps of one direction of a recurrent layer from its inputs.
 
-A state is a tensor [batch, units], or a constant: what a constant makes of another is computed here, and zeros leave nothing.
+A state is a tensor [batch, units], or a constant.
+Results of constants alone are computed here, and zeros add no steps.
 """
 
 from __future__ import annotations
@@ -22,9 +23,17 @@ Value = str | Array
 
 @dataclass(frozen=True)
 class Direction:
-    """gates: by name, in the order of the weights; functions: the layer's, of this direction; index: among the directions; rows:
-    the input, [steps x batch, inputs]; initial: the state that is the output, at first; weights, recurrent: [gates x units,
-    inputs or units]; biases: of both, one behind the other; peepholes: of the gates i, o, f."""
+    """A direction of a recurrent layer.
+
+    `gates`: by name, in the order of the weights.
+    `functions`: the layer's, of this direction.
+    `index`: among the directions.
+    `rows`: the input, [steps x batch, inputs].
+    `initial`: the state that is the output, at first.
+    `weights`, `recurrent`: [gates x units, inputs or units].
+    `biases`: of both, one after the other.
+    `peepholes`: of the gates i, o, f.
+    """
 
     steps: DecompositionBuilder
     gates: str
@@ -50,7 +59,7 @@ class Direction:
     def length(self) -> int:
         return self.steps.shape(self.steps.node.inputs[0])[0]
 
-    def called(self, what: str) -> str:
+    def get_tensor_name(self, what: str) -> str:
         return f"{what}, backwards" if self.index else what
 
     def of(self, values: Array, gates: str) -> Array:
@@ -64,15 +73,15 @@ class Direction:
     def peephole(self, gate: str) -> Array | None:
         return None if self.peepholes is None else np.split(self.peepholes, 3)["iof".index(gate)]
 
-    def projected(self, gates: str, recurrent_bias: bool = True) -> str:
+    def project_inputs(self, gates: str, recurrent_bias: bool = True) -> str:
         """The products of the inputs of all steps for these gates, [steps x batch, gates x units], with their biases."""
         bias = self.bias(gates, False) + (self.bias(gates, True) if recurrent_bias else 0)
-        what = self.called(f"inputs of {gates}")
+        what = self.get_tensor_name(f"inputs of {gates}")
         weights = self._once(f"weights of {gates}", self.of(self.weights, gates), 1)
         return self.steps.make(what, "Gemm", self.rows, weights, bias.astype(np.float32), transB=1)
 
     def product(self, gates: str, state: Value, t: int, bias: bool = False) -> Value:
-        """Of a state with the recurrent weights of these gates. Their constants are there once."""
+        """Return the product of a state with the recurrent weights of these gates. Their constants exist once."""
         weights, added = self.of(self.recurrent, gates), self.bias(gates, True)
         if not isinstance(state, str):
             return (state @ weights.T + (added if bias else 0)).astype(np.float32)
@@ -82,12 +91,12 @@ class Direction:
 
     def _once(self, what: str, value: Array, index: int) -> str:
         """A constant of all steps, a part of that input of the layer."""
-        name = self.steps.named(self.called(what))
+        name = self.steps.get_tensor_name(self.get_tensor_name(what))
         self.steps.made_of[name] = self.steps.node.inputs[index]
-        return name if name in self.steps.constants else self.steps.constant(self.called(what), value)
+        return name if name in self.steps.constants else self.steps.constant(self.get_tensor_name(what), value)
 
     def at(self, t: int, rows: str, gates: str) -> str:
-        """Those of step t."""
+        """Return the rows of step t."""
         if self.length == 1:
             return rows
         return self.cut(f"inputs of {gates}", t, rows, 0, t * self.batch, self.batch)
@@ -101,13 +110,13 @@ class Direction:
 
     def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
         """A step at place t of the sequence. What is measured of it is measured of it at all places together."""
-        one = self.steps.of_a_sequence(self.called(what))
+        one = self.steps.of_a_sequence(self.get_tensor_name(what))
         if range is None or isinstance(range, ClippedRange):
             low, high = (-math.inf, math.inf) if range is None else (range.low, range.high)
             range = ClippedRange(low, high, one)
-        made = self.steps.make(f"{self.called(what)}, step {t}", op_type, *inputs, range=range, **attributes)
-        self.steps.repeated[made] = one
-        return made
+        tensor = self.steps.make(f"{self.get_tensor_name(what)}, step {t}", op_type, *inputs, range=range, **attributes)
+        self.steps.repeated[tensor] = one
+        return tensor
 
     def sum(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
         x, y = (x, y) if isinstance(x, str) else (y, x)
@@ -133,51 +142,54 @@ class Direction:
         assert isinstance(x, str)
         bound, function = self.steps.node.op.attributes.get("clip"), self.functions[which]
         if bound is not None and clip:
-            x = self.make(f"{what}, clipped", t, "Clip", x, float(-bound), float(bound), range=self.telling(which))
+            x = self.make(f"{what}, clipped", t, "Clip", x, float(-bound), float(bound), range=self.get_effective_range(which))
 
         def make(what: str, op_type: str, *inputs: str | float, range: FixedRange | None, **attributes: float) -> str:
             return self.make(what, t, op_type, *inputs, range=range, **attributes)
 
-        return function.made(make, what, x)
+        return function.make_steps(make, what, x)
 
-    def told(self, which: int, what: str, t: int, x: Value) -> Value:
+    def clip_to_effective(self, which: int, what: str, t: int, x: Value) -> Value:
         """x as far as it tells that function anything, where its table would be one over all that a state may be."""
         reads = self.functions[which].read("", self.steps.interpolates)
         if math.isinf(reads.high):
             return x
         return self.make(what, t, "Clip", x, reads.low, reads.high, range=FixedRange(reads.low, reads.high))
 
-    def telling(self, which: int) -> Inner:
-        """What that function reads, as far as that tells it anything."""
+    def get_effective_range(self, which: int) -> Inner:
+        """Return the effective range of that function's input."""
         return self.functions[which].read("", self.steps.interpolates)
 
     @property
     def bounds(self) -> FixedRange | None:
-        """Of what a step gives, whatever the data: where nobody knows it is measured, as it is where codes are so few that all of
-        them are needed for what comes. A GRU's lies between what it was and a function's value."""
-        found = product_bounds(*(self.functions[f] for f in {"GRU": (1,), "LSTM": (0, 2), "RNN": (0,)}[self._kind]))
-        return found if self.steps.interpolates and (self._kind != "GRU" or self._holds(found)) else None
+        """Find bounds of a step's output, whatever the data; None where it is measured.
+
+        It is measured where no bounds are known, or where codes are so few that all of them are needed for the actual values.
+        A GRU's output lies between its old value and a function's value.
+        """
+        value_bounds = product_bounds(*(self.functions[f] for f in {"GRU": (1,), "LSTM": (0, 2), "RNN": (0,)}[self._kind]))
+        return value_bounds if self.steps.interpolates and (self._kind != "GRU" or self._holds(value_bounds)) else None
 
     @property
     def kept_bounds(self) -> FixedRange | None:
-        """Of that and of what the state was at first."""
+        """Find bounds of the step's output and of the initial state together."""
         return self.bounds if self._holds(self.bounds) else None
 
     @property
     def _kind(self) -> str:
         return self.steps.node.op.op_type
 
-    def _holds(self, found: FixedRange | None) -> bool:
-        return found is not None and not isinstance(self.initial, str) and bool((np.abs(self.initial) <= found.high).all())
+    def _holds(self, bounds: FixedRange | None) -> bool:
+        return bounds is not None and not isinstance(self.initial, str) and bool((np.abs(self.initial) <= bounds.high).all())
 
 
 def product_bounds(*functions: Activation) -> FixedRange | None:
-    """Of a product of values of these, as far as they have bounds."""
-    known = [f.bounds for f in functions]
-    size = math.prod(max(abs(b.low), abs(b.high)) for b in known if b is not None)
-    return None if None in known else FixedRange(-size, size)
+    """Find bounds of a product of values of these functions, as far as they have bounds."""
+    factor_bounds = [f.bounds for f in functions]
+    size = math.prod(max(abs(b.low), abs(b.high)) for b in factor_bounds if b is not None)
+    return None if None in factor_bounds else FixedRange(-size, size)
 
 
-def joined(what: str, steps: DecompositionBuilder, parts: Sequence[str], bounds: FixedRange | None) -> str:
+def concat_parts(what: str, steps: DecompositionBuilder, parts: Sequence[str], bounds: FixedRange | None) -> str:
     """One behind the other, where there is more than one."""
     return parts[0] if len(parts) == 1 else steps.make(what, "Concat", *parts, range=bounds, axis=0)

@@ -13,9 +13,9 @@ import numpy as np
 from toolchain.ir.range_constraints import FixedRange
 from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.operator import Array
-from toolchain.ops.recurrence.activations import KNOWN, Activation, activations
+from toolchain.ops.recurrence.activations import ACTIVATION_NAMES, Activation, activations
 from toolchain.ops.recurrence.cells import CELLS, Cell, States
-from toolchain.ops.recurrence.direction import Direction, Value, joined
+from toolchain.ops.recurrence.direction import Direction, Value, concat_parts
 
 MOST_STEPS = 1024  # of a sequence, all directions together
 _BACKWARDS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -33,8 +33,8 @@ def recurrence(steps: DecompositionBuilder) -> None:
     if length * len(backwards) > MOST_STEPS:
         steps.refuse(f"{length * len(backwards)} steps of its sequence would be written out; {MOST_STEPS} are the most")
     _check(steps, cell, len(backwards))
-    given = {index: _constant(steps, index, what) for index, what in _CONSTANTS.items()}
-    lengths = np.full(batch, length) if given[4] is None else given[4]
+    value_by_input = {index: _constant(steps, index, what) for index, what in _CONSTANTS.items()}
+    lengths = np.full(batch, length) if value_by_input[4] is None else value_by_input[4]
     if (lengths > length).any():
         steps.refuse(f"one of its sequences has {lengths.max()} steps of {length}")
     if (lengths < 1).any():
@@ -44,35 +44,35 @@ def recurrence(steps: DecompositionBuilder) -> None:
     outputs: list[list[str]] = []
     last: list[States] = []
     bounds: list[FixedRange | None] = []
-    for index, (backward, own) in enumerate(zip(backwards, functions)):
-        weights, recurrent = given[1], given[2]
+    for index, (backward, direction_functions) in enumerate(zip(backwards, functions)):
+        weights, recurrent = value_by_input[1], value_by_input[2]
         assert weights is not None and recurrent is not None
         units = recurrent.shape[-1]
-        biases = np.zeros(2 * len(cell.gates) * units, np.float32) if given[3] is None else given[3][index]
-        peepholes = None if given[7] is None else given[7][index]
+        biases = np.zeros(2 * len(cell.gates) * units, np.float32) if value_by_input[3] is None else value_by_input[3][index]
+        peepholes = None if value_by_input[7] is None else value_by_input[7][index]
         first = tuple(_initial(steps, state, index, (batch, units)) for state in range(cell.states))
         constants = weights[index], recurrent[index], biases, peepholes
-        direction = Direction(steps, cell.gates, own, index, backward, rows, first[0], *constants)
-        made, states = _gone_through(direction, cell, lengths, first)
-        outputs.append(made)
+        direction = Direction(steps, cell.gates, direction_functions, index, backward, rows, first[0], *constants)
+        step_outputs, states = _gone_through(direction, cell, lengths, first)
+        outputs.append(step_outputs)
         last.append(states)
         bounds.append(direction.bounds)
     _join(steps, outputs, last, bounds[0] if len(set(bounds)) == 1 else None)
 
 
 def _check(steps: DecompositionBuilder, cell: Cell, directions: int) -> None:
-    """What the node says against itself; onnxruntime refuses that as well."""
+    """Check the node for faults; onnxruntime refuses them as well."""
     a = steps.node.op.attributes
     _, batch, inputs = steps.shape(steps.node.inputs[0])
     units, clip = a["hidden_size"], a.get("clip")
     gates, states = len(cell.gates) * units, (directions, batch, units)
-    wanted = {1: (directions, gates, inputs), 2: (directions, gates, units), 3: (directions, 2 * gates), 4: (batch,)}
-    wanted |= {5: states, 6: states, 7: (directions, 3 * units)}
-    shapes = {i: steps.shape(name) for i in wanted if (name := _input(steps, i))}
+    expected_shapes = {1: (directions, gates, inputs), 2: (directions, gates, units), 3: (directions, 2 * gates), 4: (batch,)}
+    expected_shapes |= {5: states, 6: states, 7: (directions, 3 * units)}
+    shapes = {i: steps.shape(name) for i in expected_shapes if (name := _input(steps, i))}
     faults = [
-        f"{_CONSTANTS.get(i) or 'first state'} have shape {list(shape)}, not {list(wanted[i])}"
+        f"{_CONSTANTS.get(i) or 'first state'} have shape {list(shape)}, not {list(expected_shapes[i])}"
         for i, shape in shapes.items()
-        if shape != wanted[i]
+        if shape != expected_shapes[i]
     ]
     names, functions = tuple(a.get("activations") or cell.functions * 2), len(cell.functions) * directions
     if len(names) != functions and names != cell.functions * 2:  # what ONNX has of an RNN's by default
@@ -98,41 +98,43 @@ def _input(steps: DecompositionBuilder, index: int) -> str:
 def _functions(steps: DecompositionBuilder, cell: Cell, directions: int) -> list[tuple[Activation, ...]]:
     a = steps.node.op.attributes
     names = tuple(a.get("activations") or cell.functions * directions)
-    known = {name.lower() for name in KNOWN}
-    unknown = next((n for n in names if n.lower() not in known), None)
+    known_names = {name.lower() for name in ACTIVATION_NAMES}
+    unknown = next((n for n in names if n.lower() not in known_names), None)
     if unknown is not None:
-        steps.refuse(f"its activation {unknown} is none of {', '.join(sorted(KNOWN))}")
+        steps.refuse(f"its activation {unknown} is none of {', '.join(sorted(ACTIVATION_NAMES))}")
     try:
-        found = activations(names, tuple(a.get("activation_alpha") or ()), tuple(a.get("activation_beta") or ()))
+        chosen = activations(names, tuple(a.get("activation_alpha") or ()), tuple(a.get("activation_beta") or ()))
     except ValueError as fault:
         steps.refuse(f"its {fault} has no parameters, of which onnxruntime has other defaults than ONNX")
-    each = len(found) // directions
-    return [found[d * each : (d + 1) * each] for d in range(directions)]
+    each = len(chosen) // directions
+    return [chosen[d * each : (d + 1) * each] for d in range(directions)]
 
 
 def _gone_through(of: Direction, cell: Cell, lengths: Array, states: States) -> tuple[list[str], States]:
-    """What each step gives, by its place in the input, and the states at the end. Steps behind the end of a sequence give zeros
-    and keep its states."""
+    """Return the output of each step, by its place in the input, and the states at the end.
+
+    Steps after the end of a sequence give zeros and keep its states.
+    """
     step = cell.start(of)
     outputs: dict[int, str] = {}
     for t in reversed(range(of.length)) if of.backwards else range(of.length):
-        made = step(t, states)
+        new_states = step(t, states)
         inside = (lengths > t).astype(np.float32)[:, None]
-        assert isinstance(made[0], str)
-        outputs[t] = made[0]
+        assert isinstance(new_states[0], str)
+        outputs[t] = new_states[0]
         if inside.all():
-            states = made
+            states = new_states
             continue
-        outputs[t] = of.make("output", t, "Mul", made[0], inside, range=of.bounds)
-        states = tuple(_kept(of, t, index, new, old, inside) for index, (new, old) in enumerate(zip(made, states)))
+        outputs[t] = of.make("output", t, "Mul", new_states[0], inside, range=of.bounds)
+        states = tuple(_select_active(of, t, index, new, old, inside) for index, (new, old) in enumerate(zip(new_states, states)))
     return [outputs[t] for t in range(of.length)], states
 
 
-def _kept(of: Direction, t: int, index: int, new: Value, old: Value, inside: Array) -> Value:
+def _select_active(of: Direction, t: int, index: int, new: Value, old: Value, inside: Array) -> Value:
     """The new state of the sequences that go on, the old one of the others."""
     what, range = "hc"[index], None if index else of.kept_bounds
-    kept = of.times(f"{what} of ended", t, old, 1 - inside, range)
-    return of.sum(f"{what} of all", t, of.times(f"{what} of others", t, new, inside, range), kept, range)
+    ended_states = of.times(f"{what} of ended", t, old, 1 - inside, range)
+    return of.sum(f"{what} of all", t, of.times(f"{what} of others", t, new, inside, range), ended_states, range)
 
 
 def _initial(steps: DecompositionBuilder, state: int, direction: int, shape: tuple[int, int]) -> Value:
@@ -153,17 +155,20 @@ def _initial(steps: DecompositionBuilder, state: int, direction: int, shape: tup
 def _join(
     steps: DecompositionBuilder, outputs: Sequence[Sequence[str]], last: Sequence[States], bounds: FixedRange | None
 ) -> None:
-    """bounds: of what the steps give."""
+    """Join the outputs and the last states.
+
+    `bounds`: bounds of the step outputs.
+    """
     length, batch, _ = steps.shape(steps.node.inputs[0])
     units = steps.node.op.attributes["hidden_size"]
     if steps.reads(0):
-        each = [joined(f"outputs {d}", steps, made, bounds) for d, made in enumerate(outputs)]
+        each = [concat_parts(f"outputs {d}", steps, tensors, bounds) for d, tensors in enumerate(outputs)]
         _out(steps, "output", each, (length, 1, batch, units), 1, 0, bounds)
     for index in range(len(last[0])):
         if steps.reads(1 + index):
             states = [states[index] for states in last]
-            made = [s for s in states if isinstance(s, str)]
-            _out(steps, f"last {'hc'[index]}", made, (1, batch, units), 0, 1 + index, None if index else bounds)
+            tensors = [s for s in states if isinstance(s, str)]
+            _out(steps, f"last {'hc'[index]}", tensors, (1, batch, units), 0, 1 + index, None if index else bounds)
 
 
 def _out(
@@ -175,7 +180,7 @@ def _out(
     output: int,
     bounds: FixedRange | None,
 ) -> None:
-    """Of all directions one behind the other."""
+    """Join all directions one after the other."""
     if len(parts) == 1:
         steps.make(what, "Reshape", parts[0], shape, output=output)
         return

@@ -1,1 +1,1 @@
-"""What no schedule of a network can do without on its machine: bytes of DRAM, cycles of units and ports."""
+"""Compute what no schedule of a network can avoid on its machine: bytes of DRAM, cycles of units and ports."""

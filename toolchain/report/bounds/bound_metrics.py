@@ -10,7 +10,7 @@ from typing import Any
 from toolchain.codegen import Container, Region
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.bounds.dram import MinTraffic, min_traffic
-from toolchain.report.bounds.unit_bounds import MinUnitUse, Uses, added, dram_uses, together
+from toolchain.report.bounds.unit_bounds import MinUnitUse, Uses, add_uses, dram_uses, together
 from toolchain.schedule.channel_blocks import find_blocked_tensors
 
 NONE = "none"
@@ -18,17 +18,22 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class RegionBounds:
-    """names: of the nodes. least: bytes of DRAM, of each. uses: cycles of units, ports and the front end, of each. able:
-    units by the names that they share there."""
+    """A record of the bounds of a region.
+
+    `names`: names of the nodes.
+    `least`: bytes of DRAM of each node.
+    `uses`: cycles of units, ports and the front end, of each node.
+    `capable_units`: units by the names that they share in `uses`.
+    """
 
     names: tuple[str, ...]
     least: MinTraffic
     uses: tuple[Uses, ...]
-    able: Mapping[str, frozenset[int]]
+    capable_units: Mapping[str, frozenset[int]]
 
     @property
     def total(self) -> Uses:
-        return together(self.uses, self.able)
+        return together(self.uses, self.capable_units)
 
     def by_layer(self) -> dict[str, dict[str, Any]]:
         """JSON of each node."""
@@ -45,18 +50,21 @@ class RegionBounds:
 
 
 def region_bounds(container: Container, region: Region, uses: MinUnitUse) -> RegionBounds:
-    """uses: of the container's machine."""
+    """Return the bounds of a region.
+
+    `uses`: unit uses of the container's machine.
+    """
     graph, chip = container.graph, container.machine.chip
-    wanted = set(region.nodes)
-    nodes = [node for node in graph.nodes if node.name in wanted]
-    inputs, outputs = region.read, region.made
+    region_nodes = set(region.nodes)
+    nodes = [node for node in graph.nodes if node.name in region_nodes]
+    inputs, outputs = region.read, region.result_tensors
     maps = find_blocked_tensors(
-        nodes, graph, {*inputs, *outputs}, chip, {n for s in region.states for n in (s.port.tensor, s.made)}
+        nodes, graph, {*inputs, *outputs}, chip, {n for s in region.states for n in (s.port.tensor, s.present_tensor)}
     )
     layers = [Layer(node, graph.types, graph.constants, chip, maps) for node in nodes]
     least = min_traffic(layers, inputs, outputs)
-    own = tuple(added(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
-    return RegionBounds(tuple(node.name for node in nodes), least, own, uses.able)
+    layer_uses = tuple(add_uses(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
+    return RegionBounds(tuple(node.name for node in nodes), least, layer_uses, uses.capable_units)
 
 
 def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:

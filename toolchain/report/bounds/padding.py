@@ -1,4 +1,4 @@
-"""Where the parts of a kernel meet padding alone, which programs may leave out, tile by tile."""
+"""Find where parts of a kernel meet only padding, which programs may leave out, tile by tile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Band(NamedTuple):
     bottom: int
 
     def __add__(self, other: object) -> Band:
-        """With one below it."""
+        """Return this band merged with the band below it."""
         assert isinstance(other, Band)
         return Band(self.first, other.end, min(self.top, other.top), max(self.bottom, other.bottom))
 
@@ -38,25 +38,29 @@ class Band(NamedTuple):
 
 
 def bands(layer: Layer, op: IntegerConvolution) -> list[Band]:
-    """From top to bottom: rows that meet the same rows of the kernel in one. Where there are many, outer ones count nothing."""
-    found: list[Band] = []
+    """Return the bands from top to bottom; rows that meet the same rows of the kernel are one band.
+    Where there are many, outer bands count no rows of the kernel.
+    """
+    merged_bands: list[Band] = []
     for row, taps in enumerate(_met(layer, op, 0)):
         at = np.flatnonzero(taps)
         band = Band(row, row + 1, int(at[0]), int(at[-1]) + 1) if len(at) else Band(row, row + 1, 0, 0)
-        if found and found[-1][2:] == band[2:]:
-            found[-1] += band
+        if merged_bands and merged_bands[-1][2:] == band[2:]:
+            merged_bands[-1] += band
         else:
-            found.append(band)
-    while len(found) > _MOST:
-        if sum(band.taps for band in found[:2]) < sum(band.taps for band in found[-2:]):
-            found[:2] = [Band(found[0].first, found[1].end, 0, 0)]
+            merged_bands.append(band)
+    while len(merged_bands) > _MOST:
+        if sum(band.taps for band in merged_bands[:2]) < sum(band.taps for band in merged_bands[-2:]):
+            merged_bands[:2] = [Band(merged_bands[0].first, merged_bands[1].end, 0, 0)]
         else:
-            found[-2:] = [Band(found[-2].first, found[-1].end, 0, 0)]
-    return found
+            merged_bands[-2:] = [Band(merged_bands[-2].first, merged_bands[-1].end, 0, 0)]
+    return merged_bands
 
 
 def products(layer: Layer, op: IntegerConvolution) -> int | None:
-    """That meet inputs, where parts may be left out in other ways than `bands` says (columns, group by group); else None."""
+    """Return the products that meet inputs, where parts can be left out in other ways than `bands` says; else None.
+    Those other ways are by columns or group by group.
+    """
     _, _, wide, _ = layer.constants[layer.node.inputs[1]].shape
     limits = op.limits(layer)
     far = limits.max_dilation is not None and op.dilations[1] > limits.max_dilation[1]

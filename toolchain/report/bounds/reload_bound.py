@@ -1,9 +1,9 @@
-"""The least that a memory of so many bytes makes a network read again, whatever the schedule: cuts at the moments at which layers
-make their first element (docs/bounds.md).
+"""Compute the least bytes that a network reads again with a memory of this size, whatever the schedule (docs/bounds.md).
 
-Before a layer's first element is there, the constants of those in front of it have been used whole, and none of its elements has
-been made. All of them still must be: what is in the memory then, or comes into it again, cuts every way from those constants to
-the layer's tensor.
+The bound comes from cuts at the moments at which layers make their first element. Before a layer's first element exists, the
+constants of the layers in front have been used whole, and none of its elements has been made. All of its elements must still
+be made.
+So the bytes in the memory at that moment, and those that come again, cut every way from those constants to the layer's tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ SPAN = 24  # layers in front of a moment that are looked at
 
 @dataclass(frozen=True)
 class Edge:
-    """How a layer reads the tensor of another. even: all elements of that tensor have an equal part in those of the layer's own,
-    so that what flows spreads evenly. mixes: one element is made of all channels of that tensor somewhere; keeps: of the
-    same channels as the element's own."""
+    """An edge: how a layer reads the tensor of another layer.
+
+    `even`: all elements of that tensor have an equal part in those of the layer's own, so that the flow spreads evenly.
+    `mixes`: one element is made of all channels of that tensor somewhere.
+    `keeps`: one element is made of the same channels as its own.
+    """
 
     source: int
     even: bool = True
@@ -31,20 +34,28 @@ class Edge:
 
 @dataclass(frozen=True)
 class FlowStage:
-    """A layer, by what it adds to a network. constant_bytes: that all channels of any one pixel need. tensor_bytes: that it
-    makes. whole: all of it must be made. summed: how many of its elements may lie as sums before they are complete."""
+    """A stage: what one layer adds to the flow network.
+
+    `constant_bytes`: bytes that all channels of any one pixel need.
+    `tensor_bytes`: bytes that the layer makes.
+    `requires_all`: all of the tensor must be made.
+    `summed`: number of its elements that may lie as sums before they are complete.
+    """
 
     constant_bytes: int
     tensor_bytes: int
     edges: tuple[Edge, ...] = ()
-    whole: bool = True
+    requires_all: bool = True
     summed: int = 0
 
 
 @dataclass(frozen=True)
 class ChipCapacity:
-    """What the chip holds from one operation to the next: bytes of codes, and beside them sums, each instead of an element of
-    `element_bytes`. sum_bytes: of a sum on its way to DRAM and back; infinite where none goes there."""
+    """A capacity of the chip from one operation to the next: bytes of codes, and sums as well, each instead of one element.
+
+    `element_bytes`: bytes of an element that a sum stands for.
+    `sum_bytes`: bytes of a sum on its way to DRAM and back; infinite where none goes there.
+    """
 
     size_bytes: int
     sums: int = 0
@@ -53,21 +64,25 @@ class ChipCapacity:
 
 
 def min_reload_bytes(stages: Sequence[FlowStage], room: ChipCapacity, span: int = SPAN) -> tuple[int, ...]:
-    """What must come again after the moment of each stage. Moments of which no byte is a byte of another add up: those are taken
-    that make most. stages: each behind those that it reads. span: how many in front of a moment are looked at."""
+    """Return the bytes that must come again after the moment of each stage.
+    Moments that share no byte add up; the moments are chosen for the largest total.
+
+    `stages`: stages in order, each after those that it reads.
+    `span`: number of stages in front of a moment that are considered.
+    """
     best: list[int] = []  # of stages before each
-    taken: list[tuple[int, int] | None] = []
+    choices: list[tuple[int, int] | None] = []
     for target in range(len(stages)):
-        found, where = best[-1] if best else 0, None
+        most_bytes, where = best[-1] if best else 0, None
         for first, again in _ranges(stages, target, room, span):
-            if best[first] + again > found:
-                found, where = best[first] + again, (first, again)
-        best.append(found)
-        taken.append(where)
+            if best[first] + again > most_bytes:
+                most_bytes, where = best[first] + again, (first, again)
+        best.append(most_bytes)
+        choices.append(where)
     parts = [0] * len(stages)
     at = len(stages) - 1
     while at >= 0:
-        where = taken[at]
+        where = choices[at]
         if where is None:
             at -= 1
         else:
@@ -77,40 +92,41 @@ def min_reload_bytes(stages: Sequence[FlowStage], room: ChipCapacity, span: int 
 
 def list_earlier_constants(stages: Sequence[FlowStage], target: int) -> frozenset[int]:
     """Stages whose constants have been used whole when the first element of a stage is there."""
-    whole: dict[int, bool] = {target: False}
+    uses_all_channels: dict[int, bool] = {target: False}
     for at in range(target, -1, -1):
-        if at in whole:
+        if at in uses_all_channels:
             for edge in stages[at].edges:
-                all_channels = edge.mixes or (edge.keeps and whole[at])
-                whole[edge.source] = whole.get(edge.source, False) or all_channels
-    return frozenset(at for at, all_channels in whole.items() if all_channels and at != target)
+                all_channels = edge.mixes or (edge.keeps and uses_all_channels[at])
+                uses_all_channels[edge.source] = uses_all_channels.get(edge.source, False) or all_channels
+    return frozenset(at for at, all_channels in uses_all_channels.items() if all_channels and at != target)
 
 
 def _ranges(stages: Sequence[FlowStage], target: int, room: ChipCapacity, span: int) -> list[tuple[int, int]]:
     """(first, bytes that come again) of stages [first, target), where there are any."""
     stage, first = stages[target], max(0, target - span)
-    if not stage.whole or not stage.edges:
+    if not stage.requires_all or not stage.edges:
         return []
     used = list_earlier_constants(stages, target)
     if _again(sum(stages[i].constant_bytes for i in used if i >= first), stage, room) <= 0:
         return []
-    flow, found = _Flow(stages, target, first), list[tuple[int, int]]()
+    flow, cuts = _Flow(stages, target, first), list[tuple[int, int]]()
     for start in range(target - 1, first - 1, -1):
         flow.reach(start, stages[start].constant_bytes if start in used else 0)
         again = _again(flow.total, stage, room)
         if again > 0:
-            found.append((start, again))
-    return found
+            cuts.append((start, again))
+    return cuts
 
 
 def _again(cut_bytes: int, target: FlowStage, room: ChipCapacity) -> int:
-    """Of what every schedule must have at the target's moment: what lies in no memory of the chip. A sum is at most an element of
-    some tensor, or of the target's own, each of which has an equal part."""
-    held, each = float(cut_bytes), float(room.element_bytes)
+    """Return the bytes that every schedule must have at the target's moment and that fit no memory of the chip.
+    A sum is at most an element of some tensor, or of the target's own, each of which has an equal part.
+    """
+    uncovered_bytes, each = float(cut_bytes), float(room.element_bytes)
     if target.summed:
-        held = min(held, room.sum_bytes * target.summed)
-        each = max(each, held / target.summed)
-    return ceil(held - room.sums * each - room.size_bytes - 1e-6)
+        uncovered_bytes = min(uncovered_bytes, room.sum_bytes * target.summed)
+        each = max(each, uncovered_bytes / target.summed)
+    return ceil(uncovered_bytes - room.sums * each - room.size_bytes - 1e-6)
 
 
 class _Flow:
@@ -120,7 +136,7 @@ class _Flow:
     def __init__(self, stages: Sequence[FlowStage], target: int, first: int):
         count = 2 * (target - first)
         self.total, self._first, self._sink = 0, first, count
-        self._left: list[dict[int, float]] = [{} for _ in range(count + 1)]
+        self._residual: list[dict[int, float]] = [{} for _ in range(count + 1)]
         self._supply: dict[int, int] = {}
         for at in range(first, target + 1):
             enter = self._sink if at == target else 2 * (at - first)
@@ -130,31 +146,31 @@ class _Flow:
         self._sizes = [stages[at].tensor_bytes for at in range(first, target)]
 
     def reach(self, stage: int, constant_bytes: int) -> None:
-        """Also with this stage's tensor and constants."""
+        """Extend the flow to the tensor and the constants of this stage."""
         at = stage - self._first
         self._open(2 * at, 2 * at + 1, self._sizes[at])
         self._supply[2 * at] = constant_bytes
         while (path := self._path()) is not None:
             start, *_ = path
-            amount = min(self._supply[start], *(self._left[a][b] for a, b in pairwise(path)))
+            amount = min(self._supply[start], *(self._residual[a][b] for a, b in pairwise(path)))
             self._supply[start] -= int(amount)
             self.total += int(amount)
             for a, b in pairwise(path):
-                self._left[a][b] -= amount
-                self._left[b][a] += amount
+                self._residual[a][b] -= amount
+                self._residual[b][a] += amount
 
     def _open(self, start: int, end: int, most: float) -> None:
-        self._left[start][end] = self._left[start].get(end, 0) + most
-        self._left[end].setdefault(start, 0)
+        self._residual[start][end] = self._residual[start].get(end, 0) + most
+        self._residual[end].setdefault(start, 0)
 
     def _path(self) -> list[int] | None:
         """The shortest one on which more can flow."""
-        came: dict[int, int] = {start: -1 for start, left in self._supply.items() if left > 0}
+        came: dict[int, int] = {start: -1 for start, capacity in self._supply.items() if capacity > 0}
         waiting = deque(came)
         while waiting:
             at = waiting.popleft()
-            for to, left in self._left[at].items():
-                if left > 0 and to not in came:
+            for to, capacity in self._residual[at].items():
+                if capacity > 0 and to not in came:
                     came[to] = at
                     if to == self._sink:
                         path = [to]

@@ -1,5 +1,7 @@
-"""Which elements of its operands a layer cannot do without: what bounds of bytes are made of. Of operators that are not known
-here nothing is asserted, so that a bound stays one."""
+"""Find which elements of its operands a layer cannot do without, as bounds of bytes need them.
+
+Operators that are unknown here assert nothing, so that a bound stays a bound.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,29 @@ from toolchain.ops.tensor_scatter import PutRows, TakeRows
 
 @dataclass(frozen=True)
 class RequiredElements:
-    """Of a tensor: so many elements at least. channels: of each channel (index of the last dimension) some; whole: all. parts:
-    what is needed of slices of it."""
+    """A requirement on a tensor: at least so many of its elements.
+
+    `channels`: some elements of each channel (index of the last dimension) are required.
+    `is_whole`: all elements are required.
+    `parts`: requirements of slices of the tensor.
+    """
 
     elements: int = 0
     channels: bool = False
-    whole: bool = False
+    is_whole: bool = False
     parts: Mapping[Slice, RequiredElements] = field(default_factory=dict[Slice, "RequiredElements"])
 
 
 @dataclass(frozen=True)
 class Read:
-    """How a layer reads one activation. elements: that all of its output is made of. channels: among them some of each channel;
-    even, mixes, keeps: as `reload_bound.Edge` has them. passes: as many are needed as of the output, if that is not needed whole.
-    part: all that is read."""
+    """A description of how a layer reads one activation.
+
+    `elements`: elements that all of its output is made of.
+    `channels`: they include some of each channel.
+    `even`, `mixes`, `keeps`: as in `reload_bound.Edge`.
+    `passes`: as many elements are required as of the output, if that is not required whole.
+    `part`: the slice that is all the layer reads.
+    """
 
     elements: int
     channels: bool = True
@@ -49,8 +60,13 @@ class Read:
 
 @dataclass(frozen=True)
 class WindowAxis:
-    """A window over rows or columns. touched: elements that some output reads; taps: elements of the kernel that meet some;
-    fewest: that the output which meets fewest does; even: inputs and outputs in equal shares of their lengths meet."""
+    """A window over rows or columns.
+
+    `touched`: number of input elements that some output reads.
+    `taps`: number of kernel elements that meet some input element.
+    `fewest`: number of taps that meet inputs at the output that meets fewest.
+    `even`: inputs and outputs in equal shares of their lengths meet.
+    """
 
     touched: int
     taps: int
@@ -60,7 +76,7 @@ class WindowAxis:
 
 @lru_cache(maxsize=4096)
 def axis_of(window: Window, outputs: int) -> WindowAxis:
-    """Of one axis."""
+    """Return the figures of a window along one axis."""
     met = window.elements(outputs)
     inside = met >= 0
     touched = np.zeros(window.size, bool)
@@ -69,7 +85,10 @@ def axis_of(window: Window, outputs: int) -> WindowAxis:
 
 
 def _is_even(met: np.ndarray, inputs: int) -> bool:
-    """Whether each output meets all inputs whose share of the axis overlaps its own. met: [outputs, taps], -1 for padding."""
+    """Return whether each output meets all inputs whose share of the axis overlaps its own.
+
+    `met`: [outputs, taps], -1 for padding.
+    """
     outputs = len(met)
     output = np.arange(outputs, dtype=np.int64)
     first, last = output * inputs // outputs, -(-(output + 1) * inputs // outputs) - 1
@@ -84,7 +103,7 @@ def window_of(layer: Layer, op: IntegerConvolution, axis: int) -> Window:
 
 
 def windows_of(layer: Layer) -> tuple[WindowAxis, WindowAxis] | None:
-    """Of rows and columns of the first input, where windows slide over it."""
+    """Return the windows of rows and columns over the first input, None where no windows slide over it."""
     op = layer.node.op
     _, rows, columns = (*layer.output.shape, 0, 0, 0)[:3]
     if isinstance(op, IntegerConvolution):
@@ -98,27 +117,27 @@ def windows_of(layer: Layer) -> tuple[WindowAxis, WindowAxis] | None:
 
 
 def reads_of(layer: Layer) -> Mapping[str, Read]:
-    """By activation; those of which nothing is known are left out."""
+    """Return how the layer reads each activation; unknown ones are left out."""
     op, inputs = layer.node.op, layer.node.inputs
-    found: dict[str, Read] = {}
+    read_by_input: dict[str, Read] = {}
     if isinstance(op, IntegerConvolution):
-        found[inputs[0]] = _windowed(layer, mixes=op.groups == 1)
+        read_by_input[inputs[0]] = _read_window(layer, mixes=op.groups == 1)
         if op.residual is not None and inputs[3] != inputs[0]:
-            found[inputs[3]] = _alike(layer, inputs[3])
+            read_by_input[inputs[3]] = _read_pointwise(layer, inputs[3])
     elif isinstance(op, IntegerAveragePool | IntegerMaxPool):
-        found[inputs[0]] = _windowed(layer, mixes=False)
+        read_by_input[inputs[0]] = _read_window(layer, mixes=False)
     elif isinstance(op, IntegerMatrixProduct):
-        found |= {n: _product(layer, n, mixes=n == inputs[0]) for n in dict.fromkeys(inputs)}
+        read_by_input |= {n: _product(layer, n, mixes=n == inputs[0]) for n in dict.fromkeys(inputs)}
     elif isinstance(op, IntegerSoftmax):
-        found[inputs[0]] = Read(layer.output.elements, even=True, mixes=True)
+        read_by_input[inputs[0]] = Read(layer.output.elements, even=True, mixes=True)
     elif isinstance(op, TiledOp):
-        found |= {n: _alike(layer, n) for n in layer.activations} if op.is_pointwise else {}
+        read_by_input |= {n: _read_pointwise(layer, n) for n in layer.activations} if op.is_pointwise else {}
     else:
-        found |= _moved(layer)
-    return {n: read for n, read in found.items() if n in layer.activations}
+        read_by_input |= _read_moved(layer)
+    return {n: read for n, read in read_by_input.items() if n in layer.activations}
 
 
-def _windowed(layer: Layer, mixes: bool) -> Read:
+def _read_window(layer: Layer, mixes: bool) -> Read:
     axes = windows_of(layer)
     assert axes is not None
     samples, _, _, channels = layer.input_type(0).shape
@@ -126,19 +145,19 @@ def _windowed(layer: Layer, mixes: bool) -> Read:
     return Read(samples * axes[0].touched * axes[1].touched * channels, True, even, mixes and some, some)
 
 
-def _alike(layer: Layer, name: str) -> Read:
+def _read_pointwise(layer: Layer, name: str) -> Read:
     kind, shape = layer.types[name], layer.output.shape
     same = kind.shape == shape
     return Read(kind.elements, True, same, False, same or kind.shape[-1:] == shape[-1:], same)
 
 
 def _product(layer: Layer, name: str, mixes: bool) -> Read:
-    """Of both operands all."""
+    """Return a read of all of an operand; a product needs both operands whole."""
     kind = layer.types[name]
     return Read(kind.elements, True, kind.shape[:-2] == layer.output.shape[:-2], mixes, True)
 
 
-def _moved(layer: Layer) -> dict[str, Read]:
+def _read_moved(layer: Layer) -> dict[str, Read]:
     op, inputs = layer.node.op, layer.node.inputs
     elements = [layer.types[n].elements for n in inputs]
     last = len(layer.output.shape) - 1
@@ -162,46 +181,54 @@ def _moved(layer: Layer) -> dict[str, Read]:
 
 
 def _put(layer: Layer, op: PutRows) -> dict[str, Read]:
-    """Of rows put among others all, and of the others those that stay. Which are put is a number of each run, so that of a part
-    of them nothing is known."""
+    """Return the reads of PutRows: all of the rows that are put, and of the other rows those that stay.
+    The place of the put rows is a number of each run, so nothing is known of a part of the rows.
+    """
     (cache, rows), uncut = layer.node.inputs[:2], op.axis < len(layer.output.shape) - 1
     covered = layer.types[rows].elements * (2 if op.again else 1)
-    kept = max(0, layer.types[cache].elements - covered)
-    found = {cache: Read(kept, uncut and kept > 0), rows: Read(layer.types[rows].elements)}
-    return found if cache != rows else {}
+    remaining_elements = max(0, layer.types[cache].elements - covered)
+    read_by_input = {cache: Read(remaining_elements, uncut and remaining_elements > 0), rows: Read(layer.types[rows].elements)}
+    return read_by_input if cache != rows else {}
 
 
-def get_required_elements(needed: RequiredElements, read: Read, elements: int) -> RequiredElements:
-    """Of an activation with so many elements, where so much is needed of what a layer makes of it."""
-    parts = {} if read.part is None else {read.part: RequiredElements(needed.elements, needed.channels, needed.whole)}
-    if needed.whole:
+def get_required_elements(required: RequiredElements, read: Read, elements: int) -> RequiredElements:
+    """Return the required elements of an activation with `elements` elements, from what is required of the layer's output."""
+    parts = {} if read.part is None else {read.part: RequiredElements(required.elements, required.channels, required.is_whole)}
+    if required.is_whole:
         return RequiredElements(read.elements, read.channels, read.elements >= elements, parts)
     if read.passes:
-        return RequiredElements(min(needed.elements, elements), needed.channels and read.keeps and read.channels, parts=parts)
-    return RequiredElements(0, needed.channels and (read.keeps or read.mixes) and read.channels)
+        return RequiredElements(min(required.elements, elements), required.channels and read.keeps and read.channels, parts=parts)
+    return RequiredElements(0, required.channels and (read.keeps or read.mixes) and read.channels)
 
 
-def needed_together(one: RequiredElements, other: RequiredElements) -> RequiredElements:
-    """Of a tensor that two layers read."""
+def join_required(one: RequiredElements, other: RequiredElements) -> RequiredElements:
+    """Return the joint requirement of two layers that read the same tensor."""
     parts = dict(one.parts)
-    for part, needed in other.parts.items():
-        parts[part] = needed_together(parts.get(part, RequiredElements()), needed)
-    return RequiredElements(max(one.elements, other.elements), one.channels or other.channels, one.whole or other.whole, parts)
-
-
-def with_parts(needed: RequiredElements, shape: Sequence[int]) -> RequiredElements:
-    """Of a tensor of this shape all of whose readers are known: slices that share no element add up."""
-    if not needed.parts:
-        return needed
-    taken, met = np.zeros(shape, bool), np.zeros(shape[-1], bool)
-    elements = whole = 0
-    for part, own in needed.parts.items():
-        index = tuple(slice(s, s + n * k, k) for s, n, k in zip(part.starts, part.shape, part.steps))
-        met[index[-1]] |= own.channels
-        if not taken[index].any():
-            taken[index] = True
-            elements += own.elements
-            whole += own.whole * prod(part.shape)
+    for part, part_required in other.parts.items():
+        parts[part] = join_required(parts.get(part, RequiredElements()), part_required)
     return RequiredElements(
-        max(needed.elements, elements), needed.channels or bool(met.all()), needed.whole or whole == taken.size
+        max(one.elements, other.elements), one.channels or other.channels, one.is_whole or other.is_whole, parts
+    )
+
+
+def with_parts(required: RequiredElements, shape: Sequence[int]) -> RequiredElements:
+    """Add up the requirements of slices that share no element, for a tensor whose consumers are all known.
+
+    `shape`: shape of the tensor.
+    """
+    if not required.parts:
+        return required
+    is_covered, met = np.zeros(shape, bool), np.zeros(shape[-1], bool)
+    elements = whole_elements = 0
+    for part, part_required in required.parts.items():
+        index = tuple(slice(s, s + n * k, k) for s, n, k in zip(part.starts, part.shape, part.steps))
+        met[index[-1]] |= part_required.channels
+        if not is_covered[index].any():
+            is_covered[index] = True
+            elements += part_required.elements
+            whole_elements += part_required.is_whole * prod(part.shape)
+    return RequiredElements(
+        max(required.elements, elements),
+        required.channels or bool(met.all()),
+        required.is_whole or whole_elements == is_covered.size,
     )

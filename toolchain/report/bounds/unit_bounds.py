@@ -1,5 +1,7 @@
-"""The least that units and ports of a machine take for a layer: closed forms of tiles as large as instructions may be, and each
-operand's bytes once."""
+"""Compute the least cycles that units and ports of a machine take for a layer.
+
+These are closed forms of tiles as large as instructions may be, and each operand's bytes once.
+"""
 
 from __future__ import annotations
 
@@ -38,88 +40,93 @@ _TILINGS = 6  # the coarsest first
 
 
 class MinUnitUse:
-    """Of the layers of one network; those that are alike are looked at once."""
+    """A calculator of the least unit use of layers of one network; equal layers are computed once."""
 
     def __init__(self, chip: Chip):
         self._chip = _evenly_filled(chip)
-        self._able: dict[str, tuple[Unit, ...]] = {}
-        self._known: dict[object, Uses] = {}
-        self.able: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
+        self._units_by_layer: dict[str, tuple[Unit, ...]] = {}
+        self._uses_by_key: dict[object, Uses] = {}
+        self.capable_units: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
 
     def of(self, layer: Layer) -> Uses:
-        """Without what is moved between DRAM and the chip. Nothing for what only moves: it may lie in place."""
+        """Return the least uses of a layer, DRAM transfers excluded.
+        Layers that only move data use nothing, since their output may lie in place.
+        """
         if not isinstance(layer.node.op, TiledOp):
             return {}
         kinds = [(layer.types[n].shape, layer.types[n].dtype, n in layer.feature_maps) for n in layer.activations]
-        made = layer.output.shape, layer.output.dtype, layer.node.outputs[0] in layer.feature_maps
+        output_kind = layer.output.shape, layer.output.dtype, layer.node.outputs[0] in layer.feature_maps
         shapes = [layer.constants[n].shape for n in layer.node.inputs if n in layer.constants]
-        key = tiling_key(layer), *kinds, *made, *shapes
-        if key not in self._known:
-            self._known[key] = self._found(layer)
-        return self._known[key]
+        key = tiling_key(layer), *kinds, *output_kind, *shapes
+        if key not in self._uses_by_key:
+            self._uses_by_key[key] = self._compute_uses(layer)
+        return self._uses_by_key[key]
 
-    def _found(self, layer: Layer) -> Uses:
-        found = list(layer.tiled.tilings(layer))
-        self._able[layer.node.name] = self._units(layer, min(found, key=lambda tiling: tiling.volume))
-        tried = [self._uses(layer, tiling) for tiling in _tilings(layer, found)]
-        tried += [self._beside_padding(layer, tiling) for tiling in _tilings(layer, found)]
-        made = [uses for uses in tried if uses is not None]
-        names = dict.fromkeys(name for uses in made for name in uses)
-        return {**{name: min(uses.get(name, 0.0) for uses in made) for name in names}, **self._ports(layer)}
+    def _compute_uses(self, layer: Layer) -> Uses:
+        tilings = list(layer.tiled.tilings(layer))
+        self._units_by_layer[layer.node.name] = self._units(layer, min(tilings, key=lambda tiling: tiling.volume))
+        tried = [self._uses(layer, tiling) for tiling in _tilings(layer, tilings)]
+        tried += [self._beside_padding(layer, tiling) for tiling in _tilings(layer, tilings)]
+        feasible = [uses for uses in tried if uses is not None]
+        names = dict.fromkeys(name for uses in feasible for name in uses)
+        return {**{name: min(uses.get(name, 0.0) for uses in feasible) for name in names}, **self._ports(layer)}
 
     def _beside_padding(self, layer: Layer, tiling: Tiling) -> Uses | None:
-        """Of a convolution, where parts of the kernel that meet padding alone are left out: the least for each unit, over all
-        ways to make neighbouring rows together."""
+        """Return the uses of a convolution where parts of the kernel that meet only padding are left out.
+        The result is the least of each unit over all ways to join neighbouring rows; None where nothing is left out.
+        """
         op = layer.node.op
         if not isinstance(op, IntegerConvolution) or not any(op.pads):
             return None
         met = products(layer, op)
         if met is not None:
             return self._peak(layer, op, met)
-        own = bands(layer, op)
+        layer_bands = bands(layer, op)
         best: list[Uses] = [{}]
-        for end in range(1, len(own) + 1):
+        for end in range(1, len(layer_bands) + 1):
             ways: list[Uses] = []
             for first in range(end):
-                made = self._uses(layer, tiling, reduce(add, own[first:end]))
-                if made is None:
+                band_uses = self._uses(layer, tiling, reduce(add, layer_bands[first:end]))
+                if band_uses is None:
                     return None
-                ways.append(added(best[first], made))
+                ways.append(add_uses(best[first], band_uses))
             best.append({n: min(way.get(n, 0.0) for way in ways) for n in dict.fromkeys(chain(*ways))})
         return best[-1]
 
-    def _peak(self, layer: Layer, op: IntegerConvolution, made: int) -> Uses | None:
-        """Of so many products."""
-        units = self._able[layer.node.name]
+    def _peak(self, layer: Layer, op: IntegerConvolution, product_count: int) -> Uses | None:
+        """Return the uses of so many products at the peak rate of the arrays."""
+        units = self._units_by_layer[layer.node.name]
         kinds = CodeType(layer.input_type(0).dtype), op.weight_type
         peak = sum(u.array.multipliers * operands_of(u.array, *kinds).rate for u in units if u.kind == "mac_array")
-        return {self._named(units): made / peak} if peak else None
+        return {self._name_units(units): product_count / peak} if peak else None
 
     def _uses(self, layer: Layer, tiling: Tiling, band: Band | None = None) -> Uses | None:
-        """Of units and the front end, by the works of each kind; None where no unit runs such tiles. band: a part of the output,
-        with the rows of the kernel that it meets."""
+        """Return the uses of units and the front end, by the tile tasks of each kind; None where no unit runs such tiles.
+
+        `band`: a part of the output, with the rows of the kernel that it meets.
+        """
         extent = None if band is None else Extent(band.rows, (0, layer.output.shape[3]))
         nest = layer.tiled.nest(layer, tiling if band is None else replace(tiling, rows=band.end - band.first), extent)
         total: dict[str, float] = {}
         for kinds in product(*(_kinds(axis) for axis in nest.axes)):
             times = prod(count for _, count in kinds)
-            for work in nest.body(tuple(step for step, _ in kinds)):
-                ops = emit_at_zero(work, layer)
+            for task in nest.body(tuple(step for step, _ in kinds)):
+                ops = emit_at_zero(task, layer)
                 if band is not None:
-                    top, count = work.variant[2:4]  # rows of the kernel
+                    top, count = task.variant[2:4]  # rows of the kernel
                     high = min(top + count, band.bottom) - max(top, band.top)
                     ops = [replace(op, kernel_height=high) for op in ops] if high > 0 else []
-                uses = self._run(ops, self._able[layer.node.name]) if ops else {}
+                uses = self._run(ops, self._units_by_layer[layer.node.name]) if ops else {}
                 if uses is None:
                     return None
-                total = added(total, {name: times * cycles for name, cycles in uses.items()})
+                total = add_uses(total, {name: times * cycles for name, cycles in uses.items()})
         return total
 
     def _units(self, layer: Layer, smallest: Tiling) -> tuple[Unit, ...]:
-        """That can run all of the smallest tiles of a layer."""
-        works = [emit_at_zero(work, layer) for work in layer.tiled.nest(layer, smallest).distinct()]
-        units = [find_capable_units(ops, self._chip) for ops in works]
-        return tuple(u for u in units[0] if all(u in others for others in units)) or units_for(works[0], self._chip)
+        """Return the units that can run all of the smallest tiles of a layer."""
+        task_ops = [emit_at_zero(task, layer) for task in layer.tiled.nest(layer, smallest).distinct()]
+        units = [find_capable_units(ops, self._chip) for ops in task_ops]
+        return tuple(u for u in units[0] if all(u in others for others in units)) or units_for(task_ops[0], self._chip)
 
     def _run(self, ops: Sequence[MachineOp], units: Sequence[Unit]) -> Uses | None:
         chip, least = self._chip, dict[str, float]()
@@ -130,28 +137,30 @@ class MinUnitUse:
                 runner = emitter if emitter is not None and emitter.kind == op.ENGINE else unit
                 sharing = units if runner is unit else chip.workers(runner.kind)
                 cycles = float(op.demand(chip).compute_cycles) + runner.spec.issue_cycles
-                uses = added(uses, {self._named(sharing): cycles / len(sharing), FRONT_END: chip.isa.word_cycles})
+                uses = add_uses(uses, {self._name_units(sharing): cycles / len(sharing), FRONT_END: chip.isa.word_cycles})
             least = {n: min(c, least.get(n, c)) for n, c in uses.items()}
         return least or None
 
-    def _named(self, units: Iterable[Unit]) -> str:
+    def _name_units(self, units: Iterable[Unit]) -> str:
         """Units that share work, in a word: their engines, where all units of these are among them."""
         units = tuple(units)
         kind = self._chip.workers(units[0].kind)
         engines = dict.fromkeys(u.engine for u in units)
-        whole = len(units) == sum(u.engine in engines for u in kind)
-        name = "+".join(engines if whole else [u.name for u in units])
-        self.able[name] = frozenset(u.queue for u in units)
+        covers_kind = len(units) == sum(u.engine in engines for u in kind)
+        name = "+".join(engines if covers_kind else [u.name for u in units])
+        self.capable_units[name] = frozenset(u.queue for u in units)
         return name
 
     def _ports(self, layer: Layer) -> Uses:
-        """Of memories on the chip that units have operands in: every element that is read, once, and every one that is made."""
+        """Return the uses of the ports of on-chip memories that hold operands of units.
+        Every element that is read counts once, and so does every element that is made.
+        """
         tiling = next(iter(layer.tiled.tilings(layer)))
-        work = next(layer.tiled.nest(layer, tiling).works())
-        units = self._able[layer.node.name]
+        task = next(layer.tiled.nest(layer, tiling).iterate_tasks())
+        units = self._units_by_layer[layer.node.name]
         reads = reads_of(layer)
         moved: dict[int, float] = {}
-        for box in {box.tensor: box for box in work.reads}.values():
+        for box in {box.tensor: box for box in task.reads}.values():
             elements = reads[box.tensor].elements if box.tensor in reads else 0
             space = {u.roles[box.role] for u in units}
             if len(space) == 1:
@@ -160,12 +169,12 @@ class MinUnitUse:
         space = {u.roles["output"] for u in units}
         if len(space) == 1:
             moved[2 * space.pop() + 1] = layer.output.size_bytes
-        found: dict[str, float] = {}
+        port_cycles: dict[str, float] = {}
         for port, size_bytes in moved.items():
             memory = self._chip.spaces[port // 2].memory
             cycles = size_bytes / (write_rate(memory) if port % 2 else read_rate(memory))
-            found = added(found, {port_name(self._chip, port): cycles})
-        return found
+            port_cycles = add_uses(port_cycles, {port_name(self._chip, port): cycles})
+        return port_cycles
 
 
 def _evenly_filled(chip: Chip) -> Chip:
@@ -174,17 +183,23 @@ def _evenly_filled(chip: Chip) -> Chip:
     return chip.model_copy(update={"engines": {**chip.engines, **arrays}})
 
 
-def together(uses: Sequence[Uses], able: Mapping[str, frozenset[int]]) -> Uses:
-    """Of several layers: what some units share may be left to the others of a larger set. able: the units of each name."""
+def together(uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]]) -> Uses:
+    """Return the uses of several layers together; work that some units share may go to the others of a larger set.
+
+    `capable_units`: units of each name.
+    """
     total: dict[str, float] = {}
-    for own in uses:
-        total = added(total, own)
-    shared = {name: total[name] * len(able[name]) for name in total if name in able}
-    sets = {name: sum(c for n, c in shared.items() if able[n] <= able[name]) / len(able[name]) for name in shared}
+    for layer_uses in uses:
+        total = add_uses(total, layer_uses)
+    shared = {name: total[name] * len(capable_units[name]) for name in total if name in capable_units}
+    sets = {
+        name: sum(c for n, c in shared.items() if capable_units[n] <= capable_units[name]) / len(capable_units[name])
+        for name in shared
+    }
     return {**total, **sets}
 
 
-def added(one: Uses, other: Uses) -> dict[str, float]:
+def add_uses(one: Uses, other: Uses) -> dict[str, float]:
     """Both, by name."""
     return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in dict.fromkeys((*one, *other))}
 
@@ -195,22 +210,28 @@ def _kinds(axis: Axis) -> list[tuple[Any, int]]:
     return [(step, counts[kind]) for kind, step in dict(zip(axis.kinds, axis.steps)).items()]
 
 
-def _tilings(layer: Layer, found: Sequence[Tiling]) -> Iterator[Tiling]:
-    """Than which no other takes less: a product as one operation, whatever accumulators hold, in each dataflow and mode, with
-    others of its batch where one operation makes them, and where the machine has not its strides, a row or a column of it at a
-    time; of what is made group by group, and of other operators, the coarsest beside. found: all that can be."""
+def _tilings(layer: Layer, tilings: Sequence[Tiling]) -> Iterator[Tiling]:
+    """Yield tilings such that no other tiling takes less.
+
+    A product is one operation, whatever accumulators hold, in each dataflow and mode, with others of its batch where one
+    operation makes
+    them. Where the machine lacks its strides, it is one row or column at a time. Grouped convolutions and other operators add
+    their coarsest tilings.
+
+    `tilings`: all possible tilings.
+    """
     op = layer.node.op
     grouped = isinstance(op, IntegerConvolution) and op.groups > 1 and not op.depthwise(layer)
     if isinstance(op, IntegerConvolution | IntegerMatrixProduct):
         *_, rows, columns, channels = (1, *layer.output.shape)
-        inner = max(tiling.inner for tiling in found)
+        inner = max(tiling.inner for tiling in tilings)
         if isinstance(op, IntegerMatrixProduct):
             rows, columns, inner = columns, 1, layer.input_type(0).shape[-1]
         elif not op.depthwise(layer):
             channels, inner = channels // op.groups, layer.input_type(0).shape[3] // op.groups
         beyond = op.beyond(layer) if isinstance(op, IntegerConvolution) else (False, False)
         heights, widths = ({size, 1} if far else {size} for far, size in zip(beyond, (rows, columns)))
-        variants, batches = dict.fromkeys(tiling.variant for tiling in found), {1, max(tiling.batches for tiling in found)}
+        variants, batches = dict.fromkeys(tiling.variant for tiling in tilings), {1, max(tiling.batches for tiling in tilings)}
         for (dataflow, mode), high, wide, count in product(variants, heights, widths, sorted(batches)):
             yield Tiling(high, wide, channels, inner, False, batches=count, dataflow=dataflow, mode=mode)
         if not grouped:
@@ -219,7 +240,7 @@ def _tilings(layer: Layer, found: Sequence[Tiling]) -> Iterator[Tiling]:
 
 
 def dram_uses(chip: Chip, least: MinTraffic, layer: int) -> Uses:
-    """Of a layer's share of what must be moved."""
+    """Return the uses of a layer's share of the mandatory traffic."""
     read = least.constants[layer] + least.inputs[layer] + least.again[layer]
     return moving(chip, read, least.outputs[layer])
 

@@ -1,4 +1,6 @@
-"""What becomes of an array's sums: parameters of output channels whose results lie on every edge of the rounding."""
+"""Draw what becomes of an array's sums: parameters of output channels whose results lie on every edge of the
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,13 @@ def rounding_entries(bench: CaseBuilder) -> tuple[list[int], list[tuple[int, int
             scale = bench.scale(shift)
         except NotApplicable:
             continue
-        found = edges(max(0, shift), largest) if shift >= 0 else [0, 1, -1, 2, -2, largest, -largest]
-        biases += found
-        scales += [scale] * len(found)
+        channel_biases = edges(max(0, shift), largest) if shift >= 0 else [0, 1, -1, 2, -2, largest, -largest]
+        biases += channel_biases
+        scales += [scale] * len(channel_biases)
     for shift in (5, 8):
         scale = bench.scale(shift, 1.37)
-        found = bench.rng.integers(-60 << shift, 60 << shift, 16).tolist()
-        biases, scales = biases + found, scales + [scale] * len(found)
+        channel_biases = bench.rng.integers(-60 << shift, 60 << shift, 16).tolist()
+        biases, scales = biases + channel_biases, scales + [scale] * len(channel_biases)
     return biases, scales
 
 
@@ -87,8 +89,8 @@ def table(bench: CaseBuilder, operation: type[MachineOp], role: str, number: int
 
 def addend(bench: CaseBuilder, operation: Any) -> dict[str, int]:
     """Parameters of the sum behind the array."""
-    left = operation.need("add_left_shift", bench.chip).high
-    scales = {"input": bench.scale(2, 1.7), "addend": bench.scale(1, 1.2), "output": bench.scale(left - 1, 1.1)}
+    left_shift = operation.need("add_left_shift", bench.chip).high
+    scales = {"input": bench.scale(2, 1.7), "addend": bench.scale(1, 1.2), "output": bench.scale(left_shift - 1, 1.1)}
     f = {f"add_{name}_{part}": value for name, pair in scales.items() for part, value in zip(("multiplier", "shift"), pair)}
     f |= {f"add_{name}_zero_point": bench.zero(operation, f"add_{name}_zero_point") for name in scales}
-    return f | {"add_left_shift": left, "add_clamp_low": bench.type(0).low + 3, "add_clamp_high": bench.type(0).high}
+    return f | {"add_left_shift": left_shift, "add_clamp_low": bench.type(0).low + 3, "add_clamp_high": bench.type(0).high}

@@ -15,7 +15,7 @@ from toolchain.machine import Convolution, Depthwise, MachineOp
 from toolchain.vectors.case import Draw
 from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 from toolchain.vectors.draws.accumulator_draws import CLAMPS, addend, clamps, parameters, random_entries, rounding_entries, table
-from toolchain.vectors.draws.weights import Array, Pair, Window, dense, planes
+from toolchain.vectors.draws.weights import Array, Pair, Window, dense, place_bit_slices
 
 AXES = ("height", "width")
 LARGEST = 16  # of a field without a limit of the machine: what is larger is tested by the fields of others
@@ -29,13 +29,17 @@ def window(
     weights: Array | None = None,
     entries: tuple[Sequence[int], Sequence[Pair]] | None = None,
 ) -> Any:
-    """Adds the operation. values: codes [h, w, c] of its input; weights: int8[outputs, inner], inner ky, kx, i, of a depthwise
-    one [taps, channels]; entries: biases and scales of its output channels."""
+    """Add the operation.
+
+    `values`: codes [h, w, c] of its input.
+    `weights`: int8[outputs, inner], inner ky, kx, i; of a depthwise operation [taps, channels].
+    `entries`: biases and scales of its output channels.
+    """
     unit = bench.unit(operation, w.unit)
     inputs = w.inputs if operation is Convolution else w.outputs
     values = bench.codes((*w.size, inputs), w.input_type) if values is None else values
     source = bench.feature_map(unit, "input", values)
-    f: dict[str, Any] = source.named("input")
+    f: dict[str, Any] = source.get_parameters("input")
     for name, (height, width) in (("kernel", w.kernel), ("stride", w.stride), ("dilation", w.dilation)):
         f |= {f"{name}_height": height, f"{name}_width": width}
     f |= {"input_height": w.size[0], "input_width": w.size[1], "pad_top": w.pad[0], "pad_left": w.pad[1]}
@@ -46,37 +50,40 @@ def window(
         f |= {"input_channels": inputs, "output_channels": w.outputs, "group": w.group}
         f["weight_address"] = dense(bench, unit, w, weights)
     else:
-        f |= {"channels": w.outputs, "weight_address": planes(bench, unit, w, weights)}
+        f |= {"channels": w.outputs, "weight_address": place_bit_slices(bench, unit, w, weights)}
     if SUMS in unit.roles:
-        f |= _kept(bench, unit, w)
+        f |= _make_sum_fields(bench, unit, w)
     elif w.emit:
-        f |= _emitted(bench, operation, unit, w, inputs, entries)
+        f |= _make_output_fields(bench, operation, unit, w, inputs, entries)
     return bench.add(operation, **(f | w.more))
 
 
-def _emitted(bench: CaseBuilder, operation: Any, unit: Unit, w: Window, inputs: int, entries: Any) -> dict[str, Any]:
-    """Where results go, and how they are made."""
+def _make_output_fields(bench: CaseBuilder, operation: Any, unit: Unit, w: Window, inputs: int, entries: Any) -> dict[str, Any]:
+    """Return the fields that say where results go, and how they are made."""
     reached = w.taps * (inputs if operation is Convolution else 1)
     codes, weight = bench.type(w.input_type), bench.chip.weight_types[w.weight_type]
     spread = codes.bits + weight.bits - 9 + int(np.log2(reached) / 2 + 0.5) + (7 if w.group else 0)
     biases, scales = entries or random_entries(bench, w.outputs, max(spread - bench.type(w.output_type).bits + 8, 0))
     target = bench.output(unit, (*w.output, w.outputs), w.output_type)
     out = bench.type(w.output_type)
-    f = target.named("output")
+    f = target.get_parameters("output")
     f |= {"parameter_address": parameters(bench, operation, "parameters", biases, scales), "emit": 1}
     f |= {"output_zero_point": bench.zero(operation, "output_zero_point", w.output_type), "output_type": w.output_type}
     return f | {"clamp_low": out.low, "clamp_high": out.high}
 
 
-def _kept(bench: CaseBuilder, unit: Unit, w: Window) -> dict[str, Any]:
-    """Where sums lie that another operation takes out; those of a case that accumulates are given."""
+def _make_sum_fields(bench: CaseBuilder, unit: Unit, w: Window) -> dict[str, Any]:
+    """Return the fields that say where sums lie for another operation to take out.
+
+    A case that accumulates gets random sums there.
+    """
     size = bench.chip.array.accumulators.sum_bytes
     total = w.output[0] * w.output[1] * w.outputs
     if not w.accumulate:
         return {"sums_address": bench.room(unit.roles[SUMS], total * size)}
     largest = bench.chip.numerics.largest_sum
-    given = bench.rng.integers(-largest, largest, total).astype(f"<i{size}")
-    return {"sums_address": bench.block(unit.roles[SUMS], given.tobytes(), size)}
+    sums = bench.rng.integers(-largest, largest, total).astype(f"<i{size}")
+    return {"sums_address": bench.block(unit.roles[SUMS], sums.tobytes(), size)}
 
 
 # cases of both
@@ -101,7 +108,7 @@ def single(bench: CaseBuilder, operation: Any) -> None:
 def largest_strides(bench: CaseBuilder, operation: Any) -> None:
     """The largest strides, of sizes of 1."""
     single(bench, operation)
-    bench.stretched()
+    bench.stretch_last_operation()
 
 
 def wide(bench: CaseBuilder, operation: Any) -> None:
@@ -126,9 +133,9 @@ def at_end(bench: CaseBuilder, operation: Any) -> None:
 
 def strided(bench: CaseBuilder, operation: Any) -> None:
     """Strides, and dilations, of different height and width; an even kernel."""
-    wanted = {"stride_height": 2, "stride_width": 3, "dilation_height": 3, "dilation_width": 2}
-    found = [min(value, operation.need(name, bench.chip).high) for name, value in wanted.items()]
-    stride, dilation = (found[0], found[1]), (found[2], found[3])
+    value_by_name = {"stride_height": 2, "stride_width": 3, "dilation_height": 3, "dilation_width": 2}
+    values = [min(value, operation.need(name, bench.chip).high) for name, value in value_by_name.items()]
+    stride, dilation = (values[0], values[1]), (values[2], values[3])
     window(bench, operation, Window((7, 9), kernel=(2, 3), stride=stride, dilation=dilation, pad=(2, 1), output=(3, 2)))
 
 
@@ -242,7 +249,7 @@ def added(bench: CaseBuilder, operation: Any, table_too: bool) -> None:
         raise NotApplicable("no sum behind the array")
     bench_unit, w = bench.unit(operation), Window()
     source = bench.feature_map(bench_unit, "input", bench.codes((*w.output, w.outputs)))
-    more: dict[str, Any] = source.named("addend")
+    more: dict[str, Any] = source.get_parameters("addend")
     more |= {"use_add": 1, **addend(bench, operation)}
     if table_too:
         more |= {"use_table": 1, "table_address": table(bench, operation, "parameters", 0)}

@@ -24,18 +24,18 @@ def _scales(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> dict[st
     """Scales of results that fill the codes."""
     a, b, out = (bench.type(t).bits for t in types)
     f: dict[str, tuple[int, int]] = {}
-    left = 0
+    left_shift = 0
     if kind in SUMS:
-        needed = Elementwise.need("left_shift", bench.chip).high
-        left = min(needed, bench.chip.numerics.headroom(max((bench.type(t) for t in types), key=lambda c: c.bits)))
-        f |= {"a": bench.scale(2, 1.7), "b": bench.scale(1, 1.2), "output": bench.scale(left - 1 + max(a, b) - out, 1.1)}
+        max_left_shift = Elementwise.need("left_shift", bench.chip).high
+        left_shift = min(max_left_shift, bench.chip.numerics.headroom(max((bench.type(t) for t in types), key=lambda c: c.bits)))
+        f |= {"a": bench.scale(2, 1.7), "b": bench.scale(1, 1.2), "output": bench.scale(left_shift - 1 + max(a, b) - out, 1.1)}
     elif kind == ElementwiseKind.MUL:
         f |= {"output": bench.scale(a + b - out - 2, 1.3)}
     elif kind == ElementwiseKind.RESCALE:
         f |= {"output": bench.scale(a - out, 1.2)}
     else:
         f |= {"a": bench.scale(a - out, 1.1), "b": bench.scale(a + b - out - 2, 1.3)}
-    return {"left_shift": left} | {f"{n}_{p}": v for n, pair in f.items() for p, v in zip(("multiplier", "shift"), pair)}
+    return {"left_shift": left_shift} | {f"{n}_{p}": v for n, pair in f.items() for p, v in zip(("multiplier", "shift"), pair)}
 
 
 def _elementwise(
@@ -48,18 +48,21 @@ def _elementwise(
     types: Triple = (0, 0, 0),
     **more: Any,
 ) -> None:
-    """broadcast: dimensions along which b has one element."""
+    """Add an elementwise operation.
+
+    `broadcast`: dimensions along which b has one element.
+    """
     unit = bench.unit(Elementwise, more.get("unit", 0))
     a = bench.codes(shape, types[0]) if a is None else a
     b = bench.codes([1 if one else n for one, n in zip(broadcast, shape)], types[1]) if b is None else b
     f: dict[str, Any] = {"kind": kind, "height": shape[0], "width": shape[1], "channels": shape[2]}
     for name, values, ones in (("a", a, (False,) * 3), ("b", b, broadcast)):
-        found = bench.feature_map(unit, "input", values)
-        strides = (found.row, found.column, values.dtype.itemsize)
-        f |= found.named(name)
+        site = bench.feature_map(unit, "input", values)
+        strides = (site.row, site.column, values.dtype.itemsize)
+        f |= site.get_parameters(name)
         f |= {f"{name}_{d}_stride": 0 if one else s for d, one, s in zip(("row", "column", "channel"), ones, strides)}
     target = bench.output(unit, shape, types[2])
-    f |= target.named("output") | _scales(bench, kind, types)
+    f |= target.get_parameters("output") | _scales(bench, kind, types)
     for name, number in zip(("a", "b", "output"), types):
         f |= {f"{name}_type": number, f"{name}_zero_point": bench.zero(Elementwise, f"{name}_zero_point", number)}
     f |= {"clamp_low": bench.type(types[2]).low, "clamp_high": bench.type(types[2]).high}
@@ -94,7 +97,7 @@ def broadcast(bench: CaseBuilder, kind: ElementwiseKind, along: tuple[bool, bool
 def largest_strides(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """The largest strides, of sizes of 1."""
     single(bench, kind)
-    bench.stretched()
+    bench.stretch_last_operation()
 
 
 def long(bench: CaseBuilder, kind: ElementwiseKind) -> None:
@@ -113,8 +116,12 @@ def in_place(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """The result lies where the first operand was."""
     _elementwise(bench, kind)
     last = bench.ops.pop()
-    found = {"output_address": "a_address", "output_row_stride": "a_row_stride", "output_column_stride": "a_column_stride"}
-    f = {name: getattr(last, found.get(name, name)) for name in last.parameters()}
+    source_fields = {
+        "output_address": "a_address",
+        "output_row_stride": "a_row_stride",
+        "output_column_stride": "a_column_stride",
+    }
+    f = {name: getattr(last, source_fields.get(name, name)) for name in last.parameters()}
     bench.add(Elementwise, **f)
 
 
@@ -126,10 +133,10 @@ def pairs(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     shape = (1, some.size, some.size)
     a, b = np.broadcast_to(some[None, :, None], shape), np.broadcast_to(some[None, None, :], shape)
     zeros: dict[str, Any] = {f"{name}_zero_point": zero for name in ("a", "b", "output")}
-    left = min(2, Elementwise.need("left_shift", bench.chip).high)
-    scales = {"a": bench.scale(1), "b": bench.scale(2), "output": bench.scale(left + 1 if kind in SUMS else 1)}
+    left_shift = min(2, Elementwise.need("left_shift", bench.chip).high)
+    scales = {"a": bench.scale(1), "b": bench.scale(2), "output": bench.scale(left_shift + 1 if kind in SUMS else 1)}
     f: dict[str, Any] = {f"{n}_{p}": v for n, pair in scales.items() for p, v in zip(("multiplier", "shift"), pair)}
-    _elementwise(bench, kind, np.ascontiguousarray(a), np.ascontiguousarray(b), shape, **zeros, **f, left_shift=left)
+    _elementwise(bench, kind, np.ascontiguousarray(a), np.ascontiguousarray(b), shape, **zeros, **f, left_shift=left_shift)
 
 
 def rounding(bench: CaseBuilder, kind: ElementwiseKind, shift: int) -> None:
@@ -151,7 +158,7 @@ def typed(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> None:
 
 
 def on_unit(bench: CaseBuilder, kind: ElementwiseKind, unit: int) -> None:
-    """On another vector engine."""
+    """Draw the case on another vector engine."""
     _elementwise(bench, kind, unit=unit)
 
 
@@ -182,8 +189,8 @@ def looked_up(bench: CaseBuilder, number: int, function: TableFunction) -> None:
     values = np.unique(np.clip(np.concatenate([values, values - 1, values + 1]), codes.low, codes.high)) if step > 1 else values
     values = values[: values.size // 8 * 8].reshape(2, 4, -1).astype(codes.dtype)
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (2, 4, values.shape[2]), number)
-    f: dict[str, Any] = source.named("input")
-    f |= target.named("output")
+    f: dict[str, Any] = source.get_parameters("input")
+    f |= target.get_parameters("output")
     f |= {"height": 2, "width": 4, "channels": values.shape[2], "element_type": number, "function": function}
     bench.add(Table, **f, table_address=table(bench, Table, "tables", number))
 

@@ -18,7 +18,10 @@ from toolchain.vectors.draws.accumulator_draws import addend, edges, parameters,
 
 
 def _emit(bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **more: Any) -> None:
-    """sums: [h, w, c]."""
+    """Add an emit operation.
+
+    `sums`: [h, w, c].
+    """
     unit, codes = bench.unit(Emit), bench.type(number)
     if SUMS not in unit.roles:
         raise NotApplicable("no memory of sums")
@@ -26,7 +29,7 @@ def _emit(bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any =
     f: dict[str, Any] = dict(zip(("height", "width", "channels"), sums.shape))
     f |= {"kind": kind, "sums_address": bench.block(unit.roles[SUMS], sums.astype(f"<i{word}").tobytes(), word)}
     target = bench.output(unit, (sums.shape[0], sums.shape[1], sums.shape[2]), number)
-    f |= target.named("output")
+    f |= target.get_parameters("output")
     f |= {"clamp_low": codes.low, "clamp_high": codes.high, "output_type": number}
     f |= {"output_zero_point": bench.zero(Emit, "output_zero_point", number)}
     if kind == EmitKind.CONVOLUTION:
@@ -63,8 +66,8 @@ def rounding(bench: CaseBuilder) -> None:
 def product(bench: CaseBuilder, shift: int) -> None:
     """Sums of a matrix product on every edge of the rounding."""
     multiplier, right = bench.scale(shift)
-    wanted = np.array(edges(shift, bench.chip.numerics.largest_sum))[None, None, :]
-    _emit(bench, EmitKind.MATRIX_PRODUCT, wanted, multiplier=multiplier, shift=right)
+    sums = np.array(edges(shift, bench.chip.numerics.largest_sum))[None, None, :]
+    _emit(bench, EmitKind.MATRIX_PRODUCT, sums, multiplier=multiplier, shift=right)
 
 
 def behind(bench: CaseBuilder, table_too: bool, added: bool) -> None:
@@ -77,7 +80,7 @@ def behind(bench: CaseBuilder, table_too: bool, added: bool) -> None:
         more |= {"use_table": 1, "table_address": table(bench, Emit, "tables", 0)}
     if added:
         source = bench.feature_map(bench.unit(Emit), "input", bench.codes((3, 4, 5)))
-        more |= source.named("addend")
+        more |= source.get_parameters("addend")
         more |= {"use_add": 1, **addend(bench, Emit)}
     _emit(bench, EmitKind.CONVOLUTION, _random(bench), **more)
 

@@ -25,21 +25,24 @@ def _product(
     rows: int = 4,
     inner: int = 7,
     columns: int = 5,
-    turned: bool = False,
+    is_transposed: bool = False,
     a: Array | None = None,
     b: Array | None = None,
     types: Triple = (0, 0, 0),
     shift: int | None = None,
     **more: Any,
 ) -> None:
-    """turned: b lies by columns."""
+    """Add a matrix product.
+
+    `is_transposed`: b lies by columns.
+    """
     unit = bench.unit(MatrixProduct, more.get("unit", 0))
     a = bench.codes((rows, inner), types[0]) if a is None else a
     b = bench.codes((inner, columns), types[1]) if b is None else b
     left = bench.feature_map(unit, "input", a[:, None, :])
-    right = bench.feature_map(unit, "weights", (b.T if turned else b)[:, None, :])
+    right = bench.feature_map(unit, "weights", (b.T if is_transposed else b)[:, None, :])
     size = int(code_bytes(types[1], bench.chip))
-    steps = (size, right.row) if turned else (right.row, size)
+    steps = (size, right.row) if is_transposed else (right.row, size)
     f: dict[str, Any] = {"a_address": left.address, "a_row_stride": left.row, "b_address": right.address}
     f |= {"b_row_stride": steps[0], "b_column_stride": steps[1], "rows": rows, "inner": inner, "columns": columns}
     for name, number in zip(("a", "b"), types):
@@ -66,12 +69,12 @@ def plain(bench: CaseBuilder) -> None:
 
 def turned(bench: CaseBuilder) -> None:
     """The second operand by columns."""
-    _product(bench, turned=True)
+    _product(bench, is_transposed=True)
 
 
 def at_end(bench: CaseBuilder) -> None:
     """Operands on the last bytes of their memories."""
-    _product(bench, turned=True)
+    _product(bench, is_transposed=True)
 
 
 def single(bench: CaseBuilder) -> None:
@@ -88,7 +91,7 @@ def partial_folds(bench: CaseBuilder) -> None:
 def largest_strides(bench: CaseBuilder) -> None:
     """The largest strides, of sizes of 1."""
     single(bench)
-    bench.stretched()
+    bench.stretch_last_operation()
 
 
 def long(bench: CaseBuilder) -> None:
@@ -118,10 +121,10 @@ def rounding(bench: CaseBuilder, shift: int) -> None:
     _way_out(bench)
     codes = bench.type(0)
     zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
-    wanted = np.array([v for v in edges(max(shift, 0), codes.high) if codes.low <= v + zero <= codes.high])
-    a, b = (wanted[:, None] + zero).astype(codes.dtype), np.array([[zero + 1, zero - 1]], codes.dtype)
+    edge_values = np.array([v for v in edges(max(shift, 0), codes.high) if codes.low <= v + zero <= codes.high])
+    a, b = (edge_values[:, None] + zero).astype(codes.dtype), np.array([[zero + 1, zero - 1]], codes.dtype)
     zeros: dict[str, Any] = {"a_zero_point": zero, "b_zero_point": zero, "output_zero_point": zero}
-    _product(bench, wanted.size, 1, 2, a=a, b=b, shift=shift, **zeros)
+    _product(bench, edge_values.size, 1, 2, a=a, b=b, shift=shift, **zeros)
 
 
 def typed(bench: CaseBuilder, types: Triple) -> None:

@@ -17,7 +17,7 @@ COUNTS = (2, 3, 2, 3)  # of a move of all dimensions, the outermost first
 NAMES = ("_outer", "0", "1", "2")
 
 
-def _strided(bench: CaseBuilder, dimensions: int, run: int, step: int = 1) -> tuple[dict[str, int], list[int], int]:
+def _make_strides(bench: CaseBuilder, dimensions: int, run: int, step: int = 1) -> tuple[dict[str, int], list[int], int]:
     """Counts, strides that leave gaps, and the bytes from first to last."""
     counts = [1] * (MOST_DIMENSIONS - dimensions) + list(COUNTS[MOST_DIMENSIONS - dimensions :])
     strides, span = [0] * MOST_DIMENSIONS, run
@@ -35,8 +35,8 @@ def _spaces(bench: CaseBuilder, channel: int, *spaces: int) -> None:
 def copied(bench: CaseBuilder, channel: int, source: int, target: int, dimensions: int, run: int) -> None:
     """A copy; strides of both sides leave gaps, and differ."""
     _spaces(bench, channel, source, target)
-    counts, strides, span = _strided(bench, dimensions, run)
-    _, wider, wide = _strided(bench, dimensions, run, 3)
+    counts, strides, span = _make_strides(bench, dimensions, run)
+    _, wider, wide = _make_strides(bench, dimensions, run, 3)
     f: dict[str, Any] = {"channel": channel, "inner_bytes": run, **counts}
     f |= {"source_space": Space(source), "destination_space": Space(target)}
     f |= {f"source_stride{name}": s for name, s in zip(NAMES, strides)}
@@ -47,7 +47,7 @@ def copied(bench: CaseBuilder, channel: int, source: int, target: int, dimension
 
 def repeated(bench: CaseBuilder) -> None:
     """A source stride of 0: one run, several times."""
-    counts, strides, span = _strided(bench, 1, 5)
+    counts, strides, span = _make_strides(bench, 1, 5)
     f = {"source_space": Space.DRAM, "destination_space": Space.SRAM, "inner_bytes": 5, **counts}
     f |= {"source_address": bench.block(0, bench.rng.bytes(5)), "destination_address": bench.room(1, span)}
     bench.add(Copy, **f, destination_stride2=strides[3])
@@ -106,7 +106,7 @@ def filled(bench: CaseBuilder, channel: int, space: int, value: str, number: int
     """A fill with the least or largest code, or one between."""
     _spaces(bench, channel, space)
     codes = bench.type(number)
-    counts, strides, span = _strided(bench, bench.unit(Fill, channel).dma.dimensions, 3 * codes.size_bytes, codes.size_bytes)
+    counts, strides, span = _make_strides(bench, bench.unit(Fill, channel).dma.dimensions, 3 * codes.size_bytes, codes.size_bytes)
     f: dict[str, Any] = {"channel": channel, "destination_space": Space(space), "inner_elements": 3, **counts}
     f |= {f"destination_stride{name}": s for name, s in zip(NAMES, strides)}
     chosen = {"low": codes.low, "high": codes.high, "some": codes.low + (codes.high - codes.low) // 3}[value]

@@ -36,8 +36,8 @@ def _pool(
     values = bench.codes((*size, channels), types[0]) if values is None else values
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (*output, channels), types[1])
     f: dict[str, Any] = {"kind": kind, "channels": channels, "input_height": size[0], "input_width": size[1]}
-    f |= source.named("input")
-    f |= target.named("output")
+    f |= source.get_parameters("input")
+    f |= target.get_parameters("output")
     for name, (height, width) in (("kernel", kernel), ("stride", stride), ("dilation", dilation), ("output", output)):
         f |= {f"{name}_height": height, f"{name}_width": width}
     f |= {"pad_top": pad[0], "pad_left": pad[1], "input_type": types[0], "output_type": types[1]}
@@ -73,7 +73,7 @@ def single(bench: CaseBuilder, kind: PoolKind) -> None:
 def largest_strides(bench: CaseBuilder, kind: PoolKind) -> None:
     """The largest strides, of sizes of 1."""
     single(bench, kind)
-    bench.stretched()
+    bench.stretch_last_operation()
 
 
 def _highest(bench: CaseBuilder, name: str, most: int) -> int:
@@ -132,18 +132,18 @@ def typed(bench: CaseBuilder, kind: PoolKind, types: Pair) -> None:
 
 
 def on_unit(bench: CaseBuilder, kind: PoolKind, unit: int) -> None:
-    """On another vector engine."""
+    """Draw the case on another vector engine."""
     _pool(bench, kind, unit=unit)
 
 
 def rounding(bench: CaseBuilder, kind: PoolKind, shift: int) -> None:
     """Sums of two codes on every edge of the rounding."""
     codes, span = bench.type(0), 256
-    wanted = np.array([v for v in edges(max(shift, 0), 3 * span) if abs(v) < span // 2])
+    edge_values = np.array([v for v in edges(max(shift, 0), 3 * span) if abs(v) < span // 2])
     zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
-    halves = np.stack([wanted // 2, wanted - wanted // 2])[:, None, :] + zero
+    halves = np.stack([edge_values // 2, edge_values - edge_values // 2])[:, None, :] + zero
     more: dict[str, Any] = {"input_zero_point": zero, "output_zero_point": zero}
-    _pool(bench, kind, (2, 1), (2, 1), pad=(0, 0), output=(1, 1), channels=wanted.size, values=halves.astype(codes.dtype),
+    _pool(bench, kind, (2, 1), (2, 1), pad=(0, 0), output=(1, 1), channels=edge_values.size, values=halves.astype(codes.dtype),
           scale=bench.scale(shift), **more)  # fmt: skip
 
 

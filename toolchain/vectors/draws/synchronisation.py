@@ -16,7 +16,7 @@ from toolchain.vectors.draws.weights import Window
 ROUNDS = 3
 
 
-def _filled(bench: CaseBuilder, op: Any, value: int) -> None:
+def _fill_first_pixel(bench: CaseBuilder, op: Any, value: int) -> None:
     """A fill of the convolution's first input pixel, on the first channel."""
     space = bench.unit(Convolution).roles["input"]
     where: dict[str, Any] = {"destination_space": Space(space), "destination_address": op.input_address}
@@ -29,28 +29,28 @@ def _queues(bench: CaseBuilder) -> tuple[int, int]:
 
 def ordered(bench: CaseBuilder, semaphore: int) -> None:
     """A fill, and a convolution that reads what it writes: a signal of the one, a wait of the other."""
-    mover, array = _queues(bench)
+    dma_queue, array = _queues(bench)
     op = window(bench, Convolution, Window())
     bench.ops.clear()
-    _filled(bench, op, bench.type(0).high)
-    bench.add(Signal, engine=mover, semaphore=semaphore)
+    _fill_first_pixel(bench, op, bench.type(0).high)
+    bench.add(Signal, engine=dma_queue, semaphore=semaphore)
     bench.add(Wait, engine=array, semaphore=semaphore)
     bench.ops.append(op)
 
 
 def to_and_fro(bench: CaseBuilder) -> None:
     """Three rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
-    mover, array = _queues(bench)
+    dma_queue, array = _queues(bench)
     first, second = 0, bench.chip.sync.semaphores - 1
-    made = []
+    window_ops = []
     for _ in range(ROUNDS):
-        made.append(window(bench, Convolution, Window(size=(2, 2), output=(2, 2))))
+        window_ops.append(window(bench, Convolution, Window(size=(2, 2), output=(2, 2))))
     bench.ops.clear()
-    for turn, op in enumerate(made):
+    for turn, op in enumerate(window_ops):
         if turn:
-            bench.add(Wait, engine=mover, semaphore=second)
-        _filled(bench, op, bench.type(0).low + turn)
-        bench.add(Signal, engine=mover, semaphore=first)
+            bench.add(Wait, engine=dma_queue, semaphore=second)
+        _fill_first_pixel(bench, op, bench.type(0).low + turn)
+        bench.add(Signal, engine=dma_queue, semaphore=first)
         bench.add(Wait, engine=array, semaphore=first)
         bench.ops.append(op)
         if turn < ROUNDS - 1:
@@ -58,13 +58,13 @@ def to_and_fro(bench: CaseBuilder) -> None:
 
 
 def counted(bench: CaseBuilder) -> None:
-    """As many signals as a semaphore can count, then as many waits."""
-    mover, array = _queues(bench)
+    """Draw as many signals as a semaphore can count, then as many waits."""
+    dma_queue, array = _queues(bench)
     op = window(bench, Convolution, Window())
     bench.ops.clear()
-    _filled(bench, op, bench.type(0).low)
+    _fill_first_pixel(bench, op, bench.type(0).low)
     count = min(bench.chip.sync.max_count, 20)
-    for engine, kind in ((mover, Signal), (array, Wait)):
+    for engine, kind in ((dma_queue, Signal), (array, Wait)):
         for _ in range(count):
             bench.add(kind, engine=engine, semaphore=1)
     bench.ops.append(op)

@@ -1,4 +1,4 @@
-"""What a window operation with weights is drawn of: sizes, and its weights as the machine lays them."""
+"""Draw a window operation with weights: its sizes, and its weights as the machine stores them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Window:
-    """What is drawn: sizes of one operation and the numbers of its types; values None are random."""
+    """A drawn window operation: its sizes and the numbers of its types; values None are random."""
 
     size: Pair = (5, 6)
     inputs: int = 3
@@ -69,6 +69,6 @@ def dense(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> i
     return bench.block(unit.roles["weights"], lay_groups(packed, WeightGroups(w.group, scales, minima), part_bytes, keys))
 
 
-def planes(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
+def place_bit_slices(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
     rows = _random_weights(bench, w.weight_type, (w.taps, w.outputs)) if weights is None else weights
     return bench.block(unit.roles["weights"], pack_weights(rows, bench.chip.weight_types[w.weight_type]))
