@@ -56,7 +56,7 @@ def test_the_float_model_takes_the_scales_of_each_form(form: str, tmp_path: Path
     onnx.save(script.quantize_form(model, samples, form), tmp_path / "q.onnx")
     judge = script.Judge(tmp_path / "m.onnx", samples[:4], samples[:1])
     network, _ = judge.integer(load_model(tmp_path / "q.onnx"), load_machine("ws8_pow2"))
-    ranges = script._rename_to_float(network.selection.given, network.model.graph, load_model(tmp_path / "m.onnx").graph)
+    ranges = script._rename_to_float(network.selection.file_ranges, network.model.graph, load_model(tmp_path / "m.onnx").graph)
     expected_names = {"x", "r0", "r1", "c2", "a", "g", "y"}
     assert expected_names <= ranges.keys()
     assert len({ranges[n] for n in expected_names}) == len(expected_names)  # each its own
