@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "examples" / "networks"
 
 
 def fill_network(network: str) -> onnx.ModelProto:
-    return _fill_weights().filled(FOLDER / f"{network}.graph.onnx")
+    return _fill_weights().fill_model(FOLDER / f"{network}.graph.onnx")
 
 
 @lru_cache(maxsize=1)

@@ -237,12 +237,12 @@ MACHINES = [
     (
         "npu-build good.onnx --hw units.yaml",
         (
-            "units.yaml:18: memories.sram.size: '512 kHz' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
+            "units.yaml:19: memories.sram.size: '512 kHz' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
             "GiB, kB, MB, GB)"
         ),
     ),
-    ("npu-build good.onnx --hw key.yaml", 'key.yaml:25: memories.sram.bank: no such key; did you mean "banks"?'),
-    ("npu-build good.onnx --hw banks.yaml", "banks.yaml:25: memories.sram.banks: must be at least 1, got 0"),
+    ("npu-build good.onnx --hw key.yaml", 'key.yaml:26: memories.sram.bank: no such key; did you mean "banks"?'),
+    ("npu-build good.onnx --hw banks.yaml", "banks.yaml:26: memories.sram.banks: must be at least 1, got 0"),
     (
         "npu-build wide.onnx --hw small.yaml",
         (
@@ -257,15 +257,15 @@ MACHINES = [
     ),
     (
         "npu-build good.onnx --hw accumulators.yaml",
-        "accumulators.yaml:38: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
+        "accumulators.yaml:39: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
     ),
     (
         "npu-build good.onnx --hw table.yaml",
-        "overlap.yaml:15: operations.copy.fields.source_space.bits: bits [36, 36] overlap channel",
+        "overlap.yaml:16: operations.copy.fields.source_space.bits: bits [36, 36] overlap channel",
     ),
     (
         "npu-build good.onnx --hw lost.yaml",
-        "lost.yaml:85: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
+        "lost.yaml:86: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
         "python -m toolchain.isa lost.yaml descriptors -o isa/none.yaml writes a first one",
     ),
     (
@@ -283,11 +283,11 @@ MACHINES = [
     (
         "npu-hw check units.yaml",
         (
-            "units.yaml:18: memories.sram.size: '512 kHz' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
+            "units.yaml:19: memories.sram.size: '512 kHz' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
             "GiB, kB, MB, GB)"
         ),
     ),
-    ("npu-hw check key.yaml", 'key.yaml:25: memories.sram.bank: no such key; did you mean "banks"?'),
+    ("npu-hw check key.yaml", 'key.yaml:26: memories.sram.bank: no such key; did you mean "banks"?'),
     ("npu-hw show edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
     ("npu-hw diff edge16 edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
 ]

@@ -204,7 +204,7 @@ def test_a_full_disk_leaves_every_old_file(line: str, outputs: list[str], in_wor
     """Full for the largest file, when others have been written, and for all."""
     with mock.patch("os.replace", wraps=os.replace) as replace:
         assert run(line.format(tmp_path)).code == 0
-    assert not replace.get_tensor_name or tmp_path / outputs[-1] in (path := Path(replace.call_args.args[1]), path.parent)
+    assert not replace.called or tmp_path / outputs[-1] in (path := Path(replace.call_args.args[1]), path.parent)
     sizes = [p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()]
     for path in [tmp_path / name for name in outputs]:
         if path.is_dir() and path.name != "kit":  # a folder must be new

@@ -97,7 +97,7 @@ def script(name: str) -> list[str]:
         ),
         ("npu-sim", "good.npu --input shape.npz", "shape.npz: input 'x' has shape [1, 3, 4, 8]; the model takes [1, 3, 8, 8]"),
         ("npu-dis", "missing.npu", "missing.npu: no such file or directory"),
-        ("npu-hw", "check banks.yaml", "banks.yaml:25: memories.sram.banks: must be at least 1, got 0"),
+        ("npu-hw", "check banks.yaml", "banks.yaml:26: memories.sram.banks: must be at least 1, got 0"),
     ],
 )
 def test_as_installed(name: str, arguments: str, message: str, in_workshop: Path) -> None:

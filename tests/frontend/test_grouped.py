@@ -81,7 +81,7 @@ CASES: dict[str, tuple[list[int], dict[str, Any]]] = {  # the last place that ho
     "the first chunk, a cache of its size": ([3], {"total": 4, "places": 4}),
     "a cache that grows": ([7], {"total": 8, "places": 4}),
     "neighbours turned": ([9], {"rotary_interleaved": 1}),
-    "nothing turned": ([9], {"turned": 0}),
+    "nothing turned": ([9], {"rotated": 0}),
     "a window": ([9], {"local_window_size": 3}),
     "a window of the first chunk": ([3], {"total": 4, "places": 0, "local_window_size": 2}),
     "bent scores": ([9], {"softcap": 0.5, "scale": 0.1}),
@@ -139,7 +139,7 @@ def test_what_onnxruntime_clears_is_no_difference(tmp_path: Path) -> None:
         ({"smooth_softmax": 1}, r"has sinks \(smooth_softmax\)"),
         ({"sliding_window_cache": 1, "local_window_size": 4}, r"is of windows that it moves itself \(sliding_window_cache\)"),
         ({"kv_num_heads": 3}, "has num_heads=4, kv_num_heads=3; the first must be a multiple of the second"),
-        ({"turned": 0, "do_rotary": 1}, r"turns by its places \(do_rotary\) and has no cos_cache or sin_cache"),
+        ({"rotated": 0, "do_rotary": 1}, r"turns by its places \(do_rotary\) and has no cos_cache or sin_cache"),
     ],
 )
 def test_what_is_not_read_is_refused(options: dict[str, Any], reason: str, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _find_coded_tensors(integer: Graph, origins: Origins, model: NormalModel, sp
     for node in spread.graph.nodes:  # of what only moves, the chip may have no tensor; without codes a runtime guesses some
         x, y = node.inputs[0] if node.inputs else "", node.outputs[0]
         if node.op.op_type in _MOVES and x in coded_by_tensor and y not in coded_by_tensor:
-            coded_by_tensor[y] = replace(coded_by_tensor[x], made=True)
+            coded_by_tensor[y] = replace(coded_by_tensor[x], is_chip_output=True)
     return coded_by_tensor
 
 
