@@ -33,12 +33,12 @@ NETWORKS = {  # name -> arguments of npu-build behind the model
 
 def model_file(name: str, folder: Path) -> Path:
     """The network of this name of examples/, with weights."""
-    from fill_weights import GRAPHS, filled  # pyright: ignore[reportMissingImports]
+    from fill_weights import GRAPHS, fill_model  # pyright: ignore[reportMissingImports]
 
     if name == "classifier":
         return CLASSIFIER / "classifier.onnx"
     path = folder / f"{name}.onnx"
-    path.write_bytes(filled(next(g for g in GRAPHS if g.name == f"{name}.graph.onnx")).SerializeToString())
+    path.write_bytes(fill_model(next(g for g in GRAPHS if g.name == f"{name}.graph.onnx")).SerializeToString())
     return path
 
 

@@ -61,7 +61,7 @@ class Negate(MachineOp):
     input_address: int = operand_address("input")
 
     @classmethod
-    def needed(cls, chip):
+    def find_required_key(cls, chip):
         return None
 
     def ranges(self, chip):
