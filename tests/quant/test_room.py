@@ -152,7 +152,7 @@ def test_no_room_beyond_what_an_operator_makes(tmp_path: Path) -> None:
     largest = {n: t.quant.scale * 32767 for n, t in build_result.container.graph.types.items() if t.quant is not None}
     assert largest["s"] < 1.01 and largest["c"] < 1.51 and largest["y"] > 1.3 * (x + 1 / (1 + np.exp(-x))).max()
     (text,) = [w for w in build_result.warnings if "'y'" in w]
-    assert text == few_values_warnings({"y": Range(0.0, 1.0, Tails(50, 0.1, 0.1))})[0]
+    assert text == few_values_warnings({"y": Range(0.0, 1.0, Tails(64, 0.1, 0.1))})[0]
 
 
 def test_outputs_of_few_values_are_told() -> None:
