@@ -55,7 +55,7 @@ def test_photographs_are_dealt_into_two_folds(judges: ModuleType) -> None:
 def test_words_and_sentences_are_dealt_into_two_folds(judges: ModuleType) -> None:
     words: list[set[str]] = [set(), set()]
     for fold in (0, 1):
-        texts = [item.truth for item in islice(judges.Strings(model(character="a"), None).judged(fold), 60)]
+        texts = [item.truth for item in islice(judges.Strings(model(character="a"), None).iterate_judged(fold), 60)]
         words[fold] = {word.lower() for text in texts for word in text.split()}
     assert all(words) and not words[0] & words[1]
     pairs = judges.list_documented()

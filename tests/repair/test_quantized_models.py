@@ -83,6 +83,6 @@ def test_a_parameters_file_holds_the_repair(form: str, machine: str, tmp_path: P
     assert completed.returncode == 0, completed.stderr
     again = build(tmp_path / "m.onnx", BuildOptions(machine, parameters=str(file), level=0))
     expected_build = build(
-        tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), repair="fast", level=0)
-    )  # of as many samples
+        tmp_path / "m.onnx", BuildOptions(machine, calibration=str(data), judge=str(data), repair="fast", level=0)
+    )  # of as many samples: with others to judge on none is held out
     assert again.data == expected_build.data

@@ -43,9 +43,18 @@ def test_a_line_with_ends_is_a_change_of_scale(nodes: str, tmp_path: Path) -> No
     """A table of 512 parts bends around an end: over [-30, 40] it is 0.0014 off there, 50 dB."""
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,64] x) => (float[1,64] y) {{ {nodes} }}')
     samples = [{"x": np.linspace(-30, 40, 64, dtype=np.float32)[None] + i / 8} for i in range(3)]
-    verdict = judge_build(proto, load_machine("wide32_w4a16"), samples, tmp_path)
+    verdict = judge_build(proto, load_machine("transformer64"), samples, tmp_path, types=("x=int16", "y=int16"))
     assert [type(n.op) for n in verdict.built.container.graph.nodes] == [Rescale]
     assert verdict.outputs[0].sqnr_db >= 75
+
+
+def test_a_symmetric_machine_says_no_offset_by_a_zero_point(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,64] x) => (float[1,64] y) { y = HardSigmoid(x) }'
+    samples = [{"x": np.linspace(-30, 40, 64, dtype=np.float32)[None] + i / 8} for i in range(3)]
+    verdict = judge_build(parser.parse_model(text), load_machine("wide32_w4a16"), samples, tmp_path)
+    graph = verdict.built.container.graph
+    assert Rescale not in [type(n.op) for n in graph.nodes]
+    assert {t.quant.zero_point for t in graph.types.values() if t.quant is not None} == {0}
 
 
 def test_lines_with_ends() -> None:

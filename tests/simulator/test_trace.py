@@ -99,15 +99,15 @@ def test_arrows_lead_from_signals_to_the_waits_that_take_them(runs) -> None:
                 for e in (begin, end)
             ]
             wait = inside[1]["args"]["op"]
-            signal = done.order.taken[wait]
+            signal = done.order.signal_by_wait[wait]
             assert done.engine[signal] + 1 == begin["tid"]
             assert inside[0]["args"]["op"] <= signal
             if done.end[signal] > done.start[signal]:
                 assert inside[0]["args"]["op"] == signal
             landed.add(wait)
-        took = {wait for wait in done.order.taken if done.end[wait] > done.start[wait]}
+        took = {wait for wait in done.order.signal_by_wait if done.end[wait] > done.start[wait]}
         for wait in took - landed:  # nothing is drawn before the signal, nor is it
-            signal = done.order.taken[wait]
+            signal = done.order.signal_by_wait[wait]
             before = np.flatnonzero(done.engine[: signal + 1] == done.engine[signal])
             assert (done.start[before] == done.end[before]).all()
         drawn += len(landed)

@@ -127,6 +127,8 @@ class Unary(FloatOp):
             return None
         factor, offset, bounds = factor_and_bounds
         zero_point, ends = y.zero_point + round(offset / y.scale), clamp_codes(bounds, y, numerics.activation)
+        if zero_point and numerics.symmetric_activations:
+            return None  # the machine has no zero points to say an offset by
         if not numerics.activation.low <= zero_point <= numerics.activation.high:
             return None
         try:
