@@ -36,7 +36,7 @@ CHANGED = {
                                       '"PARAMETER_ADDRESS": (0x23, 1, {"value": (13, 0, False, 16, 0)})'),
     "padding of a max pool is 0": ("pool=True, padding=-128", "pool=True, padding=0"),
     "a difference the other way": ("ta - tb if kind", "tb - ta if kind"),
-    "inner sums do not saturate": ("return requantize(x, np.int64(shift), *INT32)", "return rounded(x, np.int64(shift))"),
+    "inner sums do not saturate": ("return requantize(x, np.int64(shift), *INT32)", "return round_shift(x, np.int64(shift))"),
     "wide registers' parts exchanged": ("<< 24 * part", "<< 24 * (count - 1 - part)"),
     "weights by input channel": (
         "reshape(outputs, *kernel, inputs)",
