@@ -49,7 +49,7 @@ def test_every_stage_that_makes_a_graph_is_watched() -> None:
     others += " hoist_over_moves.hoist_sums fold_qdq.fuse_selected_clamps fold_qdq.select_graph"
     others += " fuse.fuse_clamps fuse.fuse_tables fuse.fuse_residuals quantize.quantize"
     assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= stages_watched
-    assert "repair.channel_scaling.scaled_model" in stages_watched and "export.qdq.qdq_graph" in stages_watched
+    assert "repair.channel_scaling.scale_model" in stages_watched and "export.qdq.qdq_graph" in stages_watched
 
 
 @pytest.mark.parametrize("fault", BROKEN)
