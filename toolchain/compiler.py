@@ -308,9 +308,7 @@ def _region(
         return compile_level(resolve_level(region_tree, level, samples is not None, goal.planned_on(machine.chip).sram.size))
     if level < len(LEVELS) - 1:
         return compile_level(level)
-    return min(
-        (compile_level(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda candidates: worth(candidates.region)
-    )
+    return min((compile_level(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda compiled: worth(compiled.region))
 
 
 def time_region(machine: Machine, region: Region) -> Simulation:
