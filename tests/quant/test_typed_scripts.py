@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,9 +52,8 @@ def test_a_calibrated_file_says_the_types_that_were_asked_for(more: list[str], f
     assert parameters_read.weight_types == {"d_node": CodeType.INT4}
     names = {"--observer": "observer", "--repair": "repair"}
     # With data to judge on a build holds none of the others out, as the script holds none.
-    options = BuildOptions(
-        MACHINE, calibration=str(data), judge=str(data), types=overrides, **{names[more[0]]: more[1]} if more else {}
-    )  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {names[more[0]]: more[1]} if more else {}
+    options = BuildOptions(MACHINE, calibration=str(data), judge=str(data), types=overrides, **chosen)
     assert build(net, BuildOptions(MACHINE, parameters=str(parameters))).data == build(net, options).data
 
 

@@ -89,10 +89,10 @@ def test_a_recognizer_s_labels_are_read_as_ctc_has_them(judges: ModuleType) -> N
 
 def test_lines_are_found_and_matched(judges: ModuleType) -> None:
     mask = np.array([[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]], bool)
-    assert sorted(judges.find_root(mask)) == [(0, 0, 2, 2), (3, 1, 4, 3)]
+    assert sorted(judges.find_connected(mask)) == [(0, 0, 2, 2), (3, 1, 4, 3)]
     u = np.zeros((4, 5), bool)
     u[:, 0] = u[:, 4] = u[3] = True
-    assert judges.find_root(u) == [(0, 0, 5, 4)]
+    assert judges.find_connected(u) == [(0, 0, 5, 4)]
     assert judges.overlap((0, 0, 2, 2), (1, 0, 3, 2)) == pytest.approx(1 / 3)
     expected_boxes = [(0, 0, 10, 10), (20, 0, 30, 10)]
     assert judges.match_boxes([(0, 0, 10, 9), (0, 0, 10, 8), (50, 50, 60, 60)], expected_boxes) == (1, 3, 2)

@@ -37,6 +37,10 @@ def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[li
     return [session.run(names, s) for s in case.samples], chip_tensors
 
 
+# The compiler makes the constants of these. A machine of int4 alone holds them in two bit slices; where int4 is asked for, in one.
+MADE_CONSTANTS = ("linear, half pixel", "linear by no whole factor", "linear, smaller", "cubic")
+
+
 def chosen(turn: int) -> list[object]:
     """The cases' names; turn: of the test among the three."""
     marks = [[pytest.mark.slow] * (i % EACH != turn) + [pytest.mark.exhaustive] * (i % TESTS != turn) for i in range(len(CASES))]
@@ -46,6 +50,8 @@ def chosen(turn: int) -> list[object]:
 @pytest.mark.parametrize("name", chosen(0))
 def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_path: Path) -> None:
     case = CASES[name]
+    if name in MADE_CONSTANTS:
+        pytest.skip("a machine of int4 holds the constants that the compiler makes in two bit slices")
     try:
         coarse, _ = outputs(case, make_mixed_machine(), tmp_path, "*=int4")
     except CompileError as fault:
