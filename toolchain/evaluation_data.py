@@ -98,8 +98,10 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
 
 
 def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Samples | None:
-    """All data that are calibrated on, in the shapes of another entry; None where they do not fit these, or where these differ in
-    the number of samples alone, which shows nothing new."""
+    """Return the calibration data in the shapes of another entry, to widen the ranges by.
+
+    None where they do not fit these, or where only the batch size differs, which shows nothing new.
+    """
     shapes, others = ({n: t.shape[1:] for n, t in inputs_of(m).items()} for m in (model, calibrated))
     if shapes == others:
         return None
@@ -129,8 +131,15 @@ def inputs_of(model: NormalModel) -> dict[str, TensorType]:
 
 
 def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses: bool, states: bool) -> HoldOut:
-    """What of --calib is held out to judge the network: nothing where data to judge on are given, or where nothing judges.
-    chooses: a repair or an observer is chosen by what comes of it. states: the network keeps some from sample to sample."""
+    """Hold out samples of --calib to judge the network on.
+
+    None are held out with --judge, on random inputs, with a parameters file, or where neither a choice nor the accuracy gate
+    needs
+    them.
+    `chooses`: repair or the choice of an observer compares candidates on them.
+    `states`: the network keeps states from sample to sample, so that neighbouring samples are held out together.
+    With a gate, `count_judges` says how many; else at most _MOST_HELD.
+    """
     given = Fold.of(data.calibration)
     if data.judge is not None or options.calibration is None or options.parameters is not None:
         return HoldOut(given, given, NONE)
@@ -141,7 +150,9 @@ def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses:
 
 
 def count_judges(count: int) -> int:
-    """Of so many samples, how many are held out for a gate."""
+    """Return how many of `count` samples are held out where the user set an accuracy gate; HELD_FROM at least stay for
+    calibration.
+    """
     many = min(count, _MANY) // _EVERY + max(count - _MANY, 0) // _EVERY_LATER
     return max(min(count - HELD_FROM, max(many, LEAST_HELD)), 0)
 
@@ -153,7 +164,12 @@ def _count_few_judges(count: int) -> int:
 def split_evaluation_data(
     data: BuildData, options: BuildOptions, calibrated_on: int | None, held_out: HoldOut
 ) -> tuple[JudgedOn, Samples | Fold]:
-    """What was not calibrated on, where there is any. held_out: of the samples that the first entry calibrates on."""
+    """Return the kind and the samples that the network is judged on.
+
+    These are --judge data, else what was held out, else what was calibrated on, or random inputs.
+    `calibrated_on`: number of samples calibrated on, None where the file gave all ranges.
+    `held_out`: of the samples that the first entry calibrates on.
+    """
     if data.on is not None:
         return data.on, data.calibration
     if data.judge is not None:

@@ -45,13 +45,19 @@ def bias_compensation(
     """Return the bias compensation that makes a machine that rounds by `floor` or `truncate` round to nearest.
 
     `scale`: float64[oc], the requantization (multiplier / 2**shift, exact).
-    `clamp_low`: the least output code that the clamp lets through.
-
-    With floor it is half an output step, in accumulator units. With truncate, which is toward zero, the sum moves until no
-    value that
-    survives the clamp is negative, and the output zero point moves back. Machines without zero points can do so only for outputs
-    clamped at zero (after Relu); other outputs get no offset. Other roundings need nothing.
-    Raise CompileError where the offset overflows.
+    `output`: qparams of the output tensor.
+    `clamp_low`: the least output code that the clamp lets through; None: that of the machine's activations.
+    `operation`: the operation of `numerics.per_op` whose rounding counts.
+    `peak`: float64[oc], the largest magnitude that a channel's sum reaches without the offset; None: overflow is not checked.
+    `name`: of the layer, in the error.
+    With floor the offset is half an output step, in accumulator units. It is none where the scale is a left shift, and no more
+    than
+    the accumulators have room for. With truncate (toward zero), the sum is raised until no value that survives the clamp is
+    negative.
+    The output zero point is lowered by as much. Machines without zero points can do so only for outputs clamped at zero (after
+    Relu).
+    Other outputs get no offset. Other roundings need nothing. Raise CompileError where a sum raised so overflows the
+    accumulators.
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64))
     rounding = numerics.rounding_of(operation)

@@ -37,7 +37,7 @@ def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[li
     return [session.run(names, s) for s in case.samples], chip_tensors
 
 
-# The compiler makes the constants of these. A machine of int4 alone holds them in two bit slices; where int4 is asked for, in one.
+# The compiler makes the constants of these. A machine of int4 holds them in two bit slices; where int4 is asked for, in one.
 MADE_CONSTANTS = ("linear, half pixel", "linear by no whole factor", "linear, smaller", "cubic")
 
 

@@ -42,7 +42,7 @@ def list_shipped_names() -> tuple[str, ...]:
 
 
 def is_shipped(name_or_path: str) -> bool:
-    """Return whether this names a machine that comes with the toolchain, and no file."""
+    """Return whether this is the name of a machine that comes with the toolchain, not a path."""
     return not _is_path(name_or_path) and name_or_path in list_shipped_names()
 
 
@@ -59,9 +59,10 @@ def load_chip(name_or_path: str, table: str | None = None) -> Chip:
 
 
 def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
-    """Reads and checks one machine. Raises ConfigError only when there is nothing to check: no file, not YAML.
+    """Return one machine as read and checked, with its faults.
 
-    table: as of `load_chip`."""
+    Raise ConfigError only where there is nothing to check: no file, no YAML, an instruction table. `table`: as in `load_chip`.
+    """
     label, file = _locate(name_or_path)
     if not file.is_file() and (hint := _get_shipped_hint(label)):
         raise ConfigError([f"{label}: {NO_FILE}{hint}"])

@@ -1,9 +1,7 @@
-"""Keep states whose oldest rows go with every run in place, as caches of a window of steps; only new rows are
-written.
+"""Keep a state that is a window of the latest rows, such as a cache, in place as a circular buffer: only new rows are written.
 
-What a network joins to a state and cuts off at its other end moves every row. In a ring no row moves.
-A run puts its new rows, twice, where a number that its host gives it says.
-The rows of any moment then lie one behind the other somewhere.
+A network that joins new rows to a state and cuts the oldest off moves every row. In a circular buffer no row moves. A run writes
+its new rows at a row that the host names, and once more one period later, so that the window is always contiguous.
 """
 
 from __future__ import annotations
@@ -39,11 +37,12 @@ class _Window(NamedTuple):
 
 
 def use_circular_states(graph: Graph, chip: Chip) -> Graph:
-    """Return the graph with states that are windows of rows as rings, or the graph itself where there is none.
+    """Return the graph with states that are windows of rows as circular buffers, or the graph itself where there is none.
 
-    This needs a machine that reads base registers from memory, and lasts as long as there are registers.
-    The rows that are written must be less than the state by more than it costs to read a register.
-    `graph`: of integers.
+    This needs a machine that reads base registers from memory (control.indirect) and has no channel-blocked layout.
+    States of most bytes come first, until no base register is free. A state is left as it is where writing its new rows twice and
+    reading a register costs as much as writing the whole state.
+    `graph`: the quantized graph.
     """
     if chip.control.indirect is None or chip.layout.feature_maps is not None:
         return graph

@@ -53,7 +53,9 @@ def _read(segment: Region | HostSubgraph) -> Sequence[str]:
 
 
 def island_macs(island: HostSubgraph) -> int:
-    """Products that are summed. Operators that only add, compare or look up have none."""
+    """Return the multiply-accumulates of a host subgraph. Operators without a rule in MACS, and those of other domains, count 0.
+    Raise ProgramError where a shape is unknown.
+    """
     import onnx
 
     graph = onnx.ModelProto.FromString(island.model).graph

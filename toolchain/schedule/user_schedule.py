@@ -61,8 +61,13 @@ def explain_fragmentation(bound: BoundTree) -> CompileError:
 
 
 def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> RegionPlan:
-    """The plan of a region by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
-    CompileError with all that is wrong with it."""
+    """Return the plan of a region by the user's schedule. Raise CompileError with all that is wrong with it.
+
+    Where the schedule names all layers, it is followed exactly, and its order may differ from the nodes'. Else the search
+    plans the
+    rest.
+    `tree`: the schedule as parsed.
+    """
     planning = replace(planning, inline=inline_of(planning.nodes, tree))
     free = {n.name for n in LayerByLayer(planning).free}
     return _UserPlanner(replace(planning, nodes=reorder_nodes(planning.nodes, free, tree)), tree).plan()
