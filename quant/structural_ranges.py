@@ -26,7 +26,8 @@ _NAMED = 4  # with a line of their own
 class AdjustedRanges:
     """A set of adjusted ranges.
 
-    `notes`: a sentence for each range that was changed, and why.
+    `notes`: sentences for the user: masks, a Sigmoid's input that was opened, and each tensor in `unseen`. Other changes leave
+    none.
     `unseen`: names, as users know them, of tensors of which the data showed no range.
     """
 
@@ -78,7 +79,8 @@ def adjust_ranges(
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
     Truth: what is cast from a comparison reaches 0 and 1.
-    Zeros: a tensor that was zero throughout shows no scale; it takes the range of what it was made from.
+    Zeros: a tensor that was zero throughout shows no scale. It takes the range of its first
+    operand that was not; an input of the model takes [-1, 1].
     Between steps: nothing beyond the bounds of `divided`.
     """
     original = model if divided is None else divided.original_model

@@ -1,4 +1,4 @@
-"""Read and write model.npu: one file with programs, constants, ports, host islands and the integer graph.
+"""Read model.npu (`container_writer` writes it): one file with programs, constants, ports, host islands and the integer graph.
 
 docs/container.md describes every byte. The file begins with magic, version (u32), length of the rest (u64)
 and SHA-256 of the rest.
@@ -54,7 +54,7 @@ def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> C
     Raise CompileError where there is no such entry, or several and none was named.
 
     `label`: the file's name, for messages.
-    `entry`: name of the entry, None: the only one.
+    `entry`: name of the entry point (one set of input shapes); None: the only one.
     """
     rest = _check_rest(data, label)
     with _add_label(label):
@@ -96,7 +96,9 @@ def _chosen(header: Header, label: str, entry: str | None) -> EntryHeader:
 
 
 def _check_rest(data: bytes, label: str) -> bytes:
-    """Return the bytes after the prefix. Raise ProgramError where their length or checksum differs from the prefix."""
+    """Return the bytes after the prefix. Raise ProgramError where magic or version is another, or their length or checksum
+    differs from the prefix.
+    """
     if data[:8] != MAGIC:
         raise ProgramError(f"{label}: not a compiled model (no {MAGIC.decode()} at its start); build one with npu-build")
     if len(data) < PREFIX.size:

@@ -1,4 +1,6 @@
-"""Einsum: a matrix product, between Transposes and Reshapes that bring the operands' dimensions together."""
+"""Write Einsum as MatMul, or as Mul where nothing is summed, between Transposes and Reshapes. ReduceSum and diagonals come first
+where labels need them.
+"""
 
 from __future__ import annotations
 

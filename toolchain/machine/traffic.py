@@ -35,7 +35,7 @@ class Lost(NamedTuple):
     `fill_cycles`: fill and drain of its pipeline, startup, operands that load before a fold can begin.
     `partial_cycles`: rows, columns, depth or lanes without work, as the cycles that full ones would not need.
     `output_cycles`: processing of sums during output.
-    `edge_cycles`: operands that enter more slowly than they are multiplied.
+    `edge_cycles`: waits for operands that enter the array more slowly than it multiplies them.
     `request_cycles`: addresses of a channel's runs.
     """
 
@@ -60,7 +60,7 @@ class Demand(NamedTuple):
     `latency_cycles`: from start to the first byte, a channel's request and the read and write latency of the
     memories touched.
     `macs`: products, those with padding included.
-    `traffic`: one entry for each memory, in order of their codes; memories of no bytes may be among them.
+    `traffic`: one entry for each memory that it touches, in order of their codes; entries of 0 bytes may be among them.
     `lost`: lost part of compute_cycles.
     """
 

@@ -32,7 +32,7 @@ class RepairStep:
     `efforts`: efforts that run it.
     `instead_of`: a step that makes the same choices in another way. The better of the two is kept, if its gain over either is
     no chance.
-    `by_layer`: it can `leave` layers as they are.
+    `by_layer`: it takes `leave`: the layers that it is not to touch.
     `finds_ranges`: its choice is `measured` on all samples, as ranges are without repair.
     """
 

@@ -45,8 +45,10 @@ class Storage:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Layers of a region that run in turns. `visited`: the works of the stripes that stand for all, by layer, with what is
-    repeated (`schedule.sampling`)."""
+    """Neighbouring layers that are executed stripe by stripe. `visited`: the works of the stripes that stand for all, by layer,
+    with what is
+    repeated (`schedule.sampling`).
+    """
 
     layers: range
     stripes: Stripes
@@ -58,7 +60,7 @@ class RegionPlan:
     """The plan of one region: layers, residency, tilings and addresses.
 
     `resident`: roots in SRAM, whole or their latest rows. `spilled`: roots in DRAM. `placements`: by memory, the addresses of
-    roots and slots. `raced`: its tiles are not those of fewest expected cycles, but a plan that a full count may prefer.
+    roots and slots. `raced`: an alternative to the plan of fewest expected cycles, kept because full timing may prefer it.
     """
 
     layers: tuple[PlannedLayer, ...]

@@ -155,7 +155,7 @@ def _product_float64(x: Array, scale: Array, buffer: Array) -> Array:
 
 
 def _with_sign_of(v: Array, magnitude: Array, buffer: Array) -> Array:
-    """magnitude >= 0 with the signs of v, in work: copysign by bits, three times as fast as numpy's."""
+    """magnitude >= 0 with the signs of v, in `buffer`: copysign by bits, three times as fast as numpy's."""
     bits = buffer.view(np.uint64)
     np.bitwise_and(v.view(np.uint64), _SIGN_BIT, out=bits)
     np.bitwise_or(bits, magnitude.view(np.uint64), out=bits)

@@ -22,8 +22,8 @@ class Edge:
     """An edge: how a layer reads the tensor of another layer.
 
     `even`: all elements of that tensor have an equal part in those of the layer's own, so that the flow spreads evenly.
-    `mixes`: one element is made of all channels of that tensor somewhere.
-    `keeps`: one element is made of the same channels as its own.
+    `mixes`: each element is made of all channels of some pixel of that tensor, as in a convolution of one group.
+    `keeps`: each element is made of its own channel, as in a depthwise convolution or an Add.
     """
 
     source: int
@@ -36,10 +36,11 @@ class Edge:
 class FlowStage:
     """A stage: what one layer adds to the flow network.
 
-    `constant_bytes`: bytes that all channels of any one pixel need.
+    `constant_bytes`: bytes of its constants of which every output pixel, with all its channels, needs all.
     `tensor_bytes`: bytes that the layer makes.
-    `requires_all`: all of the tensor must be made.
-    `summed`: number of its elements that may lie as sums before they are complete.
+    `requires_all`: the outputs need every element of the tensor, and an operator in tiles makes it; otherwise its moment gives
+    no bound.
+    `summed`: number of its elements that may be held as partial sums; 0 where the operator has none.
     """
 
     constant_bytes: int
