@@ -29,7 +29,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("toolchain", "quant", "simulator", "scripts", "tests", "examples")
+CODE = ("toolchain", "quant", "simulator", "scripts", "bench", "tests", "examples")
 Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTICIPLE = re.compile(
     r"(?!(need|speed|feed|seed|embed|exceed)$)([a-z]{2,}ed|found|made|held|kept|said|told|given|taken|seen|left)$"

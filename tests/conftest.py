@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from tests import verified_passes
+from tests.support import verified_passes
 from toolchain.cli import collect_seldom
 from toolchain.repair import calibrate_network
 

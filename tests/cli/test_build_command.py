@@ -15,7 +15,7 @@ import pytest
 from bad_files import model
 from commands import run
 
-from scripts.make_mobilenet_chain import bodies
+from bench.make_mobilenet_chain import bodies
 from toolchain.compiler import STAGES
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.numerics_variants import with_numerics
+from tests.support.numerics_variants import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds

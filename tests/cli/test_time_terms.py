@@ -1,4 +1,4 @@
-"""scripts/sweep_timing_terms.py: the same program, charged with no term of its time, with each alone, with all."""
+"""bench/sweep_timing_terms.py: the same program, charged with no term of its time, with each alone, with all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "scripts")
+        patch.syspath_prepend(ROOT / "bench")
         import sweep_timing_terms  # type: ignore[import-not-found]
 
     return sweep_timing_terms

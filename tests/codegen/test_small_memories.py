@@ -1,6 +1,6 @@
 """Machines whose memories are too small for a network: each size is built for, or refused in one sentence that names the memory.
 
-`scripts/sweep_memories.py` does the same with every shipped machine, through its file."""
+`bench/sweep_memories.py` does the same with every shipped machine, through its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.machine_variants import with_keys
+from tests.support.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError

@@ -1,4 +1,4 @@
-"""scripts/perturb_codes.py: what a few codes that are one step off make of a network's outputs."""
+"""bench/perturb_codes.py: what a few codes that are one step off make of a network's outputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.export.test_qdq import CASES, save_model
-from tests.run_in_process import run_script
+from tests.support.run_in_process import run_script
 
 ROOT = Path(__file__).parents[2]
 
 
 def run_flip_codes(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_script(ROOT / "scripts" / "perturb_codes.py", *arguments)
+    return run_script(ROOT / "bench" / "perturb_codes.py", *arguments)
 
 
 def test_more_codes_that_are_off_leave_less(tmp_path: Path) -> None:

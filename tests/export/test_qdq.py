@@ -18,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant.calibration_data import open_data
 from quant.fidelity import sqnr_db
-from tests.numerics_variants import with_numerics
 from tests.semantics.machines import make_mixed_machine
-from tests.unsigned_machines import make_unsigned
+from tests.support.numerics_variants import with_numerics
+from tests.support.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.frontend.read_onnx import newest_opset

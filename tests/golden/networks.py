@@ -27,7 +27,7 @@ from quant.observe import Range
 from quant.repair.choices import Quantization
 from quant.structural_ranges import adjust_ranges
 from simulator import Simulation, StallCause, by_reason, simulate
-from tests import example_networks
+from tests.support import example_networks
 from toolchain.codegen import Port, Region
 from toolchain.compiler import CompiledNetwork, compile_model, select_model
 from toolchain.frontend import NormalModel, load_model, to_graph

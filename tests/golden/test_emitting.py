@@ -8,7 +8,7 @@ import pytest
 from networks import figures
 from test_golden import LEVEL, label, read_golden
 
-from tests.accumulator_machines import emitting
+from tests.support.accumulator_machines import emitting
 from toolchain.isa import load_machine
 
 NETWORKS = ("resnet8_cifar", "dscnn_kws", "bert_tiny_relu_l2h128_s128")

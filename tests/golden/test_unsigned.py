@@ -11,7 +11,7 @@ from networks import HEX_DIGITS, NETWORKS, compile_network, simulate_network
 from test_golden import LARGE, LEVEL, SMALL, label, read_golden
 
 from tests.quantized.forms import float32_machine
-from tests.unsigned_machines import HALF, make_unsigned
+from tests.support.unsigned_machines import HALF, make_unsigned
 from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork
 from toolchain.isa import Machine, load_machine

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from tests.accumulator_machines import emitting
-from tests.control_flow_machines import with_control
-from tests.machine_variants import with_keys
+from tests.support.accumulator_machines import emitting
+from tests.support.control_flow_machines import with_control
+from tests.support.machine_variants import with_keys
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.manual import blocks, manual, manual_page

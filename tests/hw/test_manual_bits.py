@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.accumulator_machines import emitting
-from tests.control_flow_machines import with_control
-from tests.instructions import cases_of
-from tests.machine_variants import with_keys
+from tests.support.accumulator_machines import emitting
+from tests.support.control_flow_machines import with_control
+from tests.support.instructions import cases_of
+from tests.support.machine_variants import with_keys
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.manual import manual
 from toolchain.vectors import instruction_cases

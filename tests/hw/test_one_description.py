@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quant.fixed_point import CodeType, Numerics
-from tests.numerics_variants import with_numerics
+from tests.support.numerics_variants import with_numerics
 from toolchain.hw.engines import WeightGroups
 from toolchain.hw.numerics import NumericsKeys, ScaleKeys
 from toolchain.isa import Machine, load_machine

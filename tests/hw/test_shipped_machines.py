@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from tests.unsigned_machines import make_unsigned
+from tests.support.unsigned_machines import make_unsigned
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, read_source
 from toolchain.hw.quantities import write_bytes, write_hertz

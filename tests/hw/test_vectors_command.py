@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from quant.fixed_point import read_vectors, replay
 from quant.fixed_point.conformance.vectors import VectorCase
-from tests.accumulator_machines import emitting
+from tests.support.accumulator_machines import emitting
 from toolchain.cli.hw import app
 from toolchain.hw import list_shipped_names
 from toolchain.isa import load_machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.control_flow_machines import with_control
+from tests.support.control_flow_machines import with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import Machine, assemble, decode, disassemble, encode, load_machine
 from toolchain.isa.c_header import c_header

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.accumulator_machines import emitting
-from tests.control_flow_machines import with_control
-from tests.instructions import cases_of
+from tests.support.accumulator_machines import emitting
+from tests.support.control_flow_machines import with_control
+from tests.support.instructions import cases_of
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, encode, load_machine
 from toolchain.isa.c_header import c_header

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.control_flow_machines import CONTROL, with_control
+from tests.support.control_flow_machines import CONTROL, with_control
 from toolchain import input_limits
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip

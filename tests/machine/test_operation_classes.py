@@ -17,9 +17,9 @@ import pytest
 from simulator.execute import execute, load_semantics
 from simulator.machine_state import MachineState
 from simulator.semantics.context import Context
-from tests.accumulator_machines import emitting
-from tests.control_flow_machines import CONTROL, with_control
 from tests.semantics.machines import make_mixed_machine
+from tests.support.accumulator_machines import emitting
+from tests.support.control_flow_machines import CONTROL, with_control
 from toolchain.errors import InternalError
 from toolchain.hw import Chip, list_shipped_names, load_chip
 from toolchain.isa import Machine, decode, encode, load_machine, make_default_table

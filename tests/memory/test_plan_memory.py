@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.run_in_process import run_script
+from tests.support.run_in_process import run_script
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"

@@ -15,7 +15,7 @@ from models import convolution_net
 
 from quant.file import read_parameters
 from quant.observe import Range
-from tests.run_in_process import run_script
+from tests.support.run_in_process import run_script
 from toolchain.api import BuildOptions, build
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "calibrate.py"

@@ -150,7 +150,9 @@ def test_memory_that_onnxruntime_lacks_is_no_fault_of_the_model() -> None:
 def test_onnxruntime_is_opened_in_one_place() -> None:
     """The integer kernels of the ground floor, which imports nothing of the project, have a place of their own."""
     root = Path(__file__).resolve().parents[2]
-    files = [f for folder in ("toolchain", "quant", "simulator", "scripts") for f in sorted((root / folder).rglob("*.py"))]
+    files = [
+        f for folder in ("toolchain", "quant", "simulator", "scripts", "bench") for f in sorted((root / folder).rglob("*.py"))
+    ]
     opening = {str(f.relative_to(root)) for f in files if re.search(r"(onnxruntime|ort)\.InferenceSession\(", f.read_text())}
     assert opening == {"toolchain/inference.py", "quant/fixed_point/sums/sessions.py"}
 

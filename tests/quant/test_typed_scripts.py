@@ -14,8 +14,8 @@ from models import convolution_net, model, node
 
 from quant.file import read_parameters
 from quant.fixed_point.core.codes import CodeType
-from tests.recurrent import recurrent
-from tests.run_in_process import run_script
+from tests.support.recurrent import recurrent
+from tests.support.run_in_process import run_script
 from toolchain.api import BuildOptions, build
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

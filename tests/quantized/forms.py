@@ -16,35 +16,35 @@ import onnx
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.isa import Machine, load_machine
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 @cache
 def _script(name: str) -> ModuleType:
-    sys.path.insert(0, str(SCRIPTS))
+    sys.path.insert(0, str(BENCH))
     try:
         return import_module(name)
     finally:
-        sys.path.remove(str(SCRIPTS))
+        sys.path.remove(str(BENCH))
 
 
 def script() -> ModuleType:
-    """scripts/make_quantized.py."""
+    """bench/make_quantized.py."""
     return _script("make_quantized")
 
 
 def comparing() -> ModuleType:
-    """scripts/compare_exporters.py."""
+    """bench/compare_exporters.py."""
     return _script("compare_exporters")
 
 
 def computing() -> ModuleType:
-    """scripts/exact_reference.py."""
+    """bench/exact_reference.py."""
     return _script("exact_reference")
 
 
 def leveling() -> ModuleType:
-    """scripts/sqnr_difference.py."""
+    """bench/sqnr_difference.py."""
     return _script("sqnr_difference")
 
 

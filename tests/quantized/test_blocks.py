@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.test_weights_in_groups import Make, make, save_model
+from tests.machine.test_weights_in_groups import Make, make, save_model
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution

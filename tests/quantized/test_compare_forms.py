@@ -1,4 +1,4 @@
-"""scripts/compare_exporters.py: a file against onnxruntime's kernels, and against the float model with the same scales."""
+"""bench/compare_exporters.py: a file against onnxruntime's kernels, and against the float model with the same scales."""
 
 from __future__ import annotations
 

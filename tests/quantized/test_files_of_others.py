@@ -1,4 +1,4 @@
-"""Small quantized models in spellings that tools write beside those of scripts/make_quantized.py: onnxruntime's numbers, all
+"""Small quantized models in spellings that tools write beside those of bench/make_quantized.py: onnxruntime's numbers, all
 products on the chip."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.semantics.machines import int16_machine
-from tests.unsigned_machines import HALF, make_unsigned
+from tests.support.unsigned_machines import HALF, make_unsigned
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model

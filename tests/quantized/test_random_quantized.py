@@ -25,13 +25,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.operators.test_dimensions_of_one import MACHINES
 from tests.quantized.forms import float32_machine, on_kernels, script
-from tests.random_cases import DrawnModel, networks
+from tests.random_networks.test_random_shipped import DRAWS, behind_steps
 from tests.semantics.judge import in_float, judge_build, save, sqnr_db
 from tests.semantics.rounding_oracle import Rounded
-from tests.test_dimensions_of_one import MACHINES
-from tests.test_random_shipped import DRAWS, behind_steps
-from tests.unsigned_machines import make_unsigned
+from tests.support.random_cases import DrawnModel, networks
+from tests.support.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import load_machine

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant.fixed_point.core.codes import CodeType
 from tests.quantized.forms import float32_machine, on_kernels
-from tests.unsigned_machines import make_unsigned
+from tests.support.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.isa import Machine

@@ -1,4 +1,4 @@
-"""Damaged files, options and users' Python through the commands. scripts/fuzz_readers.py takes other numbers and seeds."""
+"""Damaged files, options and users' Python through the commands. bench/fuzz_readers.py takes other numbers and seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_readers.py"
+SCRIPT = Path(__file__).parents[2] / "bench" / "fuzz_readers.py"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""scripts/compare_repair.py: nothing is on both sides, machines with other numerics, no such key, and how judges count."""
+"""bench/compare_repair.py: nothing is on both sides, machines with other numerics, no such key, and how judges count."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from quant.fixed_point.core.scale import ScaleKind
 from toolchain.errors import CompileError
 from toolchain.isa import machine_from_json, machine_to_json
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(SCRIPTS))
+    sys.path.insert(0, str(BENCH))
     try:
         import compare_repair
 
         yield compare_repair
     finally:
-        sys.path.remove(str(SCRIPTS))
+        sys.path.remove(str(BENCH))
 
 
 @pytest.fixture(scope="module")

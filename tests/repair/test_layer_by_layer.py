@@ -20,7 +20,7 @@ from quant.repair.choices import AS_IN_THE_MODEL, LayerParameters, Quantization
 from quant.repair.damping import best_damping
 from quant.repair.gptq_rounding import round_weights
 from quant.repair.moments import Moments
-from tests.numerics_variants import with_numerics
+from tests.support.numerics_variants import with_numerics
 from toolchain.errors import CompileError
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import NHWC

@@ -10,7 +10,7 @@ import pytest
 from unequal_networks import network, nothing, plain, samples
 
 from quant.repair.choices import Offset, Quantization
-from tests.numerics_variants import with_numerics
+from tests.support.numerics_variants import with_numerics
 from toolchain.errors import CompileError
 from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.network import Network

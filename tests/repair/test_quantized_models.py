@@ -11,7 +11,7 @@ import pytest
 from quant.fidelity import sqnr_db
 from tests.quantized.forms import on_kernels, script
 from tests.quantized.test_forms import small_network
-from tests.run_in_process import run_script
+from tests.support.run_in_process import run_script
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.repair.repair_pipeline import Effort

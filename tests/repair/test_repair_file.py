@@ -14,7 +14,7 @@ from quant.observe import Range
 from quant.parameters import WeightQuant
 from quant.repair.choices import LayerParameters, Offset, Quantization
 from quant.repair.file import Repair, array_file
-from tests.run_in_process import run_script
+from tests.support.run_in_process import run_script
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
 from toolchain.repair.calibrate_network import calibrate_network

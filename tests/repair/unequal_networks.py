@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quant.calibrate import calibrate, default_observer
 from quant.repair.choices import Quantization
 from quant.structural_ranges import adjust_ranges
-from tests.numerics_variants import with_numerics
+from tests.support.numerics_variants import with_numerics
 from toolchain.compiler import select_model
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine

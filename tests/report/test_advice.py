@@ -12,7 +12,7 @@ import pytest
 
 from tests.quantized.forms import script
 from tests.quantized.test_forms import small_network
-from tests.recurrent import recurrent
+from tests.support.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
 
 

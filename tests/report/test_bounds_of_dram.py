@@ -17,9 +17,9 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.make_mobilenet_chain import bodies
-from tests.check_bounds import dram_bytes, require_bounds
-from tests.machine_variants import with_keys
+from bench.make_mobilenet_chain import bodies
+from tests.support.check_bounds import dram_bytes, require_bounds
+from tests.support.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine

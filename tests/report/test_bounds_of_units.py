@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.machine_variants import with_keys
+from tests.support.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 

@@ -1,4 +1,4 @@
-"""A few faults of scripts/inject_faults.py in the shipped classifier: the report's first line names the layer and the cause."""
+"""A few faults of bench/inject_faults.py in the shipped classifier: the report's first line names the layer and the cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSIFIER = ROOT / "examples" / "classifier"
 @pytest.fixture(scope="module")
 def planting():  # type: ignore[no-untyped-def]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+        patch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
         import inject_faults
 
         yield inject_faults

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.quantized.test_forms import built_form
-from tests.recurrent import recurrent
+from tests.support.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import percent
 from toolchain.report import make_skipped_warnings, unseen_warnings

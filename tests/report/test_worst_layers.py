@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.decompose_cases import decomposing, make_mixed_machine
-from tests.numerics_variants import with_numerics
+from tests.support.decompose_cases import decomposing, make_mixed_machine
+from tests.support.numerics_variants import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Graph
 from toolchain.isa import load_machine

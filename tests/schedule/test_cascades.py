@@ -15,10 +15,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.make_mobilenet_chain import bodies
-from tests.force_cascades import force_cascade_plans
-from tests.machine_variants import with_keys, with_sram
-from tests.record_plans import record_region_plans
+from bench.make_mobilenet_chain import bodies
+from tests.support.force_cascades import force_cascade_plans
+from tests.support.machine_variants import with_keys, with_sram
+from tests.support.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine

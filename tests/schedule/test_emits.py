@@ -14,7 +14,7 @@ from onnx import helper
 from test_placement import convolution, model, save
 
 from simulator.trace import chrome_trace
-from tests.accumulator_machines import emitting
+from tests.support.accumulator_machines import emitting
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.hw.unit_map import SUMS

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.make_mobilenet_chain import bodies
-from tests.check_bounds import dram_bytes, require_bounds
+from bench.make_mobilenet_chain import bodies
+from tests.support.check_bounds import dram_bytes, require_bounds
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine

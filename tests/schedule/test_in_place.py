@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.machine_variants import with_sram
-from tests.record_plans import record_region_plans
+from tests.support.machine_variants import with_sram
+from tests.support.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Space
 from toolchain.schedule.allocation import Allocation

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.example_networks import fill_network
+from tests.support.example_networks import fill_network
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, seed, settings
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.compare_exact import require_exact
-from tests.machine_variants import with_keys
-from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
-from tests.record_plans import record_region_plans
+from tests.support.compare_exact import require_exact
+from tests.support.machine_variants import with_keys
+from tests.support.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
+from tests.support.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scripts.make_mobilenet_chain import bodies
-from tests.machine_variants import with_sram
+from bench.make_mobilenet_chain import bodies
+from tests.support.machine_variants import with_sram
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Space
 from toolchain.schedule.cascade import CascadePlanner

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from hypothesis import given, seed, settings
 
-from tests.machine_variants import with_sram
-from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
-from tests.schedule_round_trip import compiled
+from tests.support.machine_variants import with_sram
+from tests.support.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
+from tests.support.schedule_round_trip import compiled
 from toolchain.api import BuildOptions, build
 from toolchain.compiler import CompiledNetwork
 from toolchain.errors import CompileError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.machine_variants import with_keys, with_sram
-from tests.schedule_round_trip import compiled, digest
+from tests.support.machine_variants import with_keys, with_sram
+from tests.support.schedule_round_trip import compiled, digest
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal

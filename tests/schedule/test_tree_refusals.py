@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.machine_variants import with_sram
-from tests.schedule_round_trip import compiled
+from tests.support.machine_variants import with_sram
+from tests.support.schedule_round_trip import compiled
 from toolchain.errors import CompileError
 from toolchain.schedule.parser import parse_schedule
 

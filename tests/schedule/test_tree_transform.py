@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.machine_variants import with_sram
-from tests.schedule_round_trip import compiled
+from tests.support.machine_variants import with_sram
+from tests.support.schedule_round_trip import compiled
 from toolchain.errors import CompileError
 from toolchain.schedule import transform
 from toolchain.schedule.nodes import ALL, OperandBuffer, RegionTree

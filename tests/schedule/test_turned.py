@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.machine_variants import with_keys, with_sram
+from tests.support.machine_variants import with_keys, with_sram
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import Machine, load_machine
 

@@ -19,7 +19,8 @@ from toolchain.passes import compose, select
 Coverage = set[tuple[str, str]]  # what it is, its name
 REFUSALS = {("upgrade", "GroupNormalization")}  # a rule that only refuses
 # Of machines with keys of their own: held to the file's float by tests/quantized/test_blocks.py. Of layers that
-# onnxruntime has not: held to those that it has by test_recurrence.py. Of states, which are several runs: tests/test_rings.py.
+# onnxruntime has not: held to those that it has by test_recurrence.py.
+# Of states, which are several runs: tests/passes/test_rings.py.
 ELSEWHERE = {
     ("optional part", "Convolution.weight_groups"),
     ("integer operator", "TakeRows"),

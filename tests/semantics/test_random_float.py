@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.random_cases import DrawnModel, draw_exported_network
 from tests.semantics.case import RANGES
 from tests.semantics.judge import find_changed_outputs, in_float, judge_build
 from tests.semantics.machines import int8_machine, int16_machine
 from tests.semantics.recorder import Coverage, everything, record_coverage
 from tests.semantics.sqnr_floors import QUOTIENT, TWICE, beyond_16, right_on_8, right_on_16
+from tests.support.random_cases import DrawnModel, draw_exported_network
 from toolchain.isa import load_machine
 
 CASES = int(os.environ.get("RANDOM_FLOAT_CASES", "112"))

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from tests.recurrent import GATES, recurrent
 from tests.semantics.judge import sqnr_db
+from tests.support.recurrent import GATES, recurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import ToolchainError

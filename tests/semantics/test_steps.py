@@ -16,7 +16,9 @@ from quant.float_session import FloatSession, PlainModel
 from quant.observe import Range
 from quant.parameters import activation_quant
 from quant.repair.choices import Quantization
-from tests.decompose_cases import (
+from tests.semantics.judge import get_reported_codes, sqnr_db, without_room
+from tests.semantics.machines import int16_machine
+from tests.support.decompose_cases import (
     GROUP,
     INSTANCE,
     LOG_SOFTMAX,
@@ -27,8 +29,6 @@ from tests.decompose_cases import (
     decomposing,
     save_model,
 )
-from tests.semantics.judge import get_reported_codes, sqnr_db, without_room
-from tests.semantics.machines import int16_machine
 from toolchain.api import BuildOptions, build
 from toolchain.compiler import ignore_progress, select_model
 from toolchain.evaluation_data import inputs_of

@@ -11,9 +11,9 @@ import pytest
 from plain_machine import PlainMachine
 from typer.testing import CliRunner
 
-from tests.accumulator_machines import emitting
-from tests.instructions import cases_of
-from tests.machine_variants import with_keys
+from tests.support.accumulator_machines import emitting
+from tests.support.instructions import cases_of
+from tests.support.machine_variants import with_keys
 from toolchain.cli.hw import app
 from toolchain.errors import InternalError
 from toolchain.hw import list_shipped_names

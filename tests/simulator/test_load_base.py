@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator import DramRange, DramRangeKind, Simulation, simulate
-from tests.control_flow_machines import with_control
+from tests.support.control_flow_machines import with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import assemble, decode, disassemble, encode, load_machine
 from toolchain.machine import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator import Simulation, chrome_trace, simulate
-from tests.control_flow_machines import CONTROL, with_control
+from tests.support.control_flow_machines import CONTROL, with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import load_machine
 from toolchain.machine import (

@@ -1,0 +1,42 @@
+"""Maxima over more than a machine's windows hold, on the chip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+from quant.fidelity import sqnr_db
+from tests.support.machine_variants import with_keys
+from toolchain.api import BuildOptions, build
+from toolchain.codegen import Region
+from toolchain.isa import load_machine
+from toolchain.runtime import Session, random_feeds
+
+
+def test_a_maximum_over_more_than_a_window_holds_is_on_the_chip(tmp_path: Path) -> None:
+    """48 as 8 windows of 6; 47, which has no factors, as neighbouring windows; and side by side over rows and columns."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 48, 47])
+    sizes = {"rows": [1, 4, 1, 47], "columns": [1, 4, 48, 1], "tiles": [1, 4, 3, 2]}
+    nodes = [
+        helper.make_node("ReduceMax", ["x", "two"], ["rows"]),
+        helper.make_node("ReduceMax", ["x", "three"], ["columns"]),
+        helper.make_node("MaxPool", ["x"], ["tiles"], kernel_shape=[16, 16], strides=[16, 16]),
+    ]
+    axes = [numpy_helper.from_array(np.array([axis]), name) for axis, name in ((2, "two"), (3, "three"))]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in sizes.items()]
+    graph = helper.make_graph(nodes, "maxima", [x], outputs, axes)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "m.onnx")
+    base = load_machine("edge16")
+    limits = base.chip.limits.model_dump(mode="json")
+    limits["pool"] = {**limits["pool"], "max_kernel": [8, 8], "max_stride": [8, 8]}
+    built = build(tmp_path / "m.onnx", BuildOptions(with_keys(base, limits=limits)))
+    assert all(isinstance(segment, Region) for segment in built.container.segments)
+    session = Session(built.container)
+    feeds = random_feeds(built.container.inputs, seed=7)
+    float_outputs = ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"]).run(list(sizes), feeds)
+    for got, real in zip(session.run(list(sizes), feeds), float_outputs):
+        assert sqnr_db(np.asarray(real), got) > 30
