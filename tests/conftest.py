@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from tests.support import verified_passes
+from tests.support.durations import DurationRecorder
 from toolchain.cli import collect_seldom
 from toolchain.repair import calibrate_network
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files that the chosen tests read")
+    parser.addoption("--record-durations", type=Path, metavar="FILE", help="write the CPU seconds of each test to FILE, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     collect_seldom()
     verified_passes.install()
     calibrate_network.BY_DEFAULT = "none"  # what a repair does to a network is for the tests of repair, which ask for it
+    if durations_file := config.getoption("--record-durations"):
+        config.pluginmanager.register(DurationRecorder(durations_file))
     if not hasattr(config, "workerinput"):
         _share_bytecode(config)
 
