@@ -96,7 +96,7 @@ def make_machine(folder: Path, rate: str) -> None:
 
 def ran(folder: Path, added: Path, script: str = SCRIPT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, str(folder), str(added)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ADDED.parents[1])
+    return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
