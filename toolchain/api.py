@@ -184,7 +184,7 @@ def _open_network(path: str | Path, options: BuildOptions, machine: Machine, dum
     file_types = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
     model = pair_states(decompose_for_types(model, machine.chip, hosted, options.types, file_types), options.states)
     model = tie_block_ranges(model) if options.blocks_alike else model
-    selection = select_model(model, machine, dump, options.host_nodes)
+    selection = select_model(model, machine, dump, options.host_nodes, options.passes)
     return Network(model, selection, machine, hosted).override_types(options.types)
 
 

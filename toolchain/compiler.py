@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,20 +25,27 @@ from toolchain.codegen import (
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, verify
+from toolchain.ir.graph import Graph
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatch_program
 from toolchain.ops.kit.array_choice import require_usable_units
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.matrix_product import batch_choices
-from toolchain.passes.circular_states import use_circular_states
 from toolchain.passes.extract_sample import SampleGraph, extract_sample
-from toolchain.passes.fold_qdq import fuse_selected_clamps, select_graph
-from toolchain.passes.fuse import fuse_residuals, fuse_scales, fuse_tables
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.partition import Segment, partition_graph
-from toolchain.passes.quantize import quantize
+from toolchain.passes.pass_options import EVERY_PASS, PassOptions
+from toolchain.passes.pipeline import (
+    PIPELINE,
+    STATE_PASSES,
+    Dump,
+    PassContext,
+    quantize_selection,
+    require,
+    run_passes,
+    select_graph,
+)
 from toolchain.passes.select import Selection
 from toolchain.passes.select_states import drop_states, insert_state_copies
 from toolchain.report.bounds.dram import min_dram_bytes
@@ -47,14 +53,20 @@ from toolchain.report.traffic import count_traffic, together, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.nodes import RegionTree, Tensor, tensors_of
-from toolchain.schedule.options import LEVELS, Options, RegionInput
+from toolchain.schedule.options import LEVELS, RegionInput
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.plan_to_tree import plan_to_tree, region_note
 from toolchain.schedule.text import print_schedule
 from toolchain.schedule.user_schedule import plan_user_schedule
 
-STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")
-Dump = Callable[[str, Callable[[], str]], None]  # stage, and what makes its text
+STAGES = ("normal", *(one.stage for one in PIPELINE if one.stage), "schedule", "program")
+# What follows the pipeline, for each region; alternatives are compared, so these are no passes that could be left out.
+REGION_STEPS = (
+    ("partition", "The graph is cut into regions of the chip and subgraphs of the host."),
+    ("plan", "Residency, tilings, cascades, prefetch and places of a region: its schedule (stage schedule)."),
+    ("link", "Machine operations in order, with signals, waits and addresses: the program (stage program)."),
+    ("outline", "Equal sequences of operations become calls, where the machine has them."),
+)
 Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
@@ -113,7 +125,13 @@ def ignore_progress(*_: Any) -> None:
     return None
 
 
-def select_model(model: NormalModel, machine: Machine, dump: Dump = ignore_progress, host_nodes: Sequence[str] = ()) -> Selection:
+def select_model(
+    model: NormalModel,
+    machine: Machine,
+    dump: Dump = ignore_progress,
+    host_nodes: Sequence[str] = (),
+    passes: PassOptions = EVERY_PASS,
+) -> Selection:
     """Decide what runs on the chip and what on the host, with reasons: enough for --explain without calibration.
 
     Raises CompileError where `host_nodes` names no node or operator.
@@ -121,27 +139,7 @@ def select_model(model: NormalModel, machine: Machine, dump: Dump = ignore_progr
     requested_nodes = match_nodes(model.nodes, host_nodes)
     require_usable_units(machine.chip)
     dump("normal", lambda: print_graph(to_graph(model)))
-    selection = select_graph(
-        model, machine.chip, requested_nodes, lambda composed: dump("compose", partial(print_graph, composed))
-    )
-    dump("select", partial(print_graph, selection.graph))
-    return selection
-
-
-def _integer(
-    selection: Selection, machine: Machine, level: Options, quantization: Quantization, dump: Dump
-) -> tuple[Graph, Graph]:
-    """The integer graph as it runs, and before anything was fused in it: the bits are the same."""
-    chip = machine.chip
-    float_graph = fuse_selected_clamps(selection, chip)
-    dump("clamps", partial(print_graph, float_graph))
-    integer = quantize(float_graph, chip, quantization)
-    dump("quantize", partial(print_graph, integer))
-    fused = fuse_residuals(fuse_tables(fuse_scales(integer), chip), chip) if level.fuse else integer
-    dump("fuse", partial(print_graph, fused))
-    if faults := verify(fused):
-        raise InternalError(f"the integer graph is broken: {'; '.join(faults)}")
-    return fused, integer
+    return select_graph(model, machine.chip, requested_nodes, passes, dump)
 
 
 def compile_model(
@@ -163,7 +161,8 @@ def compile_model(
     `rings`: states may be circular buffers.
     """
     goal.require(machine.chip, level)
-    graph, unfused = _integer(selection, machine, LEVELS[level], quantization, dump)
+    lowered = quantize_selection(model, selection, machine.chip, quantization, LEVELS[level].fuse, dump)
+    graph, unfused = lowered.graph, require(lowered.unfused, "an integer graph")
 
     def parts(graph: Graph) -> _Segments:
         return _parts(model, graph, machine, level, dump, progress, schedule, goal)
@@ -172,7 +171,8 @@ def compile_model(
         graph, (compiled, planned) = _programs(graph, machine, schedule, parts)
         return CompiledNetwork(build_container(name, model, selection, machine, graph, compiled), planned, unfused)
 
-    circular_graph = use_circular_states(graph, machine.chip) if rings else graph
+    context = PassContext(machine.chip, options=selection.pass_options, dump=dump)
+    circular_graph = run_passes(STATE_PASSES, lowered, context).graph if rings else graph
     if circular_graph is graph:
         return compile_graph(graph)
     try:

@@ -13,6 +13,7 @@ from toolchain.entry_points import entry_in_errors
 from toolchain.errors import CompileError
 from toolchain.input_limits import ENTRIES
 from toolchain.isa import Machine
+from toolchain.passes.pass_options import EVERY_PASS, PassOptions
 from toolchain.repair.calibrate_network import AUTO
 from toolchain.repair.repair_pipeline import EFFORTS, Effort
 from toolchain.report.gate import OPEN, Gate
@@ -47,6 +48,7 @@ class BuildOptions:
     `states`: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`. None: those that the graph or
     names show.
     `blocks_alike`: identical blocks of layers are quantized as one.
+    `passes`: optional passes that are left out, and whether each graph is verified.
     """
 
     hardware: str | Machine
@@ -75,6 +77,7 @@ class BuildOptions:
     blocks_alike: bool = False
     entry_values: Mapping[str, Values] = field(default_factory=dict)
     export_nearest: bool = False
+    passes: PassOptions = EVERY_PASS
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

@@ -184,7 +184,20 @@ BUILD = [
         "parameters_version.yaml:1: version: must be one of 1; got 7",
     ),
     ("npu-build good.onnx --hw edge16 --quant parameters_truth.yaml", "parameters_truth.yaml:1: version: must be 1, got true"),
-    ("npu-build good.onnx --hw edge16 --dump-after nothing", "--dump-after nothing: no such stage; stages are STAGES, or all"),
+    (
+        "npu-build good.onnx --hw edge16 --skip-pass quantize",
+        "--skip-pass quantize: every program needs it; passes that can be skipped are hoist-sums, merge-transposes, fuse-scales, "
+        "fuse-tables, fuse-residuals, circular-states",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --skip-pass nothing",
+        "--skip-pass nothing: no such pass; passes that can be skipped are hoist-sums, merge-transposes, fuse-scales, "
+        "fuse-tables, fuse-residuals, circular-states",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --dump-after nothing",
+        "--dump-after nothing: no such stage or pass; stages are STAGES, or all; --list-passes lists the passes",
+    ),
     (
         "npu-build good.onnx --hw edge16 --dump-after all --dump-dir plain_file",
         "--dump-dir plain_file: plain_file is not a directory",

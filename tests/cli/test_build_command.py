@@ -185,6 +185,15 @@ def test_dumps(in_workshop: Path, tmp_path: Path) -> None:
     assert all(f.stat().st_size for f in (tmp_path / "d").iterdir())
 
 
+def test_a_pass_is_dumped_under_its_name_with_the_number_of_its_stage(in_workshop: Path, tmp_path: Path) -> None:
+    line = f"npu-build good.onnx --hw edge16 -o {tmp_path}/a.npu --dump-dir {tmp_path}/d --dump-after"
+    for name, stage in (("fold-qdq", "compose"), ("fuse-tables", "fuse"), ("circular-states", "schedule")):
+        done(f"{line} {name}")
+        assert (tmp_path / "d" / f"{STAGES.index(stage):02d}-{name}.txt").read_text().startswith("graph ")
+    done(f"{line} fuse-residuals")
+    assert (tmp_path / "d" / f"{STAGES.index('fuse'):02d}-fuse.txt").exists()
+
+
 def build_twice(seed: str, folder: Path) -> list[bytes]:
     """Two models on two kinds of machine, built in a process of its own."""
     script = "import sys; from toolchain.cli import build; build()"

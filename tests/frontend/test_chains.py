@@ -64,7 +64,9 @@ def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     texts_by_stage: dict[str, list[str]] = {}
     path = save(model(chain([LEAKY], 1)), tmp_path)
     build(path, BuildOptions("edge16"), lambda stage, text: texts_by_stage.setdefault(stage, []).append(text()))
-    assert tuple(texts_by_stage) == STAGES and all(text for texts in texts_by_stage.values() for text in texts)
+    assert tuple(name for name in texts_by_stage if name in STAGES) == STAGES and all(
+        text for texts in texts_by_stage.values() for text in texts
+    )
     for name in ("print_graph", "plan_to_tree", "disassemble"):
         monkeypatch.setattr(compiler, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

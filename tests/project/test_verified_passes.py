@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import toolchain.compiler
 import toolchain.passes.fuse
+import toolchain.passes.pipeline
 from tests.support.verified_passes import BrokenGraph, passes, verify_pass
 from toolchain.frontend import rewrite
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, verify
@@ -46,7 +46,7 @@ def test_every_stage_that_makes_a_graph_is_watched() -> None:
     stages = "import_graph.import_graph cast_to_float32.cast_to_float32 dequantize.dequantize_graph rewrite.sweep"
     stages += " canonicalize.canonicalize promote_attributes.promote"
     others = "compose.compose select.select merge_transposes.merge_transposes hoist_over_moves.lift_functions"
-    others += " hoist_over_moves.hoist_sums fold_qdq.fuse_selected_clamps fold_qdq.select_graph"
+    others += " hoist_over_moves.hoist_sums fold_qdq.fuse_selected_clamps pipeline.select_graph"
     others += " fuse.fuse_clamps fuse.fuse_tables fuse.fuse_residuals quantize.quantize"
     assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= stages_watched
     assert "repair.channel_scaling.scale_model" in stages_watched and "export.qdq.qdq_graph" in stages_watched
@@ -62,7 +62,7 @@ def test_a_pass_that_breaks_a_graph_is_named(fault: str) -> None:
     assert str(raised.value) == f"{__name__}.breaking gave a broken graph: {fault}"
 
 
-@pytest.mark.parametrize("holder", [toolchain.compiler, toolchain.passes.fuse])
+@pytest.mark.parametrize("holder", [toolchain.passes.pipeline, toolchain.passes.fuse])
 def test_where_the_build_calls_it_and_where_it_is_defined(holder: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graph, "with_nodes", lambda graph, nodes: replace(graph, nodes=tuple(nodes)[:-1]))
     with pytest.raises(

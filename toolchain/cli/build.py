@@ -27,6 +27,7 @@ from toolchain.cli.application import (
     warn,
 )
 from toolchain.cli.build_report import curve_picture, error_reports, report
+from toolchain.cli.dumps import StageDumps, dump_files, list_passes
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
     STATE,
@@ -38,8 +39,6 @@ from toolchain.cli.option_values import (
     VALUE,
     VALUE_FORM,
     VALUE_HELP,
-    StageDumps,
-    dump_files,
     judging_data,
     plan_goal,
     qdq_files,
@@ -63,13 +62,14 @@ def main() -> None:
 
 
 MODEL, DATA, ACCURACY = "Model and machine", "Calibration and quantization", "Accuracy"
-SCHEDULE, OUTPUT = "Schedule", "Output"
+SCHEDULE, OUTPUT, PASSES = "Schedule", "Output", "Passes"
 EXAMPLES = {
     MODEL: "npu-build model.onnx --hw edge16 --shape x=1,3,224,224",
     DATA: "npu-build model.onnx --hw edge16 --calib calib.npz --repair none",
     ACCURACY: "npu-build model.onnx --hw edge16 --calib calib.npz --min-sqnr 20 --error-report report",
     SCHEDULE: "npu-build model.onnx --hw edge16 --optimize memory --sram-budget 96KiB",
     OUTPUT: "npu-build model.onnx --hw edge16 -o model.npu --json report.json --explain",
+    PASSES: "npu-build model.onnx --hw edge16 --skip-pass fuse-tables --dump-after quantize",
 }
 
 
@@ -213,30 +213,49 @@ def build_command(
         ),
     ] = False,
     dump_after: Annotated[
-        str | None, typer.Option(help="Writes a stage, or all, as text to --dump-dir.", rich_help_panel=OUTPUT)
+        str | None, typer.Option(help="Writes a stage, all stages, or a pass, as text to --dump-dir.", rich_help_panel=PASSES)
     ] = None,
     dump_dir: Annotated[
-        Path | None, typer.Option(help="The folder for dumps, made if missing. Default: dumps.", rich_help_panel=OUTPUT)
+        Path | None, typer.Option(help="The folder for dumps, made if missing. Default: dumps.", rich_help_panel=PASSES)
     ] = None,
+    skip_pass: Annotated[
+        list[str] | None, typer.Option(help="Leaves out an optional pass of --list-passes.", rich_help_panel=PASSES)
+    ] = None,
+    verify_passes: Annotated[
+        bool, typer.Option("--verify-passes", help="Verifies the graph after each pass.", rich_help_panel=PASSES)
+    ] = False,
+    list_passes: Annotated[
+        bool,
+        typer.Option(
+            "--list-passes",
+            help="Lists the passes in order and exits.",
+            callback=list_passes,
+            is_eager=True,
+            rich_help_panel=PASSES,
+        ),
+    ] = False,
     version: Version = False,
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
     with report_errors():
         with exit_on_interrupt():
             from toolchain.api import BuildOptions
+            from toolchain.passes.pass_options import PassOptions
+            from toolchain.passes.pipeline import require_optional
             from toolchain.report.gate import Gate
 
         machine, (shapes, entries) = _machine(hw, level), shape_sets(shape or (), entry or ())
         values, own_values = values_by_entry(value or (), entries)
         judged, judges = judging_data(judge or (), entries)
         with as_options():
+            passes = PassOptions(require_optional(skip_pass or ()), verify_passes)
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
                 sram_curve is not None, values, None if state is None else tuple(state), blocks_alike, own_values,
-                export_nearest,
+                export_nearest, passes,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolchain.atomic_files import is_stream
-from toolchain.cli.application import require_folder
 from toolchain.errors import CompileError
 
 if TYPE_CHECKING:
@@ -154,44 +152,3 @@ def values_by_entry(
     common = [text for text in option_texts if of[text] not in entries]
     single = {name: [text.partition(":")[2] for text in option_texts if of[text] == name] for name in entries}
     return input_values(common), {name: input_values(texts) for name, texts in single.items() if texts}
-
-
-def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
-    """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
-    from toolchain.compiler import STAGES
-
-    if stage is None:
-        return {}
-    if stage not in (*STAGES, "all"):
-        raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
-    require_folder("--dump-dir", directory)
-    return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
-
-
-@dataclass(frozen=True)
-class StageDumps:
-    """Texts of the stages that have `files`, held until they are written together with whatever else a command writes."""
-
-    files: Mapping[str, Path]
-    texts: dict[str, str] = field(default_factory=dict[str, str])
-
-    def add(self, stage: str, text: Callable[[], str]) -> None:
-        """Keep the text of a stage; those of later regions and entries are added to it."""
-        if stage in self.files:
-            self.texts[stage] = self.texts.get(stage, "") + text()
-
-    @property
-    def contents(self) -> dict[Path, bytes]:
-        """The bytes of each file of a stage that was reached."""
-        return {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
-
-    @property
-    def folders(self) -> list[Path]:
-        """Those of the files."""
-        return list(dict.fromkeys(file.parent for file in self.contents))
-
-    def write(self) -> None:
-        """Write the files, all or none. Raises OSError."""
-        from toolchain.atomic_files import write_files
-
-        write_files({**self.contents}, self.folders)

@@ -12,7 +12,7 @@ from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.ops.kit.registry import NATIVE_RULES, STEPS
 from toolchain.ops.kit.selection_context import NotSelected
 from toolchain.ops.unary import Unary
-from toolchain.passes.fold_qdq import select_graph
+from toolchain.passes.pipeline import select_graph
 from toolchain.passes.select import Selection
 
 WIDEST_BITS = 16  # of activations: steps for every machine are those of the finest

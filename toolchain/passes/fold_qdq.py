@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from quant.file_qparams import find_code_type
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.errors import CompileError, format_count
-from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.file_quantization import BITS, FileQuant
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
-from toolchain.ir.range_constraints import ClippedRange, FixedRange, Inner
-from toolchain.ops.exact_integers import TRUTH
-from toolchain.ops.function_names import prefers_one_function
-from toolchain.ops.kit.operator import same_scale
-from toolchain.ops.tensor_scatter import ScatterRows
-from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
-from toolchain.passes.select import ASKED_FOR, Selection, select
-from toolchain.passes.select_states import select_states, suggest_states
+from toolchain.passes.select import Selection
 
 # What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
@@ -214,99 +205,9 @@ class _Taking:
         return FoldedQdq(self._graph.with_nodes(nodes), file_ranges, types, rounded, dynamic, notes, ended, shared)
 
 
-def select_graph(
-    model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), on_composed: Callable[[Graph], None] = lambda composed: None
-) -> Selection:
-    """Select what of the model runs where, with the scales that it gives and those that follow from what a tensor
-    is.
-
-    `on_composed`: is called with the composed graph.
-    """
-    folded = fold_qdq(to_graph(model), chip)
-    fixed_ranges = {n: r for n, r in _get_fixed_ranges(model.inner).items() if n in model.finest}
-    composed = compose(folded.graph, {**fixed_ranges, **folded.file_ranges}, partial(prefers_one_function, chip=chip))
-    on_composed(composed)
-    selection = select(composed, chip, host_nodes)
-    fallbacks = tuple(replace(f, reason=model.reasons_undivided.get(f.node, f.reason)) for f in selection.fallbacks)
-    known_ranges = _get_fixed_ranges(model.inner) | _truths(selection.graph, composed)
-    file_ranges = {**known_ranges, **folded.file_ranges}
-    fixed = frozenset(known_ranges.keys() - folded.file_ranges)
-    float_tensors = _list_float_tensors(model, folded, selection.graph, file_ranges, chip)
-    numbers = _numbers(selection.graph, chip)
-    types = {
-        **_of_steps(model, selection.graph, chip),
-        **numbers,
-        **folded.types,
-        **dict.fromkeys(sorted(float_tensors), finest_codes(chip)),
-    }
-    said_of = f"{format_count(len(float_tensors), 'tensor')} that the model leaves in float"
-    notes = (*folded.notes, *([f"{finest_codes(chip)} codes for {said_of}, where no --type says other"] if float_tensors else []))
-    full_selection = replace(
-        selection,
-        file_ranges=file_ranges,
-        types=types,
-        rounded=folded.rounded,
-        ended=folded.ended,
-        float_tensors=float_tensors,
-        shared=folded.shared,
-    )
-    requested = [f.node for f in selection.fallbacks if f.reason == ASKED_FOR]
-    graph, of_states = select_states(selection.graph, model.states, model.states_asked, chip, requested)
-    notes = (*notes, *of_states, *suggest_states(model.states_likely))
-    return replace(full_selection, graph=graph, fallbacks=fallbacks, fixed=fixed, notes=notes)
-
-
-def _list_float_tensors(
-    model: NormalModel, folded: FoldedQdq, graph: Graph, file_ranges: Mapping[str, Quant | Range], chip: Chip
-) -> frozenset[str]:
-    """The chip's tensors that a quantized model rounds nowhere, where the chip has finer codes for them. What is moved from
-    another has that one's codes."""
-    if finest_codes(chip) is chip.code_types[0] or not (folded.file_ranges or folded.dynamic or model.stored):
-        return frozenset()
-    float_tensors = {origin.tensor for origin in graph.origins.values()} - file_ranges.keys() - folded.dynamic
-    for node in graph.nodes:
-        if same_scale(node.op) and graph.origins[node.inputs[0]].tensor not in float_tensors:
-            float_tensors -= {graph.origins[n].tensor for n in node.outputs}
-    return frozenset(float_tensors)
-
-
-def _of_steps(model: NormalModel, graph: Graph, chip: Chip) -> dict[str, CodeType]:
-    """The finest codes, of what steps ask them for."""
-    if finest_codes(chip) is chip.code_types[0]:
-        return {}
-    chip_tensors = {origin.tensor for origin in graph.origins.values()}
-    return dict.fromkeys(sorted(model.finest & chip_tensors), finest_codes(chip))
-
-
 def finest_codes(chip: Chip) -> CodeType:
     """Return the finest codes that arrays take; of equal ones the machine's first."""
     return max((t for t in chip.code_types if t in chip.operand_types), key=lambda t: t.bits)
-
-
-def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
-    """Return the ranges of bools, and of whole numbers where what makes them says no other.
-
-    `chosen`: with the chip's tensors.
-    `model`: with the model's tensors.
-    """
-    chip_tensors = {origin.tensor for origin in chosen.origins.values()}
-    return {name: TRUTH for name in sorted(chip_tensors) if name in model.types and model.types[name].dtype != "float32"}
-
-
-def _numbers(graph: Graph, chip: Chip) -> dict[str, CodeType]:
-    """The codes of the places of rows, by the model's tensor."""
-    type_by_tensor: dict[str, CodeType] = {}
-    for node in graph.nodes:
-        if isinstance(node.op, ScatterRows):
-            tensor, codes = graph.origins[node.inputs[2]].tensor, node.op.number_type(graph.types[node.inputs[0]].shape, chip)
-            type_by_tensor[tensor] = max(codes, type_by_tensor.get(tensor, codes), key=lambda c: c.bits)
-    return type_by_tensor
-
-
-def _get_fixed_ranges(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:
-    """Return the ranges that follow from what the tensors are."""
-    unclipped = {n: r for n, r in inner.items() if not isinstance(r, ClippedRange)}
-    return {n: Range(r.low, r.high) if isinstance(r, FixedRange) else r for n, r in unclipped.items()}
 
 
 def fuse_selected_clamps(selection: Selection, chip: Chip) -> Graph:

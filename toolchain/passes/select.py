@@ -8,7 +8,7 @@ What the host makes is permuted on its way in, for free.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quant.fixed_point.core.codes import CodeType
@@ -25,9 +25,8 @@ from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.scalar_functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.unary import Unary
 from toolchain.passes.fuse import can_clamp
-from toolchain.passes.hoist_over_moves import hoist_sums, lift_functions
-from toolchain.passes.merge_transposes import merge_transposes
 from toolchain.passes.partition import moves_for_host
+from toolchain.passes.pass_options import EVERY_PASS, PassOptions
 
 _ROUNDINGS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -52,6 +51,7 @@ class Selection:
     `types`: of the codes of given scales, on a machine that has several types, and of `float_tensors`.
     `float_tensors`: tensors that a quantized model leaves in float.
     `ended`, `shared`: as `passes.fold_qdq.FoldedQdq` has them.
+    `pass_options`: the passes that ran, and by which those that follow run.
     """
 
     graph: Graph
@@ -64,6 +64,7 @@ class Selection:
     ended: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    pass_options: PassOptions = EVERY_PASS
 
     @property
     def origins(self) -> Mapping[str, Origin]:
@@ -80,19 +81,20 @@ ASKED_FOR = "asked for by --host-node"
 IDLE = "only moves data that the host makes or reads"
 
 
-def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Selection:
+def select(graph: Graph, chip: Chip, host_nodes: Collection[str], tidy: Callable[[Graph], Graph]) -> Selection:
     """Try the rule of every node in turn and return the selection.
 
     What would only move the host's data stays there, and so do the nodes that stand for one of `host_nodes`, by
     the model's own names.
     `graph`: the frontend's, composed.
+    `tidy`: the passes that move data movement out of the way, before it is decided which moves the host keeps.
     """
     # One node of the model may be several here; while it is decided which stay, each stands for itself alone.
     alone = graph.with_nodes(replace(n, sources=(n.name,)) for n in graph.nodes)
     requested_hosts = {n.name: ASKED_FOR for n in graph.nodes if not set(host_nodes).isdisjoint(n.sources or (n.name,))}
     hosted: dict[str, str] = requested_hosts
     while True:
-        selection = _select_nodes(alone, chip, hosted)
+        selection = _select_nodes(alone, chip, hosted, tidy)
         more = moves_for_host(selection.graph) - hosted.keys()
         if not more:
             break
@@ -105,7 +107,7 @@ def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Select
     return replace(selection, graph=selection.graph.with_nodes(nodes))
 
 
-def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
+def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str], tidy: Callable[[Graph], Graph]) -> Selection:
     origins: dict[str, Origin] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)
@@ -127,8 +129,7 @@ def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Se
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
-    chosen = hoist_sums(lift_functions(graph.with_nodes(nodes, types, constants, origins)))
-    return Selection(merge_transposes(chosen), tuple(fallbacks))
+    return Selection(tidy(graph.with_nodes(nodes, types, constants, origins)), tuple(fallbacks))
 
 
 def _spatial(graph: Graph) -> frozenset[str]:

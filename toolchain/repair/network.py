@@ -21,8 +21,9 @@ from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.exact_integers import TRUTH
 from toolchain.passes.assign import assign_types
-from toolchain.passes.fold_qdq import finest_codes, fuse_selected_clamps, select_graph
+from toolchain.passes.fold_qdq import finest_codes, fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
+from toolchain.passes.pipeline import select_graph
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
 from toolchain.passes.type_overrides import PRODUCTS, list_weighted_layers, resolve_type_overrides
@@ -195,7 +196,7 @@ class Network:
     def _hosting(self, nodes: Collection[str], reason: str) -> Network:
         """Return the network with these nodes of the model on the host too, for this reason."""
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
-        selection = select_graph(self.model, self.chip, hosted)
+        selection = select_graph(self.model, self.chip, hosted, self.selection.pass_options)
         reason_by_node = {f.node: f.reason for f in self.selection.fallbacks}
         ours = frozenset(nodes).difference(self.host_nodes)
         sources = {n.name: ours.intersection((n.name, *n.sources)) for n in selection.graph.nodes}

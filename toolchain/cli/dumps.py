@@ -1,0 +1,84 @@
+"""The passes that npu-build lists, and the texts of stages and passes that it writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+from toolchain.cli.application import require_folder
+from toolchain.errors import CompileError
+
+
+def dump_files(name: str | None, directory: Path) -> dict[str, Path]:
+    """Return NN-NAME.txt of a stage, of each stage for `all`, or of a pass, numbered as the stage that it leads to.
+
+    Raise CompileError where there is no such stage or pass.
+    """
+    from toolchain.compiler import STAGES
+    from toolchain.passes.pipeline import PIPELINE
+
+    if name is None:
+        return {}
+    dump_name_by_pass = {one.name: one.dump_name for one in PIPELINE}
+    if name not in (*STAGES, *dump_name_by_pass, "all"):
+        message = f"no such stage or pass; stages are {', '.join(STAGES)}, or all; --list-passes lists the passes"
+        raise CompileError(f"--dump-after {name}: {message}")
+    require_folder("--dump-dir", directory)
+    if name == "all":
+        return {stage: directory / f"{i:02d}-{stage}.txt" for i, stage in enumerate(STAGES)}
+    dump_name = dump_name_by_pass.get(name, name)
+    names = [one.dump_name for one in PIPELINE]
+    stage = dump_name if dump_name in STAGES else next((n for n in names[names.index(dump_name) :] if n in STAGES), "schedule")
+    return {dump_name: directory / f"{STAGES.index(stage):02d}-{dump_name}.txt"}
+
+
+def list_passes(requested: bool) -> None:
+    """Print the passes in order, one line each, and exit."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from toolchain.compiler import REGION_STEPS
+    from toolchain.passes.pipeline import PIPELINE
+
+    if not requested:
+        return
+    table = Table("pass", "needs", "gives", "skip", "stage", "what it does", box=None, pad_edge=False)
+    for one in PIPELINE:
+        table.add_row(one.name, one.needs, one.gives, "yes" if one.optional else "", one.stage, one.summary)
+    for name, summary in REGION_STEPS:
+        table.add_row(name, "integer", "program", "", "", summary)
+    Console(width=max(100, shutil.get_terminal_size().columns)).print(table)
+    raise typer.Exit
+
+
+@dataclass(frozen=True)
+class StageDumps:
+    """Texts of the stages that have `files`, held until they are written together with whatever else a command writes."""
+
+    files: Mapping[str, Path]
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, stage: str, text: Callable[[], str]) -> None:
+        """Keep the text of a stage; those of later rounds, regions and entries are added to it."""
+        if stage in self.files:
+            self.texts[stage] = self.texts.get(stage, "") + text()
+
+    @property
+    def contents(self) -> dict[Path, bytes]:
+        """The bytes of each file of a stage that was reached."""
+        return {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return the folders of the files."""
+        return list(dict.fromkeys(file.parent for file in self.contents))
+
+    def write(self) -> None:
+        """Write the files, all or none. Raises OSError."""
+        from toolchain.atomic_files import write_files
+
+        write_files({**self.contents}, self.folders)
