@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from onnx_text import model, save
 
 from toolchain.api import BuildOptions, build
-from toolchain.frontend import load_model, to_graph
+from toolchain.frontend import load_model
 from toolchain.hw import load_chip
 from toolchain.ops.permutation import Transpose
-from toolchain.passes.compose import compose
 from toolchain.passes.merge_transposes import FactoredShape
-from toolchain.passes.select import Selection, select
+from toolchain.passes.pipeline import select_graph
+from toolchain.passes.select import Selection
 from toolchain.runtime import Session, random_feeds
 
 SHUFFLE = (
@@ -95,7 +95,7 @@ CHAINS = [
 
 
 def select_file(path: Path, machine: str = "edge16") -> Selection:
-    return select(compose(to_graph(load_model(path))), load_chip(machine))
+    return select_graph(load_model(path), load_chip(machine))
 
 
 def transposes(selection: Selection) -> int:

@@ -89,6 +89,8 @@ def test_a_build_that_makes_a_broken_program(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_build_does_not_go_on_with_a_broken_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.compiler.verify", lambda graph: ["2 nodes have the name 'a'"] if [*graphs_in(graph)] else [])
+    monkeypatch.setattr(
+        "toolchain.passes.pipeline.verify", lambda graph: ["2 nodes have the name 'a'"] if [*graphs_in(graph)] else []
+    )
     with pytest.raises(InternalError, match=r"^the integer graph is broken: 2 nodes have the name 'a'$"):
         build_of(make_rounded_model("Relu", 0.01), -1, 1, tmp_path)

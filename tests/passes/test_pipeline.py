@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,6 +50,10 @@ def lowering(path: Path) -> Lowering:
     return Lowering(model, to_graph(model), "onnx")
 
 
+def record(texts: dict[str, str], stage: str, text: Callable[[], str]) -> None:
+    texts[stage] = text()
+
+
 def test_forms_follow_one_another() -> None:
     forms = [(one.needs, one.gives) for one in PIPELINE]
     assert forms[0][0] == "onnx" and forms[-1][1] == "integer"
@@ -75,8 +81,7 @@ def test_a_pass_that_is_left_out_leaves_operators(name: str, network: Path) -> N
     counts = []
     for skip in (frozenset[str](), frozenset((name,))):
         texts: dict[str, str] = {}
-        options = BuildOptions("edge16", passes=PassOptions(skip))
-        build(network, options, lambda stage, text, texts=texts: texts.setdefault(stage, text()))
+        build(network, BuildOptions("edge16", passes=PassOptions(skip)), partial(record, texts))
         counts.append(texts["fuse"].count("\n"))
     assert counts[0] < counts[1]
 

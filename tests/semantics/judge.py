@@ -26,6 +26,7 @@ from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
 from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.passes import pipeline
 from toolchain.report.frontend_check import distance, same_but_for_rounding
 from toolchain.runtime import Session
 
@@ -202,13 +203,13 @@ def without_room(quantization: Quantization) -> Quantization:
 def _record_quantization() -> Iterator[list[tuple[Graph, Graph]]]:
     """Record the graph before and after quantization, without room, of builds in this block."""
     graph_pairs: list[tuple[Graph, Graph]] = []
-    real = compiler.quantize
+    real = pipeline.quantize
 
     def record_quantize(graph: Graph, chip: Any, quantization: Quantization) -> Graph:
         graph_pairs.append((graph, real(graph, chip, without_room(quantization))))
         return graph_pairs[-1][1]
 
-    with patch.object(compiler, "quantize", record_quantize):
+    with patch.object(pipeline, "quantize", record_quantize):
         yield graph_pairs
 
 
