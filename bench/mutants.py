@@ -226,7 +226,7 @@ def campaign(mutants: Sequence[Mutant], args: argparse.Namespace) -> list[Verdic
     def judged(mutant: Mutant) -> Verdict:
         tree, start = trees.get(), time.monotonic()
         try:
-            runs = runs_for(mutant, tree.folder, args.near)
+            runs = [["--fast"]] if args.fast else runs_for(mutant, tree.folder, args.near)
             old, state = verdict_by_key.get(mutant.key), digest(tree.folder, runs)
             if old is not None and (old.killer or old.tests == state):
                 return old
@@ -284,6 +284,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--near", action="store_true", help="only the tests near each package: quick; survivors may be seen by others"
     )
+    parser.add_argument("--fast", action="store_true", help="only the fast tier of the tests")
     parser.add_argument("--resume", type=Path, help="file of verdicts, read and added to")
     parser.add_argument("--jobs", type=int, default=1, help="mutants tried side by side")
     parser.add_argument("--cpu-s", type=int, default=900, help="a run that needs more is killed, and its mutant with it")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import verified_passes
 from tests.support.durations import DurationRecorder
+from tests.support.tiers import deselect, find_touched_tests, is_fast, list_changed_files
 from toolchain.cli import collect_seldom
 from toolchain.repair import calibrate_network
 
@@ -17,6 +18,23 @@ from toolchain.repair import calibrate_network
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files that the chosen tests read")
     parser.addoption("--record-durations", type=Path, metavar="FILE", help="write the CPU seconds of each test to FILE, as JSON")
+
+    parser.addoption("--fast", action="store_true", help="run the fast tier: tests/tiers.yaml")
+    parser.addoption(
+        "--changed",
+        metavar="COMMIT",
+        nargs="?",
+        const="HEAD",
+        help="run the fast tier and the tests that import what differs from COMMIT (default: HEAD)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    base = config.getoption("--changed")
+    if base is None and not config.getoption("--fast"):
+        return
+    touched_files = set() if base is None else find_touched_tests(list_changed_files(base))
+    deselect(config, items, (is_fast(item.nodeid) or item.nodeid.partition("::")[0] in touched_files for item in items))
 
 
 def pytest_configure(config: pytest.Config) -> None:

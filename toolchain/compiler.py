@@ -31,7 +31,7 @@ from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatch_program
 from toolchain.ops.kit.array_choice import require_usable_units
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.matrix_product import batch_choices
+from toolchain.ops.matrix_product import batch_variants
 from toolchain.passes.extract_sample import SampleGraph, extract_sample
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.partition import Segment, partition_graph
@@ -271,7 +271,7 @@ def _region(
         size, candidates = goal.planned_on(machine.chip), list[CompiledRegion]()
         if region_tree is not None and region_tree.within:
             size = size.with_sram(region_tree.within)
-        for chip in batch_choices(size, part.nodes) if region_tree is None else (size,):
+        for chip in batch_variants(size, part.nodes) if region_tree is None else (size,):
             of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number))
             for plan in candidate_plans(of, goal.objective) if region_tree is None else [plan_user_schedule(of, region_tree)]:
                 keep = LEVELS[number].residency and goal.objective != "memory"

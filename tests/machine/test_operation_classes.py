@@ -48,7 +48,7 @@ COMPLETE_FILE = '''
 from collections.abc import Iterator
 from dataclasses import dataclass
 from toolchain.machine.access import Access
-from toolchain.machine.traffic import NOTHING, Demand
+from toolchain.machine.traffic import NO_DEMAND, Demand
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import operand_address
 
@@ -68,7 +68,7 @@ class Negate(MachineOp):
         return ()
 
     def demand(self, chip):
-        return NOTHING
+        return NO_DEMAND
 
     def broken(self, chip):
         return iter(())

@@ -16,7 +16,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.codegen import HostSubgraph
 from toolchain.errors import CompileError, ProgramError
 from toolchain.report import host_warnings
-from toolchain.report.host_metrics import MACS, island_macs
+from toolchain.report.host_metrics import MACS, host_subgraph_macs
 from toolchain.report.report_text import totals_text
 from toolchain.report.warnings import calibration_warnings
 
@@ -59,7 +59,7 @@ CASES: list[tuple[str, dict[str, tuple[int, ...]], tuple[int, ...], dict[str, An
 
 @pytest.mark.parametrize(("op", "shapes", "output", "attributes", "expected"), CASES, ids=[c[0] for c in CASES])
 def test_products_of_an_island(op: str, shapes: dict, output: tuple[int, ...], attributes: dict, expected: int) -> None:
-    assert island_macs(island(op, shapes, output, **attributes)) == expected
+    assert host_subgraph_macs(island(op, shapes, output, **attributes)) == expected
 
 
 def test_every_operator_of_the_table_has_a_case() -> None:
@@ -73,7 +73,7 @@ def test_a_shape_that_is_missing_is_said() -> None:
     proto.graph.input[1].type.tensor_type.shape.dim.add(dim_param="N")
     broken = HostSubgraph(proto.SerializeToString(), subgraph.inputs, subgraph.outputs, subgraph.nodes)
     with pytest.raises(ProgramError, match=r"^host node n \(MatMul\): the shape of 'b' is not known; build the file again$"):
-        island_macs(broken)
+        host_subgraph_macs(broken)
 
 
 def two_convolutions(folder: Path) -> Path:

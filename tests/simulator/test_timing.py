@@ -11,7 +11,7 @@ import pytest
 from machine_programs import int16_changes, load, make, small_chip
 
 from toolchain.machine import (
-    NOTHING,
+    NO_DEMAND,
     Convolution,
     Copy,
     Depthwise,
@@ -217,7 +217,7 @@ def test_copies():
 
 
 def test_signals_ask_for_nothing():
-    assert demand(Signal(0, 0), small_chip()) == NOTHING
+    assert demand(Signal(0, 0), small_chip()) == NO_DEMAND
 
 
 def count_bytes(address: int, inner: int, counts, strides, burst: int) -> int:

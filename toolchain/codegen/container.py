@@ -56,17 +56,17 @@ def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> C
     `label`: the file's name, for messages.
     `entry`: name of the entry point (one set of input shapes); None: the only one.
     """
-    rest = _check_rest(data, label)
+    rest = _check_prefix(data, label)
     with _add_label(label):
         header, body = _header(rest)
-    chosen = _chosen(header, label, entry)
+    chosen = _choose_entry(header, label, entry)
     with _add_label(label):
         return _container(header, chosen, body)
 
 
 def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
     """All entries by name, in their order. Raises ProgramError."""
-    rest = _check_rest(data, label)
+    rest = _check_prefix(data, label)
     with _add_label(label):
         header, body = _header(rest)
         return {e.name: _container(header, e, body) for e in header.entries}
@@ -74,6 +74,7 @@ def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
 
 @contextmanager
 def _add_label(label: str) -> Iterator[None]:
+    """Put the name of the file before the faults of reading it."""
     try:
         yield
     except NewerFileError as fault:
@@ -82,7 +83,7 @@ def _add_label(label: str) -> Iterator[None]:
         raise ProgramError(f"{label}: is not sound: {fault}; build it again") from None
 
 
-def _chosen(header: Header, label: str, entry: str | None) -> EntryHeader:
+def _choose_entry(header: Header, label: str, entry: str | None) -> EntryHeader:
     """Raises CompileError."""
     if entry is None and len(header.entries) == 1:
         return header.entries[0]
@@ -95,7 +96,7 @@ def _chosen(header: Header, label: str, entry: str | None) -> EntryHeader:
     raise CompileError(f"entry {entry}: {label} has no such entry; it has {entry_list}")
 
 
-def _check_rest(data: bytes, label: str) -> bytes:
+def _check_prefix(data: bytes, label: str) -> bytes:
     """Return the bytes after the prefix. Raise ProgramError where magic or version is another, or their length or checksum
     differs from the prefix.
     """

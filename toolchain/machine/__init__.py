@@ -45,11 +45,11 @@ from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import WeightedWindowOp, WindowOp
 from toolchain.machine.parameters.description import Need, Parameter
 from toolchain.machine.parameters.spaces import Space
-from toolchain.machine.traffic import NOTHING, Demand, Traffic
+from toolchain.machine.traffic import NO_DEMAND, Demand, Traffic
 
 __all__ = [
     "ADDEND",
-    "NOTHING",
+    "NO_DEMAND",
     "TABLE_FUNCTIONS",
     "Access",
     "BlockBegin",

@@ -75,7 +75,7 @@ class Demand(NamedTuple):
         return next((t for t in self.traffic if t.space == space), Traffic(space))
 
 
-NOTHING = Demand()
+NO_DEMAND = Demand()
 
 
 def traffic(unit: Unit, *operands: tuple[str, IntOrColumn, IntOrColumn]) -> tuple[Traffic, ...]:

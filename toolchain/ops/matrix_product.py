@@ -105,7 +105,7 @@ class IntegerMatrixProduct(TiledOp):
         counted = (a,) if shared else (a, b)
         return None if any(n in layer.constants for n in counted) else PerSample(self, counted)
 
-    def any_order(self, node: Node) -> Mapping[str, int]:
+    def contiguous_dims(self, node: Node) -> Mapping[str, int]:
         a, b = node.inputs
         return {b: 0, a: 1, node.outputs[0]: 1}
 
@@ -124,11 +124,11 @@ class IntegerMatrixProduct(TiledOp):
                 for rows in halvings(m):
                     if rows * columns > mac.accumulators.entries and rows > 1:
                         continue
-                    for batches in self._together(layer) if inner == k else (1,):
+                    for batches in self._batch_counts(layer) if inner == k else (1,):
                         yield Tiling(rows, 1, columns, inner, True, 0, batches)
                         yield Tiling(rows, 1, columns, inner, False, 0, batches)
 
-    def _together(self, layer: Layer) -> list[int]:
+    def _batch_counts(self, layer: Layer) -> list[int]:
         """Return how many products of the last batch dimension one operation may make: complete sums only."""
         return halvings(min((1, *layer.output.shape)[-3], layer.chip.limits.matrix_product.max_batches))
 
@@ -165,9 +165,9 @@ class IntegerMatrixProduct(TiledOp):
         tiling: Tiling,
     ) -> TileTask:
         a, b = layer.node.inputs
-        a_region = _matrix_region(a, layer.types[a].shape, lead, rows, inner)
-        b_region = _matrix_region(b, layer.types[b].shape, lead, inner, columns)._replace(role="weights")
-        write = _matrix_region(layer.node.outputs[0], layer.output.shape, lead, rows, columns) if last else None
+        a_region = _matrix_box(a, layer.types[a].shape, lead, rows, inner)
+        b_region = _matrix_box(b, layer.types[b].shape, lead, inner, columns)._replace(role="weights")
+        write = _matrix_box(layer.node.outputs[0], layer.output.shape, lead, rows, columns) if last else None
         r, batches = self.requant, lead[-1][1] if lead else 1
 
         constant = [n in layer.constants for n in (a, b)]
@@ -214,7 +214,7 @@ class IntegerMatrixProduct(TiledOp):
         return TileTask(reads, constant_blocks, write, emit, (*tiling.variant, *sums))
 
 
-def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
+def batch_variants(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
     """Return the machine, and a variant with one product at a time where the machine makes several of these at once.
 
     Larger tiles may be slower, because their stores end later.
@@ -226,9 +226,7 @@ def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
     return chip, chip.model_copy(update={"limits": chip.limits.model_copy(update={"matrix_product": single})})
 
 
-def _matrix_region(
-    name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: tuple[int, int], columns: tuple[int, int]
-) -> Box:
+def _matrix_box(name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: tuple[int, int], columns: tuple[int, int]) -> Box:
     """Return the box of a matrix.
 
     `lead`: the step of each batch dimension, of the last one (start, size).

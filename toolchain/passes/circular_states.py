@@ -48,22 +48,22 @@ def use_circular_states(graph: Graph, chip: Chip) -> Graph:
         return graph
     windows = _Windows(graph)
     windows_and_rings = [
-        (w, ring) for state in graph.states if (w := windows.of(state)) and (ring := _ring(w, graph, chip)) is not None
+        (w, ring) for state in graph.states if (w := windows.of(state)) and (ring := _circular_state(w, graph, chip)) is not None
     ]
     numbers: dict[tuple[int, int], str] = {}
     for window, ring in _within_registers(windows_and_rings, graph, chip):
-        graph = _use_ring(graph, window, ring, numbers, chip)
+        graph = _put_in_circular_buffer(graph, window, ring, numbers, chip)
     return graph
 
 
-def _long(shape: Sequence[int]) -> list[int]:
+def _non_unit_dims(shape: Sequence[int]) -> list[int]:
     """The dimensions that have more than one place."""
     return [d for d, n in enumerate(shape) if n != 1]
 
 
 def _has_equal_long_dims(one: Sequence[int], other: Sequence[int]) -> bool:
     """Return whether two shapes differ in dimensions of one place alone."""
-    return [one[d] for d in _long(one)] == [other[d] for d in _long(other)]
+    return [one[d] for d in _non_unit_dims(one)] == [other[d] for d in _non_unit_dims(other)]
 
 
 class _Windows:
@@ -88,7 +88,7 @@ class _Windows:
             return None
         dimension, newer, shape = join.op.axis, join.inputs[1], self._graph.types[cut.inputs[0]].shape
         rows = self._graph.types[newer].shape[dimension]
-        lasting, long = _long(self._graph.types[state.past].shape), _long(shape)
+        lasting, long = _non_unit_dims(self._graph.types[state.past].shape), _non_unit_dims(shape)
         if cut.op != _last_rows(shape, dimension, shape[dimension] - rows) or len(lasting) != len(long) or dimension not in long:
             return None
         return _Window(state, lasting[long.index(dimension)], newer, writer, None if cuts_after_join else cut)
@@ -110,7 +110,7 @@ def _last_rows(shape: Sequence[int], axis: int, count: int) -> Slice:
     return Slice(starts, (1,) * len(shape), tuple(count if d == axis else n for d, n in enumerate(shape)))
 
 
-def _ring(window: _Window, graph: Graph, chip: Chip) -> CircularState | None:
+def _circular_state(window: _Window, graph: Graph, chip: Chip) -> CircularState | None:
     """Return the circular buffer, None where it gains nothing or has more rows than numbers count."""
     kind = graph.types[window.state.past]
     places = kind.shape[window.axis]
@@ -155,7 +155,9 @@ def _within_registers(
     return [pair for group in best for pair in group]
 
 
-def _use_ring(graph: Graph, window: _Window, ring: CircularState, numbers: dict[tuple[int, int], str], chip: Chip) -> Graph:
+def _put_in_circular_buffer(
+    graph: Graph, window: _Window, ring: CircularState, numbers: dict[tuple[int, int], str], chip: Chip
+) -> Graph:
     """Return the graph with a state's window as a ring.
 
     `numbers`: tensors that say where rows are put, by period and rows.

@@ -25,7 +25,7 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
     `chip_macs`: macs of the layers on the chip.
     """
     islands = [s for s in container.segments if isinstance(s, HostSubgraph)]
-    macs = sum(island_macs(island) for island in islands)
+    macs = sum(host_subgraph_macs(island) for island in islands)
     crossings = _crossings(container)
     return {
         "islands": len(islands),
@@ -52,7 +52,7 @@ def _read(segment: Region | HostSubgraph) -> Sequence[str]:
     return segment.inputs if isinstance(segment, HostSubgraph) else [p.model for p in segment.inputs]
 
 
-def island_macs(island: HostSubgraph) -> int:
+def host_subgraph_macs(island: HostSubgraph) -> int:
     """Return the multiply-accumulates of a host subgraph. Operators without a rule in MACS, and those of other domains, count 0.
     Raise ProgramError where a shape is unknown.
     """

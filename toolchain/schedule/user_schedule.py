@@ -92,17 +92,17 @@ class _UserPlanner(RegionPlanner):
         return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
 
     def plan(self) -> RegionPlan:
-        return self._as_written() if self.tree.whole else min(self.search_plans(), key=lambda plan: plan.cycles)
+        return self._plan_whole_schedule() if self.tree.whole else min(self.search_plans(), key=lambda plan: plan.cycles)
 
-    def _as_written(self) -> RegionPlan:
-        planned = self._as_said()
+    def _plan_whole_schedule(self) -> RegionPlan:
+        planned = self._list_layers_by_name()
         plan = self.place(planned, self.pinned.inside)
         if plan is None:
             raise self._overfull(planned) or explain_fragmentation(self.tree)
         self.require_few(plan)
         return assign_units(plan, self.model)
 
-    def _as_said(self) -> list[PlannedLayer]:
+    def _list_layers_by_name(self) -> list[PlannedLayer]:
         """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
         CompileError."""
         self.pinned.plan_cascades(self.pinned.inside)
@@ -110,10 +110,10 @@ class _UserPlanner(RegionPlanner):
         return [plans.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
 
     def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
-        return explain_overflow(self.tree, self.facts, self.allocation(*self._with_turns(planned, self.pinned.inside)))
+        return explain_overflow(self.tree, self.facts, self.allocation(*self._with_cascades(planned, self.pinned.inside)))
 
     def unplaced(self) -> CompileError:
-        return self._overfull(self._as_said()) or super().unplaced()
+        return self._overfull(self._list_layers_by_name()) or super().unplaced()
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         least = self.pinned.least_bytes()
@@ -134,9 +134,9 @@ class _UserPlanner(RegionPlanner):
     ) -> RegionPlan | None:
         if views is not None or not self.tree.cascades:
             return super().place(planned, resident, views, cascades, searched)
-        return super().place(*self._with_turns(planned, resident))
+        return super().place(*self._with_cascades(planned, resident))
 
-    def _with_turns(
+    def _with_cascades(
         self, planned: Sequence[PlannedLayer], resident: frozenset[str]
     ) -> tuple[list[PlannedLayer], frozenset[str], Mapping[str, View], tuple[Cascade, ...]]:
         """Layers, roots in SRAM, views and cascades, with layers that run in turns as they do where these roots lie in SRAM."""

@@ -160,7 +160,7 @@ def _permuted(view: View, perm: Sequence[int]) -> View | None:
 
 def _takes(node: Node, name: str, view: View) -> bool:
     """True where the operator can read or write the tensor as it lies there."""
-    neighbours = node.op.any_order(node).get(name) if isinstance(node.op, TiledOp) else None
+    neighbours = node.op.contiguous_dims(node).get(name) if isinstance(node.op, TiledOp) else None
     return neighbours is not None and (neighbours == 0 or view.strides.along[-1] == view.item_bytes)
 
 

@@ -76,7 +76,7 @@ def float32_codes(v: Array, r: Requant, dtype: DTypeLike = np.int8) -> Array:
     dtype = np.dtype(dtype)
     _check_clamp(r, dtype)
     out = np.empty(v.shape, dtype)
-    _clamp(np.fmin(np.fmax(np.rint(v), -(2.0**62)), 2.0**62).astype(np.int64), r, out)
+    _wrap_and_clamp(np.fmin(np.fmax(np.rint(v), -(2.0**62)), 2.0**62).astype(np.int64), r, out)
     return out
 
 
@@ -85,7 +85,7 @@ def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
     out = np.empty(acc.shape, dtype)
     if acc.size == 0:
         return out
-    step, parameters = _step(acc, r)
+    step, parameters = _choose_step(acc, r)
     channels = r.channels
     if channels == 1 or acc.size <= _BLOCK_ELEMENTS or channels >= _BROADCAST_CHANNELS:
         shape = (-1,) if channels == 1 else (-1, channels)
@@ -110,14 +110,14 @@ def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
 Step = Callable[[Requant, Array, tuple[Array, ...], Array, Array], None]
 
 
-def _step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
+def _choose_step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
     """The cheapest exact form for these accumulators, and its parameters, each [1] or [c]."""
     if r.rounding is Rounding.FP32_RNE:
         return _float32_step, (float32_from_bits(r.multiplier),)
     if r.float64_is_exact:
         return _float64_step, r.float64_parameters
     if r.float64_guard is not None:
-        return _step_guarded_float64, (*r.float64_parameters, *r.integer_form)
+        return _choose_guarded_step, (*r.float64_parameters, *r.integer_form)
     multiplier, shift = r.integer_form
     if r.rounding is Rounding.SCALE16:
         return _scale16_step, (multiplier, shift)
@@ -175,7 +175,7 @@ def _store_clamped(v: Array, r: Requant, out: Array) -> None:
         np.add(u, u.dtype.type(r.low % (1 << 8 * out.dtype.itemsize)), out=u)
 
 
-def _step_guarded_float64(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
+def _choose_guarded_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
     """Compute a step like `_float64_step` where float64 is not always exact; the few results near a tie are computed in
     integers."""
     multiplier, shift = p[-2:]
@@ -239,10 +239,10 @@ def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffer
 def _finish(y: Array, r: Requant, out: Array) -> None:
     """Zero point, wrap or saturation, clamp. y: int64."""
     # the zero point is far below 2**62: clamping first keeps its addition from overflowing
-    _clamp((y if r.wrap else np.clip(y, -(1 << 62), 1 << 62)) + r.zero_point, r, out)
+    _wrap_and_clamp((y if r.wrap else np.clip(y, -(1 << 62), 1 << 62)) + r.zero_point, r, out)
 
 
-def _clamp(y: Array, r: Requant, out: Array) -> None:
+def _wrap_and_clamp(y: Array, r: Requant, out: Array) -> None:
     """Clamp y and store it.
 
     `y`: int64, changed in place where it helps.

@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.front_end import FrontEnd
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.traffic import NOTHING, Demand
+from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
 class ControlOp(MachineOp):
@@ -30,7 +30,7 @@ class ControlOp(MachineOp):
         return ()
 
     def demand(self, chip: Chip) -> Demand:
-        return NOTHING
+        return NO_DEMAND
 
     def broken(self, chip: Chip) -> Iterator[str]:
         return iter(())

@@ -8,7 +8,7 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.traffic import NOTHING, Demand
+from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
 class ZeroTimeOp(MachineOp):
@@ -26,7 +26,7 @@ class ZeroTimeOp(MachineOp):
         return ()
 
     def demand(self, chip: Chip) -> Demand:
-        return NOTHING
+        return NO_DEMAND
 
     def broken(self, chip: Chip) -> Iterator[str]:
         return iter(())

@@ -171,7 +171,7 @@ class TiledOp(NpuOp):
         """
         return None
 
-    def any_order(self, node: Node) -> Mapping[str, int]:
+    def contiguous_dims(self, node: Node) -> Mapping[str, int]:
         """Return the tensors that its operations access whatever the strides of their dimensions.
 
         Each has the number of last dimensions that must be neighbours: a Transpose next to such a tensor need not move it.

@@ -1,0 +1,38 @@
+"""Tests of the tiers: slow tests have a reason, the fast tier keeps its budget, and a change selects what imports it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.tiers import ROOT, find_touched_tests, is_fast, read_durations, read_tiers
+
+
+def test_recorded_tests_are_there() -> None:
+    files = {name.partition("::")[0] for name in read_durations()}
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+def test_each_slow_test_has_a_reason() -> None:
+    slow = {name for name, (_, longest_s) in read_durations().items() if longest_s > 10}
+    assert read_tiers()["slow"].keys() == slow  # type: ignore[union-attr]
+
+
+def test_the_fast_tier_keeps_its_budget() -> None:
+    """Two CPU minutes in all; the tests that are not recorded, of at most 0.1 s each, take half a minute together."""
+    chosen = [name for name in read_durations() if is_fast(name)]
+    assert chosen and sum(read_durations()[name][0] for name in chosen) <= 90
+
+
+@pytest.mark.parametrize(
+    ("file", "touched", "untouched"),
+    [
+        ("quant/fixed_point/core/rounding.py", "tests/fixed_point/core/test_core_onnxruntime.py", "tests/memory/test_place.py"),
+        ("toolchain/memory/place/greedy.py", "tests/memory/test_place.py", "tests/fixed_point/core/test_core_onnxruntime.py"),
+        ("toolchain/api.py", "tests/passes/test_pipeline.py", "tests/memory/test_place.py"),
+        ("tests/memory/test_place.py", "tests/memory/test_place.py", "tests/memory/test_order.py"),
+        ("hw_configs/edge16.yaml", "", "tests/memory/test_place.py"),
+    ],
+)
+def test_a_change_selects_what_imports_it(file: str, touched: str, untouched: str) -> None:
+    tests = find_touched_tests([file])
+    assert (not touched or touched in tests) and untouched not in tests

@@ -1,0 +1,97 @@
+"""Chooses tests: the fast tier by recorded CPU seconds, and what a change touches by imports."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DURATIONS = ROOT / "tests" / "durations.json"
+TIERS = ROOT / "tests" / "tiers.yaml"
+PACKAGES = ("toolchain", "quant", "simulator", "hw_configs", "scripts", "bench", "tests")
+# They import the whole compiler, so nearly every test reaches nearly every module through them.
+HUBS = frozenset(("toolchain.api", "toolchain.compiler", "toolchain.cli", "toolchain.runtime", "toolchain.verify_build"))
+
+
+def find_function(nodeid: str) -> str:
+    """Return the id of a test's function, without its parameters."""
+    return nodeid.partition("[")[0]
+
+
+@cache
+def read_durations() -> Mapping[str, tuple[float, float]]:
+    """Return CPU seconds by test function: of all its cases, and of the longest. Those of at most 0.1 in all are not recorded."""
+    return {name: (total, longest) for name, (total, longest) in json.loads(DURATIONS.read_text()).items()}
+
+
+@cache
+def read_tiers() -> Mapping[str, object]:
+    """Return `fast`, tests that are in the fast tier whatever they take, and `slow`, reasons of those above 10 CPU seconds."""
+    return yaml.safe_load(TIERS.read_text())
+
+
+def is_fast(nodeid: str) -> bool:
+    """Return whether a test is in the fast tier."""
+    chosen = read_tiers()["fast"]
+    assert isinstance(chosen, list)
+    return find_function(nodeid) not in read_durations() or nodeid.startswith(tuple(chosen))
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item], is_chosen: Iterable[bool]) -> None:
+    """Leave out the tests that are not chosen."""
+    flags = list(is_chosen)
+    config.hook.pytest_deselected(items=[item for item, flag in zip(items, flags, strict=True) if not flag])
+    items[:] = [item for item, flag in zip(items, flags, strict=True) if flag]
+
+
+def list_changed_files(base: str) -> list[str]:
+    """Return the files that differ from a commit, and those that git does not know, from the root."""
+    differing = ["git", "diff", "--name-only", base, "--"], ["git", "ls-files", "--others", "--exclude-standard"]
+    return [f for command in differing for f in subprocess.check_output(command, cwd=ROOT, text=True).splitlines()]
+
+
+def find_touched_tests(files: Collection[str]) -> set[str]:
+    """Return the test files that are among `files`, or import one of them without going through the whole compiler."""
+    imports = {path: set(_list_imports(path)) for path in _list_modules()}
+    importers: dict[str, set[str]] = {}
+    for path, targets in imports.items():
+        for target in targets:
+            importers.setdefault(target, set()).add(path)
+    touched, waiting = set(files), list(files)
+    while waiting:
+        file = waiting.pop()
+        if _module_name(file) in HUBS and file not in files:
+            continue
+        new = importers.get(file, set()) - touched
+        touched |= new
+        waiting += new
+    return {file for file in touched if Path(file).name.startswith("test_")}
+
+
+@cache
+def _list_modules() -> tuple[str, ...]:
+    return tuple(str(path.relative_to(ROOT)) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+
+
+def _module_name(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _list_imports(file: str) -> Iterator[str]:
+    """Yield the files of the project that a file imports. A neighbour may be imported by its bare name."""
+    files = {_module_name(path): path for path in _list_modules()}
+    folder = _module_name(file).rpartition(".")[0]
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        yield from (files[name] for n in names for name in (n, f"{folder}.{n}") if name in files)
