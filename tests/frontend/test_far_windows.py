@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chip_against_file import against_file
 from onnx_text import model, save
 
 from toolchain.api import BuildOptions, build
+from toolchain.codegen import link
+from toolchain.codegen.synchronise import SynchronisedProgram, synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.isa import codec
+from toolchain.machine import Elementwise
 
 ROW = "(float[1,1,1,%d] x"
 CUT = [
@@ -55,3 +61,19 @@ def test_an_emitted_operation_that_does_not_fit_is_our_bug(tmp_path: Path, monke
     path = save(model("(float[1,4] x) => (float[a,b] y) { y = Neg(x) }"), tmp_path)
     with pytest.raises(InternalError, match="edge16: an operation was emitted that it cannot say: instruction 0"):
         build(path, BuildOptions("edge16"))
+
+
+def test_an_emitted_zero_point_that_the_machine_does_not_have_is_our_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instructions of wide32_w4a16 have bits for zero points, which its arithmetic leaves out."""
+
+    def displace(*arguments: Any) -> SynchronisedProgram:
+        program = synchronise(*arguments)
+        ops = [replace(op, output_zero_point=5) if isinstance(op, Elementwise) else op for op in program.ops]
+        return replace(program, ops=tuple(ops))
+
+    path = save(model("(float[1,4] x, float[1,4] z) => (float[a,b] y) { y = Add(x, z) }"), tmp_path)
+    build(path, BuildOptions("wide32_w4a16"))
+    monkeypatch.setattr(link, "synchronise", displace)
+    reason = "elementwise was emitted with output_zero_point=5, must be 0..0 (numerics.symmetric_activations)"
+    with pytest.raises(InternalError, match=f"wide32_w4a16: {re.escape(reason)}"):
+        build(path, BuildOptions("wide32_w4a16"))

@@ -142,6 +142,16 @@ def test_codes_are_those_of_the_activations(chip: Chip, first: int, last: int) -
             )
 
 
+def test_zero_points_are_0_where_a_machine_has_none() -> None:
+    chip = small_chip(numerics__symmetric_activations=True)
+    for kind in (Pool, Convolution, MatrixProduct):
+        for name in (name for name, _ in kind.pair_codes_with_types() if name.endswith("zero_point")):
+            plain, displaced = make(kind, **SIZED[kind]), make(kind, **{**SIZED[kind], name: 1})
+            assert find_unsupported(plain, chip) is None
+            assert find_unsupported(displaced, chip) == f"{name}=1, must be 0..0 (numerics.symmetric_activations)"
+            assert may_be_unsupported([plain, displaced], chip).tolist() == [False, True]
+
+
 @pytest.mark.parametrize(("dimensions", "fits"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4)), (4, (4, 4, 4))])
 def test_copies_have_the_dimensions_of_the_dma(dimensions: int, fits: tuple[int, int, int]) -> None:
     chip = small_chip(engines__dma__dimensions=dimensions)

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from toolchain.codegen.batch_loop import AddressStep
 from toolchain.codegen.dram_areas import DramPiece, make_dram_areas, use_base_registers
 from toolchain.codegen.hoist_constants import HoistedConstants, hoist_constants
@@ -19,7 +21,7 @@ from toolchain.hw.layout_section import FeatureMaps
 from toolchain.input_limits import DRAM_BYTES
 from toolchain.ir.graph import INNER, Graph
 from toolchain.isa import Machine, encode
-from toolchain.machine import MachineOp, Space
+from toolchain.machine import MachineOp, Signal, Space, Wait, find_unsupported, may_be_unsupported
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.kit.tile import ConstantBlock, round_up
@@ -177,7 +179,12 @@ def _get_stored_bytes(root: str, graph: Graph, plan: RegionPlan) -> int:
 
 
 def _encode(ops: Sequence[MachineOp], machine: Machine) -> bytes:
-    """Operators keep within what the machine can say; what does not fit its instructions is their bug, not the model's."""
+    """Return the program's bytes. Raise InternalError for an operation that the machine cannot run or say: an operator's bug."""
+    working = [op for op in ops if not isinstance(op, Signal | Wait)]
+    for index in np.flatnonzero(may_be_unsupported(working, machine.chip)):
+        reason = find_unsupported(working[index], machine.chip)
+        if reason is not None:
+            raise InternalError(f"{machine.chip.name}: {working[index].NAME} was emitted with {reason}")
     try:
         return encode(ops, machine.isa)
     except CompileError as fault:

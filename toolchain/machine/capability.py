@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import IntOrColumn
+from toolchain.machine.columns import IntOrColumn, least, most
 from toolchain.machine.operation import MachineOp, columns_of, group_by_unit
 
 
 def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
     """The reason why this machine cannot run the operation, or None."""
-    for name, least in op.sizes():
-        if getattr(op, name) < least:
-            return f"{name}={getattr(op, name)}, must be at least {least}"
+    for name, smallest in op.sizes():
+        if getattr(op, name) < smallest:
+            return f"{name}={getattr(op, name)}, must be at least {smallest}"
     checks = (_unknown_bases(op, chip), _unknown_types(op, chip), op.broken(chip), _beyond(op, chip))
     return next(chain.from_iterable(checks), None)
 
@@ -36,8 +36,8 @@ def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_
 def _outside(op: MachineOp, chip: Chip) -> IntOrColumn:
     """Return for each operation whether a parameter is outside its size, its base registers, its type or its limit."""
     is_outside: IntOrColumn = False
-    for name, least in op.sizes():
-        is_outside = is_outside | (getattr(op, name) < least)
+    for name, smallest in op.sizes():
+        is_outside = is_outside | (getattr(op, name) < smallest)
     for name, _ in op.pair_bases_with_addresses():
         value = getattr(op, name)
         is_outside = is_outside | (value < 0) | (value > op.need(name, chip).high)
@@ -45,14 +45,14 @@ def _outside(op: MachineOp, chip: Chip) -> IntOrColumn:
         value = getattr(op, name)
         is_outside = is_outside | (value < 0) | (value >= len(types.of(chip)))
     for name, kind in op.pair_codes_with_types():
-        value, number = getattr(op, name), getattr(op, kind)
+        value, number, need = getattr(op, name), getattr(op, kind), op.need(name, chip)
         low, high = (by_type(number, chip.code_types, end) for end in (attrgetter("low"), attrgetter("high")))
-        is_outside = is_outside | (value < low) | (value > high)
+        is_outside = is_outside | (value < most(low, need.low)) | (value > least(high, need.high))
     for together in op.group_by_limit().values():
         for name, limit in together:
-            most = limit.of(type(op), chip)
-            if most is not None:
-                is_outside = is_outside | (getattr(op, name) > most)
+            bound = limit.of(type(op), chip)
+            if bound is not None:
+                is_outside = is_outside | (getattr(op, name) > bound)
     return is_outside
 
 
@@ -69,21 +69,23 @@ def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
 
 
 def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
-    """Numbers of no type, and codes that their type has not."""
+    """Yield numbers of no type, and codes that their type or the machine does not have."""
     for name, types in op.type_numbers():
         if not 0 <= getattr(op, name) < len(types.of(chip)):
             yield f"{name}={getattr(op, name)}, {types.keys} name {', '.join(types.of(chip))}"
     for name, kind in op.pair_codes_with_types():
-        value, codes = getattr(op, name), chip.code_types[int(getattr(op, kind))]
+        value, codes, need = getattr(op, name), chip.code_types[int(getattr(op, kind))], op.need(name, chip)
         if not codes.low <= value <= codes.high:
             yield f"{name}={value}, must be {codes.low}..{codes.high} ({codes})"
+        elif not need.low <= value <= need.high:
+            yield f"{name}={value}, must be {need.low}..{need.high} ({need.reason})"
 
 
 def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:
     """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
     for key, together in op.group_by_limit().items():
         values = [getattr(op, name) for name, _ in together]
-        mosts = [limit.of(type(op), chip) for _, limit in together]
-        if any(most is not None and value > most for value, most in zip(values, mosts)):
+        bounds = [limit.of(type(op), chip) for _, limit in together]
+        if any(bound is not None and value > bound for value, bound in zip(values, bounds)):
             text = together[0][1].text.format("x".join(map(str, values)))
-            yield f"{text}, limits.{op.NAME}.{key}={'x'.join(map(str, mosts))}"
+            yield f"{text}, limits.{op.NAME}.{key}={'x'.join(map(str, bounds))}"
