@@ -73,6 +73,7 @@ class Quantization:
     one entry.
     `weight_types`: by node of the selected graph, types of weights that are not of the machine's first type, or not of the
     file's.
+    `compiler_weights`: nodes of the selected graph whose weights the compiler makes.
     `file_weights`: by node of the model, how the file of a quantized model holds its constants.
     `over_sequences`: tensors of the model that depend on all earlier steps of a sequence, with the bounds of their values.
     `range_owners`: by tensor of a repeated block, the tensor of an earlier block that it shares its range with.
@@ -86,6 +87,7 @@ class Quantization:
     file_weights: Mapping[str, FileWeights] = field(default_factory=lambda: _NONE)
     types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
     weight_types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
+    compiler_weights: frozenset[str] = frozenset()
     over_sequences: Mapping[str, ClippedRange] = field(default_factory=lambda: _NONE)
     range_owners: Mapping[str, str] = field(default_factory=lambda: _NONE)
 

@@ -19,7 +19,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.bit_slices import slice_weights
+from toolchain.ops.convolution.bit_slices import WeightSlicing, slice_weights
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.runtime import Session
 
@@ -147,26 +147,38 @@ def test_planes_are_the_weights_to_a_step_of_the_lower_one(kind: str) -> None:
     if kind == "pow2":
         numerics = load_machine("ws8_pow2").chip.numerics
     w = np.random.default_rng(3).normal(0, 1, (5, 3, 3, 4))
-    slices = slice_weights(w, np.ones(5), Quant(0.01, 3), numerics, "layer")
-    together = slices.upper.weight.dequantize() + slices.lower.weight.dequantize()
-    steps = slices.lower.weight.scales.reshape(-1, 1, 1, 1)
+    slices = slice_weights(w, np.ones(5), Quant(0.01, 3), numerics, "layer", WeightSlicing(numerics.weight, 2))
+    (lower,) = slices.lower
+    together = slices.upper.weight.dequantize() + lower.weight.dequantize()
+    steps = lower.weight.scales.reshape(-1, 1, 1, 1)
     assert (np.abs(together - w) <= steps * (0.5 + 1e-9)).all()
-    assert 60 <= np.abs(slices.lower.weight.codes).max() <= 127 and (
-        kind == "pow2" or np.abs(slices.lower.weight.codes).max() > 100
-    )
-    assert not slices.lower.codes.any() and slices.upper.codes.any()  # the bias is the upper one's
+    assert 60 <= np.abs(lower.weight.codes).max() <= 127 and (kind == "pow2" or np.abs(lower.weight.codes).max() > 100)
+    assert not lower.codes.any() and slices.upper.codes.any()  # the bias is the upper one's
     alone = weight_quant(w, 0, numerics)
     assert np.abs(alone.dequantize() - w).max() > 50 * np.abs(together - w).max()
     if kind == "pow2":
-        assert (np.frexp(slices.lower.weight.scales)[0] == 0.5).all()
+        assert (np.frexp(lower.weight.scales)[0] == 0.5).all()
+
+
+@pytest.mark.parametrize(("values", "count"), [(7, 1), (7 * 14, 2), (7 * 14**2, 3), (7 * 14**3, 4)])
+def test_there_are_no_more_planes_than_the_weights_need(values: int, count: int) -> None:
+    numerics = load_machine("wide32_w4a16").chip.numerics
+    w = np.random.default_rng(4).integers(-values, values + 1, (3, 1, 1, 40)) / values
+    w[..., 0] = 1
+    tolerance = 0.4 / values
+    slices = slice_weights(w, None, Quant(2.0**-15, 0), numerics, "layer", WeightSlicing(CodeType.INT4, 4, tolerance))
+    assert 1 + len(slices.lower) == count
+    together = sum(plane.weight.dequantize() for plane in (slices.upper, *slices.lower))
+    assert np.abs(together - w).max() <= max(tolerance, 0.51 / values)
 
 
 def test_the_upper_plane_reaches_as_far_as_the_lower_one_adds() -> None:
     """Further, and its codes are that much coarser: four times here, were all inputs at their ends, each with its worst sign."""
     rng, codes, x = np.random.default_rng(1), CodeType("int16"), Quant(2.0**-15, 0)
-    slices = slice_weights(rng.normal(0, 1, (16, 512)), None, x, make_mixed_machine().chip.numerics.of(codes), "fc")
-    lower, data = slices.lower.weight.dequantize(), rng.uniform(-1, 1, (512, 4000)) * (rng.random((512, 4000)) < 0.02)
-    reach = slices.reach(x, codes, float(np.abs(slices.upper.weight.dequantize() @ data).max()))
+    numerics = make_mixed_machine().chip.numerics.of(codes)
+    slices = slice_weights(rng.normal(0, 1, (16, 512)), None, x, numerics, "fc", WeightSlicing(numerics.weight, 2))
+    lower, data = slices.lower[0].weight.dequantize(), rng.uniform(-1, 1, (512, 4000)) * (rng.random((512, 4000)) < 0.02)
+    reach = slices.reach(0, x, codes, float(np.abs(slices.upper.weight.dequantize() @ data).max()))
     assert np.abs(lower @ data).max() < reach < np.abs(lower).sum(1).max() / 4
 
 

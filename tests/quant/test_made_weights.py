@@ -1,4 +1,4 @@
-"""Weights that the compiler makes are as fine as the codes that they multiply, or as near as two planes of the machine's come."""
+"""Weights that the compiler makes are as fine as the codes that they multiply: in as many planes as that needs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ from toolchain.runtime import Session
         ('mode = "linear"', (4, 4), 70),
         ('mode = "linear"', (2, 3), 70),
         ('mode = "linear", coordinate_transformation_mode = "asymmetric"', (4, 2), 70),
-        ('mode = "cubic"', (2, 2), 45),  # eight bits of weights; in one plane of four 26
-        ('mode = "cubic"', (0.5, 0.5), 43),  # in one plane 37
+        ('mode = "linear"', (8, 2), 70),
+        ('mode = "linear"', (1.625, 1.375), 70),  # in two planes of four bits 53
+        ('mode = "linear", coordinate_transformation_mode = "align_corners"', (1.625, 2.625), 70),  # in two planes 57
+        ('mode = "linear", coordinate_transformation_mode = "align_corners"', (2, 2), 70),
+        ('mode = "linear", antialias = 1', (0.375, 0.625), 70),  # in two planes 52
+        ('mode = "cubic"', (2, 2), 70),  # in two planes 49, in one 26
+        ('mode = "cubic"', (0.5, 0.5), 70),  # in two planes 47, in one 37
     ],
 )
 def test_a_resize_on_a_machine_of_int4_weights(

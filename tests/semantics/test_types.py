@@ -37,27 +37,33 @@ def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[li
     return [session.run(names, s) for s in case.samples], chip_tensors
 
 
-# The compiler makes the constants of these. A machine of int4 holds them in two bit slices; where int4 is asked for, in one.
-MADE_CONSTANTS = ("linear, half pixel", "linear by no whole factor", "linear, smaller", "cubic")
-
-
 def chosen(turn: int) -> list[object]:
     """The cases' names; turn: of the test among the three."""
     marks = [[pytest.mark.slow] * (i % EACH != turn) + [pytest.mark.exhaustive] * (i % TESTS != turn) for i in range(len(CASES))]
     return [pytest.param(name, marks=these) for name, these in zip(CASES, marks)]
 
 
+def expect_no_worse(case: Case, actual: list[list[np.ndarray]], others: list[list[np.ndarray]]) -> None:
+    """Check outputs whose bits differ: products by slices of constants that the compiler makes are held in the finest codes."""
+    expected = in_float(case.proto, case.samples)
+    for i, output in enumerate(case.proto.graph.output):
+        real, got, other = (np.stack([run[i] for run in runs]) for runs in (expected, actual, others))
+        if real.dtype.kind == "f":
+            assert sqnr_db(real, got) >= sqnr_db(real, other) - 1.0, output.name
+
+
 @pytest.mark.parametrize("name", chosen(0))
 def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    if name in MADE_CONSTANTS:
-        pytest.skip("a machine of int4 holds the constants that the compiler makes in two bit slices")
     try:
         coarse, _ = outputs(case, make_mixed_machine(), tmp_path, "*=int4")
     except CompileError as fault:
         assert "no layer of the chip has such weights" in str(fault), fault
         return
     narrow, _ = outputs(case, int4_machine(), tmp_path)
+    if any(node.op_type == "Resize" for node in case.proto.graph.node):
+        expect_no_worse(case, coarse, narrow)
+        return
     for one, other in zip(narrow, coarse):
         for a, b in zip(one, other):
             np.testing.assert_array_equal(a, b)

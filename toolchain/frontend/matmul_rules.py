@@ -15,7 +15,7 @@ from toolchain.frontend.node_chain import NodeChain
 from toolchain.frontend.reduction_rules import is_repeat
 from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, operand
 from toolchain.frontend.slice_rules import rising_runs
-from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, OnnxNode
+from toolchain.ir.graph import HALF_PIXEL, MAX_MATRIX, MAX_PARTS, MAX_RESIZE_FACTOR, OnnxNode
 
 
 def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.ndarray) -> str:
@@ -137,7 +137,7 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     )
     plain = {
         "nearest": has_integer_factors and all(is_repeat(before[i], after[i] // before[i], a) for i in changed),
-        "linear": has_integer_factors,
+        "linear": has_integer_factors and _has_phases(before, after, a),
     }
     if plain.get(a["mode"], False) and not a["antialias"]:
         return None
@@ -153,6 +153,13 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
             _matrix(n, before[i], after[i], None if scale_values is None else float(scale_values[i]), scope),
         )
     return chain.done()
+
+
+def _has_phases(before: Sequence[int], after: Sequence[int], a: Mapping[str, object]) -> bool:
+    """Return whether a linear Resize by whole factors is a convolution for each phase of its rows and columns."""
+    if len(before) != 4 or before[:2] != after[:2] or a["coordinate_transformation_mode"] not in (*HALF_PIXEL, "asymmetric"):
+        return False
+    return max(large // small for small, large in zip(before[2:], after[2:])) <= MAX_RESIZE_FACTOR
 
 
 def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, scope: Rewriter) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from quant.parameters.weight_codes import weight_code_range
+from toolchain.ir.graph import HALF_PIXEL, MAX_RESIZE_FACTOR
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.data_movement import RescalingConcat, ResizeNearest, Slice
 from toolchain.ops.kit.layout import permute_to_layout
@@ -19,8 +20,6 @@ from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.permutation import Reshape
 
 Shape = tuple[int, ...]
-MAX_FACTOR = 4
-HALF_PIXEL = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 
 
 def resize(scope: SelectionContext) -> None:
@@ -64,9 +63,9 @@ def _linear(scope: SelectionContext) -> None:
     if len(before) != 4 or before[:2] != after[:2] or any(b % s for s, b in zip(before, after)):
         return scope.refuse(f"mode linear from {before} to {after}; the chip resizes rows and columns by whole factors")
     rows, columns = (b // s for s, b in zip(before[2:], after[2:]))
-    if how not in (*HALF_PIXEL, "asymmetric") or max(rows, columns) > MAX_FACTOR:
+    if how not in (*HALF_PIXEL, "asymmetric") or max(rows, columns) > MAX_RESIZE_FACTOR:
         return scope.refuse(
-            f"mode linear, {how}, by {rows} x {columns}; the chip has half_pixel and asymmetric up to {MAX_FACTOR}"
+            f"mode linear, {how}, by {rows} x {columns}; the chip has half_pixel and asymmetric up to {MAX_RESIZE_FACTOR}"
         )
     source = _with_edges(scope, scope.read(x, "nhwc"), rows > 1, columns > 1)
     n, c, h, w = before

@@ -51,6 +51,7 @@ def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
             quantization.offsets,
             quantization.file_weights,
             quantization.weight_types,
+            quantization.compiler_weights,
             calibrated,
         )
         scope.seen_as = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,7 @@ class QuantizeContext:
     offsets: Mapping[str, Offset]
     file_weights: Mapping[str, FileWeights]
     weight_types: Mapping[str, CodeType]
+    compiler_weights: Collection[str]
     ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # tensors between the nodes of an operator
@@ -94,6 +95,9 @@ class QuantizeContext:
 
     def weight_type(self, node: Node) -> CodeType | None:
         return self.weight_types.get(node.name)
+
+    def has_compiler_weights(self, node: Node) -> bool:
+        return node.name in self.compiler_weights
 
     def offset(self, node: Node) -> Offset:
         return self.offsets.get(node.name, NO_OFFSET)
@@ -187,6 +191,7 @@ def node_scope(
         quantization.offsets,
         quantization.file_weights,
         quantization.weight_types,
+        quantization.compiler_weights,
     )
     scope.seen_as = {
         target: {

@@ -111,7 +111,10 @@ def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str |
     if not real:
         return "random inputs say nothing of accuracy; give --calib DATA, or --repair none"
     as_given = Quantization(
-        {}, file_weights=network.model.stored, weight_types={**network.made_weight_types, **network.weight_types}
+        {},
+        file_weights=network.model.stored,
+        weight_types=network.weight_types,
+        compiler_weights=network.compiler_weights,
     )
     if _is_quantized(network) and not sample_rows(network, as_given, 1):
         return "the model is quantized already, and its codes are taken as they are; leave it out"
@@ -217,9 +220,10 @@ def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
     measured = clip_ranges({name: named[name] for name in tensors}, changed.model.divided)
     types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
     ranges = {**_in_types(measured, kinds, types, network.chip.numerics), **changed.get_model_ranges(types)}
-    compiler_weight_types = {n: codes for n, codes in changed.made_weight_types.items() if n not in file_quantization.layers}
-    weights = {**compiler_weight_types, **file_quantization.weight_types, **network.weight_types}
-    quantization = replace(file_quantization, ranges=ranges, types=types, weight_types=weights)
+    weights = {**file_quantization.weight_types, **network.weight_types}
+    quantization = replace(
+        file_quantization, ranges=ranges, types=types, weight_types=weights, compiler_weights=changed.compiler_weights
+    )
     return CalibratedNetwork(changed, _of_model(quantization, changed.model))
 
 
@@ -267,8 +271,10 @@ def reuse_quantization(network: Network, other: CalibratedNetwork) -> Calibrated
         )
     types = {**other.quantization.types, **changed.said_types}
     ranges = {**{name: range_by_tensor[name] for name in changed.tensors}, **changed.get_model_ranges(types)}
-    weights = {**changed.made_weight_types, **other.quantization.weight_types, **changed.weight_types}
-    quantization = replace(other.quantization, ranges=ranges, types=types, weight_types=weights)
+    weights = {**other.quantization.weight_types, **changed.weight_types}
+    quantization = replace(
+        other.quantization, ranges=ranges, types=types, weight_types=weights, compiler_weights=changed.compiler_weights
+    )
     return CalibratedNetwork(changed, _of_model(quantization, changed.model), label=other.label)
 
 
@@ -362,13 +368,9 @@ def _calibrate_ranges(
 
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
+    weights = {"weight_types": network.weight_types, "compiler_weights": network.compiler_weights}
     if not tensors:
-        return CalibratedNetwork(
-            network,
-            _of_model(
-                Quantization(model_ranges, types=types, weight_types={**network.made_weight_types, **network.weight_types}), model
-            ),
-        )
+        return CalibratedNetwork(network, _of_model(Quantization(model_ranges, types=types, **weights), model))
     ranges = calibrate(
         model.proto,
         samples,
@@ -382,7 +384,5 @@ def _calibrate_ranges(
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
     ranges = _with_room(adjusted.ranges, network, types)
-    quantization = Quantization(
-        {**ranges, **model_ranges}, types=types, weight_types={**network.made_weight_types, **network.weight_types}
-    )
+    quantization = Quantization({**ranges, **model_ranges}, types=types, **weights)
     return CalibratedNetwork(network, _of_model(quantization, model), sample_count, adjusted.notes, adjusted.unseen, chosen)

@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
-
 from quant.fixed_point.core.codes import CodeType
 from quant.masks import find_masked_tensors
 from quant.observe import Range
-from quant.parameters import quant_range, weight_quant
+from quant.parameters import quant_range
 from quant.repair.choices import Quantization, StepOutcome
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
@@ -21,7 +19,7 @@ from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.exact_integers import TRUTH
 from toolchain.passes.assign import assign_types
-from toolchain.passes.fold_qdq import finest_codes, fuse_selected_clamps
+from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.pipeline import select_graph
 from toolchain.passes.quantize import quantize
@@ -131,34 +129,12 @@ class Network:
         return replace(self, types=self.on_chip(tensors), weight_types=resolved_types.weights)
 
     @cached_property
-    def made_weight_types(self) -> dict[str, CodeType]:
-        """Return the types of weights that the compiler made, as those of a Resize.
-        They have two bit slices where one is coarser than the codes that they multiply.
+    def compiler_weights(self) -> frozenset[str]:
+        """Return the layers whose weights the compiler makes, as those of a Resize.
         Weights of a product in the file are the file's own, computed from constants or not.
         """
-        types = assign_types(self.graph, self.chip, self.said_types) if "add" in self.chip.functions else {}
         products = {name for name, kind in self.model.nodes if kind in PRODUCTS or self.model.weights.get(name)}
-        type_by_layer: dict[str, CodeType] = {}
-        for node in self.weighted:
-            x = types.get(node.inputs[0])
-            if x is not None and not products & {*node.sources, node.name}:
-                wide = self._plane_pair(node, finest_codes(self.chip) if x.is_wide else x)
-                type_by_layer |= {} if wide is None else {node.name: wide}
-        return type_by_layer
-
-    def _plane_pair(self, node: Node, x: CodeType) -> CodeType | None:
-        """Return the type of weights in two bit slices, where the narrowest type that multiplies codes of `x` lacks the bits of
-        `x`.
-        Each slice has that narrowest type.
-        """
-        narrow = next(iter(self.chip.weights_for(x)), None)
-        wide = next((t for t, plane in self.chip.numerics.wide_weights.items() if plane is narrow), None)
-        if narrow is None or wide is None or x.bits <= narrow.bits:
-            return None
-        weights = self.graph.constants[node.inputs[1]]
-        rounded = weight_quant(weights, 0, self.chip.numerics.of(x).with_weights(narrow), name=node.name)
-        error = np.abs(rounded.dequantize() - weights).max(initial=0)
-        return wide if error > np.abs(weights).max(initial=0) / 2**x.bits else None
+        return frozenset(node.name for node in self.weighted if not products & {*node.sources, node.name})
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
         """Return the types for the tensors that the chip holds.

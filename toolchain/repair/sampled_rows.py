@@ -16,15 +16,18 @@ import numpy as np
 
 from quant.fit_sample import Sample
 from quant.float_session import FloatSession
-from quant.repair.choices import Quantization
+from quant.repair.choices import AS_IN_THE_MODEL, Quantization
 from quant.repair.moments import ConvolutionWindow
 from toolchain.ir.graph import INNER, Graph, Node
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.data_movement import Pad, Slice
 from toolchain.ops.elementwise.rules import Binary
 from toolchain.ops.kit.layout import channels_last
-from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.operator import Array, operator_of
 from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.passes.assign import assign_types
+from toolchain.passes.fold_qdq import finest_codes
+from toolchain.passes.quantize_context import node_scope
 from toolchain.repair.network import Network
 from toolchain.report.requantized_weights import has_file_codes
 
@@ -76,7 +79,7 @@ def sample_rows(network: Network, quantization: Quantization, samples: int) -> d
     graph, rows_by_layer, excluded = (
         network.graph,
         dict[str, SampledRows](),
-        _find_shared_layers(network) | _in_planes(network, quantization),
+        _find_shared_layers(network) | _find_sliced_layers(network, quantization),
     )
     added = _sums(graph)
     for seed, node in enumerate(graph.nodes):
@@ -98,9 +101,17 @@ def _find_shared_layers(network: Network) -> set[str]:
     return {name for names in readers.values() if len(names) > 1 for name in names}
 
 
-def _in_planes(network: Network, quantization: Quantization) -> set[str]:
-    wide = network.chip.numerics.wide_weights
-    return {name for name, codes in quantization.weight_types.items() if codes in wide}
+def _find_sliced_layers(network: Network, quantization: Quantization) -> set[str]:
+    """Return the layers whose weights are in bit slices."""
+    graph, chip = network.graph, network.chip
+    types, sliced_layers = assign_types(graph, chip, quantization.types), set[str]()
+    for node in network.weighted:
+        if node.name in quantization.compiler_weights or node.name in quantization.weight_types:
+            chosen, codes = quantization.layers.get(node.name, AS_IN_THE_MODEL), types[node.inputs[0]]
+            scope = node_scope(graph, chip, types, {}, quantization, node, chosen)
+            slicing = operator_of(node, Convolution).choose_slicing(node, finest_codes(chip) if codes.is_wide else codes, scope)
+            sliced_layers |= {node.name} if slicing.most > 1 else set()
+    return sliced_layers
 
 
 def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int, other: str | None) -> SampledRows:

@@ -1,4 +1,4 @@
-"""Operands of more bits than an array takes are sums of an upper and a lower plane: products of planes, and the sum of these."""
+"""Operands of more bits than an array takes are sums of an upper and lower planes: products of planes, and the sum of these."""
 
 from __future__ import annotations
 
@@ -24,20 +24,32 @@ from toolchain.ops.kit.quant_context import QuantContext
 _SHARES = 8.0
 
 
+class WeightSlicing(NamedTuple):
+    """A plan for slicing weights: the type of each slice, the most slices, and the error at which there are no more."""
+
+    codes: CodeType
+    most: int = 1
+    tolerance: float = 0.0
+
+
 class WeightBitSlices(NamedTuple):
-    """w = upper + lower. Each plane has codes and scales of its own; the bias is the upper's."""
+    """w = upper + the sum of the lower planes, the coarsest first.
+
+    Each plane has codes and scales of its own; the bias is the upper's.
+    """
 
     upper: BiasQuant
-    lower: BiasQuant
+    lower: tuple[BiasQuant, ...]
 
-    def reach(self, x: Quant, codes: CodeType, largest: float) -> float:
-        """Return the largest magnitude that the lower plane adds to an output, never above what any input adds.
+    def reach(self, number: int, x: Quant, codes: CodeType, largest: float) -> float:
+        """Return the largest magnitude that a lower plane adds to an output, never above what any input adds.
 
         It is eight times the lower plane's share of the weights, for outputs up to `largest`.
         If larger, it is half of the sum for inputs that all lie at an end of their codes, in the mean of all signs.
         """
-        most = float(np.max(self.lower.peak * self.lower.weight.scales)) * x.scale
-        upper, lower = (_norms(plane.weight) for plane in self)
+        plane = self.lower[number]
+        most = float(np.max(plane.peak * plane.weight.scales)) * x.scale
+        upper, lower = _norms(self.upper.weight), _norms(plane.weight)
         share = float(np.max(np.divide(lower, upper, out=np.zeros_like(lower), where=upper > 0)))
         end = max(codes.high - x.zero_point, x.zero_point - codes.low) * x.scale
         return min(most, max(_SHARES * share * largest, 0.5 * float(lower.max()) * end))
@@ -48,25 +60,47 @@ def _norms(weight: WeightQuant) -> Array:
     return np.sqrt(np.square(weight.dequantize().reshape(len(weight.codes), -1)).sum(1))
 
 
-def slice_weights(w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str) -> WeightBitSlices:
-    """Slice weights into two planes.
+def needs_slices(w: Array, x: CodeType, numerics: Numerics, name: str) -> bool:
+    """Return whether weights that the compiler makes are rounded more coarsely than the codes that they multiply.
 
-    A step of the lower plane is the least by which half a step of the upper one lies within its codes.
-    On machines whose scales are powers of two, it is such a part of the upper step.
+    `x`: type of these codes.
+    `numerics`: with the weights' type.
+    """
+    if x.bits <= numerics.weight.bits:
+        return False
+    error = np.abs(weight_quant(w, 0, numerics, name=name).dequantize() - w).max(initial=0)
+    return bool(error > tolerate_error(w, x))
+
+
+def tolerate_error(w: Array, x: CodeType) -> float:
+    """Return the error of weights that is no coarser than codes of type `x`."""
+    return float(np.abs(w).max(initial=0)) / 2**x.bits
+
+
+def slice_weights(
+    w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str, slicing: WeightSlicing
+) -> WeightBitSlices:
+    """Slice weights into planes.
+
+    A step of a lower plane is the least by which half a step of the one above lies within its codes.
+    On machines whose scales are powers of two, it is such a part of the step above.
     `w`: float[o, ...].
     `numerics`: with weights of the planes' type.
     """
     scaling = WeightScaling(0 if numerics.weights_per_channel else None)
     rounded = weight_quant(w, 0, numerics, scaling=scaling, method="minmax", name=name)
     upper = bias_quant(bias, w, rounded, x, numerics, name=name)
-    rest = np.asarray(w, np.float64) - upper.weight.dequantize()
+    rest, scales = np.asarray(w, np.float64) - upper.weight.dequantize(), upper.weight.scales
     parts = 2 * weight_code_range(numerics.weight)[1]
     parts = 2 ** int(np.log2(parts)) if numerics.scale.kind == "pow2" else parts
-    scales = upper.weight.scales / parts
-    nothing = WeightQuant(np.zeros(w.shape, np.int8), scales, 0)
-    return WeightBitSlices(
-        upper, bias_quant(None, rest, requantize_weight(rest, nothing, scales, numerics), x, numerics, name=name)
-    )
+    lower: list[BiasQuant] = []
+    while len(lower) < slicing.most - 1 and np.abs(rest).max(initial=0) > slicing.tolerance:
+        scales = scales / parts
+        nothing = WeightQuant(np.zeros(w.shape, np.int8), scales, 0)
+        rounded = requantize_weight(rest, nothing, scales, numerics)
+        lower.append(bias_quant(None, rest, rounded, x, numerics, name=name))
+        rest = rest - lower[-1].weight.dequantize()
+    return WeightBitSlices(upper, tuple(lower))
 
 
 class SliceProduct(NamedTuple):
@@ -139,10 +173,11 @@ def sum_slice_products(
     """The sums of what the products make, the last of which makes the node's output: first that of what adds little."""
     upper, lower, *others = parts
     nodes = list[Node]()
-    for other in others:
+    for number, other in enumerate(others, 1):
+        what = "lower planes" if number == 1 else f"lower planes {number}"
         reach = sum(p.reach for p in products[1:])
-        both = _make_slice_result(node, "lower planes", Range(-reach, reach), lower.codes, scope)
-        inner = Node(f"{node.name}.lower planes", node.op, (lower.name, other.name), (both.name,), node.sources)
+        both = _make_slice_result(node, what, Range(-reach, reach), lower.codes, scope)
+        inner = Node(f"{node.name}.{what}", node.op, (lower.name, other.name), (both.name,), node.sources)
         nodes.append(_sum(inner, both.codes.limits, scope))
         lower = both
     sum_node = Node(node.name, node.op, (upper.name, lower.name), node.outputs, node.sources)

@@ -31,9 +31,12 @@ from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.bit_slices import (
     SliceProduct,
     SliceResult,
+    WeightSlicing,
+    needs_slices,
     quantize_slice_products,
     slice_weights,
     sum_slice_products,
+    tolerate_error,
     with_lower_input,
 )
 from toolchain.ops.convolution.input_bit_slices import BitSlice, slice_input, supports_bit_slices
@@ -86,7 +89,7 @@ class Convolution(FloatOp):
         The weights are the chosen ones, the file's own codes, or rounded to nearest.
         """
         x = BitSlice(node.inputs[0], scope.quant(node.inputs[0]), scope.codes(node.inputs[0]))
-        return self._weights(node, scope, x, self._weight_type(node, x, scope))
+        return self._weights(node, scope, x, self._weight_type(node, x.codes, scope))
 
     def _weights(self, node: Node, scope: QuantContext, x: BitSlice, codes: CodeType) -> BiasQuant:
         weights, chosen = scope.graph.constants[node.inputs[1]], scope.layer(node)
@@ -103,12 +106,12 @@ class Convolution(FloatOp):
         chosen, name = scope.layer(node).bias, (*node.inputs, "", "")[2]
         return chosen if chosen is not None or not name else scope.graph.constants[name]
 
-    def _weight_type(self, node: Node, x: BitSlice, scope: QuantContext) -> CodeType:
+    def _weight_type(self, node: Node, codes: CodeType, scope: QuantContext) -> CodeType:
         """Return the weight type, out of those that an array takes with the input's type.
 
         It is the user's, else the narrowest that holds a quantized file's own codes, else the first.
         """
-        chip, codes, user_type = scope.chip, x.codes, scope.weight_type(node)
+        chip, user_type = scope.chip, scope.weight_type(node)
         how = scope.find_file_weights(node, product=True)
         array_types = chip.weights_for(codes)
         if user_type is not None and user_type not in array_types and not self._plane(user_type, array_types, scope):
@@ -123,6 +126,23 @@ class Convolution(FloatOp):
         """The type of each of the two planes that such weights are, where the machine multiplies by them and adds."""
         plane = scope.chip.numerics.wide_weights.get(user_type)
         return plane if plane in array_types and "add" in scope.chip.functions else None
+
+    def choose_slicing(self, node: Node, codes: CodeType, scope: QuantContext) -> WeightSlicing:
+        """Return how the weights are sliced that multiply an input of type `codes`.
+
+        A type of twice the bits of an array's weights is two slices.
+        Weights that the compiler makes have as many as the bits of the input need.
+        """
+        chip, chosen, weight_type = scope.chip, scope.layer(node), self._weight_type(node, codes, scope)
+        plane = self._plane(weight_type, chip.weights_for(codes), scope)
+        if plane is not None:
+            return WeightSlicing(plane, 2)
+        if not scope.has_compiler_weights(node) or chosen.weight is not None or chosen.scaling is not None:
+            return WeightSlicing(weight_type)
+        w, numerics = scope.graph.constants[node.inputs[1]], chip.numerics.of(codes).with_weights(weight_type)
+        if "add" not in chip.functions or not needs_slices(w, codes, numerics, node.name):
+            return WeightSlicing(weight_type)
+        return WeightSlicing(weight_type, -(-codes.bits // weight_type.bits), tolerate_error(w, codes))
 
     def _quantize_weights(
         self,
@@ -160,15 +180,14 @@ class Convolution(FloatOp):
         y, numerics = scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
         limits = clamp_codes(self.activation, y, numerics.activation)
         nodes, slices = slice_input(node.inputs[0], scope)
-        weight_type = self._weight_type(node, slices[0], scope)
-        plane = self._plane(weight_type, scope.chip.weights_for(slices[0].codes), scope)
-        products = self._products(node, scope, slices, weight_type, plane, limits)
+        slicing = self.choose_slicing(node, slices[0].codes, scope)
+        products = self._products(node, scope, slices, slicing, limits)
         if len(products) == 1:
             parts = [SliceResult(node.outputs[0], y, numerics.activation)]
-            return [*nodes, self._product(node, scope, node.name, products[0], weight_type, parts[0], limits)]
+            return [*nodes, self._product(node, scope, node.name, products[0], slicing.codes, parts[0], limits)]
         parts = quantize_slice_products(node, products, limits, scope)
         nodes += [
-            self._product(node, scope, f"{node.name}.{p.name}", p, plane or weight_type, part, part.codes.limits)
+            self._product(node, scope, f"{node.name}.{p.name}", p, slicing.codes, part, part.codes.limits)
             for p, part in zip(products, parts, strict=True)
         ]
         return [*nodes, *sum_slice_products(node, products, parts, limits, scope)]
@@ -178,26 +197,28 @@ class Convolution(FloatOp):
         node: Node,
         scope: QuantContext,
         slices: Sequence[BitSlice],
-        weight_type: CodeType,
-        plane: CodeType | None,
+        slicing: WeightSlicing,
         limits: tuple[int, int],
     ) -> list[SliceProduct]:
         """Return one product, or one for each plane of weights or input, that of the upper planes first.
 
-        The product of both lower planes is below what either lacks of its operand.
-        `plane`: for weights in planes, the type of each.
+        The products of lower planes of both operands are below what either lacks.
         """
         x, y = slices[0], scope.quant(node.outputs[0])
-        numerics = scope.chip.numerics.of(x.codes).with_weights(plane or weight_type)
-        if plane is None:
-            products = [SliceProduct("upper", x, self._weights(node, scope, x, weight_type))]
+        numerics = scope.chip.numerics.of(x.codes).with_weights(slicing.codes)
+        if slicing.most == 1:
+            products = [SliceProduct("upper", x, self._weights(node, scope, x, slicing.codes))]
         else:
-            self._refuse_in_planes(node, scope, plane)
-            w = slice_weights(scope.graph.constants[node.inputs[1]], self._bias(node, scope), x.quant, numerics, node.name)
+            self._refuse_in_planes(node, scope, slicing.codes)
+            constant, bias = scope.graph.constants[node.inputs[1]], self._bias(node, scope)
+            w = slice_weights(constant, bias, x.quant, numerics, node.name, slicing)
             largest = (
                 max(abs(limit - y.zero_point) for limit in limits) * y.scale / 2.0 ** scope.codes(node.outputs[0]).spare_bits
             )
-            products = [SliceProduct("upper", x, w.upper), SliceProduct("lower", x, w.lower, w.reach(x.quant, x.codes, largest))]
+            products = [SliceProduct("upper", x, w.upper)]
+            for number, lower in enumerate(w.lower):
+                name = f"lower {number + 1}" if number else "lower"
+                products.append(SliceProduct(name, x, lower, w.reach(number, x.quant, x.codes, largest)))
         if len(slices) > 1:
             products.append(with_lower_input(products[0], slices[1], self._bias(node, scope), numerics, node.name))
         return products

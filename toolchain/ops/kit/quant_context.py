@@ -48,6 +48,10 @@ class QuantContext(Protocol):
         """Return the weight type that the user set for a node with weights."""
         ...
 
+    def has_compiler_weights(self, node: Node) -> bool:
+        """Return whether the compiler makes the node's weights, as those of a Resize."""
+        ...
+
     def offset(self, node: Node) -> Offset:
         """Return the difference between a sum's zero points and its tensors'."""
         ...
