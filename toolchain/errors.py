@@ -37,6 +37,7 @@ def first_line(fault: BaseException) -> str:
 _NO_MEMORY = re.compile(
     r"bad_alloc|bad allocation|bad_array_new_length|out of memory|Unable to allocate|[Cc]annot allocate memory"
     r"|Failed to allocate memory|[Aa]rena alloc failed|smaller than requested bytes"  # onnxruntime, protobuf, onnxruntime
+    r"|error return without exception set"  # CPython, where there is none for the exception either
     r"|can't start new thread|pthread_create|Resource temporarily unavailable|failed to map segment|cannot create .* mapping"
 )
 

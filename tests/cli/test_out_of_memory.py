@@ -19,6 +19,7 @@ MEMORY_FAULTS = [
     RuntimeError("can't start new thread"),
     RuntimeError("std::bad_alloc"),
     RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 262144"),
+    SystemError("error return without exception set"),
     ImportError("/usr/lib/libx.so: failed to map segment from shared object"),
     ValueError("Error parsing message: Arena alloc failed"),
 ]

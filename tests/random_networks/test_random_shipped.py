@@ -42,6 +42,11 @@ FINER_DB = 48.0  # and 8 bits more where all codes have 16 and no table is inter
 DRAWS = 4  # by chance, of which the worst counts: an output of few numbers is off by luck
 STEPS = {"Round", "Floor", "Ceil", "Sign", "ArgMax", "ArgMin", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"}
 STEPS |= {"Hardmax", "TopK", "ThresholdedRelu", "Shrink"}
+SELECTING = {"QuantizeLinear", "DequantizeLinear", "ReduceMin", "ReduceMax", "Reshape", "Transpose", "Slice", "Squeeze"}
+SELECTED_CODES = 2.0  # measured 1.00 of an Exp whose least elements are taken, or a small end of its range
+ROOT_CODES = (
+    512.0  # a quarter of the root of 128 of 32,768 codes: how far a line is below a root in the first segment; measured 364
+)
 REFUSED = (
     "the chip holds no such tensor and no such weights",  # of a pattern of `types`
     # Of a second entry: a dimension of 1 that is 2 there is squeezed, transposed or reduced in one of them alone.
@@ -142,7 +147,7 @@ def _verdict(
         judged_outputs = [o for o in verdict.outputs if o.output not in behind_steps(proto)]
         unkept = any("cannot keep scales of" in note for note in verdict.built.notes)
         lost = lost_roundings(proto, samples) if unkept or overrides else {}
-        low = [o for o in judged_outputs if not _near(o, lost.get(o.output, math.inf), verdict.built)]
+        low = [o for o in judged_outputs if not _near(o, lost.get(o.output, math.inf), verdict.built, proto)]
         assert not low, low
         more = _more(proto, BuildOptions(machine, types=overrides), how, verdict.built, samples, folder)
     except CompileError as fault:
@@ -151,24 +156,45 @@ def _verdict(
     return [("float" if judged_outputs else "bits alone") + (", scales not kept" if unkept else ""), *more]
 
 
-def _near(output: Judged, lost_db: float, built: Build) -> bool:
+def _near(output: Judged, lost_db: float, built: Build, proto: onnx.ModelProto) -> bool:
     """The allowance of FEW_CODES is for what an interpolated table makes, and what is computed of it."""
-    tabled = output.output in behind_tables(built.container.graph)
-    bent = tabled and output.error_codes <= FEW_CODES
+    tabled = output.output in behind_tables(built.container.graph, proto)
+    bent = tabled and (output.error_codes <= FEW_CODES or output.error <= allow_source_error(output.output, built, proto))
     fine = not tabled and all(k.dtype == "int16" for k in built.container.graph.types.values() if k.quant is not None)
     unheld = UNHELD_DB + FINER_DB * fine if math.isinf(output.codes_db) else math.inf
     floor = min(output.rounded_db, output.codes_db, lost_db, unheld)
     return bent or output.within_float or output.sqnr_db >= floor - BELOW_DB
 
 
-def behind_tables(graph: Graph) -> set[str]:
-    """The tensors that interpolated tables make, and what is computed of them, by the model's names too."""
+def allow_source_error(name: str, built: Build, proto: onnx.ModelProto) -> float:
+    """Return the error of a tensor whose elements are all taken from another's, in that one's codes, which may be coarser."""
+    graph, producers = built.container.graph, {n: node for node in proto.graph.node for n in node.output}
+    scales: dict[str, float] = {}
+    for chip_name, kind in graph.types.items():
+        if kind.quant is not None and chip_name in graph.origins:
+            tensor = graph.origins[chip_name].tensor
+            scales[tensor] = max(scales.get(tensor, 0.0), kind.quant.scale)
+    while name in producers and producers[name].op_type in SELECTING:
+        name = producers[name].input[0]
+    behind_roots: set[str] = set()
+    for node in proto.graph.node:
+        if node.op_type == "Sqrt" or behind_roots & set(node.input):
+            behind_roots.update(node.output)
+    return scales.get(name, 0.0) * (ROOT_CODES if name in behind_roots else SELECTED_CODES)
+
+
+def behind_tables(graph: Graph, proto: onnx.ModelProto) -> set[str]:
+    """Return the tensors that interpolated tables make, and what chip or host compute of them, by the model's names too."""
     found: set[str] = set()
     for node in graph.nodes:
         table = isinstance(node.op, Lookup) and graph.types[node.outputs[0]].dtype == "int16"
         if table or found & set(node.inputs):
             found.update(node.outputs)
-    return found | {graph.origins[n].tensor for n in found if n in graph.origins}
+    found |= {graph.origins[n].tensor for n in found if n in graph.origins}
+    for node in proto.graph.node:
+        if found & set(node.input):
+            found.update(node.output)
+    return found
 
 
 def lost_roundings(proto: onnx.ModelProto, samples: list[dict[str, np.ndarray]]) -> dict[str, float]:

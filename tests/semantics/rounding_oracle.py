@@ -145,7 +145,7 @@ class Rounded:
         if node.op_type in ("Sum", "Mean"):
             return [self._sum_pairwise(node, [values[n] for n in node.input])]
         read = [n for n in dict.fromkeys(node.input) if n]
-        node_inputs = {n: values[n] for n in read if n not in constants}
+        node_inputs = {n: np.asarray(values[n]) for n in read if n not in constants}  # a code of a scalar is a number of numpy
         if index not in self._nodes:
             convert = self._round_constant if node.name in self._elementwise and node.op_type in FACTORS else np.asarray
             values_of = {n: convert(constants[n]) for n in read if n in constants} | self._weight(node, constants)
