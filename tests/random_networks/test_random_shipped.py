@@ -159,11 +159,22 @@ def _verdict(
 def _near(output: Judged, lost_db: float, built: Build, proto: onnx.ModelProto) -> bool:
     """The allowance of FEW_CODES is for what an interpolated table makes, and what is computed of it."""
     tabled = output.output in behind_tables(built.container.graph, proto)
-    bent = tabled and (output.error_codes <= FEW_CODES or output.error <= allow_source_error(output.output, built, proto))
+    allowed_codes = max(FEW_CODES, bound_kink(output.output, built.container.graph))
+    bent = tabled and (output.error_codes <= allowed_codes or output.error <= allow_source_error(output.output, built, proto))
     fine = not tabled and all(k.dtype == "int16" for k in built.container.graph.types.values() if k.quant is not None)
     unheld = UNHELD_DB + FINER_DB * fine if math.isinf(output.codes_db) else math.inf
     floor = min(output.rounded_db, output.codes_db, lost_db, unheld)
     return bent or output.within_float or output.sqnr_db >= floor - BELOW_DB
+
+
+def bound_kink(name: str, graph: Graph) -> float:
+    """Return how far a table is off, in codes of its output, in a segment where its entries reach an end of the codes.
+
+    Where the end is at a part f of the segment's rise r, the line is f (1 - f) r off. That is at most a quarter of r.
+    Measured: 141 of 170.
+    """
+    tables = [n.op for n in graph.nodes if isinstance(n.op, Lookup) and graph.origins[n.outputs[0]].tensor == name]
+    return max((float(np.abs(np.diff(op.table.entries.astype(np.int64))).max()) / 4 for op in tables), default=0.0)
 
 
 def allow_source_error(name: str, built: Build, proto: onnx.ModelProto) -> float:
