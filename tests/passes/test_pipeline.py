@@ -63,7 +63,7 @@ def test_forms_follow_one_another() -> None:
 
 def test_passes_are_listed_in_order() -> None:
     lines = run("npu-build --list-passes").out.splitlines()
-    names = [line.split()[0] for line in lines if not line.startswith(" ")]
+    names = [line.split()[0] for line in lines if not line.startswith("-")]
     assert names == ["pass", *(one.name for one in PIPELINE), "partition", "plan", "link", "outline"]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
 
-from toolchain.cli.application import require_folder
+from toolchain.cli.application import require_folder, say
 from toolchain.errors import CompileError
 
 
@@ -38,20 +37,16 @@ def dump_files(name: str | None, directory: Path) -> dict[str, Path]:
 
 def list_passes(requested: bool) -> None:
     """Print the passes in order, one line each, and exit."""
-    from rich.console import Console
-    from rich.table import Table
-
     from toolchain.compiler import REGION_STEPS
     from toolchain.passes.pipeline import PIPELINE
+    from toolchain.report.report_text import table
 
     if not requested:
         return
-    table = Table("pass", "needs", "gives", "skip", "stage", "what it does", box=None, pad_edge=False)
-    for one in PIPELINE:
-        table.add_row(one.name, one.needs, one.gives, "yes" if one.optional else "", one.stage, one.summary)
-    for name, summary in REGION_STEPS:
-        table.add_row(name, "integer", "program", "", "", summary)
-    Console(width=max(100, shutil.get_terminal_size().columns)).print(table)
+    rows = [[one.name, one.needs, one.gives, "yes" if one.optional else "", one.stage, one.summary] for one in PIPELINE] + [
+        [name, "integer", "program", "", "", summary] for name, summary in REGION_STEPS
+    ]
+    say(table(["pass", "needs", "gives", "skip", "stage", "what it does"], rows, right=[]))
     raise typer.Exit
 
 
