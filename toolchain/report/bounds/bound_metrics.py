@@ -10,7 +10,16 @@ from typing import Any
 from toolchain.codegen import Container, Region
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.bounds.dram import MinTraffic, min_traffic
-from toolchain.report.bounds.unit_bounds import MinUnitUse, Uses, add_uses, dram_uses, together
+from toolchain.report.bounds.release_bound import ReleaseBound, bound_releases
+from toolchain.report.bounds.unit_bounds import (
+    MinUnitUse,
+    Uses,
+    add_uses,
+    dram_uses,
+    load_channel,
+    together,
+    waiting_layers,
+)
 from toolchain.schedule.channel_blocks import find_blocked_tensors
 
 NONE = "none"
@@ -24,16 +33,23 @@ class RegionBounds:
     `least`: bytes of DRAM of each node.
     `uses`: cycles of units, ports and the front end, of each node.
     `capable_units`: units by the names that they share in `uses`.
+    `release`: cycles of layers that wait for others, and the layer from which they are counted.
     """
 
     names: tuple[str, ...]
     least: MinTraffic
     uses: tuple[Uses, ...]
     capable_units: Mapping[str, frozenset[int]]
+    release: ReleaseBound
 
     @property
-    def total(self) -> Uses:
-        return together(self.uses, self.capable_units)
+    def total(self) -> dict[str, Any]:
+        """JSON of the region: the larger of what its units take and what its layers wait."""
+        figures, waited = cycles_of(together(self.uses, self.capable_units)), ceil(self.release.cycles - 1e-6)
+        if waited <= figures["cycles"]:
+            return figures
+        first = self.names[self.release.layer]
+        return {**figures, "cycles": waited, "by": f"{first} and what is behind it", "behind": first}
 
     def by_layer(self) -> dict[str, dict[str, Any]]:
         """JSON of each node."""
@@ -63,13 +79,15 @@ def region_bounds(container: Container, region: Region, uses: MinUnitUse) -> Reg
     )
     layers = [Layer(node, graph.types, graph.constants, chip, maps) for node in nodes]
     least = min_traffic(layers, inputs, outputs)
-    layer_uses = tuple(add_uses(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
-    return RegionBounds(tuple(node.name for node in nodes), least, layer_uses, uses.capable_units)
+    computing = [uses.of(layer) for layer in layers]
+    layer_uses = tuple(add_uses(one, dram_uses(chip, least, index)) for index, one in enumerate(computing))
+    release = bound_releases(waiting_layers(layers, computing, uses.capable_units, least), load_channel(chip))
+    return RegionBounds(tuple(node.name for node in nodes), least, layer_uses, uses.capable_units, release)
 
 
 def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
     """JSON of the whole: regions run one after another."""
-    parts = [cycles_of(region.total) for region in regions]
+    parts = [region.total for region in regions]
     least = [region.least for region in regions]
     made_of = {name: sum(sum(getattr(one, name)) for one in least) for name in ("constants", "inputs", "outputs", "again")}
     return {

@@ -32,12 +32,14 @@ class MinTraffic:
     `constants`, `inputs`: bytes that come at least once, with the first layer that needs them.
     `outputs`: bytes that leave.
     `again`: bytes that do not stay on the chip from one use to the next, at the moment of this layer.
+    `last_constants`: as `constants`, with the last layer that needs them.
     """
 
     constants: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     again: tuple[int, ...]
+    last_constants: tuple[int, ...]
 
     @property
     def read_bytes(self) -> int:
@@ -70,14 +72,15 @@ def min_traffic(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequenc
     `inputs`, `outputs`: ports of the region.
     """
     if not layers:
-        return MinTraffic((), (), (), ())
+        return MinTraffic((), (), (), (), ())
     reads = [reads_of(layer) for layer in layers]
     required, computed = _propagate_required(layers, reads, outputs)
     used = [_constants(layer, required.get(layer.node.outputs[0], RequiredElements())) for layer in layers]
     stages = _stages(layers, reads, required, used)
     widest = max(layer.output.item_bytes for layer in layers)
     again = min_reload_bytes(stages, get_chip_capacity(layers[0].chip, widest))
-    return MinTraffic(_once(used), _arriving(layers, inputs, computed), _leaving(layers, outputs), again)
+    arriving, leaving = _arriving(layers, inputs, computed), _leaving(layers, outputs)
+    return MinTraffic(_once(used), arriving, leaving, again, _once(used[::-1])[::-1])
 
 
 def min_dram_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> int:

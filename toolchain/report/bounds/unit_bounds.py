@@ -14,6 +14,8 @@ from math import prod
 from operator import add
 from typing import Any
 
+import numpy as np
+
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import EvenArray, MacArray
@@ -26,8 +28,10 @@ from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import Extent, Tiling
 from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.report.bounds.dram import MinTraffic
+from toolchain.report.bounds.dram import MinTraffic, get_chip_capacity
+from toolchain.report.bounds.first_use import find_ended_layers
 from toolchain.report.bounds.padding import Band, bands, products
+from toolchain.report.bounds.release_bound import LoadChannel, WaitingLayers
 from toolchain.report.bounds.required_reads import reads_of
 from toolchain.schedule.accumulator_memory import AccumulatorAddresses
 from toolchain.schedule.tilings import candidates
@@ -252,6 +256,27 @@ def moving(chip: Chip, read_bytes: int, written_bytes: int) -> Uses:
     ports = {port_name(chip, 0): read + written} if dram.shared_ports else {port_name(chip, 0): read, port_name(chip, 1): written}
     rate = sum(unit.dma.bytes_per_cycle for unit in chip.of_kind("dma"))
     return {**ports, "+".join(dict.fromkeys(u.engine for u in chip.of_kind("dma"))): (read_bytes + written_bytes) / rate}
+
+
+def waiting_layers(
+    layers: Sequence[Layer], uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]], least: MinTraffic
+) -> WaitingLayers:
+    """Return the layers with what waits for their first operations.
+
+    `uses`: of each layer, without DRAM transfers. The front end may read instructions long before, so it waits for nothing.
+    """
+    each = [together([one], capable_units) for one in uses]
+    units = [name for name in dict.fromkeys(chain(*each)) if name != FRONT_END]
+    cycles = np.array([[one.get(name, 0.0) for name in units] for one in each]).reshape(len(layers), len(units))
+    return WaitingLayers(find_ended_layers(layers), cycles, np.array(least.last_constants), np.array(least.outputs))
+
+
+def load_channel(chip: Chip) -> LoadChannel:
+    """Return how constants come to the chip."""
+    ports = list(moving(chip, 1, 1))
+    read, write = (np.array([uses.get(port, 0.0) for port in ports]) for uses in (moving(chip, 1, 0), moving(chip, 0, 1)))
+    issued = max(unit.spec.issue_cycles for unit in chip.units)
+    return LoadChannel(get_chip_capacity(chip, 1).size_bytes, read, write, issued)
 
 
 def port_name(chip: Chip, port: int) -> str:
