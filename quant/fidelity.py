@@ -80,6 +80,26 @@ class ErrorSums:
         self._bias += float(difference.sum())
         self._largest = max(self._largest, float(np.abs(difference).max(initial=0.0)))
 
+    def add(self, other: ErrorSums) -> None:
+        """Add the sums of other values of the tensor."""
+        self._count += other._count
+        self._signal += other._signal
+        self._got += other._got
+        self._product += other._product
+        self._noise += other._noise
+        self._bias += other._bias
+        self._largest = max(self._largest, other._largest)
+
+    @property
+    def signal(self) -> float:
+        """Return the energy of the reference."""
+        return self._signal
+
+    @property
+    def noise(self) -> float:
+        """Return the energy of the error."""
+        return self._noise
+
     @property
     def sqnr_db(self) -> float:
         """10 log10(sum(reference**2) / sum((got - reference)**2)): inf where equal, -inf where only the reference is all zero."""

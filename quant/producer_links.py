@@ -69,8 +69,8 @@ class Links:
     def producer(self, name: str) -> onnx.NodeProto | None:
         return self._producers.get(name)
 
-    def outputs_reached(self, name: str, constants: frozenset[str]) -> bool:
-        """Return whether `name` reaches an output of the model unchanged, or scaled and moved by constants only."""
+    def find_reached_outputs(self, name: str, constants: frozenset[str]) -> tuple[str, ...]:
+        """Return the outputs of the model that `name` reaches unchanged, or scaled and moved by constants only."""
         reached = {name}
         # the score of a box is often the product of two
         factors = {n.output[0] for n in self.graph.node if n.op_type in ("Sigmoid", "Softmax")} | constants
@@ -79,7 +79,7 @@ class Links:
             linear = node.op_type in LINEAR_OPS and all(i in reached or i in factors for i in node.input)
             if used and (node.op_type in SHAPE_OPS or linear):
                 reached.update(node.output)
-        return any(o.name in reached for o in self.graph.output)
+        return tuple(o.name for o in self.graph.output if o.name in reached)
 
     def find_unchanged(self, name: str) -> set[str]:
         """`name` and what it becomes through operators that hand values on; a Concat ends the walk."""

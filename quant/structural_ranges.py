@@ -137,7 +137,7 @@ def _constants(graph: onnx.GraphProto) -> frozenset[str]:
 def _open_scores(graph: Links, ranges: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
     constants = _constants(graph.graph)
     for node in graph.nodes:
-        if node.op_type not in ("Sigmoid", "Softmax") or not graph.outputs_reached(node.output[0], constants):
+        if node.op_type not in ("Sigmoid", "Softmax") or not graph.find_reached_outputs(node.output[0], constants):
             continue
         for name in graph.find_unchanged(node.output[0]) & ranges.keys():
             ranges[name] = ranges[name].union(Range(0.0, 1.0))

@@ -254,7 +254,9 @@ def _built(
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
     on, judging = split_evaluation_data(started.data, options, started.calibrated_on, started.held_out)
-    figures, judgement = verify_build((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
+    figures, judgement = verify_build(
+        (data, name), compiled, calibrated, (on, judging), started.held_out.seen, evaluation, options, progress
+    )
     hosted = host_reasons(selection)
     figures["expected_cycles"] = compiled.expected_cycles
     figures["repair"] = calibrated.figures()
@@ -288,7 +290,16 @@ def _built(
     )
     judged = calibrated.judged.samples if calibrated.judged is not None else None
     refit = refit_notes(on, calibrated.samples, judged)
-    notes = (*model.notes, *selection.notes, *requantized_notes, *calibrated.notes, *started.data.notes, *refit, *idle)
+    notes = (
+        *model.notes,
+        *selection.notes,
+        *requantized_notes,
+        *calibrated.notes,
+        *started.data.notes,
+        *refit,
+        *idle,
+        *judgement.notes,
+    )
     chosen = fuse_selected_clamps(selection, chip)
     integer, shown, nearest = compiled.unfused, selection.shown, options.export_nearest
     qdq = qdq_model(model, integer, chosen, shown, chip, nearest) if options.export_qdq else None

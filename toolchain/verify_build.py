@@ -20,6 +20,7 @@ from toolchain.repair.sample_folds import Fold
 from toolchain.report import collect_metrics, explain_nodes
 from toolchain.report.accuracy import AccuracyInput, AccuracyResult, JudgedNetwork, JudgedOn, evaluate_accuracy
 from toolchain.report.error_report import concat_parts, network_of
+from toolchain.report.fidelity import list_output_operands
 from toolchain.report.findings import AdviceContext
 from toolchain.report.gate import Evaluation
 from toolchain.report.partly_rounded import make_shared_warnings
@@ -33,6 +34,7 @@ def verify_build(
     compiled: CompiledNetwork,
     calibrated: CalibratedNetwork,
     judging: tuple[JudgedOn, Samples | Fold],
+    calibration: Fold,
     evaluation: Evaluation | None,
     options: BuildOptions,
     progress: Progress,
@@ -70,7 +72,9 @@ def verify_build(
         expected, judged_by = session.run_detailed(first), JudgedNetwork(session.container, session)
     else:
         judged_by = JudgedNetwork(container, reference)
-    subject = AccuracyInput(model, judged_by, reference, network, quantized, parts, samples, on, samples.count)
+    operands = list_output_operands(model, selection.graph, selection.shown)
+    others = calibration if on == "held out" else ()
+    subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
     shared = make_shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
     figures["warnings"] += shared if on != RANDOM else []
     judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)

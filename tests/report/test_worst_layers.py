@@ -14,11 +14,10 @@ from onnx import numpy_helper
 from tests.support.decompose_cases import decomposing, make_mixed_machine
 from tests.support.numerics_variants import with_numerics
 from toolchain.api import BuildOptions, build
-from toolchain.ir.graph import Graph
 from toolchain.isa import load_machine
-from toolchain.report.accuracy import poor_warnings
-from toolchain.report.error_report import Effort, Worst
+from toolchain.report.error_report import Effort
 from toolchain.report.fidelity import FidelityPart
+from toolchain.report.part_verdicts import judge_parts, output_lines
 from toolchain.report.report_text import worst_text
 
 POOR = "against float"  # of a warning
@@ -161,8 +160,8 @@ def test_a_norm_in_8_bits_is_warned_of_with_what_mends_it(norm: str, tmp_path: P
     assert improved.figures["outputs"][0]["sqnr_db"] > 14 and not any(POOR in w for w in improved.warnings)
 
 
-def test_what_many_layers_wear_down_alike_is_not_poor(tmp_path: Path) -> None:
-    """Twelve convolutions whose codes are for 40 times their values: each leaves 10 dB and more of the output."""
+def test_what_many_layers_wear_down_alike_is_poor_too(tmp_path: Path) -> None:
+    """Twelve convolutions whose codes are for 40 times their values: each leaves 10 dB and more of the output, all less."""
     count = 12
     names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
     text = " ".join(f"{y} = Conv(x, w{i})".replace("(x", f"({x}") for i, (x, y) in enumerate(pairwise(names)))
@@ -173,7 +172,9 @@ def test_what_many_layers_wear_down_alike_is_not_poor(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
     built = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml")))
     (part,) = built.figures["outputs"]
-    assert part["sqnr_db"] < 10 and part["poor"] is False and not any(POOR in w for w in built.warnings)
+    (warning,) = [w for w in built.warnings if POOR in w]
+    assert part["sqnr_db"] < 10 and part["poor"] is True and warning.startswith("output y: SQNR ")
+    assert all(w["effect_db"] > 10 for w in built.figures["worst_layers"])
 
 
 def save_network(folder: Path, graph: str, constants: dict[str, np.ndarray], opset: int = 17) -> BuildOptions:
@@ -246,14 +247,14 @@ def test_scores_that_16_bits_cannot_hold_are_not_poor(tmp_path: Path) -> None:
     assert (part["sqnr_db"] or 0.0) < 1 and part["poor"] is False
 
 
-def test_poor_steps_of_a_sequence_are_one_warning_of_the_worst() -> None:
+def test_poor_steps_of_a_sequence_are_one_line_of_the_worst() -> None:
     steps = [
-        FidelityPart(f"h{i}", level, 0.5, 1.0, 0.0, tensor=f"h{i}", steps_of="h") for i, level in enumerate((6.0, 2.0, 4.0, 30.0))
+        FidelityPart(f"h{i}", level, 0.5, 1.0, 0.0, tensor=f"h{i}", steps_of="h", outputs=("y",))
+        for i, level in enumerate((6.0, 2.0, 4.0, 30.0))
     ]
-    alone = FidelityPart("y", 5.0, 0.5, 1.0, 0.0, tensor="y")
-    lost = frozenset({"h0", "h1", "h2", "y"})
-    warnings = poor_warnings({"output": [*steps, alone]}, Graph("g", (), (), (), {}, {}), Worst((), lost, frozenset(), (), 1), ())
-    assert list(warnings) == [
-        "output h1, and 2 more such steps: SQNR 2.0 dB, cosine 0.5000 against float",
-        "output y: SQNR 5.0 dB, cosine 0.5000 against float",
+    alone = FidelityPart("z", 5.0, 0.5, 1.0, 0.0, tensor="z", outputs=("z",))
+    lines = [line for _, line in output_lines(judge_parts([alone], steps[:3], (), ()))]
+    assert lines == [
+        "output z: SQNR 5.0 dB, cosine 0.5000 against float",
+        "concat operand h1, and 2 more such steps: SQNR 2.0 dB, cosine 0.5000 against float",
     ]

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from quant.fit_sample import Sample
 from quant.float_session import FloatSession
-from quant.producer_links import Links
 from quant.repair.choices import Quantization
 from toolchain.errors import format_count
 from toolchain.ir.graph import INNER, Graph, OnnxOp
 from toolchain.ir.states import StatePair
-from toolchain.ops.data_movement import ModelConcat
 from toolchain.repair.network import Network
 from toolchain.repair.sample_folds import LEAST_JUDGES, Fold, spread_over
-from toolchain.report.fidelity import FidelityPart, Measured, real_values
+from toolchain.report.fidelity import FidelityPart, Measured, find_scores, list_output_operands, real_values
 from toolchain.runtime import Run
 
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
@@ -38,7 +36,7 @@ _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
 @dataclass(frozen=True)
 class OutputQuality:
-    """A record of the SQNR of each output and of each operand of a Concat that makes an output.
+    """A record of the SQNR of each output, and of its parts: operands of a Concat that makes it, else parts of unlike size.
 
     `parts`: quality over all samples.
     `each`: dB of every sample, by the name of the part.
@@ -143,8 +141,9 @@ class OutputEvaluator:
         quantization.
         """
         session, states = network.session(quantization), _Sequence(network.model.states)
-        concat_parts, softmaxes = _list_concat_parts(network), _softmaxes(network)
-        measured, each = Measured(session.container, concat_parts, states=True), dict[str, list[float]]()
+        operands = list_output_operands(network.model, network.selection.graph, network.origins)
+        softmaxes, scores = _softmaxes(network), find_scores(network.model.graph) - {s.output for s in _softmaxes(network)}
+        measured = Measured(session.container, operands, states=True, scores=scores, keep=True)
         tensor_names = tuple(dict.fromkeys([*measured.tensors, *(s.scores for s in softmaxes)]))
         for sample, values in self._with_values(network, tensor_names):
             run = session.run_detailed(states.begin_sample(sample))
@@ -153,12 +152,12 @@ class OutputEvaluator:
                 real, chip_values = softmax.make_judged_arrays(values, run, session.container.graph)
                 values = {**values, softmax.output: real}
                 run = replace(run, outputs={**run.outputs, softmax.output: chip_values})
-            alone = Measured(session.container, concat_parts, states=True)
-            for sums in (measured, alone):
-                sums.update(values, run)
-            for part in (*alone.outputs, *alone.concats):
-                each.setdefault(part.name, []).append(_clamp_decibels(part.sqnr_db))
-        return OutputQuality((*measured.outputs, *measured.concats), {name: tuple(levels) for name, levels in each.items()})
+            measured.update(values, run)
+        outputs, joins = measured.list_outputs(), measured.list_operands()
+        joined = {name for part in joins for name in part.outputs}
+        slices = [s for part in outputs if part.name not in joined for s in part.list_slices()]
+        parts = (*outputs, *joins, *slices)
+        return OutputQuality(parts, {p.name: tuple(map(_clamp_decibels, measured.list_levels(p))) for p in parts})
 
     def _with_values(self, network: Network, tensor_names: Sequence[str]) -> Iterable[tuple[Sample, Mapping[str, np.ndarray]]]:
         model = network.model
@@ -245,17 +244,6 @@ def _softmaxes(network: Network) -> list[_Softmax]:
         for n in model.graph.nodes
         if n.op.op_type == "Softmax" and n.outputs[0] in network.model.graph.outputs
     ]
-
-
-def _list_concat_parts(network: Network) -> dict[str, list[tuple[str, str]]]:
-    """List the operands of Concats that reach an output unchanged; so small parts of an output are judged by themselves."""
-    graph = Links(network.model.proto.graph)
-    constants = frozenset(network.model.graph.constants)
-    return {
-        node.name: [network.origins[name] for name in node.inputs]
-        for node in network.selection.graph.nodes
-        if isinstance(node.op, ModelConcat) and graph.outputs_reached(network.origins[node.outputs[0]][0], constants)
-    }
 
 
 def format_gain(decibels: float) -> str:

@@ -17,10 +17,10 @@ from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
 from toolchain.report.error_page import finding_text
 from toolchain.report.error_report import ErrorNetwork, ErrorReport, Worst, error_report, worst_layers
-from toolchain.report.fidelity import FidelityPart, fidelity
+from toolchain.report.fidelity import Fidelities, FidelityPart, OutputOperand, fidelity
 from toolchain.report.findings import AdviceContext, LayerError
 from toolchain.report.gate import Evaluation, Gate, Score, failures, run_evaluation
-from toolchain.report.merge_steps import and_more, group_rows
+from toolchain.report.part_verdicts import PartVerdict, judge_parts, output_lines
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Run, Session
 
@@ -40,18 +40,19 @@ class JudgedNetwork:
 @dataclass(frozen=True)
 class AccuracyInput:
     """What is judged. judged: what figures are of; reference: the session of the integer network that is written, whose layers
-    are looked at; parts: Concat node -> (model tensor, layout) of each operand; samples: to judge on, which start afresh each
-    time; given: how many there are, None: that is not known."""
+    are looked at; parts: operands of each Concat node that outputs hold; samples: to judge on, which start afresh each
+    time; sample_count: how many there are, None: that is not known; others: samples for means of channels."""
 
     model: NormalModel
     judged: JudgedNetwork
     reference: Session
     network: ErrorNetwork
     quantized: AdviceContext
-    parts: Mapping[str, Sequence[tuple[str, str]]]
+    parts: Mapping[str, Sequence[OutputOperand]]
     samples: Iterable[Sample]
     on: JudgedOn
     sample_count: int | None = None
+    others: Iterable[Sample] = ()
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class AccuracyResult:
     `figures`: figures as in the JSON.
     `failures`: failures of the gate, with what to do.
     `errors`: error report, where one was requested.
+    `notes`: what was seen of parts that are far from float where that may not matter.
     """
 
     figures: dict[str, Any]
     warnings: tuple[str, ...]
     failures: tuple[str, ...]
     errors: ErrorReport | None
+    notes: tuple[str, ...] = ()
 
 
 def evaluate_accuracy(
@@ -77,23 +80,31 @@ def evaluate_accuracy(
     runs = ((s, subject.judged.session.run_detailed(s)) for s in islice(subject.samples, 1, few))
     runs = _CountedRuns(chain([first], runs), evaluation is not None)
     measured = fidelity(
-        subject.model, subject.judged.container, runs, subject.parts, few=not gate, factors=subject.network.factors
+        subject.model,
+        subject.judged.container,
+        runs,
+        subject.parts,
+        few=not gate,
+        factors=subject.network.factors,
+        others=subject.others,
     )
-    real = subject.on != RANDOM
-    parts = {"output": measured.outputs, "concat operand": measured.concats}
-    suspected = any(p.poor for of_kind in parts.values() for p in of_kind)
+    real, graph = subject.on != RANDOM, subject.model.graph
+    suspected = any(p.poor for p in (*measured.outputs, *measured.concats))
+    suspected = suspected or any(v.poor for v in judge_parts(measured.outputs, measured.concats, (), ()))
     network, levels = subject.network, measured.levels
     worst = worst_layers(network, subject.samples, levels, subject.quantized, poor=suspected) if real else None
+    verdicts = [] if worst is None else _judge(measured, graph, worst)
     errors = _errors(subject) if reported else None
     score = None if evaluation is None else _score(evaluation, subject, runs)
-    short = gate.shortfalls(parts)
+    short = gate.shortfalls(_parts_by_kind(measured))
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject)).findings if failed else ()
-    graph = subject.model.graph
     blamed = [(sentence, _blame(graph, part.tensor, findings)) for sentence, part in short]
+    poor = {v.part.name for v in verdicts if v.poor}
     figures = {
-        "outputs": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in measured.outputs],
-        "concats": [{**p.as_json(), "steps_of": p.steps_of, "poor": _is_poor(p, graph, worst)} for p in measured.concats],
+        "outputs": [{**p.as_json(), "steps_of": p.steps_of, "poor": p.name in poor} for p in measured.outputs],
+        "concats": [{**p.as_json(), "steps_of": p.steps_of, "poor": p.name in poor} for p in measured.concats],
+        "poor_parts": [{"part": v.part.name, "poor": v.poor, "why": v.why} for v in verdicts],
         "judged_on": subject.on,
         "judged_samples": runs.run_count,
         "samples_to_judge": subject.sample_count,
@@ -102,27 +113,39 @@ def evaluate_accuracy(
         "worst_samples": 0 if worst is None else worst.samples,
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
     }
-    poor_parts = () if worst is None else poor_warnings(parts, graph, worst, worst.layers if errors is None else errors.findings)
+    layers = () if worst is None else worst.layers if errors is None else errors.findings
+    lines = [(v, _with_blame(v, sentence, graph, layers)) for v, sentence in output_lines(verdicts)]
     layer_warnings = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
     return AccuracyResult(
-        figures, (*poor_parts, *layer_warnings), tuple(failures(blamed, score, findings[0] if findings else None)), errors
+        figures,
+        (*(line for v, line in lines if v.poor), *layer_warnings),
+        tuple(failures(blamed, score, findings[0] if findings else None)),
+        errors,
+        tuple(line for v, line in lines if not v.poor),
     )
 
 
-def poor_warnings(
-    parts: Mapping[str, Sequence[FidelityPart]], graph: Graph, worst: Worst, findings: Sequence[LayerError]
-) -> Iterator[str]:
-    """Yield a warning for every poor part, however good the whole is, with the layer to blame.
-    Of the steps of a sequence only the worst one is named.
+def _parts_by_kind(measured: Fidelities) -> dict[str, Sequence[FidelityPart]]:
+    slices = [s for part in measured.outputs for s in part.list_slices()]
+    return {"output": measured.outputs, "concat operand": measured.concats, "part": slices}
 
-    `parts`: parts by kind.
-    """
-    for kind, of_kind in parts.items():
-        for group in group_rows([p for p in of_kind if _is_poor(p, graph, worst)], lambda part: part.steps_of):
-            part = min(group, key=lambda part: part.sqnr_db)
-            to_blame = _blame(graph, part.tensor, findings)
-            why, name = "" if to_blame is None else f"; {finding_text(to_blame)}", part.name + and_more(len(group))
-            yield f"{kind} {name}: SQNR {part.sqnr_db:.1f} dB, cosine {part.cosine:.4f} against float{why}"
+
+def _judge(measured: Fidelities, graph: Graph, worst: Worst) -> list[PartVerdict]:
+    """Return the verdicts on all parts that are far from float."""
+    parts = (*measured.outputs, *measured.concats)
+    lost = {p.name for p in parts if p.poor and not worst.lost.isdisjoint(_find_upstream_tensors(graph, p.tensor))}
+    return judge_parts(measured.outputs, measured.concats, lost, worst.silent)
+
+
+def _with_blame(verdict: PartVerdict, sentence: str, graph: Graph, findings: Sequence[LayerError]) -> str:
+    """Return the sentence on an output with the layer to blame for its poor part. A part of unlike size has no such layer: its
+    output's one scale is too coarse for it."""
+    if not verdict.poor:
+        return sentence
+    if verdict.kind == "part":
+        return f"{sentence}; its values are {verdict.part.size_ratio:.3g} times smaller than others of {verdict.part.tensor}"
+    to_blame = _blame(graph, verdict.part.tensor, findings)
+    return sentence if to_blame is None else f"{sentence}; {finding_text(to_blame)}"
 
 
 def _errors(subject: AccuracyInput) -> ErrorReport:
@@ -152,15 +175,6 @@ def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _CountedRuns) -
     session = FloatSession(subject.model, names)
     real = [dict(zip(names, session.run(s))) for s in runs.samples]
     return run_evaluation(evaluation, real, runs.outputs, runs.samples)
-
-
-def _is_poor(part: FidelityPart, graph: Graph, worst: Worst | None) -> bool:
-    """Return whether a part is far from float although it holds something.
-    A layer before it must have lost what 16 bits would keep, or have lost it in 16 bits.
-    """
-    if worst is None or not part.poor or part.tensor in worst.silent:
-        return False
-    return not worst.lost.isdisjoint(_find_upstream_tensors(graph, part.tensor))
 
 
 def _find_upstream_tensors(graph: Graph, tensor: str) -> set[str]:

@@ -1,21 +1,25 @@
-"""Measure how far the integer network is from the float one: each output, and each operand of each Concat."""
+"""Measure how far the integer network is from the float one: each output by its parts, and each operand of a Concat in it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from quant.fidelity import ErrorSums, Fidelity, sqnr_db
+from quant.fidelity import POOR_SQNR_DB, ErrorSums, Fidelity
 from quant.float_session import FloatSession
+from quant.part_sums import PartSums, TensorSlice
+from quant.producer_links import SHAPE_OPS, Links
 from toolchain.codegen import Container, Port
 from toolchain.frontend import NormalModel
-from toolchain.ir.graph import Graph
-from toolchain.ops.data_movement import IntegerConcat
+from toolchain.ir.graph import Graph, OnnxGraph
+from toolchain.ops.data_movement import IntegerConcat, ModelConcat
 from toolchain.runtime import Run
 from toolchain.runtime.ports import to_real
 
@@ -24,21 +28,117 @@ Factors = Mapping[str, np.ndarray]
 UNSCALED: Factors = MappingProxyType({})
 
 
+FEWEST_FOR_MEANS = 8  # docs/accuracy.md: samples from which on a channel's mean is known well enough to be no signal
+QUIET = 100.0  # docs/accuracy.md: times the energy of a sample is less than the mean: it is no sample to be judged alone
+SCORE_LEVELS = (0.25, 0.5)  # a score that never passes the first has found nothing
+SAME_SCORES = (
+    0.9  # docs/accuracy.md: F1 of scores above these levels: the rest of the error is that of small scores, which nobody reads
+)
+_SCORES = ("Sigmoid", "HardSigmoid", "Softmax")
+
+
+@dataclass(frozen=True)
+class ScoreAgreement:
+    """A count of scores above each of SCORE_LEVELS: in both networks, or in one alone. In float's: `real`."""
+
+    both: int = 0
+    one: int = 0
+    real: int = 0
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.both / (2 * self.both + self.one) if self.both + self.one else 1.0
+
+    def __add__(self, other: ScoreAgreement) -> ScoreAgreement:
+        return ScoreAgreement(self.both + other.both, self.one + other.one, self.real + other.real)
+
+
 @dataclass(frozen=True)
 class FidelityPart(Fidelity):
     """A fidelity of one part.
 
     `tensor`: the model tensor that the figure describes.
     `steps_of`: for one step of a sequence, the name that all steps share.
+    `outputs`: outputs of the model that the part is in.
+    `varying_db`: SQNR where the mean of each channel is no signal, None where that is not known or nothing varies.
+    `worst_sample_db`: the least SQNR of a sample, quiet ones left out.
+    `slices`: parts of unlike size.
+    `weak`: indices of an axis below POOR_SQNR_DB, of any size.
+    `peak`: the largest value of float's.
+    `scores`: agreement of scores, None where the tensor holds something else.
+    `size_ratio`: of a slice, times the largest one's rms is larger.
     """
 
     tensor: str
     steps_of: str | None = None
+    outputs: tuple[str, ...] = ()
+    varying_db: float | None = None
+    worst_sample_db: float = math.inf
+    slices: tuple[TensorSlice, ...] = ()
+    weak: TensorSlice | None = None
+    peak: float = math.inf
+    scores: ScoreAgreement | None = None
+    size_ratio: float = 1.0
+
+    @property
+    def judged_db(self) -> float:
+        """Return the SQNR that the part is judged by: that of what varies, where that is known."""
+        return self.sqnr_db if self.varying_db is None else min(self.sqnr_db, self.varying_db)
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Return whether these are scores alone, and those that say something are float's."""
+        agreement = self.scores
+        return agreement is not None and self.peak <= 1 and agreement.real > 0 and agreement.f1 >= SAME_SCORES
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Return whether these are scores of what is not there."""
+        return self.scores is not None and self.peak <= SCORE_LEVELS[0]
+
+    def list_slices(self) -> list[FidelityPart]:
+        """Return the parts of unlike size as parts, without those that hold scores of what is not there."""
+        parts = [self._slice(s) for s in self.slices]
+        return [part for part in parts if not part.holds_nothing]
+
+    def find_weak_slice(self) -> FidelityPart | None:
+        """Return the indices of one axis that are far from float, whatever their size."""
+        part = None if self.weak is None else self._slice(self.weak)
+        return None if part is None or part.holds_nothing else part
+
+    def _slice(self, part: TensorSlice) -> FidelityPart:
+        return FidelityPart(
+            part.label(self.name),
+            part.sqnr_db,
+            1.0,
+            math.nan,
+            math.nan,
+            tensor=self.tensor,
+            outputs=self.outputs,
+            varying_db=part.varying_db,
+            peak=part.peak,
+            scores=None if self.scores is None else ScoreAgreement(),
+            size_ratio=part.size_ratio,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON has no infinity: an exact part gives null."""
+        slices = [{"part": s.label(self.name), "sqnr_db": _finite(s.sqnr_db), "rms": s.rms} for s in self.slices]
+        return {
+            **super().as_json(),
+            "varying_sqnr_db": _finite(self.varying_db),
+            "worst_sample_db": _finite(self.worst_sample_db),
+            "parts": slices,
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Fidelities:
-    """A record of the fidelity of outputs and of operands of Concats over all samples.
+    """A record of the fidelity of outputs and of operands of their Concats over all samples.
 
     `levels`: dB of each sample at the output that suffers most.
     """
@@ -52,7 +152,7 @@ class Fidelities:
 class _Operand:
     """An operand of a Concat: `tensor` is the model's, `code` the chip's.
 
-    `steps_of`: as in `FidelityPart`.
+    `steps_of`, `outputs`: as in `FidelityPart`.
     """
 
     label: str
@@ -60,31 +160,90 @@ class _Operand:
     layout: str
     code: str
     steps_of: str | None
+    outputs: tuple[str, ...]
+
+
+class _TensorSums:
+    """A collection of the sums of one tensor over samples. scores: it holds scores; keep: sums of each sample stay."""
+
+    def __init__(self, scores: bool, keep: bool) -> None:
+        self._keep = keep
+        self.error, self.parts = ErrorSums(), PartSums()
+        self.each_db: list[float] = []
+        self.each_parts: list[PartSums] = []
+        self._energies: list[float] = []
+        self._scores = ScoreAgreement() if scores else None
+
+    def update(self, reference: np.ndarray, got: np.ndarray) -> None:
+        error, parts = ErrorSums(), PartSums()
+        error.update(reference, got)
+        parts.update(reference, got)
+        self.error.add(error)
+        self.parts.add(parts)
+        self.each_db.append(error.sqnr_db)
+        self._energies.append(error.signal)
+        if self._keep:
+            self.each_parts.append(parts)
+        if self._scores is not None:
+            for level in SCORE_LEVELS:
+                self._scores += _agreement(reference > level, got > level)
+
+    @property
+    def worst_sample_db(self) -> float:
+        least = sum(self._energies) / max(len(self._energies), 1) / QUIET
+        return min((db for db, energy in zip(self.each_db, self._energies) if energy > least), default=math.inf)
+
+    def part(
+        self, name: str, tensor: str, steps_of: str | None, outputs: tuple[str, ...], means: PartSums | None
+    ) -> FidelityPart:
+        if means is None and self.parts.updates >= FEWEST_FOR_MEANS:
+            means = self.parts
+        return FidelityPart(
+            **self.error.fidelity(name).__dict__,
+            tensor=tensor,
+            steps_of=steps_of,
+            outputs=outputs,
+            varying_db=None if means is None else self.parts.varying_db(means),
+            worst_sample_db=self.worst_sample_db,
+            slices=tuple(self.parts.slices(means)),
+            weak=self.parts.find_weak_slice(POOR_SQNR_DB),
+            peak=self.parts.peak,
+            scores=self._scores,
+        )
+
+
+def _agreement(real: np.ndarray, chip: np.ndarray) -> ScoreAgreement:
+    both, real_count = int(np.count_nonzero(real & chip)), int(np.count_nonzero(real))
+    return ScoreAgreement(both, real_count + int(np.count_nonzero(chip)) - 2 * both, real_count)
 
 
 class Measured:
     """A collector of error sums of the integer network's outputs and Concat operands against float.
 
     `container`: container of the integer network.
-    `parts`: (model tensor, layout) of each operand to compare, by Concat node.
+    `parts`: operands to compare, by Concat node.
     `states`: what the chip keeps for the next run counts as an output.
     `factors`: factors of the channels of operands, which are divided out before the comparison; each broadcasts to its tensor.
+    `scores`: tensors of the model that hold scores.
+    `keep`: figures of each sample are kept, for `list_levels`.
     """
 
     def __init__(
         self,
         container: Container,
-        parts: Mapping[str, Sequence[tuple[str, str]]],
+        parts: Mapping[str, Sequence[OutputOperand]],
         *,
         states: bool = False,
         factors: Factors = UNSCALED,
+        scores: Collection[str] = (),
+        keep: bool = False,
     ) -> None:
         outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
         outputs += dict.fromkeys(state.output for _, state in container.states) if states else []
         self._graph, self._factors = container.graph, factors
         self._operands = _operands(container.graph, parts)
-        self._output_sums = {name: ErrorSums() for name in outputs}
-        self._part = {o.label: ErrorSums() for o in self._operands}
+        self._output_sums = {name: _TensorSums(name in scores, keep) for name in outputs}
+        self._part = {o.label: _TensorSums(o.tensor in scores, keep) for o in self._operands}
         self.tensors = tuple(dict.fromkeys([*outputs, *(o.tensor for o in self._operands)]))  # of the float network's tensors
 
     def update(self, values: Mapping[str, np.ndarray], run: Run) -> None:
@@ -98,51 +257,121 @@ class Measured:
             chip_values, factors = real_values(run.codes[o.code], self._graph, o.code, o.layout), self._factors.get(o.tensor, 1)
             self._part[o.label].update(values[o.tensor] / factors, chip_values / factors)
 
-    @property
-    def outputs(self) -> list[FidelityPart]:
-        return [_part(n, sums, n) for n, sums in self._output_sums.items()]
+    def list_outputs(self, means: Mapping[str, PartSums] = MappingProxyType({})) -> list[FidelityPart]:
+        """Return the fidelity of each output. means: sums of more samples by tensor, whose means are no signal."""
+        return [sums.part(n, n, None, (n,), means.get(n)) for n, sums in self._output_sums.items()]
+
+    def list_operands(self, means: Mapping[str, PartSums] = MappingProxyType({})) -> list[FidelityPart]:
+        """Return the fidelity of each operand of the outputs' Concats. means: as of `list_outputs`."""
+        return [self._part[o.label].part(o.label, o.tensor, o.steps_of, o.outputs, means.get(o.tensor)) for o in self._operands]
+
+    def list_levels(self, part: FidelityPart) -> list[float]:
+        """Return dB of each sample. part: an output, an operand, or a slice of an output."""
+        sums = self._output_sums.get(part.name) or self._part.get(part.name)
+        if sums is not None:
+            return sums.each_db
+        sums = self._output_sums[part.tensor]
+        chosen = next(s for s in sums.parts.slices() if s.label(part.tensor) == part.name)
+        return [parts.sqnr_db(chosen) for parts in sums.each_parts]
+
+    def may_hide_in_means(self) -> bool:
+        """Return whether an output or an operand is poor where the means of these few samples are no signal."""
+        sums = [s for s in (*self._output_sums.values(), *self._part.values()) if s.parts.updates]
+        parts = [part for s in sums for part in _with_slices(s.part("", "", None, (), s.parts))]
+        return any(part.judged_db < POOR_SQNR_DB <= part.sqnr_db for part in parts)
 
     @property
-    def concats(self) -> list[FidelityPart]:
-        return [_part(o.label, self._part[o.label], o.tensor, o.steps_of) for o in self._operands]
-
-
-def _part(name: str, sums: ErrorSums, tensor: str, steps_of: str | None = None) -> FidelityPart:
-    return FidelityPart(**sums.fidelity(name).__dict__, tensor=tensor, steps_of=steps_of)
+    def sample_levels(self) -> list[float]:
+        """Return dB of each sample at the output that suffers most."""
+        each = [sums.each_db for sums in self._output_sums.values()]
+        return [min(levels) for levels in zip(*each)]
 
 
 def fidelity(
     model: NormalModel,
     container: Container,
     runs: Iterable[tuple[Sample, Run]],
-    parts: Mapping[str, Sequence[tuple[str, str]]],
+    parts: Mapping[str, Sequence[OutputOperand]],
     *,
     few: bool = False,
     factors: Factors = UNSCALED,
+    others: Iterable[Sample] = (),
 ) -> Fidelities:
     """Return the fidelity over all runs.
 
     `runs`: samples with their runs of the integer reference, read once, one in memory at a time.
     `few`: there are no more runs than a fast session pays for.
     `factors`: as in `Measured`.
+    `others`: samples that channels' means are taken of, where runs are fewer than that takes and the means may decide.
     """
-    measured, levels = Measured(container, parts, factors=factors), list[float]()
-    session = FloatSession(model, measured.tensors, few_runs=few)
+    measured = Measured(container, parts, factors=factors, scores=find_scores(model.graph))
+    session, count = FloatSession(model, measured.tensors, few_runs=few), 0
     for sample, run in runs:
-        values = dict(zip(measured.tensors, session.run(sample)))
-        measured.update(values, run)
-        outputs = [name for name in values if name in run.outputs]
-        levels.append(min((sqnr_db(values[n], run.outputs[n]) for n in outputs), default=math.inf))
-    return Fidelities(measured.outputs, measured.concats, levels)
+        measured.update(dict(zip(measured.tensors, session.run(sample))), run)
+        count += 1
+    means = _measure_means(session, measured, others) if 0 < count < FEWEST_FOR_MEANS else {}
+    return Fidelities(measured.list_outputs(means), measured.list_operands(means), measured.sample_levels or [math.inf] * count)
 
 
-def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:
+def _measure_means(session: FloatSession, measured: Measured, samples: Iterable[Sample]) -> dict[str, PartSums]:
+    """Return sums of float's tensors over these samples, where judging without means may call a part poor; else nothing."""
+    if not measured.may_hide_in_means():
+        return {}
+    sums = {name: PartSums() for name in measured.tensors}
+    for sample in islice(samples, 2 * FEWEST_FOR_MEANS):
+        for name, x in zip(measured.tensors, session.run(sample)):
+            sums[name].update(x, x)
+    return sums if all(s.updates >= FEWEST_FOR_MEANS for s in sums.values()) else {}
+
+
+def find_scores(graph: OnnxGraph) -> frozenset[str]:
+    """Return the tensors that hold scores from 0 to 1, alone or beside other values."""
+    scores = set[str]()
+    for node in graph.nodes:
+        kind, read = node.op.op_type, [n in scores for n in node.inputs if n and n not in graph.constants]
+        if kind in _SCORES or (kind in SHAPE_OPS and any(read)) or (kind == "Mul" and read and all(read)):
+            scores.update(node.outputs)
+    return frozenset(scores)
+
+
+@dataclass(frozen=True)
+class OutputOperand:
+    """An operand of a Concat whose values outputs of the model hold: its tensor of the model, with the chip's layout of it."""
+
+    tensor: str
+    layout: str
+    outputs: tuple[str, ...]
+
+
+def list_output_operands(
+    model: NormalModel, chosen: Graph, origins: Mapping[str, tuple[str, str]]
+) -> dict[str, list[OutputOperand]]:
+    """Return the operands of each Concat that reaches an output unchanged, by its node; inner Concats are left out.
+
+    `chosen`: the graph as selected, with the model's tensor and the layout of each of its own in `origins`.
+    """
+    links, constants = Links(model.proto.graph), frozenset(model.graph.constants)
+    operands = {}
+    for node in (n for n in chosen.nodes if isinstance(n.op, ModelConcat)):
+        outputs = links.find_reached_outputs(origins[node.outputs[0]][0], constants)
+        if outputs:
+            operands[node.name] = [OutputOperand(*origins[name], outputs) for name in node.inputs]
+    return operands
+
+
+def _with_slices(part: FidelityPart) -> list[FidelityPart]:
+    return [part, *part.list_slices()]
+
+
+def _operands(graph: Graph, parts: Mapping[str, Sequence[OutputOperand]]) -> list[_Operand]:
     joins = [n for n in graph.nodes if isinstance(n.op, IntegerConcat) and n.name in parts]
-    located_parts = [(n, i, graph.origins[n.inputs[i]].tensor, *part) for n in joins for i, part in enumerate(parts[n.name])]
-    steps = Counter(name for name, _ in {(name, tensor) for _, _, name, tensor, _ in located_parts})
+    located_parts = [(n, i, graph.origins[n.inputs[i]].tensor, part) for n in joins for i, part in enumerate(parts[n.name])]
+    steps = Counter(name for name, _ in {(name, part.tensor) for _, _, name, part in located_parts})
     return [
-        _Operand(f"{n.name}[{i}] {tensor}", tensor, layout, n.inputs[i], name if steps[name] > 1 else None)
-        for n, i, name, tensor, layout in located_parts
+        _Operand(
+            f"{n.name}[{i}] {part.tensor}", part.tensor, part.layout, n.inputs[i], name if steps[name] > 1 else None, part.outputs
+        )
+        for n, i, name, part in located_parts
     ]
 
 

@@ -19,8 +19,17 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     some = format_count(count, "sample") if all_of is None or all_of <= count else f"{count} of {format_count(all_of, 'sample')}"
     title = f"{what} against float, on {some} {JUDGED_ON[report['judged_on']]}:"
     parts = _worst_of_steps(report[key])
-    rows = [(cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
-    return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
+    verdicts = {v["part"]: "POOR" if v["poor"] else "see note" for v in report["poor_parts"]}
+    rows = [row for part in parts for row in _rows(part, verdicts if judged else {})]
+    return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "worst sample", "cosine", ""), rows, (1, 2, 3))
+
+
+def _rows(part: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """A row for the part, and one for each part of it of unlike size."""
+    worst = "" if part["worst_sample_db"] is None else f"{part['worst_sample_db']:.1f}"
+    first = (cut(part["name"], 60), _decibel(part), worst, f"{part['cosine']:.6f}", verdicts.get(part["tensor_name"], ""))
+    slices = [(f"  {cut(s['part'], 58)}", _decibel(s), "", "", verdicts.get(s["part"], "")) for s in part["parts"]]
+    return [first, *slices]
 
 
 def spread_text(report: Mapping[str, Any]) -> str:
@@ -37,7 +46,9 @@ def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     """Parts of the steps of a sequence as the one that is farthest from float, whose name says how many there are."""
     groups = group_rows(parts, lambda part: part["steps_of"])
     worst = [min(group, key=_level) for group in groups]
-    return [{**part, "name": part["name"] + and_more(len(group))} for part, group in zip(worst, groups)]
+    return [
+        {**part, "tensor_name": part["name"], "name": part["name"] + and_more(len(group))} for part, group in zip(worst, groups)
+    ]
 
 
 def _level(part: Mapping[str, Any]) -> float:

@@ -64,8 +64,9 @@ class Gate:
         for kind, of_kind in parts.items():
             for part in of_kind:
                 missed = []
-                if self.min_sqnr is not None and part.sqnr_db < self.min_sqnr:
-                    missed.append(f"SQNR {part.sqnr_db:.1f} dB, --min-sqnr asks for {self.min_sqnr:g}")
+                if self.min_sqnr is not None and part.judged_db < self.min_sqnr:
+                    varying = "" if part.sqnr_db < self.min_sqnr else f", of what varies {part.judged_db:.1f}"
+                    missed.append(f"SQNR {part.sqnr_db:.1f} dB{varying}, --min-sqnr asks for {self.min_sqnr:g}")
                 if self.min_cosine is not None and part.cosine < self.min_cosine:
                     missed.append(f"cosine {part.cosine:.6f}, --min-cosine asks for {self.min_cosine:g}")
                 if missed:

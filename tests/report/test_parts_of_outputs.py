@@ -1,0 +1,147 @@
+"""Each output is judged by part: operands of its Concats, and channels, elements and rows of unlike size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from quant.part_sums import PartSums
+from toolchain.api import Build, BuildOptions, build
+from toolchain.compiler import select_model
+from toolchain.frontend import load_model
+from toolchain.isa import load_machine
+from toolchain.repair.calibrate_network import calibrate_network
+from toolchain.repair.evaluate_outputs import OutputEvaluator
+from toolchain.repair.network import Network
+from toolchain.report.fidelity import FidelityPart, ScoreAgreement
+from toolchain.report.fidelity_text import fidelity_text
+from toolchain.report.gate import Gate
+from toolchain.report.part_verdicts import judge_parts, output_lines
+
+RNG = np.random.default_rng(0)
+
+
+def save(
+    folder: Path, graph: str, ranges: dict[str, float] | None = None, x: np.ndarray | None = None, **constants: object
+) -> BuildOptions:
+    """Save a model of input [1, 4, 8, 8] with data for it. ranges: magnitudes of some tensors in a file of --quant; others: 8."""
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> g (float[1,4,8,8] x) => {graph}')
+    for name, value in constants.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+    onnx.save(onnx.shape_inference.infer_shapes(proto), folder / "m.onnx")
+    drawn = RNG.standard_normal((24, 4, 8, 8)) if x is None else x
+    np.savez(folder / "data.npz", x=drawn.astype(np.float32))
+    options = BuildOptions("edge16", calibration=str(folder / "data.npz"), repair="none", level=0)
+    if ranges is None:
+        return options
+    names = ["x", *(o for n in proto.graph.node for o in n.output)]
+    lines = (f"  {n}: {{low: {-ranges.get(n, 8.0)}, high: {ranges.get(n, 8.0)}}}" for n in names)
+    (folder / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
+    return replace(options, parameters=str(folder / "p.yaml"))
+
+
+def lines_of(built: Build) -> tuple[list[str], list[str]]:
+    """Return warnings and notes on what is far from float."""
+    warnings, notes = ([line for line in lines if "against float" in line] for lines in (built.warnings, built.notes))
+    return warnings, notes
+
+
+SIZES = np.array([1.0, 1.0, 600.0, 2000.0]).reshape(4, 1, 1, 1) * np.eye(4).reshape(4, 4, 1, 1)
+
+
+def test_channels_that_the_others_scale_has_lost_are_warned_of(tmp_path: Path) -> None:
+    options = save(tmp_path, "(float[1,4,8,8] y) { y = Conv(x, w) }", {"y": 8000.0}, w=SIZES)
+    built = build(tmp_path / "m.onnx", options)
+    (output,) = built.figures["outputs"]
+    assert output["sqnr_db"] > 30 and [p["part"] for p in output["parts"]] == ["y[:, 2:4, :, :]", "y[:, 0:2, :, :]"]
+    (warning,) = lines_of(built)[0]
+    assert warning.startswith("part y[:, 0:2, :, :]: SQNR 0.0 dB against float; its values are ") and "times smaller" in warning
+    (row,) = [line for line in fidelity_text(built.figures, "outputs", "outputs").splitlines() if "y[:, 0:2, :, :]" in line]
+    assert row.endswith("POOR")
+
+
+def test_the_gate_and_the_judge_of_repair_see_parts_of_unlike_size(tmp_path: Path) -> None:
+    options = save(tmp_path, "(float[1,4,8,8] y) { y = Conv(x, w) }", {"y": 8000.0}, w=SIZES)
+    failed = build(tmp_path / "m.onnx", replace(options, gate=Gate(min_sqnr=20.0)))
+    assert [f.splitlines()[0].partition(": ")[0] for f in failed.failures] == ["part y[:, 0:2, :, :]"]
+    machine, model = load_machine("edge16"), load_model(tmp_path / "m.onnx")
+    network = Network(model, select_model(model, machine), machine)
+    samples = [{"x": x[None]} for x in np.load(tmp_path / "data.npz")["x"][:8]]
+    quantization = calibrate_network(network, samples, None, "none", lambda *_: None).quantization
+    quality = OutputEvaluator(samples).verdict(network, quantization)
+    assert [p.name for p in quality.parts] == ["y", "y[:, 2:4, :, :]", "y[:, 0:2, :, :]"]
+    assert {name: len(levels) for name, levels in quality.each.items()} == dict.fromkeys([p.name for p in quality.parts], 8)
+
+
+def test_sparse_scores_that_say_what_float_says_are_a_note(tmp_path: Path) -> None:
+    """Check posteriors of a few notes in silence: all of the error is that of small scores."""
+    x = np.where(RNG.uniform(size=(24, 4, 8, 8)) < 0.02, 3.0, -3.5) + 0.1 * RNG.standard_normal((24, 4, 8, 8))
+    options = save(
+        tmp_path,
+        "(float[1,4,8,8] y) { a = Conv(x, w) y = Sigmoid(a) }",
+        {"y": 10.0},
+        x,
+        w=np.eye(4).reshape(4, 4, 1, 1),
+    )
+    built = build(tmp_path / "m.onnx", options)
+    warnings, notes = lines_of(built)
+    assert built.figures["outputs"][0]["sqnr_db"] < 16 and built.figures["outputs"][0]["poor"] is False
+    assert warnings == [] and len(notes) == 1 and "% (F1) of its scores above 0.25 and 0.5 are float's" in notes[0]
+    lost = build(
+        tmp_path / "m.onnx",
+        save(
+            tmp_path,
+            "(float[1,4,8,8] y) { a = Conv(x, w) y = Sigmoid(a) }",
+            {"y": 400.0},
+            x,
+            w=np.eye(4).reshape(4, 4, 1, 1),
+        ),
+    )
+    assert len(lines_of(lost)[0]) == 1 and lost.figures["outputs"][0]["poor"] is True
+
+
+def test_an_inner_concat_is_no_output(tmp_path: Path) -> None:
+    graph = "(float[1,4,8,8] y) { p = Mul(x, k) c = Concat<axis=1>(p, x) y = Conv(c, w) }"
+    weights = RNG.standard_normal((4, 8, 1, 1)) * np.repeat([0.002, 1e-6], 4).reshape(1, 8, 1, 1)
+    built = build(tmp_path / "m.onnx", save(tmp_path, graph, k=500.0, w=weights))
+    assert built.figures["concats"] == [] and lines_of(built)[0] == []
+
+
+def test_what_does_not_vary_is_no_signal_from_eight_samples_on() -> None:
+    rng, sums = np.random.default_rng(0), PartSums()
+    for _ in range(8):
+        x = 300 + rng.standard_normal((1, 3, 50))
+        sums.update(x, x + 0.5 * rng.standard_normal((1, 3, 50)))
+    assert sums.varying_db(sums) == pytest.approx(6, abs=0.5)
+    constant = PartSums()
+    constant.update(np.full((1, 3, 50), 300.0), np.full((1, 3, 50), 299.0))
+    assert constant.varying_db(constant) is None
+
+
+def test_a_sample_that_is_lost_makes_its_output_poor() -> None:
+    part = FidelityPart("y", 15.0, 0.995, 1.0, 0.0, tensor="y", outputs=("y",), worst_sample_db=-4.7)
+    (line,) = output_lines(judge_parts([part], [], (), ()))
+    assert line[0].poor and line[1] == "output y: SQNR 15.0 dB, -4.7 dB in the worst sample against float"
+    (line,) = output_lines(judge_parts([replace(part, worst_sample_db=5.0)], [], (), ()))
+    assert not line[0].poor
+
+
+def test_scores_of_what_is_not_there_are_no_parts() -> None:
+    part = FidelityPart("y", 3.0, 0.9, 1.0, 0.0, tensor="y", outputs=("y",), peak=0.1, scores=ScoreAgreement())
+    (line,) = output_lines(judge_parts([part], [], (), ()))
+    assert not line[0].poor and "no score in it passes 0.25" in line[1]
+
+
+def test_rows_of_one_size_are_one_part() -> None:
+    rng, sums = np.random.default_rng(0), PartSums()
+    for _ in range(8):
+        x = rng.standard_normal((1, 1000))
+        sums.update(x, x)
+    assert sums.slices() == [] and sums.find_weak_slice(10.0) is None
+    sums.update(np.where(np.arange(1000) == 7, 1e-3, 1.0)[None], np.ones((1, 1000)))
+    assert sums.slices() == []

@@ -1,0 +1,115 @@
+"""Judge the parts of each output: which are POOR, and which are far from float where that may not matter, with what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from quant.fidelity import POOR_COSINE, POOR_SQNR_DB
+from toolchain.report.fidelity import SCORE_LEVELS, FidelityPart
+from toolchain.report.merge_steps import and_more, group_rows
+
+LOST_SIZE = 32.0  # docs/accuracy.md: so many times smaller an rms has 10 dB of codes of 8 bits for 4 times the larger
+OF_LIKE_SIZE = "its values are not so much smaller than the others that one scale is too coarse for them"
+LOST_SAMPLE_DB = 0.0  # docs/accuracy.md: zeros would be as near to float
+
+
+@dataclass(frozen=True)
+class PartVerdict:
+    """A verdict on a part that is far from float.
+
+    `kind`: what the part is to its output.
+    `poor`: it matters; else `why` says what was seen instead.
+    """
+
+    part: FidelityPart
+    kind: str
+    poor: bool
+    why: str = ""
+
+    def describe(self) -> str:
+        """Return name and figures."""
+        part, figures = self.part, [f"SQNR {_level(self.part.sqnr_db)} dB"]
+        figures += [f"cosine {part.cosine:.4f}"] if part.cosine < POOR_COSINE else []
+        if part.judged_db < min(part.sqnr_db, POOR_SQNR_DB):
+            figures.append(f"{_level(part.judged_db)} dB of what varies")
+        if part.worst_sample_db < min(part.sqnr_db, POOR_SQNR_DB):
+            figures.append(f"{_level(part.worst_sample_db)} dB in the worst sample")
+        return f"{self.kind} {part.name}: {', '.join(figures)} against float"
+
+
+def judge_parts(
+    outputs: Sequence[FidelityPart], operands: Sequence[FidelityPart], lost: Collection[str], silent: Collection[str]
+) -> list[PartVerdict]:
+    """Return a verdict on each part that is far from float: outputs, then operands of their Concats, then parts of unlike size.
+
+    `lost`: names of parts on whose way a single layer loses the signal.
+    `silent`: tensors whose values 16 bits cannot hold.
+    """
+    slices = [s for part in outputs for s in part.list_slices()]
+    kinds = (("output", outputs), ("concat operand", operands), ("part", slices))
+    verdicts = [_judge(part, kind, lost, silent) for kind, parts in kinds for part in parts]
+    weak_slices = [(part.name, part.find_weak_slice()) for part in outputs]
+    judged = {name for v in verdicts if v is not None for name in v.part.outputs}
+    weak = [PartVerdict(s, "part", False, OF_LIKE_SIZE) for name, s in weak_slices if s is not None and name not in judged]
+    return [*(v for v in verdicts if v is not None), *weak]
+
+
+def _judge(part: FidelityPart, kind: str, lost: Collection[str], silent: Collection[str]) -> PartVerdict | None:
+    level, worst_sample = part.judged_db, part.worst_sample_db
+    if level >= POOR_SQNR_DB and part.cosine >= POOR_COSINE and worst_sample >= POOR_SQNR_DB:
+        return None
+    harmless = _find_harmless(part, silent)
+    if harmless:
+        return PartVerdict(part, kind, False, harmless)
+    if level < POOR_SQNR_DB:
+        if kind == "part" and part.size_ratio < LOST_SIZE:
+            return PartVerdict(part, kind, False, f"it is {part.size_ratio:.0f} times smaller than the largest values beside it")
+        return PartVerdict(part, kind, True)
+    if worst_sample < LOST_SAMPLE_DB or (part.cosine < POOR_COSINE and part.name in lost):
+        return PartVerdict(part, kind, True)
+    if part.cosine < POOR_COSINE:
+        return PartVerdict(part, kind, False, "many layers wear it down: none loses it alone")
+    return PartVerdict(part, kind, False, "other samples are nearer")
+
+
+def _find_harmless(part: FidelityPart, silent: Collection[str]) -> str:
+    """Return what was seen where a part's figure says little of it, else an empty string."""
+    if part.sqnr_db == -math.inf and part.peak == 0:
+        return "float's values are all zero in these samples"
+    if part.holds_nothing:
+        return f"no score in it passes {SCORE_LEVELS[0]}: what these samples hold is none of it; judge on others with --judge"
+    if part.tensor in silent:
+        return "its values are below half a step of 16 bits"
+    if part.scores is not None and part.keeps_scores:
+        return f"{100 * part.scores.f1:.1f} % (F1) of its scores above {' and '.join(map(str, SCORE_LEVELS))} are float's"
+    return ""
+
+
+def output_lines(verdicts: Sequence[PartVerdict]) -> Iterator[tuple[PartVerdict, str]]:
+    """Yield the worst verdict for each output, poor ones first, with a sentence that names the others; one for each output."""
+    visited = set[str]()
+    outputs = dict.fromkeys(name for v in verdicts for name in v.part.outputs)
+    for output in outputs:
+        mine = [v for v in verdicts if output in v.part.outputs and v.part.name not in visited]
+        level = [v for v in mine if v.poor] or mine
+        if not level or (not level[0].poor and any(v.poor for v in verdicts if output in v.part.outputs)):
+            continue
+        visited.update(v.part.name for v in mine)
+        worst = min(level, key=lambda v: (v.kind == "part", v.part.judged_db))
+        yield worst, _sentence(worst, [v for v in level if v.kind == worst.kind])
+
+
+def _sentence(worst: PartVerdict, verdicts: Sequence[PartVerdict]) -> str:
+    groups = group_rows(verdicts, lambda v: v.part.steps_of)
+    mine = next(group for group in groups if worst in group)
+    named = worst.describe().replace(worst.part.name, worst.part.name + and_more(len(mine)), 1)
+    others = [min(group, key=lambda v: v.part.judged_db).part for group in groups if group is not mine]
+    more = "; so are " + ", ".join(f"{p.name} ({_level(p.judged_db)} dB)" for p in others[:3]) if others else ""
+    more += f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return named + (f": {worst.why}" if worst.why else "") + more
+
+
+def _level(decibels: float) -> str:
+    return f"{decibels:.1f}"
