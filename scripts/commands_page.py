@@ -16,6 +16,8 @@ from toolchain.cli.build import EXAMPLES, build_command
 from toolchain.cli.dis import app as dis_app
 from toolchain.cli.hw import app as hw_app
 from toolchain.cli.sim import sim_command
+from toolchain.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
+from toolchain.cli.sweep import sweep_command
 
 HEAD = """# Commands
 
@@ -24,6 +26,7 @@ machine file, the data or the options gives one message and exit code 2. Exit co
 Exit code 3 says that the requested accuracy was not reached, 130 that Ctrl-C was pressed.
 """
 NO_EXAMPLES: Mapping[str, str] = MappingProxyType({})
+EXAMPLES_BY_COMMAND = {"npu-build": EXAMPLES, "npu-sweep": SWEEP_EXAMPLES}
 
 
 def page() -> str:
@@ -33,10 +36,11 @@ def page() -> str:
         "npu-sim": typer.main.get_command(application(sim_command)),
         "npu-dis": typer.main.get_command(dis_app),
         "npu-hw": typer.main.get_command(hw_app),
+        "npu-sweep": typer.main.get_command(application(sweep_command)),
     }
     lines = [HEAD]
     for name, command in commands.items():
-        lines += _section(f"## {name}", name, command, EXAMPLES if name == "npu-build" else NO_EXAMPLES)
+        lines += _section(f"## {name}", name, command, EXAMPLES_BY_COMMAND.get(name, NO_EXAMPLES))
         for verb, subcommand in getattr(command, "commands", {}).items():
             lines += _section(f"### {name} {verb}", f"{name} {verb}", subcommand, NO_EXAMPLES)
     return "\n".join(lines).rstrip("\n") + "\n"

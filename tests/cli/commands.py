@@ -17,7 +17,7 @@ from toolchain import cli, reference
 
 ROOT = Path(__file__).parents[2]
 # By name: a module of the same name may have taken a function's place in the package.
-COMMANDS = {f"npu-{name}": partial(cli.run_command, name) for name in ("build", "sim", "dis", "hw")} | {
+COMMANDS = {f"npu-{name}": partial(cli.run_command, name) for name in ("build", "sim", "dis", "hw", "sweep")} | {
     "reference": reference.main
 }
 

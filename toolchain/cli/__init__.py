@@ -35,6 +35,10 @@ def hw() -> None:
     _run_console_script("hw")
 
 
+def sweep() -> None:
+    _run_console_script("sweep")
+
+
 def collect_seldom() -> None:
     """Garbage of this process: there are few cycles, and many objects that live on. A fifth of a build of ResNet-50."""
     gc.set_threshold(50_000, 20, 100)

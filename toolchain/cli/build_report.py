@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolchain.errors import printable, printable_strings
+from toolchain.errors import printable
 
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions
@@ -29,26 +29,9 @@ def _shapes(built: Build) -> str:
 
 
 def _report(built: Build, explain: bool) -> str:
-    from toolchain.report import breakdown_text, fidelity_text, report_text
+    from toolchain.report.build_text import build_text
 
-    figures = printable_strings(built.figures)
-    sections = [
-        report_text.layers_text(figures),
-        report_text.totals_text(figures),
-        breakdown_text.attribution_text(figures),
-        breakdown_text.traffic_text(figures),
-        report_text.fallbacks_text(figures),
-        _curve_text(built),
-        report_text.repair_text(figures),
-        fidelity_text.fidelity_text(figures, "outputs", "outputs"),
-        fidelity_text.spread_text(figures),
-        fidelity_text.fidelity_text(figures, "concats", "concat operands"),
-        report_text.worst_text(figures),
-        report_text.score_text(figures),
-        report_text.explain_text(figures) if explain else "",
-        *(f"note: {note}" for note in printable_strings(built.notes)),
-    ]
-    return "\n\n".join(s for s in sections if s)
+    return build_text(built.figures, built.notes, explain, _curve_text(built))
 
 
 def _curve_text(built: Build) -> str:

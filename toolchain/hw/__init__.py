@@ -7,7 +7,16 @@ from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.formats import MACHINE_FORMAT, TABLE_FORMAT, Upgrade, take_format, upgrade_text
 from toolchain.hw.limits import ConvolutionLimits, PoolLimits
-from toolchain.hw.load import ChipFile, is_shipped, list_shipped_names, load_chip, machine_files, read_chip_file
+from toolchain.hw.load import (
+    Changes,
+    ChipFile,
+    change_keys,
+    is_shipped,
+    list_shipped_names,
+    load_chip,
+    machine_files,
+    read_chip_file,
+)
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.schema import chip_schema, format_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
@@ -20,6 +29,7 @@ __all__ = [
     "MACHINE_FORMAT",
     "TABLE_FORMAT",
     "Broken",
+    "Changes",
     "Chip",
     "ChipFile",
     "ConvolutionLimits",
@@ -31,6 +41,7 @@ __all__ = [
     "Space",
     "Unit",
     "Upgrade",
+    "change_keys",
     "chip_differences",
     "chip_lines",
     "chip_schema",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -15,9 +15,10 @@ from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.fault_recovery import RecoveredFault, RecoveredModels, readings
 from toolchain.hw.formats import MACHINE_FORMAT, take_format, upgrade_hint
 from toolchain.hw.validation import find_faults, format_fault, in_order, suggest, words_of
-from toolchain.hw.yaml_source import Source, read_yaml
+from toolchain.hw.yaml_source import KeyPath, Source, read_yaml
 
 SHIPPED = "hw_configs"
+Changes = Sequence[tuple[KeyPath, Any]]  # of keys of a machine file
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,11 @@ def load_chip(name_or_path: str, table: str | None = None) -> Chip:
     return chip_file.chip
 
 
-def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
+def read_chip_file(name_or_path: str, table: str | None = None, changes: Changes = ()) -> ChipFile:
     """Return one machine as read and checked, with its faults.
 
     Raise ConfigError only where there is nothing to check: no file, no YAML, an instruction table. `table`: as in `load_chip`.
+    `changes`: keys with values that stand in the place of the file's.
     """
     label, file = _locate(name_or_path)
     if not file.is_file() and (hint := _get_shipped_hint(label)):
@@ -71,6 +73,7 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
     if table is not None and isinstance(source.data, dict):
         source = replace(source, data={"isa": {"file": table}, **source.data})
+    source = replace(source, data=change_keys(source.data, changes))
     try:
         chip, models_with_fixes = _read(source)
     except RecursionError:
@@ -85,6 +88,20 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
         return f"{SHIPPED}/{relative}", files(SHIPPED).joinpath(relative)
 
     return ChipFile(source, None if faults else chip, tuple(faults), sibling, models_with_fixes)
+
+
+def change_keys(data: Any, changes: Changes) -> Any:
+    """Return a copy of nested mappings with other values at some paths; sections that are missing on a path are added."""
+    for path, value in changes:
+        data = _change_key(data, path, value)
+    return data
+
+
+def _change_key(data: Any, path: KeyPath, value: Any) -> Any:
+    if not path:
+        return value
+    section = data if isinstance(data, dict) else {}
+    return {**section, path[0]: _change_key(section.get(path[0]), path[1:], value)}
 
 
 def _read(source: Source) -> tuple[Chip | None, RecoveredModels[Chip]]:

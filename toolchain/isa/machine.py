@@ -14,6 +14,7 @@ from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import (
     TABLE_FORMAT,
     Broken,
+    Changes,
     Chip,
     ChipFile,
     Source,
@@ -60,16 +61,19 @@ class Machine:
         return hashlib.sha256(_canonical(keys_by_part).encode()).hexdigest()
 
 
-def load_machine(name_or_path: str) -> Machine:
+def load_machine(name_or_path: str, changes: Changes = ()) -> Machine:
     """A shipped machine by name, or one from a YAML file.
 
+    `changes`: keys with values that stand in the place of the file's.
     Raises ConfigError with every fault of the machine's file and of its instruction table, as `file:line: path: reason`.
     """
-    return _shipped(name_or_path) if is_shipped(name_or_path) else _load_by_name(name_or_path)
+    if is_shipped(name_or_path) and not changes:
+        return _shipped(name_or_path)
+    return _load_by_name(name_or_path, changes)
 
 
-def _load_by_name(name_or_path: str) -> Machine:
-    chip_file = read_chip_file(name_or_path)
+def _load_by_name(name_or_path: str, changes: Changes = ()) -> Machine:
+    chip_file = read_chip_file(name_or_path, changes=changes)
     isa, faults = _read_isa(chip_file)
     unknown = _certain(unknown_functions, chip_file)
     faults = [*chip_file.faults, *(chip_file.source.fault(path, reason, at_key=True) for path, reason in unknown), *faults]

@@ -1,0 +1,82 @@
+"""Build one point of a sweep in this process, and say what came of it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from toolchain.errors import InternalError, ToolchainError, first_line, format_count, is_out_of_memory
+from toolchain.sweep.metrics import Metrics, collect_sweep_metrics
+from toolchain.sweep.points import Job
+from toolchain.sweep.sweep_file import list_changes
+
+Status = Literal["built", "refused", "bug", "time", "memory", "died"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one build.
+
+    `reason`: one line, "" where it is built.
+    `report`: the text that npu-build prints, or the fault.
+    """
+
+    status: Status
+    reason: str = ""
+    metrics: Metrics = field(default_factory=dict)
+    report: str = ""
+    cpu_seconds: float = 0.0
+
+
+def build_job(job: Job) -> Result:
+    """Build a point. A fault of any kind is a result."""
+    try:
+        return _build(job)
+    except Exception as fault:
+        if is_out_of_memory(fault):
+            return out_of_memory_result(job)
+        if isinstance(fault, ToolchainError):
+            return Result("refused", first_line(fault), report=str(fault))
+        kind = "" if isinstance(fault, InternalError) else f"{type(fault).__name__}: "
+        return Result("bug", f"{kind}{first_line(fault)}", report=traceback.format_exc())
+
+
+def out_of_memory_result(job: Job) -> Result:
+    """Return the result of a build that needs more memory than its limit, or than there is."""
+    limit = "" if job.memory_bytes is None else f" of {format_count(job.memory_bytes, 'byte')} (limits.memory)"
+    return Result("memory", f"needs more memory than there is{limit}")
+
+
+def _build(job: Job) -> Result:
+    from toolchain.api import build
+    from toolchain.report.build_text import build_text
+
+    options = build_options(job)
+    built = build(job.network["model"], options)
+    warnings = [f"WARNING: {warning}" for warning in built.warnings]
+    report = "\n\n".join([build_text(built.figures, built.notes, explain=True), *warnings])
+    return Result("built", "", collect_sweep_metrics(built.figures, len(built.data)), report)
+
+
+def build_options(job: Job) -> Any:
+    """Return the BuildOptions of a point. Raises CompileError and ConfigError."""
+    from toolchain.api import BuildOptions
+    from toolchain.isa import load_machine
+    from toolchain.schedule.goals import Goal
+
+    options, network = dict(job.options), job.network
+    goal = Goal(options.pop("optimize", "cycles"), options.pop("sram_budget", None))
+    return BuildOptions(
+        load_machine(job.machine, list_changes(job.changes)),
+        calibration=network["calib"],
+        parameters=network["quant"],
+        shapes={name: tuple(shape) for name, shape in network["shapes"].items()},
+        values={name: tuple(values) for name, values in network["values"].items()},
+        states=None if network["states"] is None else tuple(network["states"]),
+        types=tuple(network["types"]),
+        host_nodes=tuple(network["host_nodes"]),
+        goal=goal,
+        **options,
+    )

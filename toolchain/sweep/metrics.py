@@ -1,0 +1,103 @@
+"""Define the metrics of a build that a sweep keeps, and the objectives by which points are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolchain.errors import CompileError
+from toolchain.hw import suggest
+
+Metrics = Mapping[str, float | int | None]
+METRICS = (
+    "cycles",
+    "latency_seconds",
+    "energy_pj",
+    "sram_bytes",
+    "sram_size_bytes",
+    "dram_bytes",
+    "program_bytes",
+    "file_bytes",
+    "macs",
+    "macs_per_cycle",
+    "mac_utilization",
+    "host_nodes",
+    "sqnr_db",
+)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric to be small, or large. `name`: as --objectives takes it."""
+
+    name: str
+    metric: str
+    unit: str
+    is_maximized: bool = False
+
+    def of(self, metrics: Metrics) -> float | None:
+        """Return the value that is to be small, or None where the build has none."""
+        value = metrics.get(self.metric)
+        if value is None or math.isnan(value):
+            return None
+        return -float(value) if self.is_maximized else float(value)
+
+
+_OBJECTIVES = (
+    Objective("cycles", "cycles", "cycles"),
+    Objective("latency_seconds", "latency_seconds", "s"),
+    Objective("energy", "energy_pj", "pJ"),
+    Objective("sram_bytes", "sram_bytes", "bytes"),
+    Objective("sram_size_bytes", "sram_size_bytes", "bytes"),
+    Objective("dram_bytes", "dram_bytes", "bytes"),
+    Objective("file_bytes", "file_bytes", "bytes"),
+    Objective("macs_per_cycle", "macs_per_cycle", "MACs a cycle"),
+    Objective("mac_utilization", "mac_utilization", "share", is_maximized=True),
+    Objective("sqnr_db", "sqnr_db", "dB", is_maximized=True),
+)
+OBJECTIVES: Mapping[str, Objective] = {objective.name: objective for objective in _OBJECTIVES}
+DEFAULT_OBJECTIVES = "cycles,energy,sram_bytes"
+
+
+def find_objectives(names: str) -> tuple[Objective, ...]:
+    """Return the objectives that a text lists with commas.
+
+    Raises CompileError, whose text has no dashes: there is no such objective, or it is given twice.
+    """
+    objectives: list[Objective] = []
+    for name in (part.strip() for part in names.split(",")):
+        if name not in OBJECTIVES:
+            raise CompileError(f"objectives {names}: there is no objective {name!r}{suggest(name, OBJECTIVES)}")
+        if OBJECTIVES[name] in objectives:
+            raise CompileError(f"objectives {names}: {name} is given twice")
+        objectives.append(OBJECTIVES[name])
+    return tuple(objectives)
+
+
+def collect_sweep_metrics(figures: Mapping[str, Any], file_bytes: int) -> dict[str, float | int | None]:
+    """Return the metrics of a build of one set of shapes. `figures`: those of `toolchain.api.Build`."""
+    energy = figures["energy_pj"]
+    is_real = figures["judged_on"] != "random inputs"
+    return {
+        "cycles": figures["cycles"],
+        "latency_seconds": figures["seconds"],
+        "energy_pj": None if energy is None else energy["total"],
+        "sram_bytes": figures["sram_peak_bytes"],
+        "sram_size_bytes": figures["sram_size_bytes"],
+        "dram_bytes": figures["dram_read_bytes"] + figures["dram_write_bytes"],
+        "program_bytes": figures["program_bytes"],
+        "file_bytes": file_bytes,
+        "macs": figures["macs"],
+        "macs_per_cycle": figures["macs_per_cycle"],
+        "mac_utilization": figures["mac_utilization"],
+        "host_nodes": figures["host"]["nodes"],
+        "sqnr_db": _least_sqnr(figures["outputs"]) if is_real else None,
+    }
+
+
+def _least_sqnr(outputs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the SQNR of the worst output in dB; infinite where all are exact."""
+    levels = [math.inf if output["exact"] else output["sqnr_db"] for output in outputs]
+    return min((level for level in levels if level is not None), default=None)

@@ -1,0 +1,164 @@
+"""List the points of a sweep, and give each the key by which its result is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import quant
+import simulator
+import toolchain
+from quant.calibration_data import data_files
+from toolchain.errors import CompileError, system_cause
+from toolchain.frontend.read_onnx import model_files
+from toolchain.hw import change_keys, machine_files, read_yaml
+from toolchain.sweep.sweep_file import Sweep, list_changes
+
+RESULT_FORMAT = 1  # raised where a stored result of the same build means something else (docs/sweeps.md)
+_LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxruntime-gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One build of a sweep: names of a network and a machine, and the values of the machine's keys and of the options."""
+
+    network: str
+    machine: str
+    keys: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs to build one point.
+
+    `key`: content hash of the build. `code`: digest of the toolchain. `files`: digest of each file that the build reads.
+    """
+
+    key: str
+    code: str
+    machine: str
+    changes: Mapping[str, Any]
+    network: Mapping[str, Any]
+    options: Mapping[str, Any]
+    files: Mapping[str, str]
+    seconds: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def limits(self) -> tuple[float | None, int | None]:
+        return self.seconds, self.memory_bytes
+
+
+def list_grid(sweep: Sweep) -> Iterator[Point]:
+    """Yield every combination in the order of the file: networks, machines, keys, options."""
+    for network in sweep.networks:
+        for machine, section in sweep.machines.items():
+            for keys in _combinations(section.keys):
+                for options in _combinations(sweep.axes):
+                    yield Point(network, machine, keys, options)
+
+
+def _combinations(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    return (tuple(zip(axes, values)) for values in product(*axes.values()))
+
+
+def count_grid(sweep: Sweep) -> int:
+    """Return how many points the grid has."""
+
+    def size(axes: Mapping[str, tuple[Any, ...]]) -> int:
+        count = 1
+        for values in axes.values():
+            count *= len(values)
+        return count
+
+    return len(sweep.networks) * sum(size(machine.keys) for machine in sweep.machines.values()) * size(sweep.axes)
+
+
+@dataclass
+class JobMaker:
+    """Makes the jobs of a sweep; every file is read once."""
+
+    sweep: Sweep
+    code: str = field(default_factory=lambda: code_digest())
+    _digests: dict[str, str] = field(default_factory=dict[str, str])
+    _networks: dict[str, tuple[dict[str, Any], dict[str, str], list[Any]]] = field(default_factory=dict)
+    _machines: dict[str, tuple[Any, Any, dict[str, str]]] = field(default_factory=dict)
+
+    def make(self, point: Point) -> Job:
+        """Return the job of a point. Raises CompileError and ConfigError: a file that cannot be read."""
+        machine = self.sweep.machines[point.machine]
+        network, network_files, contents = self._network(point.network)
+        data, table, machine_digests = self._machine(point.machine)
+        changes, options = dict(point.keys), dict(point.options)
+        described = change_keys(data, list_changes(changes))
+        text = json.dumps([RESULT_FORMAT, self.code, described, table, contents, options], sort_keys=True, default=str)
+        return Job(
+            hashlib.sha256(text.encode()).hexdigest(),
+            self.code,
+            machine.file,
+            changes,
+            network,
+            options,
+            {**network_files, **machine_digests},
+            self.sweep.limits.seconds,
+            self.sweep.limits.memory,
+        )
+
+    def _network(self, name: str) -> tuple[dict[str, Any], dict[str, str], list[Any]]:
+        """Return a network's keys, the digests of its files, and all that the build reads of it without names of files."""
+        if name not in self._networks:
+            keys = self.sweep.networks[name].model_dump(mode="json")
+            groups = [model_files(Path(keys["model"])), *(data_files(keys[k]) if keys[k] else [] for k in ("calib", "quant"))]
+            digests = [{str(file): self._digest(file) for file in sorted(files)} for files in groups]
+            names = [[[Path(file).name, digest] for file, digest in group.items()] for group in digests[1:]]
+            function = (keys["calib"] or "").rpartition(":")[2] if any(f.suffix == ".py" for f in groups[1]) else ""
+            other_keys = {k: v for k, v in keys.items() if k not in ("model", "calib", "quant")}
+            contents = [[*digests[0].values()], *names, function, other_keys]
+            self._networks[name] = (keys, {f: d for group in digests for f, d in group.items()}, contents)
+        return self._networks[name]
+
+    def _machine(self, name: str) -> tuple[Any, Any, dict[str, str]]:
+        """Return the data of a machine's file without its description, those of its instruction table, and digests of both."""
+        if name not in self._machines:
+            file, table = machine_files(self.sweep.machines[name].file)
+            data = read_yaml(file, str(file)).data
+            data = {key: value for key, value in data.items() if key != "description"}
+            table_data = None if table is None else read_yaml(table, str(table)).data
+            digests = {str(one): self._digest(one) for one in (file, table) if one is not None}
+            self._machines[name] = (data, table_data, digests)
+        return self._machines[name]
+
+    def _digest(self, file: Path) -> str:
+        if str(file) not in self._digests:
+            self._digests[str(file)] = file_digest(file)
+        return self._digests[str(file)]
+
+
+def file_digest(file: Path) -> str:
+    """Return sha256 of a file in hexadecimal digits. Raises CompileError: it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as fault:
+        raise CompileError(f"{file}: {system_cause(fault)}") from None
+
+
+@cache
+def code_digest() -> str:
+    """Return sha256 of the toolchain's source and of the versions of the libraries whose numbers a build depends on."""
+    digest = hashlib.sha256()
+    for package in (toolchain, quant, simulator):
+        root = Path(str(package.__file__)).parent
+        for file in sorted(root.rglob("*.py")):
+            digest.update(f"{root.name}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
+    versions = {d.metadata["Name"]: d.version for name in _LIBRARIES for d in importlib.metadata.distributions(name=name)}
+    digest.update(json.dumps(versions, sort_keys=True).encode())
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""Run a sweep: the full grid, or a search, over a store that keeps what is built already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from toolchain.sweep.build_job import Result
+from toolchain.sweep.engines import Engine
+from toolchain.sweep.metrics import Objective
+from toolchain.sweep.pareto import find_front
+from toolchain.sweep.points import Job, JobMaker, Point, count_grid, list_grid
+from toolchain.sweep.search import search_network
+from toolchain.sweep.store import Store
+from toolchain.sweep.sweep_file import Sweep
+
+Progress = Callable[[str, int, int | None], None]  # stage, done, total
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A point with the key of its build and the result, whose report is in the store."""
+
+    point: Point
+    key: str
+    result: Result
+
+    def objectives(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+        """Return the values of the objectives, all to be small; None where the build has not all of them."""
+        values = [objective.of(self.result.metrics) for objective in objectives]
+        return None if None in values else tuple(value for value in values if value is not None)
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """All rows of a sweep in the order of its file, or of a search. `new`: how many builds were not in the store."""
+
+    rows: Sequence[Row]
+    new: int
+    new_cpu_seconds: float
+
+    def front(self, network: str, objectives: Sequence[Objective]) -> list[Row]:
+        """Return the rows of a network's Pareto front."""
+        pairs = [(row, values) for row in self.rows if row.point.network == network and (values := row.objectives(objectives))]
+        return [pairs[index][0] for index in find_front([values for _, values in pairs])]
+
+
+@dataclass
+class Evaluator:
+    """Evaluates points: from the store, or by an engine, which stores them."""
+
+    sweep: Sweep
+    store: Store
+    engine: Engine
+    progress: Progress
+    total: int
+    done: int = 0
+    new: int = 0
+    new_cpu_seconds: float = 0.0
+    _jobs: JobMaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._jobs = JobMaker(self.sweep)
+
+    def evaluate(self, points: Iterable[Point]) -> list[Row]:
+        """Return a row for each point, in their order. Raises CompileError where the engine cannot go on."""
+        keyed: list[tuple[Point, str]] = []
+        results: dict[str, Result] = {}
+        missing: dict[str, Point] = {}
+        for point in points:
+            job = self._jobs.make(point)
+            keyed.append((point, job.key))
+            if job.key in results or job.key in missing:
+                continue
+            stored = self.store.find(job)
+            if stored is None:
+                missing[job.key] = point
+            else:
+                results[job.key] = stored
+        self._advance(len(keyed) - len(missing))
+        for job, result in self._build(missing):
+            results[job.key] = Result(result.status, result.reason, result.metrics, "", result.cpu_seconds)
+            self._advance(1)
+        return [Row(point, key, results[key]) for point, key in keyed]
+
+    def _build(self, missing: dict[str, Point]) -> Iterable[tuple[Job, Result]]:
+        """Build points and store their results; yield each when it is there."""
+        for job, result in self.engine(self._jobs.make(point) for point in missing.values()):
+            self.store.add(job, result)
+            self.new, self.new_cpu_seconds = self.new + 1, self.new_cpu_seconds + result.cpu_seconds
+            yield job, result
+
+    def _advance(self, count: int) -> None:
+        self.done += count
+        self.progress("build", self.done, self.total)
+
+
+def run_grid(sweep: Sweep, store: Store, engine: Engine, progress: Progress) -> SweepRun:
+    """Build every point of the grid. Raises CompileError where the engine cannot go on."""
+    evaluator = Evaluator(sweep, store, engine, progress, count_grid(sweep))
+    rows = evaluator.evaluate(list_grid(sweep))
+    return SweepRun(rows, evaluator.new, evaluator.new_cpu_seconds)
+
+
+def run_search(
+    sweep: Sweep,
+    store: Store,
+    engine: Engine,
+    progress: Progress,
+    objectives: Sequence[Objective],
+    *,
+    trials: int,
+    batch: int,
+    seed: int,
+) -> SweepRun:
+    """Search each network by itself; a point that is drawn again is one row. Raises CompileError."""
+    evaluator = Evaluator(sweep, store, engine, progress, trials * len(sweep.networks))
+    rows: dict[str, Row] = {}
+
+    def evaluate(points: Sequence[Point]) -> list[tuple[float, ...] | None]:
+        batch_rows = evaluator.evaluate(points)
+        rows.update((repr(row.point), row) for row in batch_rows)
+        return [row.objectives(objectives) for row in batch_rows]
+
+    for network in sweep.networks:
+        search_network(sweep, network, objectives, evaluate, trials=trials, batch=batch, seed=seed)
+    return SweepRun(list(rows.values()), evaluator.new, evaluator.new_cpu_seconds)

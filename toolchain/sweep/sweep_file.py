@@ -1,0 +1,156 @@
+"""Read a sweep: a YAML file of networks, machines with ranges of keys, options, and the limits of one build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, Field
+
+from quant.calibration_data import data_files
+from toolchain.errors import ConfigError
+from toolchain.hw import Changes, Chip, KeyPath, Section, Source, is_shipped, read_yaml, render_path, suggest, validate
+from toolchain.hw.quantities import Bytes
+from toolchain.isa import load_machine
+
+
+def _as_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+T = TypeVar("T")
+Axis = Annotated[tuple[T, ...], BeforeValidator(_as_list), Field(min_length=1)]  # one value or a list of them
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+Values = Annotated[tuple[Any, ...], Field(min_length=1)]
+
+
+class NetworkSection(Section):
+    """A model with its data and shapes; files are looked for beside the sweep file."""
+
+    model: str
+    calib: str | None = None
+    quant: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    states: tuple[str, ...] | None = None
+    types: tuple[str, ...] = ()
+    host_nodes: tuple[str, ...] = ()
+
+
+class MachineSection(Section):
+    """A shipped machine or a file, and lists of values for some of its keys. Keys joined by commas take the same value."""
+
+    file: str
+    keys: Mapping[str, Values] = Field(default_factory=dict)
+
+
+class OptionSection(Section):
+    """Options of npu-build, each with one value or a list."""
+
+    level: Axis[Annotated[int, Field(ge=0, le=3)]] | None = None
+    repair: Axis[str] | None = None
+    observer: Axis[str] | None = None
+    samples: Axis[Annotated[int, Field(ge=1)]] | None = None
+    optimize: Axis[str] | None = None
+    sram_budget: Axis[Bytes] | None = None
+    static_ranges: Axis[bool] | None = None
+
+    @property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """The options that are given, each with its values."""
+        return {name: values for name in type(self).model_fields if (values := getattr(self, name)) is not None}
+
+
+class LimitSection(Section):
+    """The limits of one build: seconds by the clock, bytes of memory. None: no limit."""
+
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    memory: Bytes | None = None
+
+
+class SweepSection(Section):
+    """A sweep file as written."""
+
+    networks: Annotated[Mapping[Name, NetworkSection], Field(min_length=1)]
+    machines: Annotated[Mapping[Name, MachineSection], Field(min_length=1)]
+    options: OptionSection = OptionSection()
+    limits: LimitSection = LimitSection()
+
+
+class Sweep(Section):
+    """A sweep with the paths of its files resolved. `machine_axes`: by machine, the paths of keys and the values of each axis."""
+
+    networks: Mapping[str, NetworkSection]
+    machines: Mapping[str, MachineSection]
+    axes: Mapping[str, tuple[Any, ...]]
+    limits: LimitSection
+
+
+def read_sweep(file: Path) -> Sweep:
+    """Read a sweep file and check the keys that its machines change. Raises ConfigError with every fault of the file."""
+    source = read_yaml(file, str(file), doubles=True)
+    section, faults = validate(SweepSection, source)
+    if section is None:
+        raise ConfigError(faults)
+    machines = {name: _locate_machine(machine, file.parent) for name, machine in section.machines.items()}
+    faults = [fault for name, machine in machines.items() for fault in _key_faults(name, machine, source)]
+    if faults:
+        raise ConfigError(faults)
+    networks = {name: _locate_network(network, file.parent) for name, network in section.networks.items()}
+    return Sweep(networks=networks, machines=machines, axes=section.options.axes, limits=section.limits)
+
+
+def key_paths(key: str) -> list[KeyPath]:
+    """Return the paths of keys that are joined by commas: 'a.b, c' gives ('a', 'b') and ('c',)."""
+    return [tuple(one.strip().split(".")) for one in key.split(",")]
+
+
+def list_changes(keys: Mapping[str, Any]) -> Changes:
+    """Return the changes that the keys of one point make in the machine's file."""
+    return [(path, value) for key, value in keys.items() for path in key_paths(key)]
+
+
+def _locate_machine(machine: MachineSection, folder: Path) -> MachineSection:
+    """Return a machine whose file has an absolute path. A name stays one, shipped or unknown."""
+    path = (folder / machine.file).resolve()
+    is_path = not is_shipped(machine.file) and (path.suffix in (".yaml", ".yml") or path.is_file())
+    return machine.model_copy(update={"file": str(path)}) if is_path else machine
+
+
+def _locate_network(network: NetworkSection, folder: Path) -> NetworkSection:
+    names = {name: getattr(network, name) for name in ("model", "calib", "quant")}
+    located = {name: _locate_spec(spec, folder) for name, spec in names.items() if spec is not None}
+    return network.model_copy(update=located)
+
+
+def _locate_spec(spec: str, folder: Path) -> str:
+    """Return a file or file.py:function with an absolute path."""
+    file, colon, function = spec.rpartition(":") if data_files(spec) != [Path(spec)] else (spec, "", "")
+    return f"{(folder / file).resolve()}{colon}{function}"
+
+
+def _key_faults(name: str, machine: MachineSection, source: Source) -> list[str]:
+    """Return a sentence for each key that the machine does not have, or that two axes change. Raises ConfigError: no machine."""
+    chip = load_machine(machine.file).chip
+    faults, paths = list[str](), dict[KeyPath, str]()
+    for key in machine.keys:
+        place = ("machines", name, "keys", key)
+        for path in key_paths(key):
+            reason = _unknown_key(chip, path)
+            if reason is not None:
+                faults.append(source.fault(place, f"{machine.file} has no key {render_path(path)}{reason}", at_key=True))
+            elif path in paths:
+                faults.append(source.fault(place, f"{render_path(path)} is also changed by {paths[path]!r}", at_key=True))
+            paths[path] = key
+    return faults
+
+
+def _unknown_key(chip: Chip, path: KeyPath) -> str | None:
+    """Return a hint for the first part of a path that the machine does not have; None: it has all of them."""
+    data: Any = chip.model_dump(mode="json")
+    for part in path:
+        if not isinstance(data, dict) or part not in data:
+            return suggest(str(part), data) if isinstance(data, dict) else ""
+        data = data[part]
+    return None
