@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Send sleeping tasks through npu-sweep's engine, and print the rate and the most memory of the scheduler.
 
-    python bench/bench_sweep.py [TASKS] [--workers N] [--sleep SECONDS]
+    `python bench/bench_sweep.py [TASKS] [--workers N] [--sleep SECONDS]`.
 
 Starts a dask scheduler and its workers as processes of this machine, without nannies and dashboards.
 """

@@ -39,9 +39,15 @@ class JudgedNetwork:
 
 @dataclass(frozen=True)
 class AccuracyInput:
-    """What is judged. judged: what figures are of; reference: the session of the integer network that is written, whose layers
-    are looked at; parts: operands of each Concat node that outputs hold; samples: to judge on, which start afresh each
-    time; sample_count: how many there are, None: that is not known; others: samples for means of channels."""
+    """The network that is judged, and the samples that judge it.
+
+    `judged`: the network that the figures are of.
+    `reference`: the session of the integer network that is written, whose layers are looked at.
+    `parts`: operands of each Concat node that outputs hold.
+    `samples`: samples to judge on, which start afresh each time.
+    `sample_count`: the number of samples; None where it is not known.
+    `others`: samples for means of channels.
+    """
 
     model: NormalModel
     judged: JudgedNetwork
