@@ -259,6 +259,7 @@ def _built(
     )
     hosted = host_reasons(selection)
     figures["expected_cycles"] = compiled.expected_cycles
+    figures["fastest"] = compiled.fastest
     figures["repair"] = calibrated.figures()
     is_repaired = options.repair is not None or options.observer == AUTO
     figures["near_copies_judged"] = started.held_out.copies if on == "held out" else 0

@@ -70,16 +70,30 @@ REGION_STEPS = (
 Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
+class ProgramCost(NamedTuple):
+    """The cost of a program: cycles, bytes to and from DRAM, and energy, None where the machine does not state it."""
+
+    cycles: int
+    dram_bytes: int
+    energy_pj: float | None
+
+    @property
+    def energy_or_bytes(self) -> float:
+        return self.dram_bytes if self.energy_pj is None else self.energy_pj
+
+
 class CompiledRegion(NamedTuple):
     """A region's plan and program, with the level whose options planned it.
 
     `rounds`: how often the program of the plan is repeated, once for each sample.
+    `fastest`: what another plan would have cost, which takes fewer cycles and more energy; None: this one is the fastest.
     """
 
     plan: RegionPlan
     region: Region
     level: int
     rounds: int
+    fastest: ProgramCost | None = None
 
     def tree(self, index: int, chip: Chip) -> RegionTree:
         """Return the region's schedule. `index`: place of the region among the parts of its network."""
@@ -114,6 +128,21 @@ class CompiledNetwork:
         left out.
         """
         return round(sum(compiled_region.rounds * compiled_region.plan.cycles for compiled_region in self.planned.values()))
+
+    @property
+    def fastest(self) -> dict[str, Any] | None:
+        """Return what `--optimize cycles` would have cost; None where no plan of less energy was taken."""
+        if all(compiled_region.fastest is None for compiled_region in self.planned.values()):
+            return None
+        machine, costs = self.container.machine, list[ProgramCost]()
+        for compiled_region in self.planned.values():
+            region = compiled_region.region
+            costs.append(compiled_region.fastest or _program_cost(machine.chip, region, time_region(machine, region)))
+        return {
+            "cycles": sum(cost.cycles for cost in costs),
+            "dram_bytes": sum(cost.dram_bytes for cost in costs),
+            "energy_pj": None if machine.chip.energy is None else sum(cost.energy_or_bytes for cost in costs),
+        }
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:
@@ -273,16 +302,18 @@ def _region(
             size = size.with_sram(region_tree.within)
         for chip in batch_variants(size, part.nodes) if region_tree is None else (size,):
             of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number))
-            for plan in candidate_plans(of, goal.objective) if region_tree is None else [plan_user_schedule(of, region_tree)]:
+            for plan in candidate_plans(of, goal) if region_tree is None else [plan_user_schedule(of, region_tree)]:
                 keep = LEVELS[number].residency and goal.objective != "memory"
                 region = link_region(graph, segment, plan, machine, samples, keep)
                 candidates.append(CompiledRegion(plan, region, number, samples.count if samples is not None else 1))
-        return min(candidates, key=lambda f: (*worth(f.region), len(f.region.program))) if len(candidates) > 1 else candidates[0]
+        return _choose_region(candidates, machine, goal) if len(candidates) > 1 else candidates[0]
 
     def compile_level(number: int) -> CompiledRegion:
         compiled_region = batched(number) if region_tree is None else linked(number, samples if region_tree.sample else None)
         shorter = outline_region(compiled_region.region, machine) if machine.chip.control.call else None
         if shorter is None or not within(LEVELS[number].call_cycles, shorter, compiled_region.region):
+            return compiled_region
+        if compiled_region.fastest and time_region(machine, shorter).cycles > goal.most * compiled_region.fastest.cycles:
             return compiled_region
         return compiled_region._replace(region=shorter)
 
@@ -296,19 +327,41 @@ def _region(
         if LEVELS[number].repeat_cycles == math.inf:
             return repeated
         flat = linked(number, None)
-        return repeated if within(LEVELS[number].repeat_cycles, repeated.region, flat.region) else flat
+        most = LEVELS[number].repeat_cycles * _fewest_cycles(machine, flat)
+        return repeated if _fewest_cycles(machine, repeated) <= most else flat
 
     def within(times: float, one: Region, other: Region) -> bool:
         return times == math.inf or time_region(machine, one).cycles <= times * time_region(machine, other).cycles
-
-    def worth(region: Region) -> tuple[float, ...]:
-        return _worth(machine.chip, region, time_region(machine, region), goal.objective)
 
     if region_tree is not None:
         return compile_level(resolve_level(region_tree, level, samples is not None, goal.planned_on(machine.chip).sram.size))
     if level < len(LEVELS) - 1:
         return compile_level(level)
-    return min((compile_level(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda compiled: worth(compiled.region))
+    return _choose_region([compile_level(number) for number in range(len(LEVELS) - 1, 0, -1)], machine, goal)
+
+
+def _choose_region(candidates: Sequence[CompiledRegion], machine: Machine, goal: Goal) -> CompiledRegion:
+    """Return the program that the goal prefers. A balanced one costs least of those within the tolerance of the fewest cycles."""
+    runs = [time_region(machine, candidate.region) for candidate in candidates]
+    worths = [_worth(machine.chip, f.region, run, goal.objective) for f, run in zip(candidates, runs)]
+    order = sorted(range(len(candidates)), key=lambda k: (*worths[k], len(candidates[k].region.program)))
+    if goal.objective != "balanced":
+        return candidates[order[0]]
+    costs = [_program_cost(machine.chip, f.region, run) for f, run in zip(candidates, runs)]
+    fastest = min([costs[order[0]], *(f.fastest for f in candidates if f.fastest is not None)], key=lambda cost: cost.cycles)
+    allowed = [k for k in order if costs[k].cycles <= goal.most * fastest.cycles]
+    best = min(allowed, key=lambda k: (costs[k].energy_or_bytes, order.index(k)))
+    return candidates[best]._replace(fastest=fastest if costs[best].cycles > fastest.cycles else None)
+
+
+def _program_cost(chip: Chip, region: Region, run: Simulation) -> ProgramCost:
+    energy_pj = traffic_figures(chip, 0, together([count_traffic(region, run)], chip))["energy_pj"]
+    return ProgramCost(run.cycles, run.dram_read_bytes + run.dram_write_bytes, energy_pj and energy_pj["total"])
+
+
+def _fewest_cycles(machine: Machine, compiled: CompiledRegion) -> int:
+    """Return the cycles of a region, or those of its fastest plan where another was taken."""
+    return time_region(machine, compiled.region).cycles if compiled.fastest is None else compiled.fastest.cycles
 
 
 def time_region(machine: Machine, region: Region) -> Simulation:
@@ -323,7 +376,7 @@ def time_region(machine: Machine, region: Region) -> Simulation:
 def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) -> tuple[float, ...]:
     """Return the worth of a program; of two programs the one of less is taken."""
     moved_bytes = run.dram_read_bytes + run.dram_write_bytes
-    if objective == "cycles":
+    if objective in ("balanced", "cycles"):
         return run.cycles, moved_bytes
     if objective == "energy":
         energy = traffic_figures(chip, 0, together([count_traffic(region, run)], chip))["energy_pj"]

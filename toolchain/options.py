@@ -18,7 +18,7 @@ from toolchain.repair.calibrate_network import AUTO
 from toolchain.repair.repair_pipeline import EFFORTS, Effort
 from toolchain.report.gate import OPEN, Gate
 from toolchain.runtime import host_providers
-from toolchain.schedule.goals import CYCLES, OBJECTIVES, Goal
+from toolchain.schedule.goals import BALANCED, OBJECTIVES, Goal
 from toolchain.schedule.options import LEVELS
 
 Shapes = Mapping[str, tuple[int, ...]]  # of inputs
@@ -70,7 +70,7 @@ class BuildOptions:
     types: tuple[str, ...] = ()
     judges: Mapping[str, str] = field(default_factory=dict)
     schedule: str | None = None
-    goal: Goal = CYCLES
+    goal: Goal = BALANCED
     sram_curve: bool = False
     values: Values = field(default_factory=dict)
     states: tuple[str, ...] | None = None

@@ -17,10 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 from bench.make_mobilenet_chain import bodies
 from tests.support.check_bounds import dram_bytes, require_bounds
 from toolchain.api import Build, BuildOptions, build
+from toolchain.cli.option_values import plan_goal
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Space
 from toolchain.report.curve_picture import curve_svg
+from toolchain.report.report_text import totals_text
 from toolchain.schedule import capacity_errors, region_planner
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.goals import OBJECTIVES, Goal
@@ -70,6 +72,7 @@ def _built(model: onnx.ModelProto, folder: Path, machine: Machine, objective: st
 
 def _worth(figures: Mapping[str, Any]) -> dict[str, float]:
     return {
+        "balanced": figures["energy_pj"]["total"],
         "cycles": figures["cycles"],
         "memory": figures["sram_peak_bytes"],
         "traffic": dram_bytes(figures),
@@ -87,6 +90,54 @@ def test_each_objective_is_no_worse_in_it_than_cycles(kib: int, tmp_path: Path) 
             assert worth[objective] <= found["cycles"][objective]
     if kib == 24:  # with more, fewest cycles move each byte once
         assert found["traffic"]["traffic"] < found["cycles"]["traffic"]
+
+
+def test_a_balanced_plan_takes_less_energy_within_its_tolerance(tmp_path: Path) -> None:
+    """The fastest plan for 192 KiB spills tensors that the SRAM could hold stripe by stripe, in few cycles more."""
+    model, budget = tmp_path / "model.onnx", 192 * 1024
+    onnx.save(bodies(), model)
+    figures = {
+        goal: build(model, BuildOptions("edge16", goal=goal)).figures
+        for goal in (Goal("balanced", budget), Goal("balanced", budget, tolerance=0.0), Goal("cycles", budget))
+    }
+    balanced, none_more, strict = figures.values()
+    assert strict["cycles"] < balanced["cycles"] <= 1.01 * strict["cycles"]
+    assert balanced["energy_pj"]["total"] < 0.5 * strict["energy_pj"]["total"]
+    assert balanced["cycles"] <= 199_000 and dram_bytes(balanced) <= 90_000
+    moved, energy = dram_bytes(strict), strict["energy_pj"]["total"]
+    assert balanced["fastest"] == {"cycles": strict["cycles"], "dram_bytes": moved, "energy_pj": energy}
+    assert none_more["cycles"] == strict["cycles"] and none_more["fastest"] is None is strict["fastest"]
+    assert f"(--optimize cycles) takes {strict['cycles']:,} cycles, {moved:,} DRAM bytes" in totals_text(balanced)
+    assert "--optimize cycles" not in totals_text(strict)
+
+
+def test_a_machine_without_energy_balances_bytes(tmp_path: Path) -> None:
+    base = load_machine("edge16")
+    silent = Machine(base.chip.model_copy(update={"energy": None}), base.isa)
+    onnx.save(bodies(), tmp_path / "model.onnx")
+    balanced = build(tmp_path / "model.onnx", BuildOptions(silent, goal=Goal("balanced", 192 * 1024))).figures
+    assert balanced["fastest"]["energy_pj"] is None
+    assert dram_bytes(balanced) < 0.5 * balanced["fastest"]["dram_bytes"]
+
+
+@pytest.mark.parametrize(("text", "share"), [("1%", 0.01), ("0.5", 0.005), ("0%", 0.0)])
+def test_a_tolerance_is_a_percentage(text: str, share: float) -> None:
+    assert plan_goal("balanced", None, text) == Goal("balanced", tolerance=share)
+
+
+@pytest.mark.parametrize(
+    ("objective", "text", "fault"),
+    [
+        ("balanced", "much", "tolerance much: must be a percentage from 0% to 100%, such as 1%"),
+        ("balanced", "-1%", "tolerance -1%: must be a percentage from 0% to 100%, such as 1%"),
+        ("balanced", "nan", "tolerance nan: must be a percentage from 0% to 100%, such as 1%"),
+        ("cycles", "1%", "tolerance 1%: goes with --optimize balanced, not with cycles; leave it out"),
+    ],
+)
+def test_refused_tolerances(objective: str, text: str, fault: str) -> None:
+    with pytest.raises(CompileError) as refusal:
+        plan_goal(objective, None, text)
+    assert str(refusal.value) == fault
 
 
 def test_the_least_memory_is_that_of_whole_tensors_in_the_best_order(tmp_path: Path) -> None:
@@ -125,7 +176,7 @@ def test_a_plan_takes_no_more_than_its_budget(tmp_path: Path) -> None:
     [
         (Goal("cycles", 1 << 20), 2, "--sram-budget 1 MiB: edge16 has 512 KiB (memories.sram.size)"),
         (Goal("memory"), 1, "--optimize memory: at -O1 no tensor stays in SRAM; take -O2 or -O3"),
-        (Goal("speed"), 2, "optimize speed: must be one of cycles, memory, traffic, energy"),  # type: ignore[arg-type]
+        (Goal("speed"), 2, "optimize speed: must be one of balanced, cycles, memory, traffic, energy"),  # type: ignore[arg-type]
     ],
 )
 def test_refused_goals(goal: Goal, level: int, said: str, tmp_path: Path) -> None:

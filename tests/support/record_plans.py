@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from toolchain.schedule.goals import Objective, candidate_plans
+from toolchain.schedule.goals import Goal, candidate_plans
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import RegionPlan
 
@@ -17,8 +17,8 @@ def record_region_plans() -> Iterator[list[RegionPlan]]:
     """Record the plans of regions from which the compiler chooses, in order, while this block runs."""
     plans: list[RegionPlan] = []
 
-    def noted(planning: RegionInput, objective: Objective) -> list[RegionPlan]:
-        plans_of_region = candidate_plans(planning, objective)
+    def noted(planning: RegionInput, goal: Goal) -> list[RegionPlan]:
+        plans_of_region = candidate_plans(planning, goal)
         plans.extend(plans_of_region)
         return plans_of_region
 

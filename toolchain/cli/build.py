@@ -166,8 +166,18 @@ def build_command(
     level: Annotated[str, typer.Option("-O", help="How much the planner searches: -O0 to -O3.", rich_help_panel=SCHEDULE)] = "2",
     optimize: Annotated[
         str,
-        typer.Option(help="The goal of the plan: cycles, memory, traffic or energy.", metavar="WHAT", rich_help_panel=SCHEDULE),
-    ] = "cycles",
+        typer.Option(
+            help="The goal of the plan: balanced, cycles, memory, traffic or energy.", metavar="WHAT", rich_help_panel=SCHEDULE
+        ),
+    ] = "balanced",
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            help="Cycles beyond the fewest that a balanced plan may take for less energy. Default: 1%.",
+            metavar="SHARE",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None,
     sram_budget: Annotated[
         str | None,
         typer.Option(
@@ -253,9 +263,9 @@ def build_command(
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
-                tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
-                sram_curve is not None, values, None if state is None else tuple(state), blocks_alike, own_values,
-                export_nearest, passes,
+                tuple(type_ or ()), judges, None if schedule is None else str(schedule),
+                plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
+                None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

@@ -41,15 +41,30 @@ def add_states(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(STATE, dest="states", action="append", metavar=STATE_FORM, help=STATE_HELP)
 
 
-def plan_goal(optimize: str, sram_budget: str | None) -> Goal:
-    """Return the goal of --optimize and --sram-budget. Raise CompileError, whose text has no dashes."""
+def plan_goal(optimize: str, sram_budget: str | None, tolerance: str | None = None) -> Goal:
+    """Return the goal of --optimize, --sram-budget and --tolerance. Raise CompileError, whose text has no dashes."""
     from toolchain.hw.quantities import read_bytes
     from toolchain.schedule.goals import Goal
 
+    if tolerance is not None and optimize != "balanced":
+        raise CompileError(f"tolerance {tolerance}: goes with --optimize balanced, not with {optimize}; leave it out")
+    share = Goal.tolerance if tolerance is None else _read_share(tolerance)
     try:
-        return Goal(optimize, None if sram_budget is None else read_bytes(sram_budget))  # type: ignore[arg-type]
+        sram_bytes = None if sram_budget is None else read_bytes(sram_budget)
     except ValueError as fault:
         raise CompileError(f"sram-budget {sram_budget}: {fault}") from None
+    return Goal(optimize, sram_bytes, tolerance=share)  # type: ignore[arg-type]
+
+
+def _read_share(text: str) -> float:
+    """Return the share that a percentage says. Raise CompileError."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise CompileError(f"tolerance {text}: must be a percentage from 0% to 100%, such as 1%")
+    return share
 
 
 def entry_shapes(texts: Sequence[str]) -> dict[str, dict[str, Shape]]:

@@ -144,7 +144,20 @@ def totals_text(figures: Mapping[str, Any]) -> str:
     if figures["host"]["macs"]:
         head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
     totals = table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
-    return head + "\n" + totals + _format_exclusions(figures["host"]) + _units(figures)
+    return head + "\n" + totals + _fastest(figures) + _format_exclusions(figures["host"]) + _units(figures)
+
+
+def _fastest(figures: Mapping[str, Any]) -> str:
+    """Return what the fastest plan would have cost, where one of less energy was taken."""
+    fastest = figures.get("fastest")
+    if fastest is None:
+        return ""
+    energy = "" if fastest["energy_pj"] is None else f", {fastest['energy_pj'] / 1e6:,.3f} uJ"
+    more = 100 * (figures["cycles"] / fastest["cycles"] - 1)
+    return (
+        f"\nthe fastest plan (--optimize cycles) takes {fastest['cycles']:,} cycles, "
+        f"{fastest['dram_bytes']:,} DRAM bytes{energy}; this one takes {more:.2f} % more cycles for less energy"
+    )
 
 
 def _busiest(bounds: Mapping[str, Any]) -> str:

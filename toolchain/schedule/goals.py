@@ -14,7 +14,7 @@ from toolchain.schedule.options import LEVELS, Options, RegionInput
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region_planner import RegionPlanner
 
-Objective = Literal["cycles", "memory", "traffic", "energy"]
+Objective = Literal["balanced", "cycles", "memory", "traffic", "energy"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
@@ -23,12 +23,18 @@ class Goal:
     """The objective of planning, and its limits.
 
     `sram_bytes`: that a plan may take; None: all of the machine's. `alike`: equal blocks of layers are one program, so that
-    nothing is prefetched across them.
+    nothing is prefetched across them. `tolerance`: the share of the fewest cycles that a balanced plan may take beyond them.
     """
 
     objective: Objective = "cycles"
     sram_bytes: int | None = None
     alike: bool = False
+    tolerance: float = 0.01
+
+    @property
+    def most(self) -> float:
+        """A plan may take so many times the fewest cycles for less energy."""
+        return 1 + self.tolerance if self.objective == "balanced" else 1.0
 
     def require(self, chip: Chip, level: int) -> None:
         """Raises CompileError where the machine or the level has no such plans."""
@@ -49,7 +55,7 @@ class Goal:
         return replace(LEVELS[level], ahead=False) if self.alike else LEVELS[level]
 
 
-CYCLES = Goal()
+CYCLES, BALANCED = Goal(), Goal("balanced")
 
 
 def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
@@ -62,12 +68,14 @@ def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
     return list({id(plan): plan for plan in candidates}.values())
 
 
-def candidate_plans(planning: RegionInput, objective: Objective) -> list[RegionPlan]:
-    """The plans among which the objective decides. Raises CompileError."""
-    planner = RegionPlanner(planning)
-    if objective == "cycles":
+def candidate_plans(planning: RegionInput, goal: Goal) -> list[RegionPlan]:
+    """The plans among which the goal decides. Raises CompileError."""
+    planner, objective = RegionPlanner(planning), goal.objective
+    if objective in ("balanced", "cycles"):
         plans = planner.search_plans()
-        return plans if planning.options.simulated else _best_of_each(plans)
+        candidates = plans if planning.options.simulated else _best_of_each(plans)
+        most = goal.most * min(plan.cycles for plan in plans)
+        return [*candidates, *(planner.frugal(plans, most) if objective == "balanced" else ())]
     resident_plan = plan_all_resident(planning) if objective == "memory" else None
     if resident_plan is None:
         return [*planner.search_plans(), *planner.of_little_traffic()]

@@ -228,6 +228,7 @@ class GroupingSearch:
 
     `others`: bytes of the other memories. `by`: the weights by which plans are compared. Bytes count a little even where they
     have no weight, so that of equal paths the one of least traffic wins. `planned`: cascades of earlier searches, by room.
+    `byte`: cycles that a moved byte counts as, where not by these weights.
     """
 
     def __init__(
@@ -238,8 +239,9 @@ class GroupingSearch:
         others: Mapping[int, int],
         by: CostWeights,
         planned: CascadeCosts,
+        byte: float | None = None,
     ):
-        self.by, self._byte = by, by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
+        self.by, self._byte = by, byte or by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
         self._planned = planned
         self._steps_known: dict[tuple[int, Roots], list[_Step]] = {}
@@ -267,6 +269,11 @@ class GroupingSearch:
                     self._settle(step, better)
         return None if best_path is None else [self._cut(step) for step in best_path.steps]
 
+    def best_of_planned(self) -> list[LayerGroup] | None:
+        """The groups of the best path, of cascades that earlier searches planned; None without a path."""
+        path = self._path(only_planned=True)
+        return None if path is None else [self._cut(step) for step in path.steps]
+
     def _in_turns(self, step: _Step) -> tuple[int | None, CascadeCost | None]:
         """The cascade planned for the step's room, or for the least larger room, with that room; None where none was tried."""
         by_room = self._planned.get(step.key)
@@ -286,7 +293,7 @@ class GroupingSearch:
         if planned is None:
             return None
         if planned.cascade is not None and room == step.room:
-            return planned.cost
+            return self._cost(planned.cascade)
         return None if only_planned else max(step.cost, planned.cost)
 
     def _cut(self, step: _Step) -> LayerGroup:

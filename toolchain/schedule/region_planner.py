@@ -65,6 +65,7 @@ class RegionPlanner(LayerByLayer):
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
         self.cascade_costs: dict[CostWeights, CascadeCosts] = {}
+        self.grouped: tuple[int, RegionPlan] | None = None  # SRAM bytes and plan before, of the cascades that could be placed
 
     def search_plans(self) -> list[RegionPlan]:
         """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
@@ -89,6 +90,20 @@ class RegionPlanner(LayerByLayer):
         layerwise = [plan for plan in tried if plan is not None]
         cut = self._little_traffic(layerwise)
         return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
+
+    def frugal(self, plans: Sequence[RegionPlan], most: float) -> list[RegionPlan]:
+        """Plans of at most so many cycles that spill less than each of these, of cascades that the search has planned anyway.
+        A moved byte counts as the cycles that it takes."""
+        if self.grouped is None:
+            return []
+        usable, before = self.grouped
+        least, byte = min(plan.spilled_bytes for plan in plans), 1 / self.chip.dram.read_bytes_per_cycle
+        for by in (ALONE, AMID):
+            way = self._cuts(usable, before, by, byte)
+            plan = self._cut(way, way.best_of_planned())
+            if plan is not None and plan.spilled_bytes < least and plan.cycles <= most and self.too_many(plan) is None:
+                return [assign_units(self.ahead(plan), self.model)]
+        return []
 
     def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
         """Plans with cascades, compared by DRAM traffic."""
@@ -166,12 +181,14 @@ class RegionPlanner(LayerByLayer):
             ways = (self._cuts(int(self.size * share), plan, by) for by in (ALONE, AMID))
             cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
             if any(cut):
+                self.grouped = int(self.size * share), plan
                 return min((plan, *(p for p in cut if p is not None)), key=lambda p: p.cycles)
         return plan
 
-    def _cuts(self, usable: int, before: RegionPlan, by: CostWeights) -> GroupingSearch:
-        """The search of cascades, where `before` is the best plan layer by layer."""
-        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, self.cascade_costs.setdefault(by, {}))
+    def _cuts(self, usable: int, before: RegionPlan, by: CostWeights, byte: float | None = None) -> GroupingSearch:
+        """The search of cascades, where `before` is the best plan layer by layer. `byte`: cycles of a moved byte."""
+        costs = self.cascade_costs.setdefault(by, {})
+        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, costs, byte)
 
     def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> RegionPlan | None:
         """The plan cut so; None where nothing was found or something has no place."""
