@@ -27,6 +27,7 @@ from toolchain.report.partly_rounded import make_shared_warnings
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
+from toolchain.try_advice import AdviceTrials
 
 
 def verify_build(
@@ -73,8 +74,11 @@ def verify_build(
     else:
         judged_by = JudgedNetwork(container, reference)
     operands = list_output_operands(model, selection.graph, selection.shown)
+    trials = AdviceTrials(calibrated if judged is None else judged, network, (samples, calibration), compiled, options.level)
     others = calibration if on == "held out" else ()
-    subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
+    subject = AccuracyInput(
+        model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others, trials.run
+    )
     shared = make_shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
     figures["warnings"] += shared if on != RANDOM else []
     judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)

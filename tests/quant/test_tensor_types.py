@@ -359,11 +359,12 @@ def test_the_report_tells_the_range_of_the_codes_that_a_tensor_has(model: Path, 
 def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     np.savez(data, x=np.random.default_rng(0).normal(0, 1, (16, 4, 6, 6)).astype(np.float32))
-    before = build(model, BuildOptions(make_mixed_machine(), calibration=str(data))).figures
-    named = [part for worst in before["worst_layers"] for part in worst["remedy"].split(", or ") if part.startswith("--type ")]
-    assert named
-    types = tuple(part.removeprefix("--type ") for part in named)
+    built = build(model, BuildOptions(make_mixed_machine(), calibration=str(data), error_report=True))
+    before, errors = built.figures, built.errors
+    assert errors is not None
+    types = tuple(named for finding in errors.findings[:3] for advice in finding.advice for named in advice.types)
+    assert types
     after = build(model, BuildOptions(make_mixed_machine(), calibration=str(data), types=types)).figures
     assert after["outputs"][0]["sqnr_db"] > before["outputs"][0]["sqnr_db"] + 1
-    other = build(model, BuildOptions(int8_machine(), calibration=str(data))).figures["worst_layers"]
-    assert not any("--type" in worst["remedy"] for worst in other)
+    other = build(model, BuildOptions(int8_machine(), calibration=str(data), error_report=True)).errors
+    assert other is not None and not any(r.types for finding in other.findings for r in finding.advice)

@@ -1,4 +1,4 @@
-"""Each output is judged by part: operands of its Concats, and channels, elements and rows of unlike size."""
+"""Check that each output is judged by part: operands of its Concats, channels, elements and rows of unlike size."""
 
 from __future__ import annotations
 

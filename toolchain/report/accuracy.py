@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -12,13 +12,15 @@ import numpy as np
 
 from quant.fit_sample import Sample
 from quant.float_session import FloatSession
+from quant.producer_links import SHAPE_OPS
 from toolchain.codegen import Container
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
+from toolchain.report.advice import advise_host
 from toolchain.report.error_page import finding_text
 from toolchain.report.error_report import ErrorNetwork, ErrorReport, Worst, error_report, worst_layers
 from toolchain.report.fidelity import Fidelities, FidelityPart, OutputOperand, fidelity
-from toolchain.report.findings import AdviceContext, LayerError
+from toolchain.report.findings import Advice, AdviceContext, LayerError, TriedAdvice, format_trials
 from toolchain.report.gate import Evaluation, Gate, Score, failures, run_evaluation
 from toolchain.report.part_verdicts import PartVerdict, judge_parts, output_lines
 from toolchain.report.report_text import RANDOM
@@ -47,6 +49,7 @@ class AccuracyInput:
     `samples`: samples to judge on, which start afresh each time.
     `sample_count`: the number of samples; None where it is not known.
     `others`: samples for means of channels.
+    `try_advice`: tries remedies on an output.
     """
 
     model: NormalModel
@@ -59,6 +62,7 @@ class AccuracyInput:
     on: JudgedOn
     sample_count: int | None = None
     others: Iterable[Sample] = ()
+    try_advice: Callable[[FidelityPart, Sequence[Advice]], list[TriedAdvice]] = lambda *_: []
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ def evaluate_accuracy(
     short = gate.shortfalls(_parts_by_kind(measured))
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject)).findings if failed else ()
-    blamed = [(sentence, _blame(graph, part.tensor, findings)) for sentence, part in short]
+    trials = _Trials(subject, measured.outputs)
+    blamed = [(sentence, trials.blame(part, findings)) for sentence, part in short]
     poor = {v.part.name for v in verdicts if v.poor}
     figures = {
         "outputs": [{**p.as_json(), "steps_of": p.steps_of, "poor": p.name in poor} for p in measured.outputs],
@@ -115,12 +120,15 @@ def evaluate_accuracy(
         "judged_samples": runs.run_count,
         "samples_to_judge": subject.sample_count,
         "sample_sqnr_db": [level if math.isfinite(level) else None for level in measured.levels],
-        "worst_layers": [] if worst is None else [w.as_json() for w in worst.layers],
+        "worst_layers": [],
         "worst_samples": 0 if worst is None else worst.samples,
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
     }
     layers = () if worst is None else worst.layers if errors is None else errors.findings
-    lines = [(v, _with_blame(v, sentence, graph, layers)) for v, sentence in output_lines(verdicts)]
+    lines = [(v, _with_blame(v, sentence, trials, layers)) for v, sentence in output_lines(verdicts)]
+    figures["worst_layers"] = [] if worst is None else [trials.with_tried(w).as_json() for w in worst.layers]
+    if errors is not None:
+        errors = replace(errors, findings=tuple(map(trials.with_tried, errors.findings)))
     layer_warnings = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
     return AccuracyResult(
         figures,
@@ -143,15 +151,57 @@ def _judge(measured: Fidelities, graph: Graph, worst: Worst) -> list[PartVerdict
     return judge_parts(measured.outputs, measured.concats, lost, worst.silent)
 
 
-def _with_blame(verdict: PartVerdict, sentence: str, graph: Graph, findings: Sequence[LayerError]) -> str:
-    """Return the sentence on an output with the layer to blame for its poor part. A part of unlike size has no such layer: its
-    output's one scale is too coarse for it."""
+def _with_blame(verdict: PartVerdict, sentence: str, trials: _Trials, findings: Sequence[LayerError]) -> str:
+    """Return the sentence on an output with the layer to blame for its poor part, and the remedies that were tried. A part of
+    unlike size has no such layer: its output's one scale is too coarse for it."""
     if not verdict.poor:
         return sentence
+    to_blame = trials.blame(verdict.part, () if verdict.kind == "part" else findings)
     if verdict.kind == "part":
-        return f"{sentence}; its values are {verdict.part.size_ratio:.3g} times smaller than others of {verdict.part.tensor}"
-    to_blame = _blame(graph, verdict.part.tensor, findings)
-    return sentence if to_blame is None else f"{sentence}; {finding_text(to_blame)}"
+        sentence += f"; its values are {verdict.part.size_ratio:.3g} times smaller than others of {verdict.part.tensor}"
+    if to_blame is not None:
+        return f"{sentence}; {finding_text(to_blame)}"
+    return "; ".join(filter(None, (sentence, trials.text_of(verdict.part))))
+
+
+class _Trials:
+    """The remedies tried of each output, once for each."""
+
+    def __init__(self, subject: AccuracyInput, outputs: Sequence[FidelityPart]) -> None:
+        self._subject, self._outputs = subject, {part.name: part for part in outputs}
+        self._text_by_output: dict[str, str] = {}
+        self._tried_by_layer: dict[str, str] = {}
+
+    def blame(self, part: FidelityPart, findings: Sequence[LayerError]) -> LayerError | None:
+        """Return the layer to blame for a part, with what was seen of its remedies."""
+        finding = _blame(self._subject.model.graph, part.tensor, findings)
+        output = next((name for name in part.outputs if name in self._outputs), None)
+        if output is not None and output not in self._text_by_output:
+            candidates = [*(r for r in (finding.advice if finding else ()) if r.can_be_tried), *self._list_ends(part)]
+            candidates = list({r.text: r for r in candidates}.values())
+            self._text_by_output[output] = format_trials(self._subject.try_advice(self._outputs[output], candidates))
+        if finding is None:
+            return None
+        self._tried_by_layer.setdefault(finding.name, self._text_by_output.get(output or "", ""))
+        return self.with_tried(finding)
+
+    def text_of(self, part: FidelityPart) -> str:
+        return next((self._text_by_output[name] for name in part.outputs if name in self._text_by_output), "")
+
+    def with_tried(self, finding: LayerError) -> LayerError:
+        return replace(finding, tried=self._tried_by_layer.get(finding.name, ""))
+
+    def _list_ends(self, part: FidelityPart) -> list[Advice]:
+        """Return remedies that leave to the host what makes the part, and the node before it too."""
+        producers, names, tensor = self._subject.model.graph.producers(), list[str](), part.tensor
+        candidates: list[Advice] = []
+        while tensor in producers and len(candidates) < 2:
+            node = producers[tensor]
+            names += node.sources or (node.name,)
+            if node.op.op_type not in SHAPE_OPS:
+                candidates.append(advise_host(tuple(dict.fromkeys(names))))
+            tensor = next((n for n in node.inputs if n in producers), "")
+        return candidates
 
 
 def _errors(subject: AccuracyInput) -> ErrorReport:

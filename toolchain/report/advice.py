@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from quant.calibrate import ObserverName
 from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.report.comparison_blocks import ComparisonBlock
-from toolchain.report.findings import LOST_DB, AdviceContext, Cause, LayerError
+from toolchain.report.findings import LOST_DB, Advice, AdviceContext, Cause, LayerError
 from toolchain.report.layer_errors import LayerMeasurements
 
 _TOGETHER = 3  # nodes that are worth naming
 
 
-def suggest_advice(row: LayerError, cause: Cause, measurements: LayerMeasurements, quantized: AdviceContext) -> str:
+def suggest_advice(
+    row: LayerError, cause: Cause, measurements: LayerMeasurements, quantized: AdviceContext
+) -> tuple[Advice, ...]:
+    """Return what may help a layer, the likeliest first."""
     numerics, calibrated_range = quantized.chip.numerics, measurements.sums[row.block.tensor].rounding_error
-    host = " and ".join(f"--host-node {n}" for n in _list_nodes_to_host(row, measurements))
+    hosted = _list_nodes_to_host(row, measurements)
     if cause == "nothing lost":
-        return ""
-    ways: list[str] = []
+        return ()
+    ways: list[Advice] = []
     if cause == "weight rounding":
         if weight_type_of(row.block, quantized.chip) is CodeType.INT4:
-            ways.append(_wider_weights(row, quantized.chip))
+            ways.append(Advice(_wider_weights(row, quantized.chip)))
         elif not numerics.weights_per_channel:
-            ways.append("numerics.weights_per_channel: true in the machine's file")
+            ways.append(Advice("numerics.weights_per_channel: true in the machine's file"))
         more = {None: "fast", "none": "fast", "fast": "full"}.get(quantized.repair)
-        ways += [f"--repair {more}"] if quantized.file_ranges is None and more else []
+        ways += [Advice(f"--repair {more}")] if quantized.file_ranges is None and more else []
     elif cause == "accumulator overflow":
-        ways.append(f"engines.mac.accumulators.bits above {numerics.accumulator_bits} in the machine's file")
-        ways += ["numerics.overflow: saturate"] if numerics.wraps else []
+        ways.append(Advice(f"engines.mac.accumulators.bits above {numerics.accumulator_bits} in the machine's file"))
+        ways += [Advice("numerics.overflow: saturate")] if numerics.wraps else []
     elif cause in ("clipped tail", "range wider than its values", "range dominated by few values"):
-        ways.append(_other_range(row, cause, calibrated_range.low, calibrated_range.high, quantized))
-    ways += [host] if host else []
+        ways += _other_ranges(row, cause, calibrated_range.low, calibrated_range.high, quantized)
+    ways += [advise_host(hosted)] if hosted else []
     fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
     codes = CodeType(measurements.network.integer.types[row.block.tensor].dtype)
     if codes.bits == 8 and fine and row.at_int16_db > row.alone_db + LOST_DB:
-        named = f"--type {_get_typed_name(row, measurements)}=int16"
-        ways.append(named if CodeType.INT16 in numerics.types else "numerics.activation: int16 in the machine's file")
-    return ", or ".join(w for w in ways if w)
+        named = f"{_get_typed_name(row, measurements)}=int16"
+        wide = Advice(f"--type {named}", types=(named,))
+        ways.append(wide if CodeType.INT16 in numerics.types else Advice("numerics.activation: int16 in the machine's file"))
+    return tuple(ways)
+
+
+def advise_host(nodes: Sequence[str]) -> Advice:
+    return Advice(" and ".join(f"--host-node {n}" for n in nodes), host_nodes=tuple(nodes))
 
 
 def _list_nodes_to_host(row: LayerError, measurements: LayerMeasurements) -> tuple[str, ...]:
@@ -81,14 +93,19 @@ def _wider_weights(row: LayerError, chip: Chip) -> str:
     return f"weights: {{{row.layer}: {{type: {wide}}}}} in the file of --quant, and no --type of them"
 
 
-def _other_range(row: LayerError, cause: Cause, low: float, high: float, quantized: AdviceContext) -> str:
+def _other_ranges(row: LayerError, cause: Cause, low: float, high: float, quantized: AdviceContext) -> list[Advice]:
     if quantized.file_ranges is not None and row.tensor in quantized.file_ranges:
         if cause == "range dominated by few values":
-            return f"narrow low and high of {row.name} in the file of --quant"
-        return f"low: {low:.4g}, high: {high:.4g} for {row.name} in the file of --quant"
+            return [Advice(f"narrow low and high of {row.name} in the file of --quant")]
+        text = f"low: {low:.4g}, high: {high:.4g} for {row.name} in the file of --quant"
+        return [Advice(text, ranges={row.tensor: Range(low, high)})]
     if cause == "clipped tail":
-        other = "" if quantized.observer == "minmax" else "--observer minmax, or "
-        return f"{other}--calib with samples in which {row.name} reaches as far"
+        other = [] if quantized.observer == "minmax" else [_observe_by("minmax")]
+        return [*other, Advice(f"--calib with samples in which {row.name} reaches as far")]
     if cause == "range dominated by few values" and quantized.observer == "minmax":
-        return "--observer mse"
-    return ""
+        return [_observe_by("mse")]
+    return []
+
+
+def _observe_by(observer: ObserverName) -> Advice:
+    return Advice(f"--observer {observer}", observer=observer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from toolchain.ops.lookup import Lookup
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.advice import suggest_advice, weight_type_of
 from toolchain.report.comparison_blocks import ComparisonBlock
-from toolchain.report.findings import LOST_DB, AdviceContext, Cause, LayerError
+from toolchain.report.findings import LOST_DB, Advice, AdviceContext, Cause, LayerError
 from toolchain.report.layer_errors import LayerErrorSums, LayerMeasurements, has_wrapped, weight_noise
 from toolchain.report.layer_types import types_of
 from toolchain.report.noise import decibels
@@ -71,8 +71,9 @@ def diagnose(measurements: LayerMeasurements, block: ComparisonBlock, quantized:
     return _with_cause(row, cause, why, suggest_advice(row, cause, measurements, quantized))
 
 
-def _with_cause(row: LayerError, cause: Cause, why: str, advice: str) -> LayerError:
-    return LayerError(**{**row.__dict__, "cause": cause, "why": why, "remedy": advice})
+def _with_cause(row: LayerError, cause: Cause, why: str, advice: tuple[Advice, ...]) -> LayerError:
+    text = ", or ".join(a.text for a in advice)
+    return replace(row, cause=cause, why=why, remedy=text, advice=advice)
 
 
 def _row(measurements: LayerMeasurements, block: ComparisonBlock, sums: LayerErrorSums, weights: float | None) -> LayerError:

@@ -40,11 +40,11 @@ def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, b
 
 
 def finding_text(finding: Mapping[str, object] | LayerError) -> str:
-    """One finding in one line: layer, tensor, figures, cause, remedy. found: also as its JSON has it."""
+    """One finding in one line: layer, tensor, figures, cause, tried remedy. finding: also as its JSON has it."""
     f = finding.as_json() if isinstance(finding, LayerError) else finding
     place = f"layer {f['layer']} ({f['op']})" if f["layer"] is not None else f"{f['tensor']} on its way into the NPU ({f['op']})"
     at_output = f", {_level(f['effect_db'])} dB of the output" if f["effect_db"] is not None else ""
-    ways = f"; try {f['remedy']}" if f["remedy"] else ""
+    ways = f"; {f['remedy']}" if f["remedy"] else ""
     return f"{place}, tensor {f['tensor']}: {f['cause']}, leaves {_level(f['alone_db'])} dB alone{at_output}: {f['why']}{ways}"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from quant.calibrate import ObserverName
 from quant.observe import Range
+from toolchain.errors import format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.report.comparison_blocks import ComparisonBlock
@@ -25,6 +27,58 @@ Cause = Literal[
     "input rounding",
     "nothing lost",
 ]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change of options that may help a layer: `text`, as the user gives it, and what it changes."""
+
+    text: str
+    host_nodes: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    observer: ObserverName | None = None
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Return whether options of a build say all of it; changes of the machine's file are not tried."""
+        return bool(self.host_nodes or self.types or self.observer or self.ranges)
+
+
+@dataclass(frozen=True)
+class TriedAdvice:
+    """A remedy with dB of the worst part of an output before and after it, on `samples` samples.
+
+    `cycles`: expected before and after, where they were compared.
+    """
+
+    advice: Advice
+    before_db: float
+    after_db: float
+    samples: int
+
+    cycles: tuple[int, int] | None = None
+
+    def describe(self) -> str:
+        cycles = "" if self.cycles is None else f", {self.cycles[1]:,} cycles for {self.cycles[0]:,}"
+        after = f"{self.after_db:.1f} dB" if math.isfinite(self.after_db) else "exact"
+        return f"{self.advice.text} ({after} for {self.before_db:.1f}{cycles})"
+
+
+def choose_trial(trials: Sequence[TriedAdvice]) -> TriedAdvice | None:
+    """Return the first of the remedies that are within LOST_DB of the best; None where none gains HELPS_DB."""
+    most = max((t.after_db for t in trials), default=0.0)
+    return next((t for t in trials if t.after_db >= max(most - LOST_DB, t.before_db + HELPS_DB)), None)
+
+
+def format_trials(trials: Sequence[TriedAdvice]) -> str:
+    """Return what helped, or that nothing did; an empty text where nothing was tried."""
+    if not trials:
+        return ""
+    on, best = f"tried on {format_count(trials[0].samples, 'sample')}", choose_trial(trials)
+    if best is not None:
+        return f"{on}: {best.describe()}"
+    return f"{on}, none of which helps: {', '.join(t.describe() for t in trials)}"
 
 
 @dataclass(frozen=True)
@@ -61,6 +115,7 @@ class LayerError:
     `name`: source name that users see.
     `types`: types of the float tensors that feed it, of its tensor, and of its weights.
     `position`: place in the order of the network.
+    `remedy`, `advice`: what may help, in words and to be tried; `tried`: what was seen of it.
     """
 
     layer: str | None
@@ -82,11 +137,13 @@ class LayerError:
     remedy: str
     position: int
     block: ComparisonBlock
+    advice: tuple[Advice, ...] = ()
+    tried: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity: what is exact, or tells nothing, gives null."""
-        keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types", "name")]
-        return {**{k: _finite(getattr(self, k)) for k in keys}, "tensor": self.name, **self.types.as_json()}
+        keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types", "name", "advice", "tried", "remedy")]
+        return {**{k: _finite(getattr(self, k)) for k in keys}, "remedy": self.tried, "tensor": self.name, **self.types.as_json()}
 
 
 def _finite(value: Any) -> Any:
@@ -95,4 +152,5 @@ def _finite(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+HELPS_DB = 3.0  # docs/accuracy.md: half of the noise is gone
 LOST_DB = 6.0  # a tensor that has so much more than what is made of it is not to blame

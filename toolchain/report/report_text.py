@@ -230,7 +230,7 @@ def worst_text(report: Mapping[str, Any]) -> str:
     which = f" (of these {report['judged_samples']}, those whose outputs lose most)" if few else ""
     title = f"layers that lose most, each fed with float's tensors of {format_count(report['worst_samples'], 'sample')}{which}:"
     worst_table = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
-    ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; try {w['remedy']}" if w["remedy"] else "") for w in worst]
+    ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; {w['remedy']}" if w["remedy"] else "") for w in worst]
     return "\n".join([title, worst_table, *ways])
 
 

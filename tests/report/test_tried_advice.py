@@ -1,0 +1,58 @@
+"""A remedy is named only where it was tried and saw the loss go, with dB and cycles before and after."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from toolchain.api import Build, BuildOptions, build
+from toolchain.report.findings import Advice, TriedAdvice, choose_trial, format_trials
+
+GRAPH = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Conv(x, w) b = Conv(a, w) y = Conv(b, w) }"
+
+
+def built(folder: Path, graph: str, ranges: dict[str, tuple[float, float]]) -> Build:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {graph}')
+    rng = np.random.default_rng(0)
+    weights = np.linalg.qr(rng.standard_normal((4, 4)))[0].reshape(4, 4, 1, 1).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, folder / "m.onnx")
+    np.savez(folder / "d.npz", x=rng.standard_normal((24, 4, 8, 8)).astype(np.float32))
+    lines = (f"  {name}: {{low: {low}, high: {high}}}" for name, (low, high) in ranges.items())
+    (folder / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
+    options = BuildOptions("edge16", str(folder / "d.npz"), parameters=str(folder / "p.yaml"), level=0)
+    return build(folder / "m.onnx", options)
+
+
+def test_what_advice_promises_is_reached_by_who_follows_it(tmp_path: Path) -> None:
+    ranges = dict.fromkeys("xaby", (-6.0, 6.0)) | {"b": (-2000.0, 2000.0)}
+    spoiled = built(tmp_path, GRAPH, ranges)
+    (warning,) = [w for w in spoiled.warnings if "against float" in w]
+    number = r"([-0-9.,]+)"
+    start = "tried on 2 samples: low: "
+    pattern = rf"{start}{number}, high: {number} for b in the file of --quant \({number} dB for {number}, {number} cycles for"
+    promise = re.search(pattern, warning)
+    assert promise is not None, warning
+    low, high, after, before = (float(text) for text in promise.groups()[:4])
+    followed = built(tmp_path, GRAPH, ranges | {"b": (low, high)})
+    assert before < 1 and followed.figures["outputs"][0]["sqnr_db"] == pytest.approx(after, abs=2) and after > 30
+    assert promise.group(5) == f"{followed.figures['expected_cycles']:,}"
+
+
+def test_nothing_is_advised_of_a_good_network(tmp_path: Path) -> None:
+    good = built(tmp_path, GRAPH, dict.fromkeys("xaby", (-6.0, 6.0)))
+    assert len(good.figures["worst_layers"]) == 3 and all(w["remedy"] == "" for w in good.figures["worst_layers"])
+
+
+def test_it_is_said_where_none_helps() -> None:
+    first = TriedAdvice(Advice("--observer mse", observer="mse"), 8.7, 4.1, 2)
+    assert format_trials([first]) == "tried on 2 samples, none of which helps: --observer mse (4.1 dB for 8.7)"
+    assert format_trials([]) == "" and choose_trial([first]) is None
+    second = replace(first, advice=Advice("--host-node a", host_nodes=("a",)), after_db=20.0, cycles=(200, 100))
+    third = replace(second, advice=Advice("--host-node b", host_nodes=("b",)), after_db=23.0)
+    assert format_trials([first, second, third]) == "tried on 2 samples: --host-node a (20.0 dB for 8.7, 100 cycles for 200)"

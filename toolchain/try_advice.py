@@ -1,0 +1,126 @@
+"""Try remedies of a poor part on the integer reference, so that a report names those alone that help, with what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+
+from quant.calibrate import calibrate
+from quant.fidelity import ErrorSums
+from quant.fit_sample import Sample
+from quant.float_session import FloatSession
+from quant.part_sums import PartSums
+from quant.repair.choices import Quantization
+from toolchain.compiler import CompiledNetwork, compile_model
+from toolchain.errors import CompileError
+from toolchain.passes.match_nodes import match_nodes
+from toolchain.repair.calibrate_network import CalibratedNetwork
+from toolchain.repair.network import Network
+from toolchain.report.error_report import Effort
+from toolchain.report.fidelity import FidelityPart
+from toolchain.report.findings import Advice, TriedAdvice, choose_trial
+from toolchain.report.layer_errors import ErrorNetwork
+
+_CALIBRATION = 16  # docs/accuracy.md: samples that ranges are measured on for a trial
+
+
+class AdviceTrials:
+    """A set of trials within a budget of runs, which follows from the network's size.
+
+    `calibrated`: the network that is judged.
+    `samples`: samples to judge on, and samples that ranges are of.
+    `compiled`: the network that is written, at `level`, whose cycles a advice is compared with.
+    """
+
+    def __init__(
+        self,
+        calibrated: CalibratedNetwork,
+        measured: ErrorNetwork,
+        samples: tuple[Iterable[Sample], Iterable[Sample]],
+        compiled: CompiledNetwork,
+        level: int,
+    ) -> None:
+        self._calibrated, (self._samples, self._calibration) = calibrated, samples
+        self._compiled, self._level_of_plan = compiled, level
+        effort = Effort.of(measured)
+        self._is_small = effort.looked_at > 1
+        self._remaining, self._sample_count = effort.tried, min(effort.looked_at, 2)
+
+    @cached_property
+    def _judges(self) -> list[Sample]:
+        return list(islice(self._samples, self._sample_count))
+
+    def run(self, output: FidelityPart, candidates: Sequence[Advice]) -> list[TriedAdvice]:
+        """Return the candidates that the budget has room for and the machine can express, with dB of the worst part before and
+        after.
+
+        `output`: an output, with its parts of unlike size.
+        """
+        candidates = candidates[: self._remaining]
+        if not candidates or not self._judges:
+            return []
+        self._remaining -= len(candidates)
+        network, quantization = self._calibrated.network, self._calibrated.quantization
+        before = self._level(network, quantization, output)
+        tried = []
+        for advice in candidates:
+            try:
+                tried.append(TriedAdvice(advice, before, self._level(*self._apply(advice), output), self._sample_count))
+            except CompileError:  # the machine cannot express it
+                continue
+        best = choose_trial(tried)
+        return [replace(t, cycles=self._compare_cycles(t.advice)) if t is best else t for t in tried]
+
+    def _compare_cycles(self, advice: Advice) -> tuple[int, int] | None:
+        """Return the expected cycles before and after a advice; None of a network whose plan takes long."""
+        if not self._is_small:
+            return None
+        network, quantization = self._apply(advice)
+        model, selection, machine = network.model, network.selection, network.machine
+        try:
+            after = compile_model("advice", model, selection, machine, quantization, self._level_of_plan)
+        except CompileError:
+            return None
+        return self._compiled.expected_cycles, after.expected_cycles
+
+    def _level(self, network: Network, quantization: Quantization, output: FidelityPart) -> float:
+        session, real = network.session(quantization), FloatSession(network.model, [output.tensor])
+        error, parts = ErrorSums(), PartSums()
+        for sample in self._judges:
+            (x,), y = real.run(sample), session.run_detailed(sample).outputs[output.tensor]
+            error.update(x, y)
+            parts.update(x, y)
+        return min([error.sqnr_db, *(parts.sqnr_db(part) for part in output.slices)])
+
+    def _apply(self, advice: Advice) -> tuple[Network, Quantization]:
+        """Raises CompileError."""
+        network, quantization = self._calibrated.network, self._calibrated.quantization
+        if advice.host_nodes:
+            network = network.host_too(match_nodes(network.model.nodes, advice.host_nodes))
+        if advice.types:
+            network = network.override_types(advice.types)
+        types = {**quantization.types, **network.types}
+        ranges = {**quantization.ranges, **advice.ranges}
+        missing = [n for n in network.tensors if n not in ranges or advice.observer is not None]
+        if missing:
+            numerics, samples = network.chip.numerics, list(islice(self._calibration, _CALIBRATION))
+            model, others = network.model, {name: numerics.of(codes) for name, codes in types.items()}
+            observer = advice.observer or "minmax"
+            ranges |= calibrate(
+                model.proto,
+                samples,
+                missing,
+                observer=observer,
+                numerics=numerics,
+                others=others,
+                computed_by=model,
+                divided=model.divided,
+            )
+        held_ranges = {n: r for n, r in ranges.items() if n in {*network.tensors, *network.selection.file_ranges}}
+        layers = {n.name for n in network.weighted}
+        chosen = {name: parameters for name, parameters in quantization.layers.items() if name in layers}
+        weights = {**quantization.weight_types, **network.made_weight_types, **network.weight_types}
+        weights = {name: codes for name, codes in weights.items() if name in layers}
+        return network, replace(quantization, ranges=held_ranges, types=types, layers=chosen, weight_types=weights)
