@@ -121,6 +121,13 @@ class AdviceTrials:
         held_ranges = {n: r for n, r in ranges.items() if n in {*network.tensors, *network.selection.file_ranges}}
         layers = {n.name for n in network.weighted}
         chosen = {name: parameters for name, parameters in quantization.layers.items() if name in layers}
-        weights = {**quantization.weight_types, **network.made_weight_types, **network.weight_types}
+        weights = {**quantization.weight_types, **network.weight_types}
         weights = {name: codes for name, codes in weights.items() if name in layers}
-        return network, replace(quantization, ranges=held_ranges, types=types, layers=chosen, weight_types=weights)
+        return network, replace(
+            quantization,
+            ranges=held_ranges,
+            types=types,
+            layers=chosen,
+            weight_types=weights,
+            compiler_weights=network.compiler_weights,
+        )
