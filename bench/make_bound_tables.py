@@ -25,6 +25,7 @@ from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
 from toolchain.hw.quantities import read_bytes
 from toolchain.isa import Machine, load_machine
+from toolchain.schedule.goals import CYCLES
 from toolchain.schedule.options import LEVELS
 
 HEADS = ("network", "cycles", "x units", "x alone", "DRAM bytes", "x least", "by", "most beyond its own bound")
@@ -103,7 +104,7 @@ def run(models: Sequence[Path], machines: Sequence[str], sizes: Sequence[str], l
         for size in [sram_bytes(s) for s in sizes] or [loaded.chip.sram.size]:
             small_machine, results = Machine(loaded.chip.with_sram(size), loaded.isa), list[Mapping[str, Any]]()
             for model in models:
-                figures = figures_of(model, BuildOptions(small_machine, level=level))
+                figures = figures_of(model, BuildOptions(small_machine, level=level, goal=CYCLES))
                 results += [] if figures is None else [figures]
             print(f"**{small_machine.chip.name}, {size / 1024:g} KiB**\n")
             print("\n".join(table(results)) + "\n", flush=True)

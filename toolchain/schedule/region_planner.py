@@ -93,17 +93,24 @@ class RegionPlanner(LayerByLayer):
 
     def frugal(self, plans: Sequence[RegionPlan], most: float) -> list[RegionPlan]:
         """Plans of at most so many cycles that spill less than each of these, of cascades that the search has planned anyway.
-        A moved byte counts as the cycles that it takes."""
+        A moved byte counts as the cycles that it takes. A twentieth of all bytes is to be saved at least: MobileNetV3 small in
+        64 KiB took 16 % longer to build for 2.5 %."""
         if self.grouped is None:
             return []
         usable, before = self.grouped
-        least, byte = min(plan.spilled_bytes for plan in plans), 1 / self.chip.dram.read_bytes_per_cycle
+        spilled, byte = min(plan.spilled_bytes for plan in plans), 1 / self.chip.dram.read_bytes_per_cycle
+        least = spilled - (self._sum_moved_once() + 2 * spilled) / 40  # a spilled byte goes and comes
         for by in (ALONE, AMID):
             way = self._cuts(usable, before, by, byte)
             plan = self._cut(way, way.best_of_planned())
             if plan is not None and plan.spilled_bytes < least and plan.cycles <= most and self.too_many(plan) is None:
                 return [assign_units(self.ahead(plan), self.model)]
         return []
+
+    def _sum_moved_once(self) -> int:
+        """The bytes of constants, and of tensors that enter or leave the region."""
+        constants = {n: layer.constants[n].nbytes for layer in self.layers for n in layer.node.inputs if n in layer.constants}
+        return sum(constants.values()) + sum(self.storages[root].size_bytes for root in self.port_roots)
 
     def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
         """Plans with cascades, compared by DRAM traffic."""
