@@ -23,6 +23,8 @@ from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import Advice, TriedAdvice, choose_trial
 from toolchain.report.layer_errors import ErrorNetwork
 
+ENOUGH_DB = 20.0  # docs/accuracy.md: advice behind one that leaves so much is not tried
+_MOST = 6  # docs/accuracy.md: trials of a build
 _CALIBRATION = 16  # docs/accuracy.md: samples that ranges are measured on for a trial
 
 
@@ -46,7 +48,7 @@ class AdviceTrials:
         self._compiled, self._level_of_plan = compiled, level
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
-        self._remaining, self._sample_count = effort.tried, min(effort.looked_at, 2)
+        self._remaining, self._sample_count = min(effort.tried, _MOST), min(effort.looked_at, 2)
 
     @cached_property
     def _judges(self) -> list[Sample]:
@@ -61,15 +63,18 @@ class AdviceTrials:
         candidates = candidates[: self._remaining]
         if not candidates or not self._judges:
             return []
-        self._remaining -= len(candidates)
         network, quantization = self._calibrated.network, self._calibrated.quantization
         before = self._level(network, quantization, output)
         tried = []
         for advice in candidates:
             try:
-                tried.append(TriedAdvice(advice, before, self._level(*self._apply(advice), output), self._sample_count))
+                trial = TriedAdvice(advice, before, self._level(*self._apply(advice), output), self._sample_count)
             except CompileError:  # the machine cannot express it
                 continue
+            tried.append(trial)
+            self._remaining -= 1
+            if trial.after_db >= ENOUGH_DB:
+                break
         best = choose_trial(tried)
         return [replace(t, cycles=self._compare_cycles(t.advice)) if t is best else t for t in tried]
 
