@@ -3,6 +3,7 @@
 from simulator.cycle_breakdown import COMPUTING, Attribution, Spans, StallCause, StallReason, attribute_cycles, by_reason
 from simulator.dead_stores import DeadStore
 from simulator.dram_ranges import DramRange, DramRangeKind
+from simulator.merging import MergedProgram, merge_program
 from simulator.occupancy import occupancy
 from simulator.prepared_program import Observe, PreparedProgram, prepare_program, simulate, wrap_measured_run
 from simulator.simulation import Simulation
@@ -14,6 +15,7 @@ __all__ = [
     "DeadStore",
     "DramRange",
     "DramRangeKind",
+    "MergedProgram",
     "Observe",
     "PreparedProgram",
     "Simulation",
@@ -23,6 +25,7 @@ __all__ = [
     "attribute_cycles",
     "by_reason",
     "chrome_trace",
+    "merge_program",
     "occupancy",
     "prepare_program",
     "simulate",

@@ -25,7 +25,7 @@ class MachineState:
     def __init__(self, chip: Chip, dram: Array, initial_memory: Mapping[str, Array] | None = None):
         begin = initial_memory or {}
         others = (begin[s.name].copy() if s.name in begin else np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:])
-        self.memory = (dram, *others)
+        self.memory: tuple[Array, ...] = (dram, *others)
         self.accumulators: dict[int, Array] = {}
         self.number = 0  # that the front end has read last, within its limit
         self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point import Requant, add, conv2d, requantize
+from quant.fixed_point import ConvWeights, Requant, add, conv2d, requantize
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
 from quant.fixed_point.sums.conv import finish_sums
 from simulator.decode_constants import ConstantDecoder
@@ -29,6 +29,7 @@ from toolchain.machine import (
     out_of_granules,
     parameter_bytes,
     table_bytes,
+    weight_bytes,
 )
 
 Array = NDArray[Any]
@@ -113,6 +114,26 @@ class Context:
         shape, surface = (1, rows, columns, channels), op.surfaces()[0]
         x = self.feature_map(op, "input", op.input_address, shape, outer, number, surface)
         return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
+
+    def dense_weights(self, op: Convolution) -> ConvWeights:
+        """Return the weights of a convolution."""
+        return self.decoded.weights(
+            self.bytes_of(op, "weights", op.weight_address, op.weight_bytes(self.chip)).tobytes(),
+            self.chip.weight_types[op.weight_type],
+            op.output_channels,
+            op.kernel_height,
+            op.kernel_width,
+            op.input_channels,
+            op.group,
+        )
+
+    def depthwise_weights(self, op: Depthwise) -> ConvWeights:
+        """Return the weights of a depthwise convolution."""
+        taps = op.kernel_height * op.kernel_width
+        raw = self.bytes_of(op, "weights", op.weight_address, taps * weight_bytes(op.channels, op.weight_type, self.chip))
+        return self.decoded.depthwise_weights(
+            raw, self.chip.weight_types[op.weight_type], op.kernel_height, op.kernel_width, op.channels
+        )
 
     def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
         """int32 or int64[oh, ow, oc]: sums without bias, wrapped to the accumulators' width."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from simulator import DramRange, DramRangeKind, Observe, PreparedProgram, prepare_program
+from simulator import DramRange, DramRangeKind, MergedProgram, Observe, PreparedProgram, merge_program, prepare_program
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
@@ -20,20 +20,29 @@ from toolchain.runtime.ports import arrange_codes, restore_codes
 
 
 class Simulator:
-    """Decodes the program's bytes and runs them: bits, cycles, and refusal of what would depend on timing."""
+    """Decodes the program's bytes and runs them: bits, cycles, and refusal of what would depend on timing.
+
+    `merges`: from a program's second run on, tiles of a layer run as one operation where that is proved to give the same bits.
+    """
 
     observes = True
     concurrent = True
     reads_constants = True
 
+    def __init__(self, merges: bool = True):
+        self.merges = merges
+
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        return _Simulated(program, timing, check)
+        return _Simulated(program, timing, check, self.merges)
 
 
 class _Simulated:
-    def __init__(self, program: Program, timing: bool, check: bool):
+    def __init__(self, program: Program, timing: bool, check: bool, merges: bool):
         self._program, self._timing, self._check = program, timing, check
         self._prepared: PreparedProgram | None = None
+        self._merged: MergedProgram | None = None
+        self._merges = merges and check  # only a program that keeps all rules has one value for each byte
+        self._runs = 0
         self._preparing = threading.Lock()
 
     def run(
@@ -41,8 +50,20 @@ class _Simulated:
     ) -> Execution:
         with self._preparing:  # once, whichever thread comes first
             prepared = self._prepared = self._prepared or self._prepare(progress)
+            plain = until is not None or observe is not None
+            merged = None if plain else self._find_merged(prepared, dram)
+        if merged is not None and merged.run(dram):
+            return Execution({"dram": dram}, simulation=(done := prepared.result({"dram": dram})), start=done.start, end=done.end)
         done = prepared.run(dram, in_place=True, until=until, observe=observe, progress=progress)
         return Execution(done.memory, done.start, done.end, {}, done)
+
+    def _find_merged(self, prepared: PreparedProgram, dram: np.ndarray) -> MergedProgram | None:
+        """Return the merged program from the second run on: merging costs about as much as a run."""
+        self._runs += 1
+        if self._merges and self._runs == 2:
+            parts, legal = dram_parts(self._program.region), prepared.order.legal
+            self._merged = merge_program(prepared.chip, prepared.flow, legal, parts, dram)
+        return self._merged
 
     def _prepare(self, progress: Progress | None) -> PreparedProgram:
         program = self._program

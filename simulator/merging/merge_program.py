@@ -1,0 +1,135 @@
+"""Step through a prepared program by the numbers of its values, and merge what is part of one evaluation.
+
+Copies only move numbers.
+A window operation becomes a tile of an evaluation where its operands are affine in one array each and its constants constant.
+Every other operation stays single: its bytes are brought to where it reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simulator.dram_ranges import DramRange, DramRangeKind
+from simulator.merging.box_copies import ValueBox, boxes_of_access, boxes_of_bytes
+from simulator.merging.merged_program import MergedProgram, SingleOperation, build_merged_program
+from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories
+from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, MOST_ARRAYS, ValueNumbers, box_of
+from simulator.merging.windows import describe_window, find_valid_window
+from toolchain.hw.chip import Chip
+from toolchain.machine import Copy, End, InstructionStream, MachineOp, Signal, Wait, WindowOp, accesses
+
+_TRIED = 4  # evaluations of a kind that a tile is tried with, the latest first; measured: ResNet-50 needs one
+_MOST_SINGLES = 0.5  # of the operations: from here on little is saved, measured on programs of one tile a layer
+
+
+def merge_program(
+    chip: Chip, flow: InstructionStream, legal: Sequence[int], parts: Sequence[DramRange], dram: np.ndarray
+) -> MergedProgram | None:
+    """Return the program with its layers' tiles merged, or None where that saves little or cannot be proved.
+
+    `legal`: the operations in an order that can run; the program has passed all rules.
+    `dram`: an image with the constants in place; they are the same in all runs.
+    """
+    if flow.indirect:
+        return None
+    refused: set[Any] = set()
+    while True:
+        merger = _Merger(chip, dram.size, parts, refused)
+        for index in legal:
+            if not merger.step(flow[index]):
+                return None
+        merged = [r for r in merger.steps if isinstance(r, Evaluation)]
+        uneven = {e.first.kind for e in merged if find_valid_window(e) is None or _is_sparse(e)}
+        if not uneven:
+            break
+        refused |= uneven
+    computed = sum(len(e.tiles) for e in merged) + len(merger.steps) - len(merged)
+    if len(merger.steps) > _MOST_SINGLES * computed:
+        return None
+    stores = boxes_of_bytes(*merger.memories.values.list_written())
+    return build_merged_program(chip, merger.steps, stores, dram)
+
+
+def _is_sparse(evaluation: Evaluation) -> bool:
+    """Return whether its tiles fill less than half of the array around them, or not all of its channels."""
+    channel_total = sum(count for _, count in evaluation.channels.values())
+    if evaluation.channels and channel_total != evaluation.shape[2]:
+        return True
+    filled = {(p.at, p.tile.shape) for p in evaluation.tiles}
+    return 2 * sum(int(np.prod(shape)) for _, shape in filled) < int(np.prod(evaluation.shape))
+
+
+@dataclass
+class _Merger:
+    chip: Chip
+    dram_bytes: int
+    parts: Sequence[DramRange]
+    refused: set[Any]
+    steps: list[Evaluation | SingleOperation] = field(default_factory=list)
+    evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict)
+    arrays: int = INITIAL
+
+    def __post_init__(self) -> None:
+        sizes = (self.dram_bytes, *(space.memory.size for space in self.chip.spaces[1:]))
+        constants = [(p.first, p.last) for p in self.parts if p.kind is DramRangeKind.CONSTANT]
+        self.memories = Memories(self.chip, ValueNumbers(sizes), constants)
+
+    def step(self, op: MachineOp) -> bool:
+        """Step through one operation. Return False where there are more arrays than numbers."""
+        if isinstance(op, Signal | Wait | End):
+            return True
+        if isinstance(op, Copy):
+            source, target = op.ranges(self.chip)
+            values = self.memories.values
+            values.write(
+                target.space, target.address, *box_of(target), values.read(source.space, source.address, *box_of(source))
+            )
+            return True
+        if not (isinstance(op, WindowOp) and self._merge(op)):
+            self._keep(op)
+        return self.arrays < MOST_ARRAYS
+
+    def _merge(self, op: WindowOp) -> bool:
+        tile = describe_window(op, self.memories)
+        if tile is None or tile.kind in self.refused:
+            return False
+        candidates = self.evaluations.setdefault(tile.kind, [])
+        number = next((n for e in reversed(candidates[-_TRIED:]) if (n := e.add(tile)) is not None), None)
+        if number is None:
+            evaluation = Evaluation(self.arrays + 1, tile)
+            number = evaluation.add(tile)
+            if number is None:  # larger than the numbers of an array
+                return False
+            self.arrays += 1
+            self.memories.grids.add(evaluation.array)
+            candidates.append(evaluation)
+            self.steps.append(evaluation)
+        item_bytes = tile.item_bytes
+        rows, columns, channels = op.output_height, op.output_width, tile.shape[2] * item_bytes
+        written = number + ROW * np.arange(rows)[:, None, None] + COLUMN * np.arange(columns)[:, None] + np.arange(channels)
+        space, strides = op.unit_in(self.chip).roles["output"], (op.output_row_stride, op.output_column_stride, 1)
+        self.memories.values.write(space, op.output_address, (rows, columns, channels), strides, written)
+        return True
+
+    def _keep(self, op: MachineOp) -> None:
+        values, touched = self.memories.values, accesses(op, self.chip)
+        reads: list[tuple[int, ValueBox]] = []
+        for a in touched:
+            if not a.write:
+                numbers = values.read(a.space, a.address, *box_of(a))
+                reads += [(a.space, box) for box in boxes_of_access(a.address, *box_of(a), numbers)]
+        writes: list[tuple[int, ValueBox]] = []
+        for a in touched:
+            if a.write:
+                self.arrays += 1
+                counts, strides = box_of(a)
+                steps = tuple(int(np.prod(counts[k + 1 :])) for k in range(len(counts)))
+                box = ValueBox(a.address, self.arrays << ARRAY_BITS, counts, strides, steps)
+                numbers = box.number + np.arange(a.bytes).reshape(counts)
+                values.write(a.space, a.address, counts, strides, numbers)
+                writes.append((a.space, box))
+        self.steps.append(SingleOperation(op, tuple(reads), tuple(writes)))

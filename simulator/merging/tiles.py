@@ -1,0 +1,187 @@
+"""Describe operations as tiles of one evaluation, and gather the tiles that are parts of the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, Affine, ValueNumbers, array_of
+from toolchain.hw.chip import Chip
+from toolchain.machine import MachineOp
+
+# A number of a tile's output has a row, a column and a byte of its pixel, 16 bits each, below the array.
+ROW, COLUMN = 1 << 32, 1 << 16
+# Row and column of the first tile of an array; others may lie above or left of it.
+_FIRST = 1 << 12  # source: rows of a feature map, of which _MOST leaves ten times as many behind it
+_MOST = 1 << 16  # source: the bits above
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a tile reads: what output element (y, x, c) needs has the number `number` + (y, x, c) · `steps`."""
+
+    number: int
+    steps: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An operation as a part of an evaluation.
+
+    `kind`: what all tiles of an evaluation share.
+    `operands`: the first one says where in the output the tile lies.
+    `shape`: rows, columns and channels of its output.
+    `item_bytes`: of an output element.
+    `constants`: DRAM addresses of the constants of its channels; empty where its channels are those of its operands.
+    """
+
+    op: MachineOp
+    kind: Hashable
+    operands: tuple[Operand, ...]
+    shape: tuple[int, int, int]
+    item_bytes: int
+    constants: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTile:
+    """A tile at an output element (y, x, c), counted from the first tile of its evaluation."""
+
+    tile: Tile
+    at: tuple[int, int, int]
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """A set of tiles whose outputs are parts of one array, computed by one operation from the same operands.
+
+    `array`: identity of its output in the numbers of values.
+    `channels`: first output channel and count by the addresses of constants.
+    """
+
+    array: int
+    first: Tile
+    tiles: list[PlacedTile] = field(default_factory=list)
+    channels: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, tile: Tile) -> int | None:
+        """Add a tile, and return the number of its first output byte; None where it is no part of this evaluation."""
+        at = self._find_place(tile)
+        if at is None:
+            return None
+        row, column, byte = at[0] + _FIRST, at[1] + _FIRST, at[2] * tile.item_bytes
+        size = (tile.shape[0], tile.shape[1], tile.shape[2] * tile.item_bytes)
+        if any(place < 0 or place + n >= _MOST for place, n in zip((row, column, byte), size)):
+            return None
+        if tile.constants:
+            self.channels[tile.constants] = (at[2], tile.shape[2])
+        self.tiles.append(PlacedTile(tile, at))
+        return (self.array << ARRAY_BITS) + row * ROW + column * COLUMN + byte
+
+    def _find_place(self, tile: Tile) -> tuple[int, int, int] | None:
+        if not all(self._steps_agree(tile, *pair) for pair in zip(tile.operands, self.first.operands)):
+            return None
+        (mine, *others), (first, *first_others) = tile.operands, self.first.operands
+        row, column, channel = first.steps
+        y, rest = divmod(mine.number - first.number, row)
+        x, rest = divmod(rest, column)
+        c, rest = divmod(rest, channel) if channel else (0, rest)
+        c = self._find_channel(tile) if tile.constants and not channel else c
+        if rest or (tile.constants and not self._takes_channels(tile, c)):
+            return None
+        at = (y, x, c)
+        for other, first_other in zip(others, first_others):
+            if other.number != first_other.number + sum(n * step for n, step in zip(at, first_other.steps)):
+                return None
+        return at
+
+    def _steps_agree(self, tile: Tile, operand: Operand, first: Operand) -> bool:
+        """Return whether steps are the same. Those of an only row or column mean nothing."""
+        return all(n == 1 or a == b for n, a, b in zip((*tile.shape[:2], 0), operand.steps, first.steps))
+
+    def _find_channel(self, tile: Tile) -> int:
+        """Return the first output channel where only constants tell channels apart: those of new ones are the next."""
+        span = self.channels.get(tile.constants)
+        return span[0] if span is not None else max((first + n for first, n in self.channels.values()), default=0)
+
+    def _takes_channels(self, tile: Tile, first: int) -> bool:
+        """Return whether the channels have these constants, or no others yet."""
+        count = tile.shape[2]
+        if tile.constants in self.channels:
+            return self.channels[tile.constants] == (first, count)
+        return all(first >= other + n or other >= first + count for other, n in self.channels.values())
+
+    @property
+    def low(self) -> tuple[int, int, int]:
+        """The least place of a tile."""
+        y, x, c = (min(p.at[k] for p in self.tiles) for k in range(3))
+        return y, x, c
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and channels from the least place on."""
+        h, w, c = (max(p.at[k] + p.tile.shape[k] for p in self.tiles) - low for k, low in enumerate(self.low))
+        return h, w, c
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands from the least place on."""
+        low = self.low
+        return tuple(Operand(o.number + sum(n * step for n, step in zip(low, o.steps)), o.steps) for o in self.first.operands)
+
+
+def split_place(number: int) -> tuple[int, int, int]:
+    """Return row and column, counted from the array's first tile, and byte of a number."""
+    return (number // ROW) % _MOST - _FIRST, (number // COLUMN) % _MOST - _FIRST, number % _MOST
+
+
+class Memories:
+    """The numbers of a program's values as operations see them.
+
+    `values`: what each byte holds now.
+    `grids`: arrays whose numbers have rows and columns.
+    """
+
+    def __init__(self, chip: Chip, values: ValueNumbers, constants: Sequence[tuple[int, int]]):
+        """Set up a view of the values.
+
+        `constants`: ranges of the DRAM that hold the same in all runs.
+        """
+        self.chip, self.values = chip, values
+        self.grids: set[int] = set()
+        ranges: list[tuple[int, int]] = []
+        for first, last in sorted(constants):
+            if ranges and first <= ranges[-1][1]:
+                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+            else:
+                ranges.append((first, last))
+        self._starts, self._ends = [first for first, _ in ranges], [last for _, last in ranges]
+
+    def read_constant(self, space: int, address: int, size_bytes: int) -> int | None:
+        """Return the DRAM address whose constant bytes lie there, or None."""
+        box = self.values.read_affine(space, address, (size_bytes,), (1,))
+        if box is None or array_of(box.first) != INITIAL or (size_bytes > 1 and box.steps != (1,)):
+            return None
+        first = box.first - INITIAL_NUMBER
+        at = bisect_right(self._starts, first) - 1
+        return first if at >= 0 and first + size_bytes <= self._ends[at] else None
+
+    def read_pixels(
+        self, space: int, address: int, counts: tuple[int, int], strides: tuple[int, int], size_bytes: int
+    ) -> Affine | None:
+        """Return the numbers of rows and columns of pixels, with a step for each of them."""
+        box = self.values.read_affine(space, address, (*counts, size_bytes), (*strides, 1))
+        if box is None or (size_bytes > 1 and box.steps[2] != 1):
+            return None
+        row, column, _ = box.steps
+        return Affine(box.first, self.fill_steps(box.first, (row, column), counts, size_bytes))
+
+    def fill_steps(
+        self, number: int, steps: tuple[int | None, int | None], counts: tuple[int, int], size_bytes: int
+    ) -> tuple[int, int]:
+        """Return steps with the likely ones where there is one row or column, and nothing shows them."""
+        row, column = steps
+        grid = array_of(number) in self.grids
+        column = (COLUMN if grid else size_bytes) if counts[1] == 1 or column is None else column
+        return (ROW if grid else counts[1] * column) if counts[0] == 1 or row is None else row, column

@@ -1,0 +1,121 @@
+"""Number the values in a program's memories: bytes of equal numbers hold equal values, wherever they lie.
+
+A number is an array's identity above 48 bits and a place in that array below them.
+Array 1 is the DRAM at the start, where the place is the address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.machine import Access
+
+Numbers = NDArray[np.int64]
+
+ARRAY_BITS = 48  # source: what the largest DRAM address needs
+INITIAL = 1  # source: an array, none of whose numbers is 0, which marks what is not written
+INITIAL_NUMBER = INITIAL << ARRAY_BITS
+MOST_ARRAYS = (1 << (63 - ARRAY_BITS)) - 1  # source: int64
+_UNWRITTEN = -1  # source: numbers of values are not negative
+_PAGE_BITS = 10  # a program's tiles are some KiB: measured, 512 B to 4 KiB are equally fast
+
+
+def array_of(number: int) -> int:
+    """Return the array in which the value of this number was made."""
+    return number >> ARRAY_BITS
+
+
+class Affine(NamedTuple):
+    """Numbers first + sum(i_k steps[k]), a step for each dimension; 0 where a dimension has one element."""
+
+    first: int
+    steps: tuple[int, ...]
+
+
+class ValueNumbers:
+    """The number of the value that each byte holds while a program is stepped through."""
+
+    def __init__(self, sizes: Sequence[int]):
+        """Number the initial values.
+
+        `sizes`: bytes of each memory, the DRAM first.
+        """
+        # zeros of the DRAM stand for the initial values, and cost no memory until something is written
+        self._numbers = [np.zeros(sizes[0], np.int64), *(np.full(size, _UNWRITTEN, np.int64) for size in sizes[1:])]
+        self._last_writes = [np.zeros((size >> _PAGE_BITS) + 1, np.int64) for size in sizes]
+        self._writes = 0
+        self._affine: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, Affine | None]] = {}
+
+    def read(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int]) -> Numbers:
+        """Return the numbers of a box of bytes, int64[counts]; strides in bytes, that of the last dimension included."""
+        first = address + sum(min(0, (n - 1) * s) for n, s in zip(counts, strides))
+        end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
+        view = self._view(space, address, counts, strides)
+        if space:
+            return view
+        if not self._last_write(0, first, end):
+            return INITIAL_NUMBER + address + _offsets(tuple(counts), tuple(strides))
+        return np.where(view == 0, INITIAL_NUMBER + address + _offsets(tuple(counts), tuple(strides)), view)
+
+    def write(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int], numbers: Numbers) -> None:
+        """Let a box of bytes hold the values of these numbers."""
+        self._view(space, address, counts, strides)[...] = numbers
+        self._writes += 1
+        end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
+        self._last_writes[space][address >> _PAGE_BITS : (end - 1 >> _PAGE_BITS) + 1] = self._writes
+
+    def read_affine(self, space: int, address: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> Affine | None:
+        """Return the numbers of a box of bytes where they are affine in its indexes and of one array, else None."""
+        key = (space, address, counts, strides)
+        cached = self._affine.get(key)
+        end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
+        if cached is not None and cached[0] >= self._last_write(space, address, end):
+            return cached[1]
+        affine = fit_affine(self.read(space, address, counts, strides))
+        self._affine[key] = (self._writes, affine)
+        return affine
+
+    def list_written(self) -> tuple[Numbers, Numbers]:
+        """Return the addresses of the DRAM that were written, in order, and the numbers there."""
+        pages = np.flatnonzero(self._last_writes[0])
+        if not pages.size:
+            return pages, pages
+        low, high = int(pages[0]) << _PAGE_BITS, int(pages[-1]) + 1 << _PAGE_BITS
+        addresses = np.flatnonzero(self._numbers[0][low:high]) + low
+        return addresses, self._numbers[0][addresses]
+
+    def _view(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int]) -> Numbers:
+        numbers = self._numbers[space]
+        return np.ndarray(counts, np.int64, numbers, 8 * address, [8 * s for s in strides])
+
+    def _last_write(self, space: int, first: int, end: int) -> int:
+        return int(self._last_writes[space][first >> _PAGE_BITS : (end - 1 >> _PAGE_BITS) + 1].max(initial=0))
+
+
+def box_of(access: Access) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return counts and strides of the bytes of an access, the contiguous run as the last dimension."""
+    return (*access.counts, access.inner_bytes), (*access.strides, 1)
+
+
+def fit_affine(numbers: Numbers) -> Affine | None:
+    """Return the affine form of numbers of one array, or None where they have none."""
+    origin = (0,) * numbers.ndim
+    first = int(numbers[origin])
+    steps = tuple(int(numbers[(*origin[:k], 1, *origin[k + 1 :])]) - first if n > 1 else 0 for k, n in enumerate(numbers.shape))
+    if first < 0 or array_of(first + sum((n - 1) * s for n, s in zip(numbers.shape, steps))) != array_of(first):
+        return None
+    return Affine(first, steps) if np.array_equal(numbers, first + _offsets(numbers.shape, steps)) else None
+
+
+@lru_cache(maxsize=64)
+def _offsets(counts: tuple[int, ...], steps: tuple[int, ...]) -> Numbers:
+    """Return sum(i_k steps[k]) for all indexes, int64[counts]."""
+    total = np.zeros((), np.int64)
+    for n, step in zip(counts, steps):
+        total = total[..., None] + np.arange(n, dtype=np.int64) * step
+    return total

@@ -1,0 +1,136 @@
+"""Programs with merged tiles leave the same bytes in the DRAM as their operations one by one, damaged programs too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts"))
+from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
+from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
+
+from simulator import DramRange, DramRangeKind, MergedProgram, merge_program, prepare_program
+from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
+from tests.cli.edit_programs import model
+from tests.simulator.machine_programs import load, small_chip, store
+from toolchain.codegen import Region
+from toolchain.errors import CompileError, ProgramError
+from toolchain.machine import Convolution, Depthwise, End, dispatch_program
+from toolchain.runtime import Session, random_feeds
+from toolchain.runtime.builtin_backends import Simulator, dram_parts
+
+BODY = """h2 = Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(h, k)
+        h3 = Conv<kernel_shape=[1,1]>(h2, v)
+        s = Add(h3, h2)
+        e = Sigmoid(s)
+        p = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(e)
+        m = AveragePool<kernel_shape=[2,2], strides=[2,2]>(p)
+        y = Concat<axis=1>(m, m)"""
+MACHINES = ("edge16", "ethos_u55_256", "ws8_pow2", "nvdla_small")
+MUTANTS = 160  # measured: 40 of them pass the rules, and four faults of merging were met among them
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
+    path = model(tmp_path_factory.mktemp("merging"), "float[1,8,32,32]", BODY)
+    return [s for level in (0, 2) for s in subjects_of([path], list(MACHINES), level)]
+
+
+@pytest.fixture(autouse=True)
+def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs be merged in which most operations stay single: these must be right too."""
+    monkeypatch.setattr(sys.modules["simulator.merging.merge_program"], "_MOST_SINGLES", 1.0)
+
+
+def run_both_ways(data: bytes, seed: int) -> Iterator[tuple[MergedProgram | None, bool]]:
+    """Each region's merged program, and whether it leaves other bytes than its operations one by one."""
+    session = Session(data)
+    rng = np.random.default_rng(seed)
+    for index, region in enumerate(session.container.segments):
+        if not isinstance(region, Region):
+            continue
+        program, parts = session.program(index), dram_parts(region)
+        chip, flow = program.machine.chip, program.flow
+        prepared = prepare_program(chip, flow, flow.words, region.dram_bytes, (), parts=parts, timing=False)
+        image = np.zeros(region.dram_bytes, np.uint8)
+        for address, constant in region.constants:
+            image[address : address + len(constant)] = np.frombuffer(constant, np.uint8)
+        merged = merge_program(chip, flow, prepared.order.legal, parts, image)
+        for port in region.inputs:
+            image[port.address : port.address + port.size_bytes] = rng.integers(0, 256, port.size_bytes, np.uint8)
+        expected = prepared.run(image).memory["dram"]
+        yield merged, merged is not None and merged.run(image) and not np.array_equal(image, expected)
+
+
+def test_merged_tiles_leave_the_same_bytes(subjects: list[Subject]):
+    for subject in subjects:
+        results = list(run_both_ways(subject.file(subject.program), 1))
+        assert not any(differs for _, differs in results)
+        assert all(merged is not None for merged, _ in results)
+
+
+def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
+    """edge16 at level 0 cuts this network into more operations than it has layers."""
+    subject = subjects[0]
+    ((merged, _),) = run_both_ways(subject.file(subject.program), 1)
+    assert merged is not None
+    arrays = [op for op in subject.program.ops if isinstance(op, Convolution | Depthwise)]
+    steps = [step for step in merged.steps if isinstance(step.op, Convolution | Depthwise)]
+    assert len(steps) <= 3 < len(arrays)
+
+
+def test_mutants_leave_the_bytes_of_their_operations(subjects: list[Subject]):
+    """What passes the rules is run both ways; a mutant that the rules refuse is never merged."""
+    rng, compared = np.random.default_rng(3), 0
+    for number in range(MUTANTS):
+        subject = subjects[number % len(subjects)]
+        drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
+        if drawn is None:
+            continue
+        try:
+            results = list(run_both_ways(subject.file(drawn[1]), number))
+        except (CompileError, ProgramError):
+            continue
+        assert not any(differs for _, differs in results), drawn[0]
+        compared += sum(merged is not None for merged, _ in results)
+    assert compared > 20
+
+
+def test_a_session_gives_the_same_in_later_runs(subjects: list[Subject]):
+    for subject in subjects[:2]:
+        data = subject.file(subject.program)
+        merging, plain = Session(data, backend=Simulator()), Session(data, backend=Simulator(merges=False))
+        for seed in range(4):
+            feeds = random_feeds(merging.get_inputs(), seed)
+            for ours, theirs in zip(merging.run(None, feeds), plain.run(None, feeds), strict=True):
+                assert np.array_equal(ours, theirs)
+
+
+def test_initial_values_change_places():
+    """A state's halves are exchanged: each is read before the other is written over it."""
+    ops = [load(0, 0, 64), load(64, 64, 64), store(64, 0, 64), store(0, 64, 64), End()]
+    chip, image = small_chip(), np.arange(128, dtype=np.uint8)
+    parts = [DramRange(DramRangeKind.STATE, "s", 0, 128)]
+    merged = merge_program(chip, dispatch_program(chip, ops), range(4), parts, image)
+    assert merged is not None
+    assert merged.run(image)
+    assert np.array_equal(image, np.roll(np.arange(128, dtype=np.uint8), 64))
+
+
+def tile(row: int, addend_row: int, step: int = ROW) -> Tile:
+    addend = Operand((2 << 48) + addend_row * ROW, (ROW, COLUMN, 1))
+    return Tile(End(), "kind", (Operand((1 << 48) + row * ROW, (step, COLUMN, 1)), addend), (2, 4, 8), 1)
+
+
+def test_a_tile_with_another_addend_is_no_part():
+    evaluation = Evaluation(3, tile(0, 0))
+    first = evaluation.add(tile(0, 0))
+    assert first is not None
+    assert evaluation.add(tile(2, 2)) == first + 2 * ROW
+    assert evaluation.add(tile(4, 5)) is None
+    assert evaluation.add(tile(4, 4, step=2 * ROW)) is None
+    assert [placed.at for placed in evaluation.tiles] == [(0, 0, 0), (2, 0, 0)]
