@@ -83,11 +83,10 @@ class ValueNumbers:
     def list_written(self) -> tuple[Numbers, Numbers]:
         """Return the addresses of the DRAM that were written, in order, and the numbers there."""
         pages = np.flatnonzero(self._last_writes[0])
-        if not pages.size:
-            return pages, pages
-        low, high = int(pages[0]) << _PAGE_BITS, int(pages[-1]) + 1 << _PAGE_BITS
-        addresses = np.flatnonzero(self._numbers[0][low:high]) + low
-        return addresses, self._numbers[0][addresses]
+        addresses = ((pages << _PAGE_BITS)[:, None] + np.arange(1 << _PAGE_BITS)).ravel()
+        addresses = addresses[addresses < self._numbers[0].size]
+        numbers = self._numbers[0][addresses]
+        return addresses[numbers != 0], numbers[numbers != 0]
 
     def _view(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int]) -> Numbers:
         numbers = self._numbers[space]

@@ -125,12 +125,13 @@ def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[in
     Return None where a tile sees data and padding elsewhere than the evaluation of all would.
     """
     axes: list[tuple[int, int]] = []
+    least = evaluation.low
     for axis, name in enumerate(("height", "width")):
         reaches: list[tuple[int, int, int, int]] = []
         for placed in evaluation.tiles:
             op: Any = placed.tile.op
             stride, pad = getattr(evaluation.first.op, f"stride_{name}"), getattr(op, f"pad_{('top', 'left')[axis]}")
-            begin = (placed.at[axis] - evaluation.low[axis]) * stride
+            begin = (placed.at[axis] - least[axis]) * stride
             dilation, kernel = getattr(op, f"dilation_{name}"), getattr(op, f"kernel_{name}")
             size = (getattr(op, f"output_{name}") - 1) * stride + (kernel - 1) * dilation + 1
             data_size = min(getattr(op, f"input_{name}"), max(0, size - pad))
