@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from tiny_sweep import TINY, write_tiny
 
+from toolchain.api import BuildOptions
 from toolchain.errors import ConfigError
 from toolchain.sweep import list_grid, read_sweep
+from toolchain.sweep.build_job import build_options
 from toolchain.sweep.points import JobMaker, count_grid
 
 KEYS = "sweep.yaml:6: machines.edge.keys"
@@ -82,3 +84,15 @@ def test_the_key_depends_on_the_toolchain_and_not_on_a_machines_comments(tmp_pat
     sweep = read_sweep(file)
     point = next(list_grid(sweep))
     assert JobMaker(sweep, code="c").make(point).key != JobMaker(sweep, code="d").make(point).key
+
+
+def test_a_point_is_built_with_the_options_of_npu_build(tmp_path: Path) -> None:
+    text = TINY.replace("level: 1, repair: none", "level: 3, optimize: traffic, sram_budget: 16 KiB, samples: 4")
+    sweep = read_sweep(write_tiny(tmp_path, text))
+    options = build_options(JobMaker(sweep, code="c").make(next(list_grid(sweep))))
+    assert (options.level, options.samples, options.repair) == (3, 4, None)
+    assert (options.goal.objective, options.goal.sram_bytes) == ("traffic", 16384)
+    assert options.hardware.chip.engines["mac"].rows == 8 and options.hardware.chip.sram.size == 32768
+    sweep = read_sweep(write_tiny(tmp_path, TINY))
+    options = build_options(JobMaker(sweep, code="c").make(next(list_grid(sweep))))
+    assert options.goal == BuildOptions("edge16").goal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from toolchain.errors import InternalError, ToolchainError, first_line, format_count, is_out_of_memory
@@ -64,10 +64,12 @@ def build_options(job: Job) -> Any:
     """Return the BuildOptions of a point. Raises CompileError and ConfigError."""
     from toolchain.api import BuildOptions
     from toolchain.isa import load_machine
-    from toolchain.schedule.goals import Goal
+    from toolchain.schedule.goals import BALANCED
 
     options, network = dict(job.options), job.network
-    goal = Goal(options.pop("optimize", "cycles"), options.pop("sram_budget", None))
+    default = BALANCED  # as of npu-build
+    objective, budget = options.pop("optimize", default.objective), options.pop("sram_budget", None)
+    goal = replace(default, objective=objective, sram_bytes=budget)
     return BuildOptions(
         load_machine(job.machine, list_changes(job.changes)),
         calibration=network["calib"],

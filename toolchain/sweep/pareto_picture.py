@@ -99,19 +99,31 @@ def _axes(
     """Return the titles of both axes, and lines at round values between the extremes."""
     bottom = _TOP + _HEIGHT
     parts = [
-        f'<text x="{_MARGIN + _WIDTH / 2}" y="{bottom + 40}" text-anchor="middle" fill="{_INK}">{x.name} ({x.unit})</text>',
+        f'<text x="{_MARGIN + _WIDTH / 2}" y="{bottom + 40}" text-anchor="middle" fill="{_INK}">{_axis_title(x)}</text>',
         f'<text transform="translate(16 {_TOP + _HEIGHT / 2}) rotate(-90)" text-anchor="middle" fill="{_INK}">'
-        f"{y.name} ({y.unit})</text>",
+        f"{_axis_title(y)}</text>",
     ]
     for value in _ticks(x_values):
         at = f"{x_of(value):.1f}"
         parts.append(f'<line x1="{at}" y1="{_TOP}" x2="{at}" y2="{bottom}" stroke="#ddd"/>')
-        parts.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle" fill="{_INK}">{value:.4g}</text>')
+        parts.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle" fill="{_INK}">{_short(value)}</text>')
     for value in _ticks(y_values):
         at = f"{y_of(value):.1f}"
         parts.append(f'<line x1="{_MARGIN}" y1="{at}" x2="{_MARGIN + _WIDTH}" y2="{at}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_MARGIN - 6}" y="{at}" dy="4" text-anchor="end" fill="{_INK}">{value:.4g}</text>')
+        parts.append(f'<text x="{_MARGIN - 6}" y="{at}" dy="4" text-anchor="end" fill="{_INK}">{_short(value)}</text>')
     return parts
+
+
+def _axis_title(objective: Objective) -> str:
+    return objective.name if objective.unit in objective.name else f"{objective.name} ({objective.unit})"
+
+
+def _short(value: float) -> str:
+    """Return a number of three digits: 71,100 as '71.1 k'."""
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g} {letter}"
+    return f"{value:.3g}"
 
 
 def _ticks(values: Sequence[float]) -> list[float]:

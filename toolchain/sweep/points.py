@@ -153,11 +153,16 @@ def file_digest(file: Path) -> str:
 
 @cache
 def code_digest() -> str:
-    """Return sha256 of the toolchain's source and of the versions of the libraries whose numbers a build depends on."""
+    """Return sha256 of the source that builds, and of the versions of the libraries whose numbers a build depends on.
+
+    The commands and this package do not count: they change no build.
+    """
     digest = hashlib.sha256()
     for package in (toolchain, quant, simulator):
         root = Path(str(package.__file__)).parent
         for file in sorted(root.rglob("*.py")):
+            if file.is_relative_to(Path(str(toolchain.__file__)).parent / "cli") or file.is_relative_to(Path(__file__).parent):
+                continue
             digest.update(f"{root.name}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
     versions = {d.metadata["Name"]: d.version for name in _LIBRARIES for d in importlib.metadata.distributions(name=name)}
     digest.update(json.dumps(versions, sort_keys=True).encode())
