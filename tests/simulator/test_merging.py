@@ -47,7 +47,7 @@ def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_both_ways(data: bytes, seed: int) -> Iterator[tuple[MergedProgram | None, bool]]:
-    """Each region's merged program, and whether it leaves other bytes than its operations one by one."""
+    """Return each region's merged program, and whether it leaves other bytes than its operations one by one."""
     session = Session(data)
     rng = np.random.default_rng(seed)
     for index, region in enumerate(session.container.segments):
@@ -84,7 +84,7 @@ def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
 
 
 def test_mutants_leave_the_bytes_of_their_operations(subjects: list[Subject]):
-    """What passes the rules is run both ways; a mutant that the rules refuse is never merged."""
+    """Run mutants that pass the rules both ways; one that the rules refuse is never merged."""
     rng, compared = np.random.default_rng(3), 0
     for number in range(MUTANTS):
         subject = subjects[number % len(subjects)]
