@@ -48,6 +48,7 @@ from toolchain.repair.calibrate_network import (
     widen_ranges,
 )
 from toolchain.repair.network import Network
+from toolchain.repair.place_port_nodes import place_port_nodes, require_ports
 from toolchain.repair.repair_pipeline import Effort
 from toolchain.repair.sample_folds import HoldOut
 from toolchain.report import (
@@ -216,7 +217,7 @@ def _start_entry(network: Network, options: BuildOptions, first: _Started | None
     first_fault: NotFinite | None = None
     while True:
         try:
-            return _quantize_network(network, options, first, progress)
+            return _quantize_network(network, options, first, progress, alone=alone)
         except NotFinite as fault:
             first_fault = first_fault or fault  # what comes of it says less of the data
             changed = network.without_range(fault.tensor, fault.what) if alone else None
@@ -225,8 +226,13 @@ def _start_entry(network: Network, options: BuildOptions, first: _Started | None
             network = changed
 
 
-def _quantize_network(network: Network, options: BuildOptions, first: _Started | None, progress: Progress) -> _Started:
-    """Raises CompileError, NotFinite."""
+def _quantize_network(
+    network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool
+) -> _Started:
+    """Raises CompileError, NotFinite.
+
+    `alone`: there is no other entry, so that nodes beside ports may go to the host.
+    """
     model = network.model
     data = (
         open_build_data(model, options, network.not_finite)
@@ -235,6 +241,9 @@ def _quantize_network(network: Network, options: BuildOptions, first: _Started |
     )
     model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
     network = replace(network, model=model)
+    require_ports(network, options.raw_ports)
+    if alone and options.calibration is not None and options.parameters is None:
+        network = place_port_nodes(network, data.calibration, options.raw_ports)
     if first is None or options.parameters is not None:
         return replace(_calibrate_entry(network, options, data, progress), unread=unread)
     calibrated = reuse_quantization(network, first.calibrated)

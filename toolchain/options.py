@@ -48,6 +48,7 @@ class BuildOptions:
     `states`: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`. None: those that the graph or
     names show.
     `blocks_alike`: identical blocks of layers are quantized as one.
+    `raw_ports`: inputs and outputs that keep one affine scale, since hardware fills or reads them.
     `passes`: optional passes that are left out, and whether each graph is verified.
     """
 
@@ -78,6 +79,7 @@ class BuildOptions:
     entry_values: Mapping[str, Values] = field(default_factory=dict)
     export_nearest: bool = False
     passes: PassOptions = EVERY_PASS
+    raw_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

@@ -167,13 +167,13 @@ class Network:
             return self
         model, put_in = scale_model(self.model, quantization.factors)
         repaired = {*match_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
-        return replace(self, model=model)._hosting(repaired, BY_REPAIR)
+        return replace(self, model=model).host(repaired, BY_REPAIR)
 
     def host_too(self, nodes: Collection[str]) -> Network:
         """Return the network with these nodes of the model on the host too, as the user may ask for."""
-        return self._hosting(nodes, "--host-node")
+        return self.host(nodes, "--host-node")
 
-    def _hosting(self, nodes: Collection[str], reason: str) -> Network:
+    def host(self, nodes: Collection[str], reason: str) -> Network:
         """Return the network with these nodes of the model on the host too, for this reason."""
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
         selection = select_graph(self.model, self.chip, hosted, self.selection.pass_options)
@@ -198,7 +198,7 @@ class Network:
             n.op.op_type in MACS and not adjacent_nodes.isdisjoint(n.sources or (n.name,)) for n in self.model.graph.nodes
         ):
             return None
-        hosting_network = self._hosting(adjacent_nodes, f"{tensor!r} holds {what} in a sample, which codes cannot hold")
+        hosting_network = self.host(adjacent_nodes, f"{tensor!r} holds {what} in a sample, which codes cannot hold")
         return replace(hosting_network, not_finite={**self.not_finite, tensor: what})
 
     def _makers_of_masks(self, nodes: Collection[str]) -> set[str]:

@@ -1,0 +1,188 @@
+"""Find the nodes next to the network's inputs and outputs that a host can compute while it converts codes.
+
+Such nodes are elementwise with constants, or move data.
+Layers that a chip fuses into a product stay with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from toolchain.ir.graph import Node, OnnxGraph, OnnxOp
+
+_AFFINE = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "Neg"})
+_FUNCTIONS = frozenset({"Exp", "Log", "Sigmoid", "Tanh", "Pow", "Sqrt", "Reciprocal", "Softplus", "HardSigmoid", "Abs"})
+_CLAMPS = frozenset({"Relu", "Clip", "Min", "Max", "LeakyRelu"})
+_MOVES = frozenset({"Concat", "Split", "Slice", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_ARITHMETIC = _AFFINE | _FUNCTIONS | _CLAMPS
+
+
+@dataclass(frozen=True)
+class PortChain:
+    """Nodes between a port and the tensors at which the chip begins or ends.
+
+    `port`: an input or an output of the network.
+    `boundary`: float tensors that host and chip hand to each other if the host computes `nodes`.
+    """
+
+    port: str
+    is_input: bool
+    nodes: tuple[Node[OnnxOp], ...]
+    boundary: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Return the tensors from which the nodes compute."""
+        return (self.port,) if self.is_input else self.boundary
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Return the tensors that the nodes hand on."""
+        return self.boundary if self.is_input else (self.port,)
+
+    def list_sources(self, graph: OnnxGraph) -> tuple[str, ...] | None:
+        """Return the model's nodes that select these nodes and no others, or None if there are no such names.
+
+        Data movement that shares its name with a node outside follows what is beside it.
+        """
+        inside = {n.name for n in self.nodes}
+        others = {s for n in graph.nodes if n.name not in inside for s in n.sources or (n.name,)}
+        names = dict[str, None]()
+        for node in self.nodes:
+            alone = [s for s in node.sources or (node.name,) if s not in others]
+            if not alone and node.op.op_type not in _MOVES:
+                return None
+            names |= dict.fromkeys(alone)
+        return tuple(names) or None
+
+    def count_operations(self, graph: OnnxGraph) -> float:
+        """Return the host's operations for each element of the port."""
+        operations = sum(graph.types[o].elements for n in self.nodes if n.op.op_type in _ARITHMETIC for o in n.outputs if o)
+        return operations / max(graph.types[self.port].elements, 1)
+
+
+def find_port_chains(graph: OnnxGraph, pinned: Collection[str]) -> list[list[PortChain]]:
+    """Return for each port the chains that the host could compute, the shortest first. Ports without any are left out.
+
+    `pinned`: ports that keep one affine scale.
+    """
+    inputs = [_trace_input(graph, name) for name in graph.inputs if name not in pinned]
+    outputs = [_trace_output(graph, name) for name in dict.fromkeys(graph.outputs) if name not in pinned]
+    return [chains for chains in (*inputs, *outputs) if chains]
+
+
+def _list_computed(node: Node[OnnxOp], graph: OnnxGraph) -> list[str]:
+    return [n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants]
+
+
+def _converts(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
+    """Return whether a host can compute a node element by element, from constants and one tensor."""
+    computed, kind = _list_computed(node, graph), node.op.op_type
+    if node.op.domain not in ("", "ai.onnx") or kind not in _ARITHMETIC | _MOVES:
+        return False
+    if not computed or (kind != "Concat" and len(computed) > 1):
+        return False
+    if any(graph.types[n].dtype != "float32" for n in (*computed, *node.outputs) if n):
+        return False
+    read = max(graph.types[n].elements for n in computed)
+    return kind == "Concat" or all(0 < graph.types[n].elements <= read for n in node.outputs if n)
+
+
+def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
+    tensors, nodes = {port}, list[Node[OnnxOp]]()
+    for node in graph.nodes:
+        computed = set(_list_computed(node, graph))
+        if computed and computed <= tensors and _converts(node, graph) and node.op.op_type not in _CLAMPS:
+            nodes.append(node)
+            tensors.update(n for n in node.outputs if n)
+    nodes = _drop_idle_moves(nodes)
+    inside = {n.name for n in nodes}
+    makes = {port, *(o for n in nodes for o in n.outputs if o)}
+    others = [n for n in graph.nodes if n.name not in inside]
+    boundary = dict.fromkeys(i for n in others for i in n.inputs if i in makes)
+    if not nodes or not boundary or port in boundary or makes.intersection(graph.outputs):
+        return []
+    return [PortChain(port, True, tuple(nodes), tuple(boundary))]
+
+
+def _drop_idle_moves(nodes: Sequence[Node[OnnxOp]]) -> list[Node[OnnxOp]]:
+    """Leave out data movement behind which nothing is computed."""
+    needed_tensors, remaining = set[str](), list[Node[OnnxOp]]()
+    for node in reversed(nodes):
+        if node.op.op_type in _ARITHMETIC or needed_tensors.intersection(node.outputs):
+            needed_tensors.update(node.inputs)
+            remaining.insert(0, node)
+    return remaining
+
+
+def _trace_output(graph: OnnxGraph, port: str) -> list[PortChain]:
+    consumers, nodes = graph.consumers(), list[Node[OnnxOp]]()
+    inside = set[str]()
+    for node in reversed(graph.nodes):
+        uses = [c.name for o in node.outputs for c in consumers.get(o, ())]
+        public = set(node.outputs).intersection(graph.outputs)
+        if public <= {port} and (uses or public) and inside.issuperset(uses) and _converts(node, graph):
+            inside.add(node.name)
+            nodes.insert(0, node)
+    shorter = _drop_fused(graph, nodes)
+    parts = [shorter, nodes] if len(shorter) < len(nodes) else [nodes]
+    chains = [_end_chain(graph, port, part) for part in parts]
+    return [chain for chain in chains if chain is not None]
+
+
+def _drop_fused(graph: OnnxGraph, nodes: Sequence[Node[OnnxOp]]) -> list[Node[OnnxOp]]:
+    """Leave out the bias and the clamp that the chip computes with a product."""
+    producers, consumers = graph.producers(), graph.consumers()
+    fused = {o for n in graph.nodes if n.op.op_type in _PRODUCTS for o in n.outputs}
+    remaining = list[Node[OnnxOp]]()
+    for node in nodes:
+        computed = _list_computed(node, graph)
+        follows = computed[0] in fused and len(consumers[computed[0]]) == 1
+        maker = producers[computed[0]].op.op_type if follows else ""
+        if follows and (node.op.op_type in ("Relu", "Clip") or (node.op.op_type == "Add" and maker in _PRODUCTS)):
+            fused.update(node.outputs)
+        else:
+            remaining.append(node)
+    return remaining
+
+
+def _end_chain(graph: OnnxGraph, port: str, nodes: Sequence[Node[OnnxOp]]) -> PortChain | None:
+    makes = {o for n in nodes for o in n.outputs}
+    boundary = tuple(dict.fromkeys(i for n in nodes for i in _list_computed(n, graph) if i not in makes))
+    computes = any(n.op.op_type in _ARITHMETIC or n.op.op_type == "Concat" for n in nodes)
+    if port not in makes or not computes or not set(boundary).isdisjoint((*graph.inputs, *graph.outputs)):
+        return None
+    return PortChain(port, False, tuple(nodes), boundary)
+
+
+def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: Collection[str]) -> dict[str, str]:
+    """Return the outputs of products that the chip hands to the host, with the network's output behind each.
+
+    `chains`: what the host computes already.
+    `pinned`: ports that keep one affine scale.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    ends = {n: c.port for c in chains if not c.is_input for n in c.boundary}
+    hosted = {n.name for c in chains for n in c.nodes}
+    ends |= {n: n for n in graph.outputs if n not in pinned and n not in {c.port for c in chains}}
+    products = dict[str, str]()
+    for end, port in ends.items():
+        tensor, users = end, {c.name for c in consumers.get(end, ())}
+        while users <= hosted and tensor in producers:
+            node = producers[tensor]
+            if node.op.op_type in ("Conv", "Gemm") and _has_weights(node, graph):
+                products[tensor] = port
+            if node.op.op_type not in _MOVES or len(node.outputs) > 1 or len(_list_computed(node, graph)) > 1:
+                break
+            hosted, tensor = hosted | {node.name}, node.inputs[0]
+            users = {c.name for c in consumers.get(tensor, ())}
+            if tensor in graph.outputs:
+                break
+    return products
+
+
+def _has_weights(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
+    weighted = node.inputs[1] in graph.constants and all(n in graph.constants for n in node.inputs[2:] if n)
+    return weighted and graph.types[node.outputs[0]].dtype == "float32" and graph.types[node.inputs[1]].dtype == "float32"
