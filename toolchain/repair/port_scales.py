@@ -99,7 +99,7 @@ def _divide(
     node: OnnxNode, scale: ChannelScale, graph: OnnxGraph, types: dict[str, TensorType], constants: dict[str, np.ndarray]
 ) -> list[OnnxNode]:
     """Return a product of codes that fill their range, and the host's nodes that take the scales out again."""
-    name = node.outputs[0]
+    name, read = node.outputs[0], node.inputs[0]
     transposed = node.op.op_type == "Conv" or node.op.attributes.get("transB", 0)
     weights = graph.constants[node.inputs[1]].astype(np.float64)
     by_channel = scale.scale.ravel().astype(np.float64)
@@ -117,7 +117,6 @@ def _divide(
         types[key] = TensorType(constants[key].shape, "float32")
     chip, scaled = _name_codes(name), _name_product(name)
     types |= {chip: types[name], scaled: types[name]}
-    (read, *_) = node.inputs
     inputs = (read, f"{name}/weights", f"{name}/bias")
     return [
         Node(node.name, node.op, inputs, (chip,), node.sources),
