@@ -16,7 +16,7 @@ from toolchain.errors import CompileError
 from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
-FLOOR_DB = 20  # measured: one scale for all leaves at most 10; the hidden layer alone leaves 23 of an Exp
+FLOOR_DB = 20  # measured on edge16: 23.7 in the worst case here, below 20 with --raw-port
 UNITS = np.array([1e-3, 1.0, 30.0, 1000.0])
 DENSE = "h = MatMul(x, w) r = Relu(h) p = MatMul(r, v)"
 CASES = {
