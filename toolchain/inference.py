@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from toolchain.errors import CompileError, first_line, is_out_of_memory
 
 T = TypeVar("T")
 CPU = ("CPUExecutionProvider",)
+# Products in TF32 keep ten bits of a float32's fraction (https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
+PROVIDER_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType({"CUDAExecutionProvider": {"use_tf32": "0"}})
 
 
 class InferenceError(CompileError):
@@ -78,10 +81,15 @@ def open_model(
         _call_checked(
             "load",
             lambda: onnxruntime.InferenceSession(
-                model, options, providers=list(providers), disabled_optimizers=wrong, enable_fallback=0
+                model, options, providers=_with_options(providers), disabled_optimizers=wrong, enable_fallback=0
             ),
         )
     )
+
+
+def _with_options(providers: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
+    """Return the providers, those that round float32 by themselves with the options that keep them from it."""
+    return [(name, dict(PROVIDER_OPTIONS[name])) if name in PROVIDER_OPTIONS else name for name in providers]
 
 
 def _call_checked(verb: str, call: Callable[[], T]) -> T:
