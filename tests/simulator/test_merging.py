@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
 from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
 
@@ -47,7 +47,7 @@ def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_both_ways(data: bytes, seed: int) -> Iterator[tuple[MergedProgram | None, bool]]:
-    """Return each region's merged program, and whether it leaves other bytes than its operations one by one."""
+    """Yield each region's merged program, and whether it leaves other bytes than its operations one by one."""
     session = Session(data)
     rng = np.random.default_rng(seed)
     for index, region in enumerate(session.container.segments):
@@ -84,7 +84,7 @@ def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
 
 
 def test_mutants_leave_the_bytes_of_their_operations(subjects: list[Subject]):
-    """Run mutants that pass the rules both ways; one that the rules refuse is never merged."""
+    """Run both ways what passes the rules; a mutant that the rules refuse is never merged."""
     rng, compared = np.random.default_rng(3), 0
     for number in range(MUTANTS):
         subject = subjects[number % len(subjects)]

@@ -58,7 +58,7 @@ class _Simulated:
         return Execution(done.memory, done.start, done.end, {}, done)
 
     def _find_merged(self, prepared: PreparedProgram, dram: np.ndarray) -> MergedProgram | None:
-        """Return the merged program from the second run on: merging costs about as much as a run."""
+        """Return the merged program from the second run on: merging takes longer than a run, which only repeated runs repay."""
         self._runs += 1
         if self._merges and self._runs == 2:
             parts, legal = dram_parts(self._program.region), prepared.order.legal
