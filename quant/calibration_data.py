@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from quant.array_files import StoredArray, read_array_headers
-from quant.fit_sample import UNNAMED, MissingArray, Sample, fit_array, fit_sample
+from quant.fit_sample import UNNAMED, MissingArray, Sample, count_samples, fit_array, fit_sample
 from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
+from quant.memory_data import MemoryData
 from quant.suggestion import suggestion
 from toolchain.errors import NO_FILE, CompileError, format_count
 from toolchain.ir.graph import TensorType
@@ -27,19 +28,21 @@ class Samples:
     """An iterable of samples that starts afresh each time; `count` is None where only the end of the stream tells.
 
     `random`: the samples are made up, so the model's results on them may say nothing of the model.
+    `notes`: what of the data is not read.
     """
 
     source: str
     count: int | None
     start: Callable[[], Iterator[Sample]]
     random: bool = False
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Sample]:
         return self.start()
 
 
 def open_data(
-    path_or_spec: str | Path,
+    path_or_spec: str | Path | MemoryData,
     inputs: Types,
     *,
     limit: int | None = None,
@@ -57,6 +60,7 @@ def open_data(
     directory for each, named like the input. Images follow quant.images.Preprocess, passed here or read from preprocess.yaml
     there.
     `FILE.py:FUNCTION`: a generator function that yields {input name: array}, or arrays where there is one input.
+    `MemoryData`: objects of a caller in this process.
     `loose`: inputs that may hold NaN and infinity.
 
     Raise CompileError where nothing is there, or names, shapes or types are wrong. Raise NotFinite at the sample with such a
@@ -66,11 +70,15 @@ def open_data(
         raise CompileError(f"calibration data: limit {limit} leaves no samples; give at least 1")
     if not inputs:
         raise CompileError("calibration data: the model has no inputs, so there is nothing to feed; build it without data")
-    samples = _open(str(path_or_spec), inputs, preprocess, loose)
+    if isinstance(path_or_spec, MemoryData):
+        count, start, notes = path_or_spec.open(inputs, loose)
+        samples = Samples(str(path_or_spec), count, start, notes=notes)
+    else:
+        samples = _open(str(path_or_spec), inputs, preprocess, loose)
     if limit is None:
         return samples
     count = None if samples.count is None else min(samples.count, limit)
-    return Samples(samples.source, count, lambda: islice(samples.start(), limit), samples.random)
+    return Samples(samples.source, count, lambda: islice(samples.start(), limit), samples.random, samples.notes)
 
 
 def _open(spec: str, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
@@ -161,7 +169,7 @@ def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
     else:
         _require_named(path, arrays, inputs)
         chosen = {name: arrays[name] for name in inputs}
-    counts = {name: _sample_count(path, name, array, inputs[name]) for name, array in chosen.items()}
+    counts = {name: count_samples(path, name, array.shape, inputs[name]) for name, array in chosen.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
         raise CompileError(f"{path}: the inputs have different numbers of samples ({listed}); give each as many")
@@ -195,23 +203,6 @@ def _require_held(path: Path, count: int, arrays: Collection[StoredArray]) -> No
     size_bytes = path.stat().st_size
     if count > size_bytes and not any(array.size_bytes for array in arrays):
         raise CompileError(f"{path}: claims {count:,} samples of no bytes and has {format_count(size_bytes, 'byte')}; give fewer")
-
-
-def _sample_count(path: Path, name: str, array: StoredArray, t: TensorType) -> int:
-    if array.shape[1:] == t.shape and array.shape:
-        return array.shape[0]
-    if not t.shape or len(array.shape) != len(t.shape) or array.shape[1:] != t.shape[1:]:
-        expected_shape = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
-        raise CompileError(
-            f"{path}: array for input {name!r} has shape {list(array.shape)}; the input takes {list(t.shape)}, so it must be "
-            f"[{expected_shape}]: resize the samples, or bind other dimensions with --shape"
-        )
-    if array.shape[0] % t.shape[0]:
-        raise CompileError(
-            f"{path}: array for input {name!r} has {array.shape[0]} rows, no multiple of the batch {t.shape[0]}; "
-            "drop the odd rows, or bind another batch with --shape"
-        )
-    return array.shape[0] // t.shape[0]
 
 
 def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarray]:

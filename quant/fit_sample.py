@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,27 @@ def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str, loose: 
         near = suggestion(missing[0], map(str, value))
         raise MissingArray(f"{where}: no array for input {missing[0]!r} (given: {listed}); add it{near}", missing)
     return {name: fit_array(np.asarray(value[name]), name, t, where, loose) for name, t in inputs.items()}
+
+
+def count_samples(where: str | Path, name: str, shape: tuple[int, ...], t: TensorType) -> int:
+    """Return how many samples of an input an array of this shape holds.
+
+    Its leading dimension is samples x batch, or samples before the whole shape. Raise CompileError for any other shape.
+    """
+    if shape[1:] == t.shape and shape:
+        return shape[0]
+    if not t.shape or len(shape) != len(t.shape) or shape[1:] != t.shape[1:]:
+        expected_shape = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
+        raise CompileError(
+            f"{where}: array for input {name!r} has shape {list(shape)}; the input takes {list(t.shape)}, so it must be "
+            f"[{expected_shape}]: resize the samples, or bind other dimensions with --shape"
+        )
+    if shape[0] % t.shape[0]:
+        raise CompileError(
+            f"{where}: array for input {name!r} has {shape[0]} rows, no multiple of the batch {t.shape[0]}; "
+            "drop the odd rows, or bind another batch with --shape"
+        )
+    return shape[0] // t.shape[0]
 
 
 def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Collection[str] = ()) -> np.ndarray:

@@ -7,8 +7,10 @@ The container is checked against the integer reference.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -18,8 +20,10 @@ from quant.file import read_parameters
 from quant.fit_sample import NotFinite
 from quant.float_session import inference_notes
 from toolchain import entry_points
-from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_bytes
+from toolchain.cancellation import CancelEvent, run_cancellable
+from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
 from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, select_model
+from toolchain.errors import CancelledError, CompileError, ConfigError, InternalError, ProgramError, ToolchainError
 from toolchain.evaluation_data import (
     BuildData,
     calibration_in_other_shapes,
@@ -32,7 +36,7 @@ from toolchain.evaluation_data import (
     split_evaluation_data,
 )
 from toolchain.export.qdq import qdq_model
-from toolchain.frontend import load_model, pair_states, tie_block_ranges
+from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
 from toolchain.isa import Machine, load_machine
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps
@@ -63,19 +67,40 @@ from toolchain.report import (
     not_finite_warnings,
     unseen_warnings,
 )
+from toolchain.report.build_summary import SummaryInput, summary_html, summary_text
 from toolchain.report.error_report import ErrorReport
-from toolchain.report.gate import Evaluation, load_evaluation
+from toolchain.report.gate import Evaluation, Gate, load_evaluation
 from toolchain.report.stride_warnings import stride_warnings
+from toolchain.runtime import EntriesSession, Session
 from toolchain.schedule.bind_region import read_schedules
+from toolchain.schedule.goals import Goal
 from toolchain.schedule.nodes import RegionTree
 from toolchain.sram_sweep import SramSweep, as_figures, sram_curve
 from toolchain.stateful_samples import model_data
 from toolchain.verify_build import host_reasons, verify_build
 
+__all__ = [
+    "Build",
+    "BuildOptions",
+    "CancelledError",
+    "CompileError",
+    "ConfigError",
+    "EntriesSession",
+    "Gate",
+    "Goal",
+    "InternalError",
+    "Machine",
+    "ProgramError",
+    "Session",
+    "ToolchainError",
+    "build",
+    "load_machine",
+]
+
 _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Build:
     """A finished build: the file's bytes, the figures of its report, notes of what was assumed, and warnings.
 
@@ -104,6 +129,29 @@ class Build:
         """Return the schedule of each region."""
         return self.scheduled()
 
+    @property
+    def _summary(self) -> SummaryInput:
+        return SummaryInput(self.figures, len(self.data), self.warnings, self.failures)
+
+    def __repr__(self) -> str:
+        """Return the build in at most ten lines."""
+        return summary_text(self._summary)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: cycles by layer as a picture, each part with its dB, warnings."""
+        return summary_html(self._summary)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for pickle: the container as its bytes, the schedule as it stands."""
+        fields = {f.name: getattr(self, f.name) for f in dataclass_fields(self)}
+        return {**fields, "container": None, "scheduled": self.schedule}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        schedule, entry = state["scheduled"], next(iter(state["entries"]), None)
+        container = container_from_bytes(state["data"], "build", entry)
+        for name, value in {**state, "container": container, "scheduled": lambda: schedule}.items():
+            object.__setattr__(self, name, value)
+
 
 @dataclass(frozen=True)
 class _Started:
@@ -116,21 +164,36 @@ class _Started:
     held_out: HoldOut  # of the samples that this one calibrates on, or the one by whose ranges it is quantized
 
 
-def build(path: str | Path, options: BuildOptions, dump: Dump = ignore_progress, progress: Progress = ignore_progress) -> Build:
+def build(
+    model: ModelFile | str | os.PathLike[str] | bytes | Any,
+    options: BuildOptions,
+    dump: Dump = ignore_progress,
+    progress: Progress = ignore_progress,
+    cancel: CancelEvent | None = None,
+) -> Build:
     """Build a model: calibrate, quantize, compile, and verify the program.
 
-    `path`: an ONNX model.
+    `model`: a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram of torch.
     `dump`: is called at every stage, and may ask for its text.
+    `progress`: is called with the stage, how much of it is done, and of how much or None.
+    `cancel`: an event; when it is set the build ends with CancelledError.
     Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries
     follow the
     parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
     """
-    with inference_notes() as notes:
-        built = _all_entries(path, options, dump, progress)
-    return replace(built, notes=(*built.notes, *notes))
+    file = model_file(model)
+
+    def run() -> Build:
+        with inference_notes() as notes:
+            built = _all_entries(file, options, dump, progress)
+        return replace(built, notes=(*built.notes, *notes))
+
+    if cancel is not None:
+        import onnxruntime  # noqa: F401  # an import of compiled modules is not to be interrupted
+    return run_cancellable(run, cancel)
 
 
-def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: Progress) -> Build:
+def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: Progress) -> Build:
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     evaluation = load_evaluation(options.gate)
     schedules = read_schedules(options.schedule, tuple(options.entries))
@@ -141,7 +204,7 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     @cache
     def opened(name: str) -> Network:
         tell = entry_points.dump_of(name, dump) if options.entries else dump
-        return _open_network(path, each[name], machine, tell, progress)
+        return _open_network(file, each[name], machine, tell, progress)
 
     for name, entry_options in each.items():
         first = next(iter(started.values()), None)
@@ -152,7 +215,7 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
         with entry_points.entry_in_errors(name if options.entries else None):
             tell = entry_points.dump_of(name, dump) if options.entries else dump
             network, quantization = started_entry.calibrated.network, started_entry.calibrated.quantization
-            entry_schedules, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
+            entry_schedules, name_ = schedules.get(name if options.entries else "", ()), file.name
             compiled_entry = compile_model(
                 name_,
                 network.model,
@@ -176,11 +239,11 @@ def _all_entries(path: str | Path, options: BuildOptions, dump: Dump, progress: 
     return _together(data, built) if options.entries else built[MAIN]
 
 
-def _open_network(path: str | Path, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
+def _open_network(file: ModelFile, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
     """The model in the shapes of one entry, on its machine."""
     progress("load", 0, None)
     data = model_data(options.calibration, options.samples, options.judge)
-    model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges, data=data)
+    model = load_model(file, options.shapes, values=options.values, static_ranges=options.static_ranges, data=data)
     hosted = match_nodes(model.nodes, options.host_nodes)
     file_types = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
     model = pair_states(decompose_for_types(model, machine.chip, hosted, options.types, file_types), options.states)

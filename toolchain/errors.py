@@ -151,6 +151,13 @@ class CompileError(ToolchainError):
     """A model, a calibration set or an option cannot be used on this machine."""
 
 
+class CancelledError(ToolchainError):
+    """Work was cancelled by its caller."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled by the caller; nothing was written")
+
+
 class ProgramError(ToolchainError):
     """A compiled file or its program is damaged, is of another machine, or breaks a rule of the machine."""
 

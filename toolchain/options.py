@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from quant.calibrate import OBSERVERS, ObserverName
+from quant.memory_data import as_data
 from toolchain.codegen import MAIN
 from toolchain.entry_points import entry_in_errors
 from toolchain.errors import CompileError
@@ -30,10 +31,11 @@ class BuildOptions:
     """The options of one build.
 
     `hardware`: a shipped name, a YAML file, or a loaded machine.
-    `calibration`: data to calibrate on; None: random inputs.
+    `calibration`: data to calibrate on: a path, FILE.py:FUNCTION, arrays, an iterable, a reader or a function
+    (docs/python.md); None: random inputs.
     `parameters`: an edited file of calibrate.py.
     `host_nodes`: nodes of the model, their operators, or patterns of either, that stay on the host.
-    `judge`: data to judge on; None: samples held out of calibration. `judges`: the same of single entries.
+    `judge`: data to judge on, in the same forms; None: samples held out of calibration. `judges`: the same of single entries.
     `gate`: the accuracy that every entry must reach.
     `error_report`: measure every layer's error.
     `static_ranges`: calibrate tensors that the model quantizes by each run's range.
@@ -53,7 +55,7 @@ class BuildOptions:
     """
 
     hardware: str | Machine
-    calibration: str | None = None
+    calibration: Any = None
     parameters: str | None = None
     shapes: Shapes = field(default_factory=dict)
     host: str = "cpu"
@@ -61,7 +63,7 @@ class BuildOptions:
     samples: int | None = None
     observer: ObserverName | Literal["auto"] | None = None
     host_nodes: tuple[str, ...] = ()
-    judge: str | None = None
+    judge: Any = None
     gate: Gate = OPEN
     error_report: bool = False
     static_ranges: bool = False
@@ -69,7 +71,7 @@ class BuildOptions:
     export_qdq: bool = False
     entries: Mapping[str, Shapes] = field(default_factory=dict)
     types: tuple[str, ...] = ()
-    judges: Mapping[str, str] = field(default_factory=dict)
+    judges: Mapping[str, Any] = field(default_factory=dict)
     schedule: str | None = None
     goal: Goal = BALANCED
     sram_curve: bool = False
@@ -82,7 +84,8 @@ class BuildOptions:
     raw_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""
+        """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""
+        self._accept_data()
         if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
             raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
         if self.goal.objective not in OBJECTIVES:
@@ -101,6 +104,13 @@ class BuildOptions:
         host_providers(self.host)
         self._require_entries()
         self._require_data()
+
+    def _accept_data(self) -> None:
+        """Bring data into the forms that are opened. Raise CompileError."""
+        object.__setattr__(self, "calibration", as_data(self.calibration, "calibration data", self.samples))
+        object.__setattr__(self, "judge", as_data(self.judge, "judging data"))
+        judges = {name: as_data(data, f"judging data of entry {name}") for name, data in self.judges.items()}
+        object.__setattr__(self, "judges", judges)
 
     @property
     def planned_for(self) -> Goal:

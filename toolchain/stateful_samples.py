@@ -10,6 +10,7 @@ import numpy as np
 from quant.calibration_data import Samples, Types, open_data
 from quant.fit_sample import MissingArray, Sample
 from quant.float_session import FloatSession
+from quant.memory_data import MemoryData
 from toolchain.errors import CompileError
 from toolchain.frontend import ModelData, NormalModel
 from toolchain.inference import InferenceError
@@ -17,7 +18,7 @@ from toolchain.ir.states import StatePair
 
 
 def open_samples(
-    spec: str, model: NormalModel, inputs: Types, limit: int | None = None, loose: Collection[str] = ()
+    spec: str | MemoryData, model: NormalModel, inputs: Types, limit: int | None = None, loose: Collection[str] = ()
 ) -> tuple[Samples, tuple[str, ...]]:
     """Open data that hold the states like other inputs, or none of them.
 
@@ -30,7 +31,7 @@ def open_samples(
         samples = open_data(spec, inputs, limit=limit, loose=loose)
         if pasts:
             next(iter(samples))
-        return samples, ()
+        return samples, samples.notes
     except MissingArray as fault:
         if set(pasts).isdisjoint(fault.inputs):
             raise _explain_missing(fault, model) from None
@@ -40,19 +41,23 @@ def open_samples(
     except MissingArray as fault:
         raise _explain_missing(fault, model) from None
     how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
-    return run_states_in_float(rest, model, inputs), (f"{spec} has no {', '.join(pasts)}: {how}",)
+    return run_states_in_float(rest, model, inputs), (*rest.notes, f"{spec} has no {', '.join(pasts)}: {how}")
 
 
-def model_data(spec: str | None, limit: int | None = None, judge: str | None = None) -> ModelData | None:
+def model_data(
+    spec: str | MemoryData | None, limit: int | None = None, judge: str | MemoryData | None = None
+) -> ModelData | None:
     """The samples of `open_data`, the first `limit` at most, for `load_model`; None: there are none. judge: more data."""
     if spec is None:
         return None
     return ModelData(
-        spec, partial(_open_available, spec, limit), None if judge is None else (judge, partial(_open_available, judge, None))
+        str(spec),
+        partial(_open_available, spec, limit),
+        None if judge is None else (str(judge), partial(_open_available, judge, None)),
     )
 
 
-def _open_available(spec: str, limit: int | None, types: Types) -> Iterator[Sample]:
+def _open_available(spec: str | MemoryData, limit: int | None, types: Types) -> Iterator[Sample]:
     """Samples of all inputs that the data hold. Raises CompileError as `open_data`."""
     try:
         samples = open_data(spec, types, limit=limit)

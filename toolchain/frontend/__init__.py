@@ -9,16 +9,19 @@ if TYPE_CHECKING:
     from toolchain.frontend.check_host_model import find_host_model_fault
     from toolchain.frontend.decomposition_pass import apply_decompositions
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
+    from toolchain.frontend.model_source import ModelFile, model_file
     from toolchain.frontend.repeated_blocks import tie_block_ranges
     from toolchain.frontend.state_pairs import pair_states
 
 __all__ = [
     "ModelData",
+    "ModelFile",
     "NormalModel",
     "apply_decompositions",
     "extract",
     "find_host_model_fault",
     "load_model",
+    "model_file",
     "pair_states",
     "tie_block_ranges",
     "to_graph",
@@ -28,12 +31,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """onnx takes half a second to import; only those who load a model pay for it."""
     if name in __all__:
-        from toolchain.frontend import check_host_model, decomposition_pass, model, repeated_blocks, state_pairs
+        from toolchain.frontend import check_host_model, decomposition_pass, model, model_source, repeated_blocks, state_pairs
 
         homes = {
             "find_host_model_fault": check_host_model,
             "tie_block_ranges": repeated_blocks,
             "pair_states": state_pairs,
+            "ModelFile": model_source,
+            "model_file": model_source,
             "apply_decompositions": decomposition_pass,
         }
         return getattr(homes.get(name, model), name)

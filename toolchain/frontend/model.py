@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -22,6 +21,7 @@ from toolchain.frontend.cast_to_float32 import cast_to_float32
 from toolchain.frontend.dequantize import dequantize_graph
 from toolchain.frontend.export_onnx import subgraph, to_part, to_proto
 from toolchain.frontend.import_graph import unique_name
+from toolchain.frontend.model_source import ModelFile, model_file
 from toolchain.frontend.promote_attributes import promote
 from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, read_model
 from toolchain.frontend.sequence_lengths import length_warnings
@@ -184,21 +184,23 @@ class NormalModel:
 
 
 def load_model(
-    path: str | os.PathLike[str],
+    model: ModelFile | str | os.PathLike[str] | Any,
     shapes: Mapping[str, Sequence[int]] = NO_SHAPES,
     *,
     values: Mapping[str, Value] = NO_VALUES,
     static_ranges: bool = False,
     data: ModelData | None = None,
 ) -> NormalModel:
-    """Read an ONNX file into canonical form. Raise CompileError, in one message, when the model cannot be used.
+    """Read an ONNX model into canonical form. Raise CompileError, in one message, when the model cannot be used.
 
+    `model`: as `model_file` takes it: a path, bytes, a ModelProto or an onnx_ir.Model.
     `shapes`: full shape by input name.
     `values`: by input name, the constant numbers that replace the input.
     `static_ranges`: the `static` of `dequantize_graph`.
     `data`: where samples lie; they bind inputs that shapes depend on.
     """
-    proto, inlined = read_model(path)
+    file = model_file(model)
+    proto, inlined = read_model(file)
     fixed = bind_values(proto.graph, values, shapes)
     free_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
     bound = bind_inputs(proto.graph, free_shapes)
@@ -213,7 +215,7 @@ def load_model(
     file_tensors = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     warnings = length_warnings(proto, graph, bound, free_shapes)
     constant_inputs = {**fixed, **by_data.values}
-    source = source_of(Path(path), proto, inlined, bound, graph, constant_inputs)
+    source = source_of(file, proto, inlined, bound, graph, constant_inputs)
     del proto
     wide, notes = cast_to_float32(graph, opset)
     real = dequantize_graph(wide, opset, static_ranges)

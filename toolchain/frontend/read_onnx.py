@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 import onnx
 from onnx import external_data_helper
 
-from toolchain.atomic_files import read_limited
-from toolchain.errors import first_line, system_cause
+from toolchain.errors import first_line
 from toolchain.frontend.errors import NodeFault, refuse
 from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
+from toolchain.frontend.model_source import ModelFile
 from toolchain.inference import InferenceError, open_model, session_options
-from toolchain.input_limits import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
+from toolchain.input_limits import ONNX_FUNCTIONS, ONNX_NODES
 
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
@@ -33,51 +32,43 @@ LATER = {
 }  # operators of the normal form that a model's opset may lack -> the first that has them
 
 
-def read_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
+def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool]:
     """The model with its external data loaded, and whether local functions were written out in it.
 
     CompileError when the file, its weights, the opset or an operator is unusable.
     """
-    proto = parse(Path(path))
-    check_opset(proto, path)
-    check_size(proto, path)
+    proto = parse(file)
+    check_opset(proto, file)
+    check_size(proto, file)
     inlined = bool(proto.functions)
     if inlined:
-        proto = inline_functions(proto, path)
+        proto = inline_functions(proto, file)
     check_operators(proto.graph, opset_of(proto))
-    load_external_data(proto, Path(path))
+    load_external_data(proto, file.folder)
     return proto, inlined
 
 
 def model_files(path: Path) -> list[Path]:
     """The model's file, then those of its external data, there or not. CompileError when it is no ONNX model."""
-    proto = parse(path)
-    external = (t for t in tensors_of(proto.graph) if external_data_helper.uses_external_data(t))
-    return [path, *dict.fromkeys(data_file(t, path.resolve().parent) for t in external)]
+    file = ModelFile(path)
+    external = (t for t in tensors_of(parse(file).graph) if external_data_helper.uses_external_data(t))
+    return [path, *dict.fromkeys(data_file(t, file.folder) for t in external)]
 
 
-def parse(path: Path) -> onnx.ModelProto:
-    if path.is_dir():
-        raise refuse(str(path), "is a directory, not an ONNX file")
-    try:
-        data = read_limited(path, ONNX_BYTES)
-    except OSError as fault:
-        raise refuse(str(path), system_cause(fault)) from fault
-    if not data:
-        raise refuse(str(path), "the file is empty")
-    proto = onnx.ModelProto()
+def parse(file: ModelFile) -> onnx.ModelProto:
+    """Return the model as it stands. Raise CompileError where the bytes are no ONNX model with nodes and outputs."""
+    data, proto = file.read(), onnx.ModelProto()
+    way_out = "export or copy the file again" if file.path is not None else "give the bytes of an .onnx file"
     try:
         proto.ParseFromString(data)
     except Exception as fault:  # protobuf's DecodeError; its class differs between protobuf's backends
-        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again") from fault
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
-    if not is_text(proto.graph):
-        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
+        raise refuse(str(file), "is not an ONNX model, or is damaged or cut short", way_out) from fault
+    if not proto.HasField("graph") or not proto.opset_import or not is_text(proto.graph):
+        raise refuse(str(file), "is not an ONNX model, or is damaged or cut short", way_out)
     if not proto.graph.node:
-        raise refuse(str(path), "the graph has no nodes")
+        raise refuse(str(file), "the graph has no nodes")
     if not proto.graph.output:
-        raise refuse(str(path), "the graph has no outputs")
+        raise refuse(str(file), "the graph has no outputs")
     return proto
 
 
@@ -96,15 +87,15 @@ def opset_of(proto: onnx.ModelProto) -> int:
     return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), NORMAL_OPSET)
 
 
-def check_opset(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+def check_opset(proto: onnx.ModelProto, file: ModelFile) -> None:
     opset = opset_of(proto)
     if opset < OLDEST_OPSET:
         way_out = f"export with opset {NORMAL_OPSET}, or convert with onnx.version_converter"
-        raise refuse(str(path), f"opset {opset} is older than {OLDEST_OPSET}, the oldest that is read", way_out)
+        raise refuse(str(file), f"opset {opset} is older than {OLDEST_OPSET}, the oldest that is read", way_out)
     newest = newest_opset() if opset > NORMAL_OPSET else NORMAL_OPSET
     if opset > newest:
         reason = f"opset {opset} is newer than {newest}, the newest that the installed onnx and onnxruntime read"
-        raise refuse(str(path), reason, f"export with opset {newest} or older, or upgrade both")
+        raise refuse(str(file), reason, f"export with opset {newest} or older, or upgrade both")
 
 
 @cache
@@ -133,7 +124,7 @@ def opset_with(op_types: Iterable[str], opset: int) -> int:
     return max(opset, *(LATER.get(t, 0) for t in op_types))
 
 
-def check_size(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+def check_size(proto: onnx.ModelProto, file: ModelFile) -> None:
     """The nodes are counted with functions written out, before they are: a few lines of functions can mean any number."""
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     counts: dict[tuple[str, str, str], int] = {}
@@ -143,7 +134,7 @@ def check_size(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
         for node in nodes:
             key = (node.domain, node.op_type, node.overload)
             if key in within:
-                raise refuse(str(path), f'its function "{node.op_type}" contains itself')
+                raise refuse(str(file), f'its function "{node.op_type}" contains itself')
             if key in functions and key not in counts:
                 counts[key] = count(functions[key].node, (*within, key))
             total += counts.get(key, 1)
@@ -151,20 +142,20 @@ def check_size(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
         return total
 
     if len(functions) > ONNX_FUNCTIONS:
-        raise refuse(str(path), f"has {len(functions):,} functions, {ONNX_FUNCTIONS:,} are the most")
+        raise refuse(str(file), f"has {len(functions):,} functions, {ONNX_FUNCTIONS:,} are the most")
     nodes = count(proto.graph.node, ())
     if nodes > ONNX_NODES:
-        raise refuse(str(path), f"has {nodes:,} nodes with its functions written out, {ONNX_NODES:,} are the most")
+        raise refuse(str(file), f"has {nodes:,} nodes with its functions written out, {ONNX_NODES:,} are the most")
 
 
-def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> onnx.ModelProto:
+def inline_functions(proto: onnx.ModelProto, file: ModelFile) -> onnx.ModelProto:
     """The model's own functions written out in place."""
     import onnx.inliner
 
     try:
         return onnx.inliner.inline_local_functions(proto)
     except Exception as fault:
-        raise refuse(str(path), f"its local functions cannot be inlined: {first_line(fault)}") from fault
+        raise refuse(str(file), f"its local functions cannot be inlined: {first_line(fault)}") from fault
 
 
 REFUSED = {  # of other domains: why, and the way out
@@ -246,21 +237,29 @@ def data_location(tensor: onnx.TensorProto) -> str:
     return {e.key: e.value for e in tensor.external_data}.get("location", "")
 
 
-def data_file(tensor: onnx.TensorProto, base: Path) -> Path:
-    """The file of a tensor's external data, there or not. CompileError where it is not in the model's folder."""
+def data_file(tensor: onnx.TensorProto, base: Path | None) -> Path:
+    """The file of a tensor's external data, there or not. CompileError where it is not in the model's folder.
+
+    `base`: that folder; None: the model is in memory.
+    """
     location = data_location(tensor)
+    if base is None:
+        way_out = "read the model with onnx.load(path), which loads its weights, or give its path"
+        raise refuse(f"weight {tensor.name}", f'its external data "{location}" is not in memory', way_out)
     file = None if "\0" in location else (base / location).resolve()
     if not location or file is None or not file.is_relative_to(base):
         raise refuse(f"weight {tensor.name}", f'its external data "{location}" is outside the folder of the model')
     return file
 
 
-def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
-    """Reads external weights in place from files beside the model; a missing or short file is refused by name."""
+def load_external_data(proto: onnx.ModelProto, base: Path | None) -> None:
+    """Reads external weights in place from files beside the model; a missing or short file is refused by name.
+
+    `base`: the model's folder; None: the model is in memory, and so must its weights be.
+    """
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise refuse(f"weight {name}", "sparse initializers are not supported", "export dense weights")
-    base = path.resolve().parent
     for tensor in tensors_of(proto.graph):
         if not external_data_helper.uses_external_data(tensor):
             continue

@@ -12,6 +12,7 @@ import onnx
 
 from toolchain.frontend.bind_shapes import BoundInputs
 from toolchain.frontend.convert import elem_type, type_of, value_info
+from toolchain.frontend.model_source import ModelFile
 from toolchain.frontend.read_onnx import inline_functions, parse
 from toolchain.frontend.rounding_noise import ROUNDED, NoisyModel, add_rounding_noise
 from toolchain.ir.float_submodel import FloatSubmodel
@@ -22,9 +23,9 @@ FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an inp
 
 @dataclass(frozen=True)
 class Source:
-    """A model file that onnxruntime runs.
+    """A model that onnxruntime runs as it was given.
 
-    `path`: the ONNX file.
+    `file`: the model as it was given.
     `inputs`: types of the bound inputs.
     `types`: types of the tensors that its own nodes make.
     `constants`: those tensors that depend on no input.
@@ -38,7 +39,7 @@ class Source:
     defined.
     """
 
-    path: Path
+    file: ModelFile
     inputs: Mapping[str, TensorType]
     types: Mapping[str, TensorType]
     constants: frozenset[str]
@@ -51,7 +52,8 @@ class Source:
     def part(self, names: Sequence[str]) -> FloatSubmodel:
         """The file's model with these tensors for outputs, beside those that it has."""
         inner = [n for n in names if n not in self.outputs]
-        model = self.path if not self.rewritten and not inner else self._make_tapped_model(inner)
+        unchanged = self.file.data if self.file.path is None else self.file.path
+        model = unchanged if not self.rewritten and not inner else self._make_tapped_model(inner)
         return self._part(model, names)
 
     def make_noisy_model(self, names: Sequence[str], step: Callable[[str], float]) -> NoisyModel:
@@ -63,9 +65,8 @@ class Source:
         return NoisyModel(replace(part, inputs=(*part.inputs, noise)), noise, numbers)
 
     def _part(self, model: bytes | Path, names: Sequence[str]) -> FloatSubmodel:
-        return FloatSubmodel(
-            model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims, extra_inputs=self.fixed
-        )
+        folder = "" if self.file.folder is None else str(self.file.folder)
+        return FloatSubmodel(model, tuple(self.inputs), tuple(names), folder, self.dims, extra_inputs=self.fixed)
 
     def _taps(self, names: Sequence[str]) -> bytes:
         taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
@@ -76,16 +77,18 @@ class Source:
         if self.rewritten:
             return self._proto().SerializeToString() + more
         # Messages of protobuf that stand one behind the other are one: their repeated fields go on.
-        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as model:
+        if self.file.path is None:
+            return self.file.data + more
+        with self.file.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as model:
             return b"".join((model, more))
 
     def _proto(self) -> onnx.ModelProto:
         """The file's model, without its external data; rewritten where it has to be."""
-        proto = parse(self.path)
+        proto = parse(self.file)
         if not self.rewritten:
             return proto
         if proto.functions:
-            proto = inline_functions(proto, self.path)
+            proto = inline_functions(proto, self.file)
         del proto.graph.input[:]
         types = {**self.inputs, **{name: type_of(value) for name, value in self.fixed.items()}}
         proto.graph.input.extend(value_info(n, types) for n in types)
@@ -102,7 +105,7 @@ def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
 
 
 def source_of(
-    path: Path, proto: onnx.ModelProto, inlined: bool, bound: BoundInputs, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
+    file: ModelFile, proto: onnx.ModelProto, inlined: bool, bound: BoundInputs, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
 ) -> Source:
     """Return the source of a model that was read.
 
@@ -119,7 +122,7 @@ def source_of(
     fed = proto.ir_version >= FIRST_CONSTANTS_IR and not initializers.isdisjoint(declared)
     dims = {d.dim_param: size for n, t in bound.types.items() for d, size in zip(declared[n], t.shape) if d.HasField("dim_param")}
     return Source(
-        path,
+        file,
         dict(bound.types),
         {n: static.types[n] for n in node_outputs},
         frozenset(n for n in node_outputs if n in static.constants),

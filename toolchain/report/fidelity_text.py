@@ -27,8 +27,8 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
 def _rows(part: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[tuple[str, ...]]:
     """A row for the part, and one for each part of it of unlike size."""
     worst = "" if part["worst_sample_db"] is None else f"{part['worst_sample_db']:.1f}"
-    first = (cut(part["name"], 60), _decibel(part), worst, f"{part['cosine']:.6f}", verdicts.get(part["tensor_name"], ""))
-    slices = [(f"  {cut(s['part'], 58)}", _decibel(s), "", "", verdicts.get(s["part"], "")) for s in part["parts"]]
+    first = (cut(part["name"], 60), format_decibels(part), worst, f"{part['cosine']:.6f}", verdicts.get(part["tensor_name"], ""))
+    slices = [(f"  {cut(s['part'], 58)}", format_decibels(s), "", "", verdicts.get(s["part"], "")) for s in part["parts"]]
     return [first, *slices]
 
 
@@ -55,6 +55,6 @@ def _level(part: Mapping[str, Any]) -> float:
     return math.inf if part["exact"] else -math.inf if part["sqnr_db"] is None else part["sqnr_db"]
 
 
-def _decibel(part: Mapping[str, Any]) -> str:
+def format_decibels(part: Mapping[str, Any]) -> str:
     value = part["sqnr_db"]
     return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"

@@ -138,7 +138,7 @@ def totals_text(figures: Mapping[str, Any]) -> str:
         ),
     ]
     head = (
-        f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {_time(figures['seconds'])} at "
+        f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {format_seconds(figures['seconds'])} at "
         f"{figures['clock_hz'] / 1e6:g} MHz, {figures['macs']:,} MACs, MAC utilization {100 * figures['mac_utilization']:.1f} %"
     )
     if figures["host"]["macs"]:
@@ -244,7 +244,7 @@ def _plain(value: float | None) -> str:
     return "-inf" if value is None else f"{value:.1f}"
 
 
-def _time(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms" if seconds >= 1e-5 else f"{1e6 * seconds:.3f} us"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from toolchain.codegen import IoType, entries_from_bytes, read_entries
 from toolchain.errors import CompileError
-from toolchain.runtime.session import Session
+from toolchain.runtime.session import CompiledModel, Session, get_compiled_bytes
 
 
 class EntriesSession:
@@ -27,8 +26,9 @@ class EntriesSession:
     Any number of threads may use `run`, as that of a Session: with states runs of all entries are served one after another.
     """
 
-    def __init__(self, model: str | Path | bytes, **options: Any) -> None:
-        entries = entries_from_bytes(model, "model") if isinstance(model, bytes) else read_entries(model)
+    def __init__(self, model: CompiledModel, **options: Any) -> None:
+        data = get_compiled_bytes(model)
+        entries = read_entries(str(model)) if data is None else entries_from_bytes(data, "model")
         self.entries = {name: Session(model, entry=name, **options) for name in entries}
         self._last = next(iter(self.entries.values()))
         self.concurrent = all(session.concurrent for session in self.entries.values())

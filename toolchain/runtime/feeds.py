@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from toolchain.codegen import IoType
-from toolchain.errors import CompileError, shown_elements
+from toolchain.errors import CompileError, first_line, shown_elements
 
 NOT_BOUND: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -32,6 +33,43 @@ def check_feeds(
     missing = [t for t in inputs if t.name not in feeds]
     faults = [f"input {t.name!r} is missing; give an array of {t.dtype} {list(t.shape)}" for t in missing]
     _raise_all([*faults, *filter(None, wrong), *_misfits("input", feeds, inputs, states, loose)])
+
+
+def convert_feeds(inputs: Sequence[IoType], feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return feeds as arrays: lists in the type of their input, as onnxruntime takes them, and float64 as float32.
+
+    All other values stay as they are, for `check_feeds` to judge. Raise CompileError for a list that is no array of this type.
+    """
+    if not isinstance(feeds, Mapping):
+        return feeds
+    dtype_by_name = {t.name: t.dtype for t in inputs}
+    return {name: _convert(name, value, dtype_by_name.get(name)) for name, value in feeds.items()}
+
+
+def _convert(name: str, value: Any, dtype: str | None) -> Any:
+    if dtype is None:
+        return value
+    if isinstance(value, list | tuple):
+        return _list_to_array(name, value, np.dtype(dtype))
+    array = np.asarray(value)
+    if array.dtype != np.float64 or dtype != "float32":
+        return array
+    with np.errstate(over="ignore"):  # infinity is refused by its name
+        return array.astype(np.float32)
+
+
+def _list_to_array(name: str, value: Sequence[Any], dtype: np.dtype[Any]) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = array.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as fault:
+        raise CompileError(f"input {name!r}: the list is no array of {dtype}: {first_line(fault)}") from None
+    if array.dtype.kind not in "biuf":
+        raise CompileError(f"input {name!r}: the list is no array of {dtype}: it holds {array.dtype}")
+    if dtype.kind in "iu" and array.size and not np.array_equal(converted, array):
+        raise CompileError(f"input {name!r}: the list holds numbers that {dtype} does not; give whole numbers in its range")
+    return converted
 
 
 def _unequal(name: str, fed_value: np.ndarray, value: np.ndarray) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,14 +26,15 @@ from toolchain.codegen import (
     Region,
     State,
     container_from_bytes,
+    container_to_bytes,
     read_container,
     reading_layers,
     relocate_container,
 )
-from toolchain.errors import CompileError, ProgramError
+from toolchain.errors import CompileError, ProgramError, fault_text
 from toolchain.frontend import find_host_model_fault
 from toolchain.hw import timing_terms as timing_terms
-from toolchain.inference import InferenceError
+from toolchain.inference import InferenceError, session_options
 from toolchain.isa import machine_digest
 from toolchain.machine import InstructionStream
 from toolchain.runtime.backend import Backend, CheckedBackend, LoadedProgram, Program, Progress, SessionBackend, backend_named
@@ -46,11 +49,13 @@ from toolchain.runtime.builtin_backends import (
     zero_codes,
 )
 from toolchain.runtime.dead_store_warnings import find_dead_stores
-from toolchain.runtime.feeds import check_feeds, check_states
+from toolchain.runtime.feeds import check_feeds, check_states, convert_feeds
 from toolchain.runtime.geometry import geometry_warnings
 from toolchain.runtime.ports import in_type, make_host_feeds, model_shape, to_codes, to_real
+from toolchain.runtime.profile import SessionProfile
 from toolchain.runtime.state_io import StateValues, make_initial_states, read_state, write_state
 
+CompiledModel = str | os.PathLike[str] | bytes | Container | Any  # or a build of toolchain.api, which has `data`
 Watch = Callable[[Region, InstructionStream], Observe]
 
 
@@ -112,6 +117,7 @@ class ModelMetadata:
 class Session:
     """A session of a compiled model: `Session("model.npu").run(None, {"x": x})`.
 
+    `model`: a path, bytes, or what `build` returns.
     `backend`: runs the programs; others than the following are found by name (docs/backends.md).
     "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with numpy.
     `timing`, `check`: cycles, and the machine's rules, where the backend has them.
@@ -120,7 +126,9 @@ class Session:
     An example is `{"constants": 0x100000, "input:x": 0x8000}`.
     `entry`: which of a file's programs for several sets of input shapes, None: the only one.
     `without`: terms of the simulator's time that are ideal (`toolchain.hw.timing_terms`).
+    `profile`: a file that `end_profiling` writes, with the time of each segment of each run.
 
+    A session can be pickled, with the states that its runs have left.
     Raise ProgramError for a file that is missing or not sound.
     Raise CompileError for a backend, a host, an entry or a term that does not exist, and for bases that cannot be.
 
@@ -134,7 +142,7 @@ class Session:
 
     def __init__(
         self,
-        model: str | Path | bytes | Container,
+        model: CompiledModel,
         *,
         backend: str | Backend = "simulator",
         host: Literal["cpu", "cuda"] = "cpu",
@@ -143,13 +151,20 @@ class Session:
         bases: Mapping[str, int] = MappingProxyType({}),
         entry: str | None = None,
         without: Sequence[str] = (),
+        profile: str | Path | None = None,
     ):
+        self._options: dict[str, Any] = {
+            "backend": backend, "host": host, "timing": timing, "check": check, "bases": dict(bases),
+            "without": tuple(without), "profile": profile,
+        }  # fmt: skip
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
         self._backend: SessionBackend = (
             backend_named(backend, BACKENDS) if isinstance(backend, str) else CheckedBackend(self.backend_name, backend)
         )
         self._is_in_process = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
-        self.container = _idealize_timing(relocate_container(_container(model, entry), bases), without)
+        self._compiled = _container(model, entry)
+        self.container = _idealize_timing(relocate_container(self._compiled, bases), without)
+        self._profile = None if profile is None else SessionProfile(Path(profile))
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._loading = threading.RLock()  # what all runs share is made once
@@ -163,6 +178,10 @@ class Session:
         self.concurrent = self._backend.concurrent and not self._parts
         self._turn: AbstractContextManager[Any] = nullcontext() if self.concurrent else threading.RLock()
         self._warnings: dict[int, tuple[str, ...]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how pickle makes the session again: the compiled file, the options, and the states."""
+        return _restore_session, (container_to_bytes(self._compiled), self._options, self._state_values)
 
     @property
     def observes(self) -> bool:
@@ -180,6 +199,43 @@ class Session:
         run."""
         here = [f"npu ({self.backend_name})"] if any(isinstance(s, Region) for s in self.container.segments) else []
         return here + (self._providers if any(isinstance(s, HostSubgraph) for s in self.container.segments) else [])
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return the options with which each of `get_providers` runs, as onnxruntime has them: text by name."""
+        options_here = {"timing": str(int(self._timing)), "check": str(int(self._check))}
+        return {name: dict(options_here) if name.startswith("npu (") else {} for name in self.get_providers()}
+
+    def get_session_options(self) -> Any:
+        """Return a copy of the options of onnxruntime with which host subgraphs are opened: one thread, nothing logged."""
+        return session_options(optimized=True)
+
+    def end_profiling(self) -> str:
+        """Write the profile of all runs so far and return its file's name. Raise CompileError without `profile`, OSError."""
+        if self._profile is None:
+            raise CompileError("end_profiling: nothing was recorded; open the session with profile=FILE")
+        return self._profile.write()
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        callback: Callable[[list[np.ndarray], Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """Run as `run` in a thread of its own and return at once.
+
+        `callback`: is called there with the outputs, `user_data`, and an empty text, or no outputs and the fault in one text.
+        """
+
+        def run() -> None:
+            try:
+                outputs, fault = self.run(output_names, feeds, run_options), ""
+            except Exception as raised:  # the callback is told of it, whatever it is
+                outputs, fault = list[np.ndarray](), fault_text(raised) or type(raised).__name__
+            callback(outputs, user_data, fault)
+
+        threading.Thread(target=run, name="npu-toolchain run_async").start()
 
     def get_modelmeta(self) -> ModelMetadata:
         machine = self.container.machine
@@ -266,7 +322,7 @@ class Session:
         """
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
-        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound, self.container.host_inputs)
+        feeds = self._accept_feeds(feeds)
         with self._turn:
             values = self._begin(feeds)
             ran = self._run_segments(len(self.container.segments), values, progress, watch, run_options)
@@ -279,7 +335,7 @@ class Session:
     ) -> Mapping[str, np.ndarray]:
         """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
         CompileError where the backend cannot stop there."""
-        check_feeds(self.container.inputs, feeds, self.get_states(), self.container.bound, self.container.host_inputs)
+        feeds = self._accept_feeds(feeds)
         with self._turn:
             values = self._begin(feeds)
             self._run_segments(index, values, progress, None)
@@ -288,6 +344,14 @@ class Session:
                 memory = self._load_once(index).run(dram, until=until, progress=progress).memory
             # a backend of another package may use its arrays again
             return memory if self._backend.concurrent else {name: data.copy() for name, data in memory.items()}
+
+    def _accept_feeds(self, feeds: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+        """Return feeds as arrays of the model's types. Raise CompileError with every fault."""
+        container, states = self.container, self.get_states()
+        bound = [IoType(name, value.shape, value.dtype.name) for name, value in container.bound.items()]
+        feeds = convert_feeds([*container.inputs, *states, *bound], feeds)
+        check_feeds(container.inputs, feeds, states, container.bound, container.host_inputs)
+        return feeds
 
     def _advance_ring_numbers(self, states: StateValues) -> dict[str, int]:
         """The numbers of rings in the run behind the one that begins with these."""
@@ -327,10 +391,13 @@ class Session:
         for index, segment in enumerate(self.container.segments[:count]):
             if getattr(run_options, "terminate", False):
                 raise CompileError("run_options: terminate is set, so that nothing runs; make new ones, or set it to False")
+            start_s = time.perf_counter()
             if isinstance(segment, HostSubgraph):
                 ran.append(self._run_island(index, segment, values.real, run_options))
             else:
                 ran.append(self._run_region(index, segment, values, progress, watch))
+            if self._profile is not None:
+                self._profile.add(index, ran[-1], start_s, time.perf_counter())
         return ran
 
     def _run_region(
@@ -426,6 +493,12 @@ class Session:
         return _host_session(island, self._providers)
 
 
+def _restore_session(data: bytes, options: Mapping[str, Any], states: StateValues) -> Session:
+    session = Session(data, **options)
+    session._state_values = states
+    return session
+
+
 def _whole_shape(state: State) -> tuple[int, ...]:
     """Return the shape of the complete state in the model's order."""
     shape = model_shape(state.alone)
@@ -446,11 +519,21 @@ def _idealize_timing(container: Container, terms: Sequence[str]) -> Container:
     )
 
 
-def _container(model: str | Path | bytes | Container, entry: str | None) -> Container:
-    if isinstance(model, bytes):
-        return container_from_bytes(model, "model", entry)
+def get_compiled_bytes(model: Any) -> bytes | None:
+    """Return the bytes of a compiled model that is in memory: bytes, or a build with `data`; None of another object."""
+    data = model if isinstance(model, bytes | bytearray | memoryview) else getattr(model, "data", None)
+    is_build = isinstance(getattr(model, "container", None), Container)
+    return bytes(data) if isinstance(data, bytes | bytearray | memoryview) and (data is model or is_build) else None
+
+
+def _container(model: CompiledModel, entry: str | None) -> Container:
+    data = get_compiled_bytes(model)
+    if data is not None:
+        return container_from_bytes(data, "model", entry)
     if not isinstance(model, Container):
-        return read_container(model, entry)
+        if not isinstance(model, str | os.PathLike):
+            raise CompileError(f"model: is {type(model).__name__}; give a path, bytes, or what build() returns")
+        return read_container(os.fspath(model), entry)
     if entry is not None:
         raise CompileError(f"entry {entry}: goes with a file; a Container holds the programs of one set of shapes")
     return model
