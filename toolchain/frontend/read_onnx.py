@@ -87,7 +87,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
     return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), NORMAL_OPSET)
 
 
-def check_opset(proto: onnx.ModelProto, file: ModelFile) -> None:
+def check_opset(proto: onnx.ModelProto, file: ModelFile | str) -> None:
     opset = opset_of(proto)
     if opset < OLDEST_OPSET:
         way_out = f"export with opset {NORMAL_OPSET}, or convert with onnx.version_converter"
