@@ -305,7 +305,7 @@ def _quantize_network(
     model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
     network = replace(network, model=model)
     require_ports(network, options.raw_ports)
-    if alone and options.calibration is not None and options.parameters is None:
+    if options.host_ports and alone and options.calibration is not None and options.parameters is None:
         network = place_port_nodes(network, data.calibration, options.raw_ports)
     if first is None or options.parameters is not None:
         return replace(_calibrate_entry(network, options, data, progress), unread=unread)

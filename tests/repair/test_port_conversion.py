@@ -55,7 +55,7 @@ def build_case(folder: Path, case: str, **options: Any) -> tuple[Path, Build]:
     path = write_model(folder, CASES[case], 8 if "Concat" in CASES[case] else 4)
     np.savez(folder / "data.npz", x=draw_inputs(case))
     calibration = str(folder / "data.npz")
-    return path, build(path, BuildOptions("edge16", calibration=calibration, repair="none", **options))
+    return path, build(path, BuildOptions("edge16", calibration=calibration, repair="none", host_ports=True, **options))
 
 
 def measure_worst_element(path: Path, built: Build, samples: Array) -> float:
@@ -84,7 +84,7 @@ def test_raw_port_keeps_one_scale(case: str, tmp_path: Path) -> None:
 def test_port_of_like_parts_stays_on_the_chip(tmp_path: Path) -> None:
     path = write_model(tmp_path, f"{DENSE} y = Sigmoid(p)", 4)
     np.savez(tmp_path / "data.npz", x=draw_inputs("like"))
-    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none", host_ports=True))
     assert not built.container.fallbacks
 
 

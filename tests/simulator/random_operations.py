@@ -107,8 +107,12 @@ class Draw:
         strides = {"row_stride": row, "column_stride": column, "surface_stride": surface}
         return {f"{name}_address": address, **{f"{name}_{key}": value for key, value in strides.items()}}
 
-    def zero(self) -> int:
+    def code(self) -> int:
         return self.middle + self.between(-128, 127)
+
+    def zero(self) -> int:
+        """Draw a zero point; it is 0 on machines that have none."""
+        return 0 if self.chip.numerics.symmetric_activations else self.code()
 
     def scale(self) -> tuple[int, int]:
         if self.chip.numerics.scale.kind == "pow2":
@@ -347,7 +351,7 @@ def moves(d: Draw) -> list[MachineOp]:
         destination_stride0=n1 * n2 * row,
         destination_stride1=n2 * row,
         destination_stride2=row,
-        value=d.zero(),
+        value=d.code(),
     )
     return [copy, fill]
 
@@ -392,7 +396,7 @@ def turned(d: Draw) -> list[MachineOp]:
         destination_space=Space.SRAM,
         destination_address=d.place(no * fo),
         inner_elements=columns,
-        value=d.zero(),
+        value=d.code(),
         count_outer=no,
         count0=n0,
         count1=n1,

@@ -101,10 +101,18 @@ def build_command(
         list[str] | None,
         typer.Option(help="Keeps a node, an operator, or a pattern of either on the host. Repeatable.", rich_help_panel=MODEL),
     ] = None,
+    host_ports: Annotated[
+        bool,
+        typer.Option(
+            "--host-ports",
+            help="Nodes beside inputs and outputs run on the host, and outputs get a scale a channel, where a part gains by it.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False,
     raw_port: Annotated[
         list[str] | None,
         typer.Option(
-            help="Keeps one affine scale at an input or output that a camera or a DMA feeds with codes. Repeatable.",
+            help="With --host-ports: keeps one affine scale at a port that a camera or a DMA feeds with codes. Repeatable.",
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -273,7 +281,7 @@ def build_command(
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule),
                 plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
                 None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
-                tuple(raw_port or ()),
+                host_ports, tuple(raw_port or ()),
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

@@ -83,7 +83,7 @@ def _compare(model: NormalModel, chain: PortChain, values: Mapping[str, np.ndarr
     coded = {n: round_to_codes(values[n], numerics) for n in (chain.port, *chain.boundary)}
     session = FloatSession(ModelPart(chain.reads, model.normal_part), chain.results, few_runs=True)
     count = len(values[chain.port])
-    rows = [session.run({n: coded[n][i] for n in chain.reads}) for i in range(count)]
+    rows = [session.run({n: np.asarray(coded[n][i]) for n in chain.reads}) for i in range(count)]
     results = {n: np.stack([row[i] for row in rows]) for i, n in enumerate(chain.results)}
     on_chip = {n: round_to_codes(value, numerics) for n, value in results.items()}
     hosted = coded if chain.is_input else results
