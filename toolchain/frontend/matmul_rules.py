@@ -157,7 +157,11 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 def _has_phases(before: Sequence[int], after: Sequence[int], a: Mapping[str, object]) -> bool:
     """Return whether a linear Resize by whole factors is a convolution for each phase of its rows and columns."""
-    if len(before) != 4 or before[:2] != after[:2] or a["coordinate_transformation_mode"] not in (*HALF_PIXEL, "asymmetric"):
+    if (
+        len(before) not in (3, 4)
+        or before[:2] != after[:2]
+        or a["coordinate_transformation_mode"] not in (*HALF_PIXEL, "asymmetric")
+    ):
         return False
     return max(large // small for small, large in zip(before[2:], after[2:])) <= MAX_RESIZE_FACTOR
 

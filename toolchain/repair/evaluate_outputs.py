@@ -36,7 +36,7 @@ _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
 @dataclass(frozen=True)
 class OutputQuality:
-    """A record of the SQNR of each output, and of its parts: operands of a Concat that makes it, else parts of unlike size.
+    """A record of the SQNR of each output, and of its parts: operands of a Concat that makes it.
 
     `parts`: quality over all samples.
     `each`: dB of every sample, by the name of the part.
@@ -154,9 +154,7 @@ class OutputEvaluator:
                 run = replace(run, outputs={**run.outputs, softmax.output: chip_values})
             measured.update(values, run)
         outputs, joins = measured.list_outputs(), measured.list_operands()
-        joined = {name for part in joins for name in part.outputs}
-        slices = [s for part in outputs if part.name not in joined for s in part.list_slices()]
-        parts = (*outputs, *joins, *slices)
+        parts = (*outputs, *joins)
         return OutputQuality(parts, {p.name: tuple(map(_clamp_decibels, measured.list_levels(p))) for p in parts})
 
     def _with_values(self, network: Network, tensor_names: Sequence[str]) -> Iterable[tuple[Sample, Mapping[str, np.ndarray]]]:
