@@ -78,7 +78,18 @@ def test_the_page_needs_nothing_beside_it_and_has_the_front_and_the_failures(tmp
     key = next(iter(front))
     report = run(f"npu-sweep {file} --report {key}").out
     assert "tiny on edge16" in report and report.splitlines()[0] in text
-    assert run(f"npu-sweep {file} --report zz").err == "--key zz: no build has a key that begins so\n"
+    assert (
+        run(f"npu-sweep {file} --report zz").err
+        == "--report zz: no build has a key that begins so; the column key of results.csv lists them\n"
+    )
+
+
+def test_a_refused_sweep_leaves_no_store(tmp_path: Path) -> None:
+    file = write_tiny(tmp_path, TINY.replace("tiny.onnx", "missing.onnx"))
+    before = sorted(tmp_path.iterdir())
+    refused = run(f"npu-sweep {file}")
+    assert (refused.code, refused.out) == (2, "") and "missing.onnx" in refused.err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_search_asks_the_same_points_of_any_number_of_workers(tmp_path: Path) -> None:

@@ -188,8 +188,8 @@ def build_command(
     tolerance: Annotated[
         str | None,
         typer.Option(
-            help="Cycles beyond the fewest that a balanced plan may take for less energy. Default: 1%.",
-            metavar="SHARE",
+            help="Percent of cycles beyond the fewest that a balanced plan may take for less energy. Default: 1%.",
+            metavar="PERCENT",
             rich_help_panel=SCHEDULE,
         ),
     ] = None,

@@ -30,10 +30,10 @@ class Store:
         with self._as_faults():
             self._database = sqlite3.connect(path, timeout=30)
             (application,) = self._database.execute("pragma application_id").fetchone()
-            is_new = not self._database.execute("select 1 from sqlite_master").fetchone()
-            if not is_new and application != _APPLICATION:
+            self._is_new = not self._database.execute("select 1 from sqlite_master").fetchone()
+            if not self._is_new and application != _APPLICATION:
                 raise sqlite3.DatabaseError("is another program's file")
-            if is_new:
+            if self._is_new:
                 self._database.execute(f"pragma application_id = {_APPLICATION}")
                 self._database.execute(f"create table results ({_COLUMNS}) without rowid")
 
@@ -74,7 +74,8 @@ class Store:
             rows = self._database.execute("select report from results where key >= ? and key < ? limit 2", [key, f"{key}~"])
             reports = rows.fetchall()
         if len(reports) != 1:
-            raise CompileError(f"key {key}: {'several builds have' if reports else 'no build has'} a key that begins so")
+            count = "several builds have" if reports else "no build has"
+            raise CompileError(f"report {key}: {count} a key that begins so; the column key of results.csv lists them")
         return zlib.decompress(reports[0][0]).decode()
 
     def commit(self) -> None:
@@ -87,6 +88,9 @@ class Store:
         return self
 
     def __exit__(self, *fault: object) -> None:
-        """Write what was added, whatever ended the block."""
+        """Write what was added, whatever ended the block; a file that this store made and put nothing in goes."""
         self.commit()
+        is_empty = self._database.execute("select 1 from results").fetchone() is None
         self._database.close()
+        if self._is_new and is_empty:
+            self.path.unlink(missing_ok=True)
