@@ -1,6 +1,7 @@
 """Scheduling: the plan of one region, from layers and a machine to tilings, residency, cascades, prefetch and addresses.
 
-A plan is a tree of `Seq`, `Loop`, `Alloc` and `Call` (`nodes`); its rings and prefetches are nodes of that tree as they stand.
+A plan is a `RegionPlan` (`plan`); `plan_to_tree` makes a tree of `Seq`, `Loop`, `Alloc` and `Call` (`nodes`) of it.
+Its rings and prefetches are nodes of that tree already.
 Each idea is in one to three files, to be read in this order:
 
     text         nodes, text, parser; plan_to_tree adds notes of addresses and cycles; transform changes a tree
