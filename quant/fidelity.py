@@ -103,9 +103,7 @@ class ErrorSums:
     @property
     def sqnr_db(self) -> float:
         """10 log10(sum(reference**2) / sum((got - reference)**2)): inf where equal, -inf where only the reference is all zero."""
-        if self._noise == 0:
-            return math.inf
-        return 10 * math.log10(self._signal / self._noise) if self._signal > 0 and math.isfinite(self._noise) else -math.inf
+        return decibels(self._signal, self._noise)
 
     @property
     def cosine(self) -> float:
@@ -117,6 +115,13 @@ class ErrorSums:
     def fidelity(self, name: str) -> Fidelity:
         bias = self._bias / self._count if self._count else 0.0
         return Fidelity(name, self.sqnr_db, self.cosine, self._largest, bias)
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Return the ratio of two energies in dB: inf where there is no noise, -inf where there is only noise."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf
 
 
 def compare_arrays(reference: Array, got: Array) -> ErrorSums:

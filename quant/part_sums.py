@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fidelity import decibels
+
 Array = NDArray[Any]
 # Of normal values of one size, the least of n indices has a power of less than the square of these shares of the largest's in one
 # of 300 draws at most: of 8 values of each of 1,000 indices, of 4 values of each of 64.
@@ -116,7 +118,7 @@ class PartSums:
     def sqnr_db(self, part: TensorSlice) -> float:
         """Return the SQNR of a part of this tensor."""
         chosen, sums = list(part.indices), self._axes[part.axis]
-        return _decibels(float(sums.signal[chosen].sum()), float(sums.noise[chosen].sum()))
+        return decibels(float(sums.signal[chosen].sum()), float(sums.noise[chosen].sum()))
 
     def slices(self, means: PartSums | None = None) -> list[TensorSlice]:
         """Return the parts of unlike size along the axis on which sizes differ most, the largest first; none where all are of
@@ -159,8 +161,8 @@ class PartSums:
             rms,
             most / rms,
             float(sums.peak[indices].max()),
-            _decibels(float(sums.signal[indices].sum()), noise),
-            None if varying is None else _decibels(varying, noise),
+            decibels(float(sums.signal[indices].sum()), noise),
+            None if varying is None else decibels(varying, noise),
         )
 
     def varying_db(self, means: PartSums) -> float | None:
@@ -172,7 +174,7 @@ class PartSums:
         if not varying or len(varying) < len(energies):
             return None
         energy, axis = min(varying)
-        return _decibels(energy, float(self._axes[axis].noise.sum()))
+        return decibels(energy, float(self._axes[axis].noise.sum()))
 
     def _varying(self, axis: int, means: PartSums, indices: list[int]) -> float | None:
         """Return the energy about the means of `means`; None where 16 bits for all values of these indices would not hold it."""
@@ -229,9 +231,3 @@ def _group_by_size(signal: Array, same_size: float) -> list[list[int]]:
         else:
             groups.append([int(i)])
     return [sorted(group) for group in groups]
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf

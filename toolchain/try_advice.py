@@ -16,6 +16,7 @@ from quant.repair.choices import Quantization
 from toolchain.compiler import CompiledNetwork, compile_model
 from toolchain.errors import CompileError
 from toolchain.passes.match_nodes import match_nodes
+from toolchain.passes.select import ASKED_FOR
 from toolchain.repair.calibrate_network import CalibratedNetwork
 from toolchain.repair.network import Network
 from toolchain.report.error_report import Effort
@@ -33,7 +34,7 @@ class AdviceTrials:
 
     `calibrated`: the network that is judged.
     `samples`: samples to judge on, and samples that ranges are of.
-    `compiled`: the network that is written, at `level`, whose cycles a advice is compared with.
+    `compiled`: the network that is written, at `level`, with whose cycles a piece of advice is compared.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class AdviceTrials:
         return [replace(t, cycles=self._compare_cycles(t.advice)) if t is best else t for t in tried]
 
     def _compare_cycles(self, advice: Advice) -> tuple[int, int] | None:
-        """Return the expected cycles before and after a advice; None of a network whose plan takes long."""
+        """Return the expected cycles before and after a piece of advice; None of a network whose plan takes long."""
         if not self._is_small:
             return None
         network, quantization = self._apply(advice)
@@ -103,7 +104,7 @@ class AdviceTrials:
         """Raises CompileError."""
         network, quantization = self._calibrated.network, self._calibrated.quantization
         if advice.host_nodes:
-            network = network.host_too(match_nodes(network.model.nodes, advice.host_nodes))
+            network = network.host(match_nodes(network.model.nodes, advice.host_nodes), ASKED_FOR)
         if advice.types:
             network = network.override_types(advice.types)
         types = {**quantization.types, **network.types}

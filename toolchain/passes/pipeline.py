@@ -119,6 +119,11 @@ def run_passes(passes: Sequence[Pass], lowering: Lowering, context: PassContext)
     return lowering
 
 
+def _on_graph(transform: Callable[[Graph, PassContext], Graph]) -> Callable[[Lowering, PassContext], Lowering]:
+    """Return the function of a pass that changes the graph alone."""
+    return lambda lowering, context: replace(lowering, graph=transform(lowering.graph, context))
+
+
 def _onnx_graph(lowering: Lowering) -> OnnxGraph:
     """Return the graph of a network in form onnx, whose nodes are all operators of ONNX."""
     return cast(OnnxGraph, lowering.graph)
@@ -137,32 +142,20 @@ def _compose(lowering: Lowering, context: PassContext) -> Lowering:
     return replace(lowering, graph=composed, composed=composed)
 
 
-def _lift_functions(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=lift_functions(lowering.graph))
-
-
-def _hoist_sums(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=hoist_sums(lowering.graph))
-
-
-def _merge_transposes(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=merge_transposes(lowering.graph))
-
-
 # Run by `select-nodes` each time that it tried the rules of all nodes.
 TIDYING_PASSES = (
     Pass(
         "lift-functions",
         "chip",
         "chip",
-        _lift_functions,
+        _on_graph(lambda graph, context: lift_functions(graph)),
         "Functions and clamps move in front of the data movement behind the layer that makes their input.",
     ),
     Pass(
         "hoist-sums",
         "chip",
         "chip",
-        _hoist_sums,
+        _on_graph(lambda graph, context: hoist_sums(graph)),
         "Sums move in front of the Reshapes of a product, so that the array adds.",
         optional=True,
     ),
@@ -170,7 +163,7 @@ TIDYING_PASSES = (
         "merge-transposes",
         "chip",
         "chip",
-        _merge_transposes,
+        _on_graph(lambda graph, context: merge_transposes(graph)),
         "A chain of Reshapes and Transposes becomes one Transpose at most.",
         optional=True,
     ),
@@ -258,24 +251,12 @@ def _quantize(lowering: Lowering, context: PassContext) -> Lowering:
     return replace(lowering, graph=integer, unfused=integer)
 
 
-def _fuse_scales(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=fuse_scales(lowering.graph))
-
-
-def _fuse_tables(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=fuse_tables(lowering.graph, context.chip))
-
-
-def _fuse_residuals(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=fuse_residuals(lowering.graph, context.chip))
-
-
 FUSION_PASSES = (
     Pass(
         "fuse-scales",
         "integer",
         "integer",
-        _fuse_scales,
+        _on_graph(lambda graph, context: fuse_scales(graph)),
         "A multiple that only gives codes another scale is made by their producer.",
         optional=True,
     ),
@@ -283,7 +264,7 @@ FUSION_PASSES = (
         "fuse-tables",
         "integer",
         "integer",
-        _fuse_tables,
+        _on_graph(lambda graph, context: fuse_tables(graph, context.chip)),
         "A lookup behind a convolution is done as the sums leave the array.",
         optional=True,
     ),
@@ -291,7 +272,7 @@ FUSION_PASSES = (
         "fuse-residuals",
         "integer",
         "integer",
-        _fuse_residuals,
+        _on_graph(lambda graph, context: fuse_residuals(graph, context.chip)),
         "A sum of a convolution and a tensor is made as the sums leave the array.",
         optional=True,
         stage="fuse",
@@ -312,17 +293,13 @@ INTEGER_PASSES = (
 )
 
 
-def _use_circular_states(lowering: Lowering, context: PassContext) -> Lowering:
-    return replace(lowering, graph=use_circular_states(lowering.graph, context.chip))
-
-
 # Programs are made of the graph with and without it, and the cheaper one is taken.
 STATE_PASSES = (
     Pass(
         "circular-states",
         "integer",
         "integer",
-        _use_circular_states,
+        _on_graph(lambda graph, context: use_circular_states(graph, context.chip)),
         "A state that is a window of the latest rows becomes a circular buffer; the cheaper program is taken.",
         optional=True,
     ),

@@ -169,10 +169,6 @@ class Network:
         repaired = {*match_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
         return replace(self, model=model).host(repaired, BY_REPAIR)
 
-    def host_too(self, nodes: Collection[str]) -> Network:
-        """Return the network with these nodes of the model on the host too, as the user may ask for."""
-        return self.host(nodes, "--host-node")
-
     def host(self, nodes: Collection[str], reason: str) -> Network:
         """Return the network with these nodes of the model on the host too, for this reason."""
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))

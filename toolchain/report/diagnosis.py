@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quant.fidelity import decibels
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import quant_range
@@ -22,7 +23,6 @@ from toolchain.report.comparison_blocks import ComparisonBlock
 from toolchain.report.findings import LOST_DB, Advice, AdviceContext, Cause, LayerError
 from toolchain.report.layer_errors import LayerErrorSums, LayerMeasurements, has_wrapped, weight_noise
 from toolchain.report.layer_types import types_of
-from toolchain.report.noise import decibels
 
 CEILING_DB = 90.0  # what is better, or exact, counts as this
 FINE_STEPS = 2.0**16  # by how much the noise of an 8-bit tensor falls at 16 bits

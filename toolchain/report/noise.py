@@ -145,10 +145,3 @@ def _energy(x: Array) -> float:
     """Return the energy of `x` in float64, since squares of float32 end at 3e38."""
     wide = x.astype(np.float64)
     return float(wide @ wide)
-
-
-def decibels(signal: float, noise: float) -> float:
-    """inf where there is no noise, -inf where there is only noise."""
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf
