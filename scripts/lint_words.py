@@ -12,7 +12,7 @@ Exit code 1 where a rule has more places than allowed, or an exception names a p
     no-summary  a docstring that opens with a parameter
     sentence    a sentence of a docstring or page that has too many words
     cell        a cell of a table in a page that has too many characters
-    constant    a named number without a source beside it
+    constant    a tuned number without a source: a measurement beside it or in docs/constants.md
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "docs" / "constants.md"
 CODE = ("toolchain", "quant", "simulator", "scripts", "bench", "tests", "examples")
 Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTICIPLE = re.compile(
@@ -36,6 +37,7 @@ _PARTICIPLE = re.compile(
 )
 _PARAMETER_FIRST = re.compile(r"`?[a-z_][a-z_0-9]*`?(, `?[a-z_0-9]+`?)*: ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(])")
+_MEASURED_ROW = re.compile(r"^\| `(\w+)` \| `([\w./]+)` \|", re.M)  # of bench/measure_constants.py: number, module
 _NUMBER = re.compile(r"_?[A-Z][A-Z0-9_]* *(: *\w+)? *= *-?[0-9.]+(e-?\d+)?\b(?!.*#.*(docs/|https?:|[Mm]easured|[Ss]ource))")
 
 
@@ -66,12 +68,23 @@ class Words:
     allowed: dict[str, int]
     excluded: dict[str, str]
     exceptions: dict[str, str]
+    tuned: tuple[str, ...] = ()
+    untuned_names: tuple[str, ...] = ()
+    measured: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def read(cls, path: Path) -> Words:
+        """Read lint_words.yaml, and of docs/constants.md the path and name of each number that was measured."""
         data = yaml.safe_load(path.read_text())
         sets = {key: frozenset(data.pop(key)) for key in ("bare", "words", "fragments")}
-        return cls(**sets, **data)
+        tuples = {key: tuple(data.pop(key)) for key in ("tuned", "untuned_names")}
+        rows = _MEASURED_ROW.findall(MEASURED.read_text()) if MEASURED.exists() else []
+        return cls(**sets, **tuples, **data, measured=frozenset((module, name) for name, module in rows))
+
+    def needs_source(self, path: str, name: str) -> bool:
+        """Return whether a named number chooses between plans or decides accuracy, and no page has its measurement."""
+        is_tuned = path.startswith(tuple(f"{folder}/" for folder in self.tuned)) and not name.endswith(self.untuned_names)
+        return is_tuned and (path, name) not in self.measured
 
     def refuses(self, name: str, scope: set[str]) -> str | None:
         """Return the rule that refuses an identifier, or None. `scope`: all names bound beside it, without underscores."""
@@ -143,8 +156,9 @@ def python_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
     yield from name_faults(path, tree, words)
     yield from definition_faults(path, tree, words)
     for number, line in enumerate(text.splitlines(), 1):
-        if _NUMBER.match(line):
-            yield Fault(path, number, "constant", line.split("=")[0].split(":")[0].strip())
+        name = line.split("=")[0].split(":")[0].strip()
+        if _NUMBER.match(line) and words.needs_source(path, name):
+            yield Fault(path, number, "constant", name)
 
 
 def page_faults(path: str, text: str, words: Words) -> Iterator[Fault]:

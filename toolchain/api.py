@@ -37,10 +37,12 @@ from toolchain.evaluation_data import (
 )
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
+from toolchain.ir.graph_dump import dump_of
 from toolchain.isa import Machine, load_machine
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
+from toolchain.passes.stage_file import blame_start
 from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.calibrate_network import (
     AUTO,
@@ -184,7 +186,7 @@ def build(
     file = model_file(model)
 
     def run() -> Build:
-        with inference_notes() as notes:
+        with inference_notes() as notes, blame_start(options.passes.start):
             built = _all_entries(file, options, dump, progress)
         return replace(built, notes=(*built.notes, *notes))
 
@@ -203,7 +205,7 @@ def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: P
 
     @cache
     def opened(name: str) -> Network:
-        tell = entry_points.dump_of(name, dump) if options.entries else dump
+        tell = dump_of(name, dump) if options.entries else dump
         return _open_network(file, each[name], machine, tell, progress)
 
     for name, entry_options in each.items():
@@ -213,7 +215,7 @@ def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: P
         if first is None and options.entries:
             started_entry = replace(started_entry, calibrated=_over_all_shapes(started_entry, each, opened, progress))
         with entry_points.entry_in_errors(name if options.entries else None):
-            tell = entry_points.dump_of(name, dump) if options.entries else dump
+            tell = dump_of(name, dump) if options.entries else dump
             network, quantization = started_entry.calibrated.network, started_entry.calibrated.quantization
             entry_schedules, name_ = schedules.get(name if options.entries else "", ()), file.name
             compiled_entry = compile_model(
@@ -398,7 +400,8 @@ def _calibrate_entry(network: Network, options: BuildOptions, data: BuildData, p
     """As the parameters file says, or calibrated and repaired: the samples held out judge the network without them, and then
     count like all others."""
     effort: Effort = "none"
-    if options.parameters is None:
+    start = options.passes.start
+    if options.parameters is None and not (start is not None and start.is_integer):
         effort = effort_of(options.repair, network, data.calibration, real=options.calibration is not None)
     chooses = effort != "none" or options.observer == AUTO
     held_out = hold_out_evaluation_data(data, options, chooses=chooses, states=bool(network.model.states))

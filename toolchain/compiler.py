@@ -26,7 +26,7 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
-from toolchain.ir.text import print_graph
+from toolchain.ir.graph_dump import GraphDump
 from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatch_program
 from toolchain.ops.kit.array_choice import require_usable_units
@@ -167,7 +167,7 @@ def select_model(
     """
     requested_nodes = match_nodes(model.nodes, host_nodes)
     require_usable_units(machine.chip)
-    dump("normal", lambda: print_graph(to_graph(model)))
+    dump("normal", GraphDump("normal", to_graph(model)))
     return select_graph(model, machine.chip, requested_nodes, passes, dump)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,11 +24,6 @@ def entry_in_errors(entry: str | None) -> Iterator[None]:
 
 def label_sentences(entry: str, sentences: Sequence[str]) -> list[str]:
     return [f"entry {entry}: {sentence}" for sentence in sentences]
-
-
-def dump_of(entry: str, dump: Callable[[str, Callable[[], str]], None]) -> Callable[[str, Callable[[], str]], None]:
-    """The text of every stage says of which entry it is."""
-    return lambda stage, text: dump(stage, lambda: f"entry {entry}\n{text()}")
 
 
 def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -107,7 +107,19 @@ class BuildOptions:
             raise CompileError(f"repair {self.repair}: {self.parameters} holds what is built already; give one of them")
         host_providers(self.host)
         self._require_entries()
+        self._require_start()
         self._require_data()
+
+    def _require_start(self) -> None:
+        start = self.passes.start
+        if start is None:
+            return
+        if self.entries:
+            raise CompileError("start-from: is the graph of one set of shapes; leave out --entry")
+        if start.is_integer and self.repair not in (None, "none"):
+            raise CompileError(
+                f"start-from: the graph behind {start.stage} is quantized already; leave out --repair {self.repair}"
+            )
 
     def _accept_data(self) -> None:
         """Bring data into the forms that are opened. Raise CompileError."""

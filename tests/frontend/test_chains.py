@@ -12,6 +12,7 @@ from onnx_text import model, save
 from toolchain import compiler
 from toolchain.api import BuildOptions, build
 from toolchain.compiler import STAGES
+from toolchain.ir import graph_dump
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.ops.scalar_functions import X, evaluate
@@ -67,6 +68,6 @@ def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     assert tuple(name for name in texts_by_stage if name in STAGES) == STAGES and all(
         text for texts in texts_by_stage.values() for text in texts
     )
-    for name in ("print_graph", "plan_to_tree", "disassemble"):
-        monkeypatch.setattr(compiler, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
+    for module, name in ((graph_dump, "print_graph"), (compiler, "plan_to_tree"), (compiler, "disassemble")):
+        monkeypatch.setattr(module, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

@@ -37,7 +37,6 @@ def root(tmp_path: Path) -> Path:
         ('def add(x):\n    """Of both, the sum."""\n', "fragment"),
         ('def add(x):\n    """x: a number."""\n', "no-summary"),
         (f'def add(x):\n    """{LONG}"""\n', "sentence"),
-        ("_NEAR = 1.01\n", "constant"),
     ],
 )
 def test_a_rule_refuses_its_kind(root: Path, code: str, rule: str) -> None:
@@ -59,6 +58,23 @@ def test_a_rule_refuses_its_kind(root: Path, code: str, rule: str) -> None:
 def test_a_rule_spares_what_is_fine(root: Path, code: str) -> None:
     (root / "toolchain" / "module.py").write_text(code)
     assert rules_of(root) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "line", "measured", "rules"),
+    [
+        ("schedule", "_NEAR = 1.01", (), ["constant"]),
+        ("schedule", "_NEAR = 1.01", ("toolchain/schedule/module.py", "_NEAR"), []),
+        ("schedule", "_NEAR = 1.01", ("toolchain/schedule/other.py", "_NEAR"), ["constant"]),
+        ("schedule", "_NEAR_BYTES = 64", (), []),
+        ("cli", "_NEAR = 1.01", (), []),
+    ],
+)
+def test_tuned_numbers_need_a_source(root: Path, folder: str, line: str, measured: tuple[str, ...], rules: list[str]) -> None:
+    (root / "toolchain" / folder).mkdir()
+    (root / "toolchain" / folder / "module.py").write_text(line + "\n")
+    words = replace(WORDS, measured=frozenset([measured] if measured else []))
+    assert [fault.rule for fault in lint_words.all_faults(words, root)] == rules
 
 
 def test_pages_are_read_without_their_code(root: Path) -> None:

@@ -246,6 +246,13 @@ def build_command(
     skip_pass: Annotated[
         list[str] | None, typer.Option(help="Leaves out an optional pass of --list-passes.", rich_help_panel=PASSES)
     ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Takes the graph of a stage from a text of --dump-after, edited or not, in place of the model's own.",
+            rich_help_panel=PASSES,
+        ),
+    ] = None,
     verify_passes: Annotated[
         bool, typer.Option("--verify-passes", help="Verifies the graph after each pass.", rich_help_panel=PASSES)
     ] = False,
@@ -267,13 +274,15 @@ def build_command(
             from toolchain.api import BuildOptions
             from toolchain.passes.pass_options import PassOptions
             from toolchain.passes.pipeline import require_optional
+            from toolchain.passes.stage_file import read_stage
             from toolchain.report.gate import Gate
 
         machine, (shapes, entries) = _machine(hw, level), shape_sets(shape or (), entry or ())
         values, own_values = values_by_entry(value or (), entries)
         judged, judges = judging_data(judge or (), entries)
         with as_options():
-            passes = PassOptions(require_optional(skip_pass or ()), verify_passes)
+            start = None if start_from is None else read_stage(start_from)
+            passes = PassOptions(require_optional(skip_pass or ()), verify_passes, start)
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from toolchain.cli.application import require_folder, say
 from toolchain.errors import CompileError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def dump_files(name: str | None, directory: Path) -> dict[str, Path]:
@@ -50,22 +55,47 @@ def list_passes(requested: bool) -> None:
     raise typer.Exit
 
 
+def array_file(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the bytes of an .npz file."""
+    import numpy as np
+
+    file = BytesIO()
+    named: dict[str, Any] = dict(sorted(arrays.items()))
+    np.savez(file, **named)
+    return file.getvalue()
+
+
 @dataclass(frozen=True)
 class StageDumps:
     """Texts of the stages that have `files`, held until they are written together with whatever else a command writes."""
 
     files: Mapping[str, Path]
     texts: dict[str, str] = field(default_factory=dict[str, str])
+    arrays: dict[str, np.ndarray] = field(default_factory=dict[str, "np.ndarray"])
+    views: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
     def add(self, stage: str, text: Callable[[], str]) -> None:
         """Keep the text of a stage; those of later rounds, regions and entries are added to it."""
-        if stage in self.files:
+        from toolchain.ir.graph_dump import GraphDump
+
+        if stage not in self.files:
+            return
+        if isinstance(text, GraphDump):
+            self.texts[stage] = self.texts.get(stage, "") + text.print_text(self.arrays)
+            self.views[stage] = text.onnx_bytes()
+        else:
             self.texts[stage] = self.texts.get(stage, "") + text()
 
     @property
     def contents(self) -> dict[Path, bytes]:
-        """The bytes of each file of a stage that was reached."""
-        return {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
+        """The bytes of each file of a stage that was reached: its text, its ONNX view, and the arrays of all texts."""
+        from toolchain.passes.stage_file import ARRAYS
+
+        contents = {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
+        contents |= {self.files[stage].with_suffix(".onnx"): view for stage, view in self.views.items()}
+        if self.arrays:
+            contents[next(iter(self.files.values())).parent / ARRAYS] = array_file(self.arrays)
+        return contents
 
     @property
     def folders(self) -> list[Path]:

@@ -1,51 +1,97 @@
-"""Graphs as text, for people and for dumps."""
+"""Print graphs as text that people read and `toolchain.ir.parse_text` reads back: docs/stages.md has the grammar.
+
+A graph is one line for each of its parts. Arrays of more than 8 elements stand beside the text, under a digest of their content.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 
+Arrays = dict[str, np.ndarray]  # by the digest of their content
+INLINE = 8  # elements of an array that is written where it stands
+WORD = re.compile(r"[A-Za-z_/][\w./@-]*")  # a name that needs no quotes
+RESERVED = frozenset({"None", "True", "False", "nan", "inf"})
 
-def print_graph(graph: Graph) -> str:
-    """One line a node: outputs with their types, operator with its parameters, inputs."""
-    lines = [f"graph {graph.name} ({', '.join(graph.inputs)}) -> ({', '.join(graph.outputs)})"]
-    for node in graph.nodes:
-        outputs = ", ".join(f"{n}: {print_type(graph.types[n])}" for n in node.outputs if n in graph.types)
-        lines.append(f"  {outputs} = {print_operator(node)}({', '.join(node.inputs)})  # {node.name}")
+
+def print_graph(graph: Graph, stage: str = "", arrays: Arrays | None = None) -> str:
+    """Return the text of a graph. `arrays`: where larger arrays are put, by the digest that stands in the text."""
+    arrays = {} if arrays is None else arrays
+    stage_words = f" stage {stage}" if stage else ""
+    lines = [f"graph {print_name(graph.name)}{stage_words} ({_names(graph.inputs)}) -> ({_names(graph.outputs)})"]
+    outputs = {name for node in graph.nodes for name in node.outputs}
+    for name, kind in graph.types.items():
+        if name not in outputs and name not in graph.constants:
+            lines.append(f"  tensor {print_name(name)}: {print_type(kind)}")
+    lines += [_print_node(node, graph, arrays) for node in graph.nodes]
     for name, value in sorted(graph.constants.items()):
-        lines.append(f"  constant {name}: {print_type(graph.types[name])} = {_array(value)}")
+        lines.append(f"  constant {_print_typed(name, graph)} = {_print_array(value, arrays)}")
+    lines += [f"  origin {print_name(n)}: {print_name(o.tensor)} {o.layout}" for n, o in graph.origins.items()]
+    lines += [f"  state {print_value(state, arrays)}" for state in graph.states]
     return "\n".join(lines) + "\n"
 
 
+def print_name(name: str) -> str:
+    """Return a name as it stands in a text, in quotes where it is no plain word."""
+    return name if WORD.fullmatch(name) and name not in RESERVED else json.dumps(name)
+
+
 def print_type(kind: TensorType) -> str:
-    quant = f" {{scale {kind.quant.scale:.9g}, zero point {kind.quant.zero_point}}}" if kind.quant else ""
+    quant = f" {{scale {float(kind.quant.scale)!r}, zero point {kind.quant.zero_point}}}" if kind.quant else ""
     return f"{kind.dtype}[{', '.join(map(str, kind.shape))}]{quant}"
 
 
-def print_operator(node: Node) -> str:
+def print_operator(node: Node, arrays: Arrays | None = None) -> str:
+    """Return the text of a node's operator with its parameters."""
+    arrays = {} if arrays is None else arrays
     if isinstance(node.op, OnnxOp):
-        attributes = ", ".join(f"{k}={_value(v)}" for k, v in sorted(node.op.attributes.items()))
+        pairs = sorted(node.op.attributes.items())
+        attributes = ", ".join(f"{print_name(name)}={print_value(value, arrays)}" for name, value in pairs)
         return f"{node.op.domain or 'onnx'}.{node.op.op_type}<{attributes}>"
-    return _value(node.op)
+    return print_value(node.op, arrays)
 
 
-def _value(value: Any) -> str:
+def digest(value: np.ndarray) -> str:
+    """Return 16 hexadecimal digits that tell the array's type, shape and content."""
+    described = f"{value.dtype.str}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+    return hashlib.sha256(described).hexdigest()[:16]
+
+
+def _print_node(node: Node, graph: Graph, arrays: Arrays) -> str:
+    outputs = ", ".join(_print_typed(name, graph) for name in node.outputs)
+    sources = f" from {_names(node.sources)}" if node.sources else ""
+    return f"  {outputs} = {print_operator(node, arrays)}({_names(node.inputs)})  node {print_name(node.name)}{sources}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(print_name, names))
+
+
+def _print_typed(name: str, graph: Graph) -> str:
+    return f"{print_name(name)}: {print_type(graph.types[name])}" if name in graph.types else print_name(name)
+
+
+def print_value(value: Any, arrays: Arrays | None = None) -> str:
     """Return the text of a value of any depth.
 
     A part that occurs several times is written at its first occurrence as `#1=...`, and is `#1` afterwards.
     """
+    arrays = {} if arrays is None else arrays
     repeated, numbers = _get_repeated_ids(value), dict[int, int]()
     pieces: list[str] = []
-    waiting: list[Any] = [value]  # the next one last; a str is written as it is
-    while waiting:
-        part = waiting.pop()
-        if not _is_sequence(part) and not _has_fields(part):
-            pieces.append(_plain(part))
+    pending: list[Any] = [value]  # the next one last; a _Piece is written as it is
+    while pending:
+        part = pending.pop()
+        if isinstance(part, _Piece) or not (_is_sequence(part) or _has_fields(part)):
+            pieces.append(part if isinstance(part, _Piece) else _print_plain(part, arrays))
             continue
         if id(part) in numbers:
             pieces.append(f"#{numbers[id(part)]}")
@@ -53,32 +99,43 @@ def _value(value: Any) -> str:
         if id(part) in repeated:
             numbers[id(part)] = len(numbers) + 1
             pieces.append(f"#{numbers[id(part)]}=")
-        waiting += reversed(_list_pieces(part))
+        pending += reversed(list(_list_pieces(part)))
     return "".join(pieces)
 
 
-def _list_pieces(part: Any) -> list[Any]:
-    """A tuple or dataclass as texts and the values between them."""
-    if _has_fields(part):
-        inside = [piece for f in fields(part) for piece in (", ", f"{f.name}=", getattr(part, f.name))]
-        return [f"{type(part).__name__}<", *inside[1:], ">"]
-    return ["(", *[piece for item in part for piece in (", ", item)][1:], ")"]
+class _Piece(str):
+    """Punctuation or a name of a text, beside values that are strings."""
+
+
+def _list_pieces(part: Any) -> Iterator[Any]:
+    """Give the punctuation of a tuple or dataclass, and the values between it."""
+    names = _field_names(part)
+    yield _Piece(f"{type(part).__name__}<" if names is not None else "(")
+    for index, item in enumerate(part if names is None else [getattr(part, name) for name in names]):
+        yield _Piece((", " if index else "") + (f"{names[index]}=" if names is not None else ""))
+        yield item
+    yield _Piece(")" if names is None else ">")
+
+
+def _field_names(part: Any) -> Sequence[str] | None:
+    """Return the names of the fields of a dataclass or named tuple; None for a plain tuple or list."""
+    return [f.name for f in fields(part)] if _has_fields(part) else getattr(part, "_fields", None)
 
 
 def _get_repeated_ids(value: Any) -> set[int]:
     """The ids of tuples of tuples that are met more than once."""
     met, repeated = set[int](), set[int]()
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
+    pending = [value]
+    while pending:
+        part = pending.pop()
         if _has_fields(part):
-            waiting += [getattr(part, f.name) for f in fields(part)]
+            pending += [getattr(part, f.name) for f in fields(part)]
         elif _is_sequence(part) and any(_is_sequence(item) for item in part):
             if id(part) in met:
                 repeated.add(id(part))
                 continue
             met.add(id(part))
-            waiting += part
+            pending += part
     return repeated
 
 
@@ -90,17 +147,23 @@ def _has_fields(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 
+def _print_plain(value: Any, arrays: Arrays) -> str:
+    if _is_array(value):
+        return _print_array(value, arrays)
+    plain: object = cast(Any, value).item() if isinstance(value, np.generic) else value
+    return print_name(plain) if isinstance(plain, str) else repr(plain)
+
+
 def _is_array(value: object) -> TypeGuard[np.ndarray]:
     return isinstance(value, np.ndarray)
 
 
-def _plain(value: Any) -> str:
-    if _is_array(value):
-        return _array(value)
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _array(value: np.ndarray) -> str:
-    if value.size <= 8:
-        return "[" + ", ".join(_plain(v) for v in value.reshape(-1).tolist()) + "]"
-    return f"<{value.dtype.name}{list(value.shape)} {value.min():.6g}..{value.max():.6g}>"
+def _print_array(value: np.ndarray, arrays: Arrays) -> str:
+    """Return `<int8[2] 1, 2>`, or of a larger array its least and largest element and its digest."""
+    head = f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
+    if value.size <= INLINE and value.dtype.kind in "biuf":
+        return f"<{head} {', '.join(repr(v) for v in value.reshape(-1).tolist())}>"
+    key = digest(value)
+    arrays[key] = value
+    ends = f" {value.min():.6g}..{value.max():.6g}" if value.size and value.dtype.kind in "iuf" else ""
+    return f"<{head}{ends} @{key}>"

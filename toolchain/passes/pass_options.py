@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toolchain.ir.parse_text import StageGraph
+
 
 @dataclass(frozen=True)
 class PassOptions:
@@ -11,10 +13,12 @@ class PassOptions:
 
     `skip`: names of optional passes that are left out.
     `verify`: whether every graph is verified behind its pass.
+    `start`: the graph of a stage that takes the place of the one that the passes up to there give.
     """
 
     skip: frozenset[str] = frozenset()
     verify: bool = False
+    start: StageGraph | None = None
 
 
 EVERY_PASS = PassOptions()

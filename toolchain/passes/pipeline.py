@@ -16,7 +16,8 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, OnnxGraph, verify
-from toolchain.ir.text import print_graph
+from toolchain.ir.graph_dump import GraphDump
+from toolchain.ir.parse_text import StageGraph
 from toolchain.ops.function_names import prefers_one_function
 from toolchain.passes.annotate import annotate_selection, get_fixed_ranges
 from toolchain.passes.circular_states import use_circular_states
@@ -115,8 +116,31 @@ def run_passes(passes: Sequence[Pass], lowering: Lowering, context: PassContext)
             faults = verify(lowering.graph) if context.options.verify else []
             if faults:
                 raise InternalError(f"pass {one.name} broke the graph: {'; '.join(faults)}")
-        context.dump(one.dump_name, partial(print_graph, lowering.graph))
+        if one.stage and context.options.start is not None and context.options.start.stage == one.stage:
+            lowering = begin_at(lowering, context.options.start)
+        context.dump(one.dump_name, GraphDump(one.dump_name, lowering.graph))
     return lowering
+
+
+def begin_at(lowering: Lowering, start: StageGraph) -> Lowering:
+    """Return the network with the graph of a stage in place of its own. Raise CompileError where it is of another network."""
+    graph = start.graph
+    for ports, own_ports, kind in (
+        (graph.inputs, lowering.graph.inputs, "inputs"),
+        (graph.outputs, lowering.graph.outputs, "outputs"),
+    ):
+        if ports != own_ports:
+            raise CompileError(f"{kind} of the graph are {', '.join(ports)}, those of the model {', '.join(own_ports)}")
+    if faults := verify(graph):
+        raise CompileError(f"the graph is not sound: {'; '.join(faults)}")
+    selection = lowering.selection
+    return replace(
+        lowering,
+        graph=graph,
+        composed=graph if lowering.form == "composed" else lowering.composed,
+        selection=replace(selection, graph=graph) if selection is not None and lowering.form == "chip" else selection,
+        unfused=graph if lowering.form == "integer" else lowering.unfused,
+    )
 
 
 def _on_graph(transform: Callable[[Graph, PassContext], Graph]) -> Callable[[Lowering, PassContext], Lowering]:

@@ -1,0 +1,273 @@
+"""Graphs as text: every stage reads back as the same graph, a pass runs from text, and edits that make no sense are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.commands import run
+from toolchain.api import BuildOptions, Session, build
+from toolchain.cli.dumps import array_file
+from toolchain.errors import CompileError
+from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
+from toolchain.ir.graph_dump import GraphDump
+from toolchain.ir.onnx_view import onnx_view
+from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
+from toolchain.ir.text import Arrays, print_graph
+from toolchain.passes.merge_transposes import merge_transposes
+from toolchain.passes.pass_options import PassOptions
+from toolchain.passes.stage_file import STARTS, read_stage
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLASSES = classes_of(Operator)
+STEPS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,4,6,6] x, float[1,4,6,6] "other input") => (float[1,24,6] y)
+<float[4,4,3,3] w = {WEIGHTS}, int64[3] shape = {1, 24, 6}> {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+    s = Sigmoid(c)
+    d = Mul(c, s)
+    e = Add(d, "other input")
+    r = Reshape(e, shape)
+    n = CumSum(r, one)
+    y = Softmax(n)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A convolution, a table, a sum, a softmax, and a node of the host between them."""
+    weights = np.random.default_rng(3).standard_normal(144).round(3)
+    text = STEPS.replace("WEIGHTS", ", ".join(map(str, weights))).replace('"other input"', "other")
+    model = onnx.parser.parse_model(text.replace("int64[3] shape", "int64 one = {1}, int64[3] shape"))
+    path = tmp_path_factory.mktemp("stages") / "n.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def stages_of(model: Path, machine: str) -> dict[str, GraphDump]:
+    dumps: dict[str, GraphDump] = {}
+    build(
+        model,
+        BuildOptions(machine, repair="none"),
+        lambda s, text: dumps.update({s: text} if isinstance(text, GraphDump) else {}),
+    )
+    return dumps
+
+
+def read_back(dump: GraphDump) -> StageGraph:
+    arrays: Arrays = {}
+    return parse_graph(dump.print_text(arrays), "g", CLASSES, arrays)
+
+
+@pytest.mark.parametrize("machine", ["edge16", "transformer64", "wide32_w4a16"])
+def test_every_stage_reads_back_as_the_same_graph(network: Path, machine: str) -> None:
+    stages = stages_of(network, machine)
+    assert [name for name in stages if name in STARTS] == list(STARTS)
+    for dump in stages.values():
+        require_same(read_back(dump).graph, dump.graph)
+
+
+def require_same(read: Graph, graph: Graph) -> None:
+    """The texts are equal, with all arrays by their content, and every part has its class."""
+    arrays: tuple[Arrays, Arrays] = {}, {}
+    assert print_graph(read, "", arrays[0]) == print_graph(graph, "", arrays[1])
+    assert arrays[0].keys() == arrays[1].keys()
+    for one, other in zip(read.nodes, graph.nodes, strict=True):
+        assert (type(one.op), one.inputs, one.sources) == (type(other.op), other.inputs, other.sources)
+    assert read.types == graph.types and read.origins == dict(graph.origins) and read.states == graph.states
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [p.name for p in sorted((EXAMPLES / "networks").glob("*.graph.onnx"))])
+def test_stages_of_example_networks_read_back(name: str, tmp_path: Path) -> None:
+    assert run(f"python {EXAMPLES}/networks/fill_weights.py {tmp_path}").code == 0
+    for dump in stages_of(tmp_path / name.replace(".graph", ""), "transformer64" if "bert" in name else "edge16").values():
+        require_same(read_back(dump).graph, dump.graph)
+
+
+@pytest.mark.parametrize("stage", STARTS)
+def test_a_build_from_a_stage_gives_the_same_bytes(network: Path, stage: str) -> None:
+    usual = build(network, BuildOptions("edge16", repair="none"))
+    started = build(network, BuildOptions("edge16", passes=PassOptions(start=read_back(stages_of(network, "edge16")[stage]))))
+    assert started.data == usual.data
+
+
+def test_an_edited_graph_is_what_is_built(network: Path) -> None:
+    """The last convolution's clamp is lowered to code 5: no larger code comes out of it."""
+    arrays: Arrays = {}
+    text = stages_of(network, "edge16")["fuse"].print_text(arrays)
+    edited = text.replace("high=127", "high=5")
+    assert edited != text
+    outputs: list[np.ndarray] = []
+    for one in (text, edited):
+        built = build(network, BuildOptions("edge16", passes=PassOptions(start=parse_graph(one, "g", CLASSES, arrays))))
+        feeds = {name: np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32) for name in ("x", "other")}
+        outputs.append(Session(built).run(None, feeds)[0])
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+
+
+def test_a_pass_runs_from_text() -> None:
+    """A Transpose that moves a dimension of size 1 alone becomes a Reshape."""
+    text = """
+graph g (x) -> (y)
+  tensor x: int8[1, 2, 3]
+  a: int8[1, 3, 2] = Transpose<perm=(0, 2, 1)>(x)  node first from first
+  y: int8[3, 1, 2] = Transpose<perm=(1, 0, 2)>(a)  node second from second
+  origin x: x inner
+  origin a: a inner
+  origin y: y inner
+"""
+    graph = merge_transposes(parse_graph(text, "g", CLASSES, {}).graph)
+    assert [line.strip() for line in print_graph(graph).splitlines()[3:4]] == [
+        "y: int8[3, 1, 2] = Reshape<shape=(3, 1, 2)>(a)  node second from second"
+    ]
+
+
+FAULTS = [
+    ("graph g", "grap g", r"g: does not begin with 'graph'"),
+    (
+        "= onnx.Relu<>",
+        "= Relu<>",
+        r"g, line 3: Relu is no operator of the chip; of ONNX's the domain stands in front",
+    ),
+    ("-> (y)", "-> (y", r"g, line 1: ends early; , is expected"),
+    ("float32[1, 2]\n", "float32[1, two]\n", r"g, line 2: two is no whole number"),
+    ("node r", "nod r", r"g, line 3: nod stands where node is expected"),
+    ("(x)  node", "(x)  node r from r r", r"g, line 3: r stands where , is expected"),
+    ("@KEY", "@0123456789abcdef", r"line 4: array @0123456789abcdef is not in the \.npz file beside the text"),
+    ("  constant", "  %constant", r"g, line 4: '%constant c: float32' is not understood"),
+    ("  y:", "  x:", r"g, line 3: tensor x is defined a second time"),
+    ("  y:", "graph h (x) -> (y)\n  y:", r"g, line 3: a second graph begins; keep the one to start from"),
+]
+
+
+def small_text() -> tuple[str, Arrays]:
+    types = {"x": TensorType((1, 2), "float32"), "y": TensorType((1, 2), "float32"), "c": TensorType((3, 3), "float32")}
+    constants = {"c": np.arange(9, dtype=np.float32).reshape(3, 3)}
+    graph = Graph("g", (Node("r", OnnxOp("Relu"), ("x",), ("y",)),), ("x",), ("y",), types, constants)
+    arrays: Arrays = {}
+    return print_graph(graph, "", arrays), arrays
+
+
+@pytest.mark.parametrize(("old", "new", "message"), FAULTS)
+def test_what_is_not_understood_is_named(old: str, new: str, message: str) -> None:
+    text, arrays = small_text()
+    old = old.replace("KEY", next(iter(arrays)))
+    assert old in text
+    with pytest.raises(CompileError, match=message):
+        parse_graph(text.replace(old, new), "g", CLASSES, arrays)
+
+
+def test_an_array_of_other_content_is_refused() -> None:
+    text, arrays = small_text()
+    with pytest.raises(CompileError, match="is not the one that the text means"):
+        parse_graph(text, "g", CLASSES, {key: value + 1 for key, value in arrays.items()})
+
+
+def test_names_of_any_kind_read_back() -> None:
+    names = ["a b", "node", "graph", "None", '"', "é", "x:y", "->", "1", "", "tensor", "\\", "from", "inf"]
+    used = [name for name in names if name]
+    types = {name: TensorType((), "float32") for name in used}
+    links = pairwise(used)
+    nodes = tuple(Node(f"{b} node", OnnxOp("Relu", {"mode": b}), (a, ""), (b,), (a, b)) for a, b in links)
+    graph = Graph("a graph", nodes, (used[0],), (used[-1],), types, {})
+    assert parse_graph(print_graph(graph), "g", CLASSES, {}).graph.nodes == graph.nodes
+
+
+def edits(text: str, count: int) -> Iterator[str]:
+    """Texts with a word or mark deleted, doubled or exchanged with another."""
+    rng = np.random.default_rng(5)
+    words = text.split(" ")
+    for _ in range(count):
+        place, other = rng.integers(len(words), size=2)
+        middle = [words[place]] * int(rng.integers(3)) if rng.random() < 0.6 else [words[other]]
+        yield " ".join([*words[:place], *middle, *words[place + 1 :]])
+
+
+def test_edited_texts_end_in_a_sentence(network: Path) -> None:
+    """Whatever is edited: the parser and the build raise CompileError or nothing."""
+    arrays: Arrays = {}
+    text = stages_of(network, "edge16")["fuse"].print_text(arrays)
+    parsed: list[StageGraph] = []
+    for edited in edits(text, 300):
+        with suppress(CompileError):
+            parsed.append(parse_graph(edited, "g", CLASSES, arrays))
+    assert 10 < len(parsed) < 290
+    for start in parsed[:12]:
+        with suppress(CompileError):
+            build(network, BuildOptions("edge16", passes=PassOptions(start=start)))
+
+
+def test_classes_have_one_name_each() -> None:
+    def classes(kind: type) -> Iterator[type]:
+        yield kind
+        for one in kind.__subclasses__():
+            yield from classes(one)
+
+    for kind in classes(Operator):
+        if kind.__name__ in CLASSES:
+            assert CLASSES[kind.__name__] is kind
+
+
+def test_a_stage_is_shown_as_onnx(network: Path) -> None:
+    dump = stages_of(network, "edge16")["fuse"]
+    model = onnx.load_from_string(dump.onnx_bytes())
+    convolution = next(node for node in model.graph.node if node.op_type == "IntegerConvolution")
+    attributes = {one.name: onnx.helper.get_attribute_value(one) for one in convolution.attribute}
+    assert convolution.domain == "npu" and attributes["pads"] == [1, 1, 1, 1] and b"multiplier=" in attributes["requant"]
+    kind = dump.graph.types[convolution.output[0]]
+    assert kind.quant is not None and f"scale {kind.quant.scale!r}".encode() in attributes["output_types"]
+    assert len(model.graph.quantization_annotation) == sum(t.quant is not None for t in dump.graph.types.values())
+    assert {n.name for n in model.graph.node} == {n.name for n in dump.graph.nodes}
+
+
+def test_large_integers_are_text_in_onnx() -> None:
+    types = {name: TensorType((1,), "int64") for name in ("x", "y")}
+    node = Node("n", OnnxOp("Pad", {"value": 1 << 70, "none": None, "flags": (True, 2), "empty": ()}), ("x",), ("y",))
+    proto = onnx_view(Graph("g", (node,), ("x",), ("y",), types, {}), "").graph.node[0]
+    values = {one.name: onnx.helper.get_attribute_value(one) for one in proto.attribute}
+    assert values == {"value": str(1 << 70).encode(), "flags": [1, 2], "empty": b"()", "output_types": b"int64[1]"}
+
+
+def test_command_line(network: Path, tmp_path: Path) -> None:
+    first = run(f"npu-build {network} --hw edge16 --repair none -o {tmp_path}/a.npu --dump-after fuse --dump-dir {tmp_path}")
+    assert first.code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["05-fuse.onnx", "05-fuse.txt", "a.npu", "constants.npz"]
+    again = f"npu-build {network} --hw edge16 -o {tmp_path}/b.npu --start-from {tmp_path}/05-fuse.txt"
+    assert run(again).code == 0
+    assert (tmp_path / "a.npu").read_bytes() == (tmp_path / "b.npu").read_bytes()
+    refusals = {
+        " --repair fast": "start-from: the graph behind fuse is quantized already; leave out --repair fast",
+        " --entry a:x=1,4,6,6 --entry b:x=1,4,6,6": "start-from: is the graph of one set of shapes; leave out --entry",
+        "x": "no such file or directory",
+    }
+    for more, sentence in refusals.items():
+        refused = run(again + more)
+        assert refused.code == 2 and sentence in refused.err, refused.err
+    (tmp_path / "constants.npz").unlink()
+    refused = run(again)
+    assert refused.code == 2 and "is not in the .npz file beside the text" in refused.err
+
+
+def test_the_graph_of_another_model_is_refused(network: Path) -> None:
+    start = read_back(stages_of(network, "edge16")["select"])
+    other = start._replace(graph=replace(start.graph, outputs=("z",)))
+    with pytest.raises(CompileError, match="start-from: outputs of the graph are z, those of the model y"):
+        build(network, BuildOptions("edge16", passes=PassOptions(start=other)))
+
+
+def test_a_normal_form_is_no_start(network: Path, tmp_path: Path) -> None:
+    arrays: Arrays = {}
+    (tmp_path / "n.txt").write_text(stages_of(network, "edge16")["normal"].print_text(arrays))
+    (tmp_path / "constants.npz").write_bytes(array_file(arrays))
+    with pytest.raises(CompileError, match=r"is the graph of stage normal; a build can begin behind compose, select"):
+        read_stage(tmp_path / "n.txt")

@@ -1,0 +1,371 @@
+"""Parse the text of a graph that `toolchain.ir.text` printed, or that somebody edited."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import numpy as np
+
+from toolchain.errors import CompileError
+from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Origin, Quant, TensorType
+from toolchain.ir.states import ChipState, CircularState, StatePair, StatePart
+from toolchain.ir.text import WORD, Arrays, digest
+
+_STATES: Mapping[str, type] = {c.__name__: c for c in (ChipState, CircularState, StatePair, StatePart)}
+_CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_TOKEN = re.compile(
+    r"(?P<array><(?:bool|u?int\d+|b?float\d+\w*|object|str\d*)\[[^\]]*\][^>]*>)"
+    r'|(?P<quoted>"(?:[^"\\]|\\.)*")'
+    r"|(?P<shared>#\d+=?)"
+    r"|(?P<number>-inf|-?\d[\d.]*(?:e[+-]?\d+)?)"
+    rf"|(?P<word>{WORD.pattern})"
+    r"|(?P<mark>->|[(){}\[\]<>,:=])"
+)
+_ARRAY = re.compile(r"<(\w+)\[([^\]]*)\] ?(.*)>")
+_CLOSE = {"(": ")", "<": ">"}
+
+
+class StageGraph(NamedTuple):
+    """A graph from a text, and the stage of the build that it stands behind ("" where the text names none)."""
+
+    stage: str
+    graph: Graph[Any]
+
+    @property
+    def is_integer(self) -> bool:
+        """Return whether the graph has been quantized, so that nothing is left to calibrate for it."""
+        return self.stage in ("quantize", "fuse")
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+
+
+@dataclass
+class _Open:
+    """A tuple or dataclass whose end has not come yet. `make`: None for a tuple; `shared`: its number as a shared part."""
+
+    make: type | None
+    shared: str | None
+    items: list[Any] = field(default_factory=list[Any])
+    names: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class _Line:
+    """The tokens of one line, with the place of the next. `where`: file and line for messages."""
+
+    tokens: list[_Token]
+    where: str
+    next: int = 0
+
+    def fault(self, message: str) -> CompileError:
+        return CompileError(f"{self.where}: {message}")
+
+    def peek(self, offset: int = 0) -> str:
+        """Return the text of a token to come, "" behind the last."""
+        place = self.next + offset
+        return self.tokens[place].text if place < len(self.tokens) else ""
+
+    def take(self, *expected: str) -> _Token:
+        """Take the next token. Raise CompileError where another one is expected."""
+        if self.next >= len(self.tokens):
+            raise self.fault(f"ends early; {' or '.join(expected) or 'more'} is expected")
+        token = self.tokens[self.next]
+        if expected and token.text not in expected:
+            raise self.fault(f"{token.text} stands where {' or '.join(expected)} is expected")
+        self.next += 1
+        return token
+
+    def take_if(self, text: str) -> bool:
+        matches = self.peek() == text
+        self.next += matches
+        return matches
+
+    def take_name(self) -> str:
+        token = self.take()
+        if token.kind == "quoted":
+            return json.loads(token.text)
+        if token.kind != "word":
+            raise self.fault(f"{token.text} is no name; other names stand in double quotes")
+        return token.text
+
+    def take_int(self) -> int:
+        token = self.take()
+        try:
+            return int(token.text)
+        except ValueError:
+            raise self.fault(f"{token.text} is no whole number") from None
+
+    def take_names(self, close: str = "") -> tuple[str, ...]:
+        """Take names between commas, up to `close`, or to the end of the line."""
+        names: list[str] = []
+        while self.peek() != close:
+            if names:
+                self.take(",")
+            names.append(self.take_name())
+        if close:
+            self.take(close)
+        return tuple(names)
+
+    def take_type(self) -> TensorType:
+        dtype = self.take_name()
+        self.take("[")
+        shape: list[int] = []
+        while not self.take_if("]"):
+            if shape:
+                self.take(",")
+            shape.append(self.take_int())
+        if not self.take_if("{"):
+            return TensorType(tuple(shape), dtype)
+        self.take("scale")
+        try:
+            scale = float(self.take().text)
+        except ValueError:
+            raise self.fault("scale is no number") from None
+        for text in (",", "zero", "point"):
+            self.take(text)
+        zero_point = self.take_int()
+        self.take("}")
+        return TensorType(tuple(shape), dtype, Quant(scale, zero_point))
+
+
+@dataclass
+class _Parser:
+    """A parser with the parts that it has read so far. `arrays`: larger arrays by digest, `classes`: operators by name."""
+
+    classes: Mapping[str, type]
+    arrays: Mapping[str, np.ndarray]
+    nodes: list[Node] = field(default_factory=list[Node])
+    types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
+    constants: Arrays = field(default_factory=Arrays)
+    origins: dict[str, Origin] = field(default_factory=dict[str, Origin])
+    states: list[ChipState] = field(default_factory=list[ChipState])
+
+    def read_line(self, line: _Line) -> None:
+        keyword = line.peek() if line.peek(1) not in (":", "=", ",") else ""
+        if keyword == "tensor":
+            line.take()
+            self._take_typed(line)
+        elif keyword == "constant":
+            line.take()
+            name = self._take_typed(line)
+            line.take("=")
+            self.constants[name] = self._array(line, line.take())
+        elif keyword == "origin":
+            line.take()
+            name = line.take_name()
+            line.take(":")
+            self.origins[name] = Origin(line.take_name(), line.take_name())
+        elif keyword == "state":
+            line.take()
+            self.states.append(self.take_value(line))
+        else:
+            self._read_node(line)
+        if line.next < len(line.tokens):
+            raise line.fault(f"{line.peek()} stands behind the end of its statement")
+
+    def _take_typed(self, line: _Line) -> str:
+        name = line.take_name()
+        if line.take_if(":"):
+            if name in self.types:
+                raise line.fault(f"tensor {name} is defined a second time")
+            self.types[name] = line.take_type()
+        return name
+
+    def _read_node(self, line: _Line) -> None:
+        outputs = [self._take_typed(line)]
+        while line.take_if(","):
+            outputs.append(self._take_typed(line))
+        line.take("=")
+        op = self._take_operator(line)
+        line.take("(")
+        inputs = line.take_names(")")
+        line.take("node")
+        name = line.take_name()
+        sources = line.take_names() if line.take_if("from") else ()
+        self.nodes.append(Node(name, op, inputs, tuple(outputs), sources))
+
+    def _take_operator(self, line: _Line) -> Operator:
+        """Take `domain.Operator<...>` of ONNX, or `Operator<...>` of the chip."""
+        name = line.peek()
+        if name in self.classes:
+            return self.take_value(line)
+        domain, dot, op_type = line.take_name().rpartition(".")
+        if not dot:
+            raise line.fault(f"{name} is no operator of the chip; of ONNX's the domain stands in front, as in onnx.Relu")
+        attributes: dict[str, Any] = {}
+        line.take("<")
+        while not line.take_if(">"):
+            if attributes:
+                line.take(",")
+            key = line.take_name()
+            line.take("=")
+            attributes[key] = self.take_value(line)
+        return OnnxOp(op_type, attributes, "" if domain == "onnx" else domain)
+
+    def take_value(self, line: _Line) -> Any:
+        """Take a value of any depth."""
+        shared: dict[str, Any] = {}
+        opened: list[_Open] = []
+        number: str | None = None  # of a shared part that begins here
+        while True:
+            token = line.take()
+            if token.kind == "shared" and token.text.endswith("="):
+                number = token.text[1:-1]
+                continue
+            if opened and token.text == ("(" if opened[-1].make is None else "<").translate(_CLOSERS):
+                value = self._close(line, opened.pop(), shared)
+            elif token.text == "(" or (token.kind == "word" and line.peek() == "<"):
+                opened.append(_Open(None if token.text == "(" else self._class(line, token.text), number))
+                number = None
+                self._begin_item(line, opened[-1])
+                continue
+            elif token.kind == "shared":
+                value = shared.get(token.text[1:])
+            else:
+                value = self._plain(line, token)
+            if not opened:
+                return value
+            opened[-1].items.append(value)
+            if line.take_if(","):
+                self._begin_item(line, opened[-1])
+
+    def _class(self, line: _Line, name: str) -> type:
+        line.take("<")
+        if name not in self.classes and name not in _STATES:
+            raise line.fault(f"{name} is no operator of the chip, and no part of one")
+        return self.classes.get(name) or _STATES[name]
+
+    def _begin_item(self, line: _Line, part: _Open) -> None:
+        if part.make is not None and line.peek() != ">":
+            part.names.append(line.take_name())
+            line.take("=")
+
+    def _close(self, line: _Line, part: _Open, shared: dict[str, Any]) -> Any:
+        value: Any = tuple(part.items)
+        if part.make is not None:
+            value = self._construct(line, part.make, dict(zip(part.names, part.items, strict=True)))
+        if part.shared is not None:
+            shared[part.shared] = value
+        return value
+
+    def _construct(self, line: _Line, make: type, values: dict[str, Any]) -> Any:
+        """Return an operator or a part of one. Strings become members of an Enum where its field is one."""
+        hints = get_type_hints(make)
+        try:
+            return make(**{name: _as_hinted(value, hints.get(name)) for name, value in values.items()})
+        except (TypeError, ValueError, AssertionError) as error:
+            raise line.fault(f"{make.__name__}: {error}") from None
+
+    def _plain(self, line: _Line, token: _Token) -> Any:
+        if token.kind == "array":
+            return self._array(line, token)
+        if token.kind == "quoted":
+            return json.loads(token.text)
+        if token.text in _CONSTANTS:
+            return _CONSTANTS[token.text]
+        if token.kind == "word":
+            return token.text
+        try:
+            return int(token.text) if re.fullmatch(r"-?\d+", token.text) else float(token.text)
+        except ValueError:
+            raise line.fault(f"{token.text} stands where a value is expected") from None
+
+    def _array(self, line: _Line, token: _Token) -> np.ndarray:
+        parts = _ARRAY.fullmatch(token.text)
+        if parts is None:
+            raise line.fault(f"{token.text} stands where an array is expected")
+        dtype, shape, content = parts.groups()
+        place = content.rpartition("@")
+        if place[1]:
+            return self._find_stored(line, place[2])
+        try:
+            values = [_CONSTANTS.get(text, text) for text in content.split(", ") if text]
+            sizes = [int(n) for n in shape.split(",") if n.strip()]
+            return np.array(values, object).astype(dtype).reshape(sizes)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise line.fault(f"{token.text}: {error}") from None
+
+    def _find_stored(self, line: _Line, key: str) -> np.ndarray:
+        if key not in self.arrays:
+            raise line.fault(f"array @{key} is not in the .npz file beside the text; keep both together")
+        if digest(self.arrays[key]) != key:
+            raise line.fault(f"array @{key} of the .npz file beside the text is not the one that the text means")
+        return self.arrays[key]
+
+
+_CLOSERS = {ord(opening): closing for opening, closing in _CLOSE.items()}
+
+
+def _as_hinted(value: Any, hint: Any) -> Any:
+    """Return a member of the Enum that a field's type names, for its value as a string; else the value."""
+    if isinstance(value, str):
+        for kind in (hint, *get_args(hint)):
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                return kind(value)
+    return value
+
+
+def classes_of(root: type) -> dict[str, type]:
+    """Return all dataclasses that derive from `root` and those that their fields may hold, by name."""
+    pending, classes = list[Any]([root]), dict[str, type]()
+    while pending:
+        kind: Any = pending.pop()
+        pending += get_args(kind)
+        if isinstance(kind, type):
+            pending += kind.__subclasses__()
+        if isinstance(kind, type) and is_dataclass(kind) and classes.setdefault(kind.__name__, kind) is kind:
+            pending += [hint for hint in get_type_hints(kind).values() if hint not in classes.values()]
+    return classes
+
+
+def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mapping[str, np.ndarray]) -> StageGraph:
+    """Return the graph of a text.
+
+    `name`: the file, for messages; `classes`: operators and their parts by name; `arrays`: larger arrays by digest.
+    Raises CompileError with the line of what it does not understand.
+    """
+    lines = [_tokens(line, f"{name}, line {number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines or lines[0].peek() != "graph":
+        raise CompileError(f"{name}: does not begin with 'graph'; npu-build --dump-after writes such a text")
+    head, parser = lines[0], _Parser(classes, arrays)
+    head.take()
+    graph_name = head.take_name()
+    stage = head.take_name() if head.take_if("stage") else ""
+    head.take("(")
+    inputs = head.take_names(")")
+    for mark in ("->", "("):
+        head.take(mark)
+    outputs = head.take_names(")")
+    for line in lines[1:]:
+        if line.peek() == "graph" and line.peek(1) not in (":", "=", ","):
+            raise line.fault("a second graph begins; keep the one to start from")
+        parser.read_line(line)
+    graph = Graph(
+        graph_name, tuple(parser.nodes), inputs, outputs, parser.types, parser.constants, parser.origins, tuple(parser.states)
+    )
+    return StageGraph(stage, graph)
+
+
+def _tokens(text: str, where: str) -> _Line:
+    return _Line(list(_split_tokens(text, where)), where)
+
+
+def _split_tokens(text: str, where: str) -> Iterator[_Token]:
+    place = 0
+    while place < len(text):
+        if text[place].isspace():
+            place += 1
+            continue
+        match = _TOKEN.match(text, place)
+        if match is None or match.lastgroup is None:
+            raise CompileError(f"{where}: {text[place : place + 20]!r} is not understood")
+        yield _Token(match.lastgroup, match.group())
+        place = match.end()

@@ -1,0 +1,61 @@
+"""Read the graph of a stage from the files that `npu-build --dump-after` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from quant.array_files import read_array_headers
+from toolchain.atomic_files import read_limited
+from toolchain.errors import CompileError, ToolchainError
+from toolchain.input_limits import LISTING_BYTES
+from toolchain.ir.graph import Operator
+from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
+
+ARRAYS = "constants.npz"  # beside the texts of all stages
+STARTS = ("compose", "select", "clamps", "quantize", "fuse")  # stages that a build can begin behind
+
+
+def read_stage(path: Path) -> StageGraph:
+    """Return the graph of a stage. The arrays that its text names are read from `constants.npz` in the same folder.
+
+    Raises OSError, and CompileError where the text is not understood or no build can begin behind its stage.
+    """
+    try:
+        text = read_limited(path, LISTING_BYTES).decode()
+    except UnicodeDecodeError:
+        raise CompileError(f"{path}: is no text in UTF-8; npu-build --dump-after writes one") from None
+    stage = parse_graph(text, str(path), classes_of(Operator), _read_arrays(path.parent / ARRAYS))
+    if stage.stage not in STARTS:
+        named = f"stage {stage.stage}" if stage.stage else "no stage"
+        raise CompileError(f"{path}: is the graph of {named}; a build can begin behind {', '.join(STARTS)}")
+    return stage
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        return {}
+    return {name: stored.read() for name, stored in read_array_headers(path, lone=False).items()}
+
+
+@contextmanager
+def blame_start(start: StageGraph | None) -> Iterator[None]:
+    """Turn any fault inside into a CompileError that names the edited graph. Without a start, faults pass unchanged."""
+    try:
+        yield
+    except CompileError as error:
+        if start is None:
+            raise
+        raise CompileError(f"--start-from: {error}") from None
+    except ToolchainError as error:
+        if start is None:
+            raise
+        raise CompileError(f"--start-from: the graph behind {start.stage} cannot be compiled: {error}") from error
+    except Exception as error:
+        if start is None:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise CompileError(f"--start-from: the graph behind {start.stage} cannot be compiled: {what}") from error
