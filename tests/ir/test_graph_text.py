@@ -16,9 +16,9 @@ from tests.cli.commands import run
 from toolchain.api import BuildOptions, Session, build
 from toolchain.cli.dumps import array_file
 from toolchain.errors import CompileError
+from toolchain.export.onnx_view import onnx_view
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
 from toolchain.ir.graph_dump import GraphDump
-from toolchain.ir.onnx_view import onnx_view
 from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
 from toolchain.ir.text import Arrays, print_graph
 from toolchain.passes.merge_transposes import merge_transposes
@@ -220,7 +220,7 @@ def test_classes_have_one_name_each() -> None:
 
 def test_a_stage_is_shown_as_onnx(network: Path) -> None:
     dump = stages_of(network, "edge16")["fuse"]
-    model = onnx.load_from_string(dump.onnx_bytes())
+    model = onnx_view(dump.graph, dump.stage)
     convolution = next(node for node in model.graph.node if node.op_type == "IntegerConvolution")
     attributes = {one.name: onnx.helper.get_attribute_value(one) for one in convolution.attribute}
     assert convolution.domain == "npu" and attributes["pads"] == [1, 1, 1, 1] and b"multiplier=" in attributes["requant"]

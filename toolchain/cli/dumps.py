@@ -76,13 +76,14 @@ class StageDumps:
 
     def add(self, stage: str, text: Callable[[], str]) -> None:
         """Keep the text of a stage; those of later rounds, regions and entries are added to it."""
+        from toolchain.export.onnx_view import onnx_view
         from toolchain.ir.graph_dump import GraphDump
 
         if stage not in self.files:
             return
         if isinstance(text, GraphDump):
             self.texts[stage] = self.texts.get(stage, "") + text.print_text(self.arrays)
-            self.views[stage] = text.onnx_bytes()
+            self.views[stage] = onnx_view(text.graph, text.stage).SerializeToString(deterministic=True)
         else:
             self.texts[stage] = self.texts.get(stage, "") + text()
 

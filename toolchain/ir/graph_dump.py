@@ -1,4 +1,4 @@
-"""Write the graph of a stage: its text, the arrays that the text names, and an ONNX file to look at."""
+"""Hand the graph of a stage to whoever dumps it: its text, and the arrays that the text names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolchain.ir.graph import Graph
-from toolchain.ir.onnx_view import onnx_view
 from toolchain.ir.text import Arrays, print_graph
 
 
@@ -25,10 +24,6 @@ class GraphDump:
     def print_text(self, arrays: Arrays) -> str:
         """Return the text. Its larger arrays are put into `arrays`."""
         return self.head + print_graph(self.graph, self.stage, arrays)
-
-    def onnx_bytes(self) -> bytes:
-        """Return an ONNX model of the graph, for viewers."""
-        return onnx_view(self.graph, self.stage).SerializeToString(deterministic=True)
 
 
 def dump_of(entry: str, dump: Callable[[str, Callable[[], str]], None]) -> Callable[[str, Callable[[], str]], None]:
