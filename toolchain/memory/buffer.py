@@ -1,4 +1,8 @@
-"""Define the input and output of the placement search: buffers, plans, and the refusals."""
+"""Define the input and output of the placement search: buffers, plans, and the refusals.
+
+A buffer's lifetime is its live range: the steps from the first that writes it to the last that reads it. Liveness itself is
+found by the caller (`toolchain/schedule/allocation.py`).
+"""
 
 from __future__ import annotations
 

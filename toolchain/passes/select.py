@@ -1,4 +1,4 @@
-"""Select the nodes that the chip runs, and their layout, and give the reason for every node it does not run.
+"""Legalize the graph: select the nodes that the chip runs, with their layout, and give the reason for every other node.
 
 Feature maps of four dimensions are laid out channels-last ("nhwc") where an operator slides over space.
 Everything else is in the model's order ("plain").
