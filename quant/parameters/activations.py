@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.pointwise.tables import TABLE16_STEP_BITS
 from quant.observe import Histogram, Range
 from quant.rounding_grid import rounding_error
 from toolchain.ir.graph import Quant
@@ -136,7 +137,22 @@ def _covering(r: Range, numerics: Numerics, step: float | None = None) -> Quant:
     least = float(max(r.span / (last - first), SMALLEST_SCALE))
     scale = _part_of(step, least)
     spare = (last - first - r.span / scale) // 2 if scale > least and r.low < 0 < r.high else 0  # codes at either end
+    if numerics.activation.interpolates and r.low < 0 < r.high and scale == least:
+        return _cover_from_entry(r, first, last)
     return Quant(scale, _zero_point(r.low / scale - spare, first, last))
+
+
+def _cover_from_entry(r: Range, first: int, last: int) -> Quant:
+    """Return the finest scale whose zero point is an entry of an interpolated table.
+
+    A function that bends at zero, as LeakyRelu does, is then exact on both sides of it.
+    `r`: a range from below zero to above; it grows by at most one interval of the table.
+    """
+    interval = 1 << TABLE16_STEP_BITS
+    entry = (first - r.low / r.span * (last - first)) / interval
+    points = [p for p in (math.floor(entry) * interval, math.ceil(entry) * interval) if first < p < last]
+    candidates = [Quant(max(r.low / (first - p), r.high / (last - p), SMALLEST_SCALE), p) for p in points]
+    return min(candidates, key=lambda q: q.scale)
 
 
 def _part_of(step: float | None, scale: float) -> float:

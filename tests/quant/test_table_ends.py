@@ -13,10 +13,11 @@ import pytest
 from onnx import parser
 
 from quant.fixed_point.pointwise.tables import neighbour_entries16
+from tests.semantics.judge import in_float, save, sqnr_db
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.interpolated_tables import BENT
+from toolchain.ops.interpolated_tables import BENT_CODES
 from toolchain.runtime import Session
 
 ROUNDED = (
@@ -63,6 +64,8 @@ def scales(compiled: Build) -> tuple[float, float]:
         ("Log", 0.99, 0.9995),  # the one above a positive
         ("Sin", 3.0, 3.14),
         ("Reciprocal", 0.05, 1.0),  # the entry below is above the largest number in use
+        ("Reciprocal", 0.3, 3.0),
+        ("Exp", -1.0, 1.99),  # the entry above by a hundredth of it
     ],
 )
 def test_codes_at_the_ends_of_the_range_are_interpolated_as_others(
@@ -77,7 +80,7 @@ def test_codes_at_the_ends_of_the_range_are_interpolated_as_others(
     allowed = (
         ROUNDED * (np.abs(slope(nearest)) * x_scale + y_scale)
         + np.abs(curvature(nearest)) * segment**2 / 8
-        + BENT * np.abs(f(real))
+        + BENT_CODES * y_scale
     )
     assert (np.abs(np.asarray(y, np.float64) - f(real)) <= allowed).all()
 
@@ -100,3 +103,46 @@ def test_a_code_that_is_an_entry_needs_no_other() -> None:
         [256, 257],
         [511, 512],
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "low", "high", "least_db"),
+    [
+        ("y = Reciprocal(x)", 0.3, 3.0, 88.0),
+        ("y = Exp(x)", -8.0, 0.0, 90.0),
+        ("y = Log(x)", 0.01, 1.0, 65.0),
+        ("s = Sigmoid(x) a = Add(s, h) y = Log(a) z = Mul(s, h)", -6.0, 6.0, 88.0),
+    ],
+)
+def test_values_at_the_ends_are_as_exact_as_others(nodes: str, low: float, high: float, least_db: float, tmp_path: Path) -> None:
+    """A third of the values lies at an end of the range, between whose entries the function rises by hundreds of codes."""
+    x = np.clip(np.random.default_rng(1).normal((low + high) / 2, (high - low) / 2, (4, 1, 8, 16, 16)), low, high)
+    assert measure_db(nodes, x, tmp_path) >= least_db
+
+
+def test_a_measured_range_that_ends_before_its_input_does_is_as_exact(tmp_path: Path) -> None:
+    """The range of a score that is given out reaches from 0 to 1, and so beyond what the logarithm's range was measured at."""
+    x = np.random.default_rng(1).uniform(1, 5, (4, 1, 8, 16, 16))
+    assert measure_db("s = Sigmoid(x) a = Add(s, h) y = Log(a) z = Identity(s)", x, tmp_path) >= 93
+
+
+@pytest.mark.parametrize("low", [-0.3, -1.0, -2.7])
+def test_a_function_that_bends_at_zero_has_an_entry_there(low: float, tmp_path: Path) -> None:
+    """Zero lies between two entries of a table over [low, 2] unless the zero point is a multiple of 128."""
+    x = np.random.default_rng(1).uniform(low, 2, (4, 1, 8, 16, 16))
+    assert measure_db("y = LeakyRelu<alpha = -0.5>(x)", x, tmp_path) >= 93
+
+
+def measure_db(nodes: str, x: np.ndarray, folder: Path) -> float:
+    """Return the SQNR of the output y where all tensors of a network have 16 bits.
+
+    `x`: [samples, 1, 8, 16, 16], of which the last is not calibrated on.
+    """
+    outputs = "float[1,8,16,16] y" + (", float[1,8,16,16] z" if " z = " in nodes else "")
+    text = f"g (float[1,8,16,16] x) => ({outputs}) <float h = {{0.5}}> {{ {nodes} }}"
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    samples = [{"x": sample.astype(np.float32)} for sample in x]
+    model, data = save(proto, samples[:-1], folder)
+    compiled = build(model, BuildOptions("transformer64", calibration=str(data), types=("*=int16",)))
+    (y,) = Session(compiled.container, backend="reference").run(["y"], samples[-1])
+    return sqnr_db(in_float(proto, samples[-1:])[0][0], np.asarray(y))

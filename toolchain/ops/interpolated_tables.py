@@ -23,10 +23,11 @@ from toolchain.ir.graph import Quant
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.kit.requants import LookupTable
 
-# What an entry may saturate by, in codes, and of the output at the end of the range in use. Less than this is left: tensors
-# that share a scale would part, and be rescaled, for the last few numbers of one.
+# What an entry may saturate by, in codes: a line to it is off by a rounding at most. And how far beyond the codes the function
+# may be at an end of the range in use, of that number: codes that end before by more are meant to.
 BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
+FARTHEST_OF_CUT = 1 + 2.0**-3  # where measured codes end before the input does: a decibel at most for what is clipped anyway
 COARSE = 2.0**-8  # of the output's codes: an interpolated table that is off by more is no better than one of 8 bits
 _FINER = 2.0  # by so much at least is a table better for which its input is rescaled, and so much finer is that
 _EQUAL = 1e-6  # of two scales, relative
@@ -141,29 +142,56 @@ class TableReadout:
         return float(np.max(off, initial=0.0, where=~np.isnan(exact_values)))
 
     def ends(self, read: Quant) -> Range | None:
-        """What the output's codes should hold where its input is rescaled to `read`; None: nothing more. The first and the last
-        code in use lie between entries of which one is beyond the range in use: an entry that saturates there bends what is
-        interpolated. So the output's codes hold it, where it is a number and not far off, but where they end before what is made
-        at the end of the range in use: a file clips there."""
+        """Return what the output's codes should hold where its input is rescaled to `read`; None: nothing more.
+
+        The first and the last code in use lie between entries of which one is beyond the range in use.
+        An entry that saturates there bends what is interpolated.
+        So the output's codes hold it where it is a number and not far off.
+        Where the codes end before what is made at the end of the range in use, a file or a user clips there.
+        A range that was measured is not meant so: the last code that it holds counts.
+        """
         if self.input_range is None or self.output_range is None:
             return None
-        y, (least, most), form = self.y, self.numerics.activation.limits, _form(self.y, self.numerics)
+        y, form = self.y, _form(self.y, self.numerics)
         entries = entries16(
             self.f, read.scale, y.scale, form=form, input_zero_point=read.zero_point, output_zero_point=y.zero_point
         )
         output_range = self.output_range.with_zero()
         best_range = output_range
         for end in (self.input_range.low, self.input_range.high):
-            code = int(np.clip(np.rint(end / read.scale) + read.zero_point, least, most))
-            with np.errstate(all="ignore"):
-                made = float(self.f(np.array(end))) / y.scale
-            bent = max(BENT_CODES, BENT * abs(made))
-            if np.isfinite(made) and not least - bent <= made + y.zero_point <= most + bent:
-                continue  # the output's codes are meant to end before
-            neighbours = [
-                float(t) for t in entries[neighbour_entries16(code)] if np.isfinite(t) and not least - bent <= t <= most + bent
-            ]
-            for value in (y.scale * (t - y.zero_point) for t in neighbours):
+            code, farthest = self._find_end_code(end, read) or (None, 0.0)
+            neighbours = [] if code is None else [float(t) for t in entries[neighbour_entries16(code)]]
+            for entry in (t for t in neighbours if np.isfinite(t) and not self._is_held(t, BENT_CODES)):
+                value = y.scale * (entry - y.zero_point)
                 wider = best_range.union(Range(value, value))
-                best_range = wider if wider.span <= FARTHEST * output_range.span else best_range
+                best_range = wider if wider.span <= farthest * output_range.span else best_range
         return None if best_range == output_range else best_range
+
+    def _find_end_code(self, end: float, read: Quant) -> tuple[int, float] | None:
+        """Return the last code in use towards an end of the input's range, and how many times wider the output may get for it.
+
+        None where the output's codes are meant to end before.
+        """
+        assert self.input_range is not None and self.output_range is not None
+        with np.errstate(all="ignore"):
+            result = float(self.f(np.array([end]))[0]) / self.y.scale
+        allowed = max(BENT_CODES, BENT * abs(result))
+        if not np.isfinite(result) or self._is_held(result + self.y.zero_point, allowed):
+            return self._get_code(end, read), FARTHEST
+        if self.output_range.tails is None:
+            return None
+        codes = np.arange(self._get_code(self.input_range.low, read), self._get_code(self.input_range.high, read) + 1)
+        with np.errstate(all="ignore"):
+            results = self.f(read.scale * (codes - read.zero_point))
+        measured = codes[(self.output_range.low <= results) & (results <= self.output_range.high)]
+        if not measured.size:
+            return None
+        return int(measured[np.argmin(np.abs(measured - self._get_code(end, read)))]), FARTHEST_OF_CUT
+
+    def _get_code(self, real: float, read: Quant) -> int:
+        return int(np.clip(np.rint(real / read.scale) + read.zero_point, *self.numerics.activation.limits))
+
+    def _is_held(self, code: float, allowed: float) -> bool:
+        """Return whether the output's codes hold a number in codes, or miss it by no more than `allowed` codes."""
+        least, most = self.numerics.activation.limits
+        return least - allowed <= code <= most + allowed
