@@ -28,17 +28,20 @@ _AS_ONE = 1e-6  # scales that differ by no more are one: less than 1/16 of a cod
 _ROUNDS = 8  # until room and span agree, to far less than a code
 
 
-def activation_quant(r: Range, numerics: Numerics) -> Quant:
+def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = False) -> Quant:
     """Return the scale and zero point whose codes cover `r` and 0, with the `spare_bits` of their type unused.
 
     Where scales are powers of two, the result has least squared error for values spread evenly over `r`.
     Such a scale may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
     Elsewhere the scale of values with a step is that step over an integer, where the step is no finer than the codes.
+    `zero_at_entry`: an interpolated table shall have an entry for zero; the range grows by one of its intervals at most.
     """
     step, r = r.step, r.with_zero()
     if numerics.scale.kind == "pow2":
         low, high, count = np.array([r.low]), np.array([r.high]), np.ones(1)
         return _least_error(low, high, count, _pow2_candidates(r, numerics), numerics)
+    if zero_at_entry and numerics.activation.interpolates and not numerics.symmetric_activations and r.low < 0 < r.high:
+        return _cover_from_entry(r, numerics)
     return _covering(r, numerics, step)
 
 
@@ -137,18 +140,12 @@ def _covering(r: Range, numerics: Numerics, step: float | None = None) -> Quant:
     least = float(max(r.span / (last - first), SMALLEST_SCALE))
     scale = _part_of(step, least)
     spare = (last - first - r.span / scale) // 2 if scale > least and r.low < 0 < r.high else 0  # codes at either end
-    if numerics.activation.interpolates and r.low < 0 < r.high and scale == least:
-        return _cover_from_entry(r, first, last)
     return Quant(scale, _zero_point(r.low / scale - spare, first, last))
 
 
-def _cover_from_entry(r: Range, first: int, last: int) -> Quant:
-    """Return the finest scale whose zero point is an entry of an interpolated table.
-
-    A function that bends at zero, as LeakyRelu does, is then exact on both sides of it.
-    `r`: a range from below zero to above; it grows by at most one interval of the table.
-    """
-    interval = 1 << TABLE16_STEP_BITS
+def _cover_from_entry(r: Range, numerics: Numerics) -> Quant:
+    """Return the finest scale that covers a range around zero and whose zero point is an entry of an interpolated table."""
+    (first, last), interval = numerics.activation.limits, 1 << TABLE16_STEP_BITS
     entry = (first - r.low / r.span * (last - first)) / interval
     points = [p for p in (math.floor(entry) * interval, math.ceil(entry) * interval) if first < p < last]
     candidates = [Quant(max(r.low / (first - p), r.high / (last - p), SMALLEST_SCALE), p) for p in points]

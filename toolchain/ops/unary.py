@@ -41,6 +41,9 @@ from toolchain.ops.step_functions import find_step_decomposition
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
 _BEYOND = 1 / 64  # of what was seen
 _ROUNDS = 8  # of looking at a part of a range more closely
+# From zero to where slopes are compared, and by how much these differ at least: curved functions differ by the distance times
+# their curvature.
+_NEAR_ZERO, _BENT = 2.0**-20, 2.0**-8
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,15 @@ class Unary(FloatOp):
         if np.isnan(output_codes).any() or not others.size:
             return input_range
         return Range(*np.clip((x[others[0] - 1], x[before[-1] + 1]), input_range.low, input_range.high).tolist())
+
+    @property
+    def bends_at_zero(self) -> bool:
+        """Return whether the slope changes at zero, as that of LeakyRelu does; not of a clamp, which no table makes."""
+        if affine_bounds(self.function) is not None:
+            return False
+        with np.errstate(all="ignore"):
+            before, after = np.diff(evaluate(self.function, np.array([-_NEAR_ZERO, 0.0, _NEAR_ZERO])))
+        return bool(abs(after - before) > _BENT * max(abs(before), abs(after)) and np.isfinite(after - before))
 
     def reach(self, x: Range) -> Bounds:
         with np.errstate(all="ignore"):

@@ -135,10 +135,10 @@ def assign_qparams(
             low, high = operator_of(producer, FloatOp).reach(read)
             low, high = roomy.low if low is None else low, roomy.high if high is None else high
             roomy = Range(max(roomy.low, min(plain_range.low, low)), min(roomy.high, max(plain_range.high, high)))
-        return activation_quant(roomy, chip.numerics.of(codes))
+        return activation_quant(roomy, chip.numerics.of(codes), zero_at_entry=name in bent)
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    adopted, consumers = find_shared_concat_parts(chip_nodes, graph), graph.consumers()
+    adopted, consumers, bent = find_shared_concat_parts(chip_nodes, graph), graph.consumers(), _find_bent_at_zero(chip_nodes)
     quants: dict[str, Quant] = {}
     for node in chip_nodes:
         for name in node.inputs:
@@ -180,6 +180,16 @@ def assign_qparams(
     if joined is None and (cut := share_window_scales(graph, chip, types, ranges, widened, quants)):
         return assign_qparams(graph, chip, types, ranges, widened, requested_types, over_sequences, cut)
     return quants
+
+
+def _find_bent_at_zero(nodes: Sequence[Node]) -> set[str]:
+    """Return the tensors that a function reads whose slope changes at zero, and those that are only moved on their way there."""
+    bent: set[str] = set()
+    for node in reversed(nodes):
+        is_moved = same_scale(node.op) and not bent.isdisjoint(node.outputs)
+        if is_moved or (isinstance(node.op, Unary) and node.op.bends_at_zero):
+            bent.add(node.inputs[0])
+    return bent
 
 
 def _find_input_quant(
