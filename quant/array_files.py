@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from toolchain.errors import CompileError, format_count
+from toolchain.errors import CompileError, first_line, format_count
 from toolchain.input_limits import ARRAY_BYTES, ARRAY_MEMBERS
 
 _MAX_RANK = 32  # numpy's own bound until 2.0
@@ -120,8 +120,9 @@ def _refusing(path: Path) -> Iterator[None]:
     except (CompileError, FileNotFoundError, IsADirectoryError, PermissionError, MemoryError):
         raise
     except Exception as fault:
-        reason = str(fault).strip().partition("\n")[0] or type(fault).__name__
-        raise CompileError(f"{path}: damaged, or no array file of numpy: {reason}; save it again with numpy.savez") from None
+        raise CompileError(
+            f"{path}: damaged, or no array file of numpy: {first_line(fault)}; save it again with numpy.savez"
+        ) from None
 
 
 def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
@@ -140,8 +141,8 @@ def _header(path: Path, name: str, file: IO[bytes], size_bytes: int, open_again:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
         shape, fortran, dtype = read(start)
-    except (LookupError, SyntaxError, TypeError, RecursionError) as fault:
-        raise ValueError(f"the header of array {name!r} cannot be read: {fault}") from None
+    except (LookupError, SyntaxError, TypeError, ValueError, RecursionError) as fault:
+        raise ValueError(f"the header of array {name!r} cannot be read: {first_line(fault)}") from None
     if not all(type(d) is int for d in shape):  # True is an int to numpy
         raise ValueError(f"array {name!r} has the shape {shape}")
     if dtype.hasobject:

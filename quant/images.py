@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quant.fit_sample import MissingArray, Sample, fit_array
-from toolchain.errors import CompileError, ConfigError
+from toolchain.errors import CompileError, ConfigError, first_line
 from toolchain.hw import read_yaml, validate
 from toolchain.input_limits import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.ir.graph import TensorType
@@ -130,8 +130,7 @@ def _open_image(path: Path, mode: str) -> Image.Image:
     except MemoryError:
         raise
     except Exception as fault:  # Pillow's decoders raise SyntaxError, struct.error and others
-        reason = str(fault).partition("\n")[0] or type(fault).__name__
-        raise CompileError(f"{path}: no readable image: {reason}; remove it") from None
+        raise CompileError(f"{path}: no readable image: {first_line(fault)}; remove it") from None
 
 
 def _in_mode(image: Image.Image, mode: str, path: Path) -> Image.Image:

@@ -14,6 +14,7 @@ MAX_QUOTED = 300  # characters of what another library says
 # What onnxruntime puts before the reason: its code, the node at work, then the place in its source with the function's signature.
 RUNTIME_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 RUNTIME_STEP = re.compile(r"^(Non-zero status code returned while running .*? Status Message|Exception during initialization): ")
+OBJECT_ADDRESS = re.compile(r"<((?:<locals>|[^<>])*?)(?: object)? at 0x[0-9a-fA-F]+>")  # what has no text of its own
 RUNTIME_PLACE = re.compile(r"/\S+\.(cc|cpp|h):\d+ .*?\)( const)?( \[with [^\]]*\])? ")
 
 
@@ -26,8 +27,8 @@ def fault_text(fault: BaseException) -> str:
 
 
 def first_line(fault: BaseException) -> str:
-    """Return the text of another library's exception in one line, without places in that library's source."""
-    text = fault_text(fault).strip().partition("\n")[0]
+    """Return the text of another library's exception in one line, without places in its source or addresses of its objects."""
+    text = OBJECT_ADDRESS.sub(r"\1", fault_text(fault).strip().partition("\n")[0])
     for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
         text = noise.sub("", text, count=1)
     return text[:MAX_QUOTED].strip() or type(fault).__name__

@@ -57,8 +57,12 @@ def refusals(path: Path) -> set[str]:
     ("member", "reason"),
     [
         (npy(descr=()), "the header of array 'x' cannot be read: tuple index out of range"),
-        (npy(descr="<f9"), "descr is not a valid dtype descriptor: '<f9'"),
-        (npy(shape="wide"), "shape is not valid: 'wide'"),
+        (npy(descr="<f9"), "the header of array 'x' cannot be read: descr is not a valid dtype descriptor: '<f9'"),
+        (npy(shape="wide"), "the header of array 'x' cannot be read: shape is not valid: 'wide'"),
+        (
+            npy((10, 4)).replace(b"(10, 4)", b"(2**9,)"),
+            "the header of array 'x' cannot be read: malformed node or string on line 1: ast.BinOp",
+        ),
         (npy(shape=(-1, -4)), "array 'x' has shape [-1, -4]"),
         (npy(shape=(True, 4)), "array 'x' has the shape (True, 4)"),
         (
@@ -68,7 +72,10 @@ def refusals(path: Path) -> set[str]:
         (npy(shape=(1, 1 << 64)), "array 'x' of shape [1, 18446744073709551616] is larger than any memory"),
         (npy(descr="|O"), "it holds Python objects"),
         (b"\x93NUMPY\x07\x00" + npy()[8:], "array 'x' is of format 7.0"),
-        (npy(shape=(1 << 60,) * 9)[:40], "EOF: reading array header, expected 241 bytes got 30"),
+        (
+            npy(shape=(1 << 60,) * 9)[:40],
+            "the header of array 'x' cannot be read: EOF: reading array header, expected 241 bytes got 30",
+        ),
     ],
 )
 def test_headers(member: bytes, reason: str, tmp_path: Path) -> None:

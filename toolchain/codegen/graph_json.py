@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.codegen.json_values import decode_fields, decode_value, encode_value, records
-from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError
+from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp
@@ -65,7 +65,7 @@ def graph_from_text(text: str, array: Callable[[Any], np.ndarray]) -> Graph:
     except (ToolchainError, MemoryError):
         raise
     except Exception as fault:  # whatever an operator's class says of fields that do not fit it
-        reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault).partition("\n")[0]
+        reason = f"lacks {fault}" if isinstance(fault, KeyError) else first_line(fault)
         raise ProgramError(f"graph: {reason}") from None
 
 

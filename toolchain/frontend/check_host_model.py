@@ -9,7 +9,7 @@ from math import prod
 import onnx
 from onnx import external_data_helper, shape_inference
 
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, first_line
 from toolchain.frontend.read_onnx import check_operators, check_opset, opset_of, tensors_of
 from toolchain.input_limits import TENSOR_ELEMENTS
 
@@ -45,7 +45,7 @@ def _size_fault(proto: onnx.ModelProto) -> str | None:
     try:
         graph = shape_inference.infer_shapes(proto, data_prop=True).graph
     except Exception as fault:
-        return str(fault).partition("\n")[0]
+        return first_line(fault)
     for value in (*graph.input, *graph.value_info, *graph.output):
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
         if prod(shape) > TENSOR_ELEMENTS:

@@ -14,7 +14,7 @@ from yaml.composer import Composer
 from yaml.resolver import Resolver
 
 from toolchain.atomic_files import read_limited
-from toolchain.errors import ConfigError, system_cause
+from toolchain.errors import ConfigError, first_line, system_cause
 from toolchain.input_limits import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
 
 KeyPath = tuple[str | int, ...]
@@ -74,7 +74,7 @@ def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
     except _TooMuch as fault:
         raise ConfigError([f"{label}:1: file: {fault}"]) from None
     except yaml.YAMLError as fault:
-        raise ConfigError([f"{label}:1: not YAML: {str(fault).splitlines()[0]}"]) from None
+        raise ConfigError([f"{label}:1: not YAML: {first_line(fault)}"]) from None
     if node is None:
         raise ConfigError([f"{label}:1: file: is empty"])
     reader = _Reader(label)

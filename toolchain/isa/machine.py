@@ -10,7 +10,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from toolchain.errors import ConfigError, ProgramError
+from toolchain.errors import ConfigError, ProgramError, first_line
 from toolchain.hw import (
     TABLE_FORMAT,
     Broken,
@@ -149,7 +149,7 @@ def machine_from_json(text: str) -> Machine:
         chip = Chip.model_validate_json(json.dumps(data["chip"]))
         table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
     except (ValueError, KeyError, TypeError, RecursionError) as fault:
-        raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
+        raise ProgramError(f"embedded machine is damaged: {first_line(fault)}") from None
     broken = find_broken_rules(chip) or [*unknown_functions(chip), *broken_layout(table)]
     isa = None if broken else Isa(table, chip)
     broken = broken if isa is None else find_encoding_gaps(chip, isa)
