@@ -133,6 +133,19 @@ def test_a_function_that_bends_at_zero_has_an_entry_there(low: float, tmp_path: 
     assert measure_db("y = LeakyRelu<alpha = -0.5>(x)", x, tmp_path) >= 93
 
 
+def test_tensors_of_one_scale_stay_so_beside_a_concat(tmp_path: Path) -> None:
+    """The function's output is read twice, so that it has a scale of its own beside that of the Concat."""
+    text = """g (float[1,8,16,16] x) => (float[1,16,16,16] y) {
+        e = Exp(x) m = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(e) y = Concat<axis = 1>(e, m) }"""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    x = np.clip(np.random.default_rng(1).normal(-4, 4, (1, 8, 16, 16)), -8, 0).astype(np.float32)
+    model, data = save(proto, [{"x": x}], tmp_path)
+    compiled = build(model, BuildOptions("transformer64", calibration=str(data), types=("*=int16",)))
+    quants = {n: t.quant for n, t in compiled.container.graph.types.items() if t.quant is not None and n[0] != "x"}
+    assert len(set(quants.values())) == 1, quants
+    assert quants["y"].scale > 1.0001 / 65535, "the last entry is beyond 1"
+
+
 def measure_db(nodes: str, x: np.ndarray, folder: Path) -> float:
     """Return the SQNR of the output y where all tensors of a network have 16 bits.
 

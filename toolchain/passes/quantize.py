@@ -13,6 +13,8 @@ from quant.repair.choices import Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
+from toolchain.ops.data_movement import ModelConcat
+from toolchain.ops.interpolated_tables import BENT
 from toolchain.passes.assign import assign_qparams, assign_types, find_shared_concat_parts, get_file_type
 from toolchain.passes.quantize_context import QuantizeContext, ScaleOutOfReach, find_type_substitutes, lower_node
 from toolchain.passes.saturation_ranges import get_calibrated_ranges, narrow_ranges
@@ -69,10 +71,37 @@ def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
         before = dict(wider_ranges)
         for name, values in scope.wider.items():
             concat_name = adopted.get(name, name)
-            if concat_name in calibrated:
-                wider_ranges[concat_name] = wider_ranges.get(concat_name, calibrated[concat_name]).union(values)
+            for tensor in _list_widened_with(concat_name, values, graph, quants, calibrated):
+                wider_ranges[tensor] = wider_ranges.get(tensor, calibrated[tensor]).union(values)
         if wider_ranges == before:
             return integer
+
+
+def _list_widened_with(
+    name: str, values: Range, graph: Graph, quants: Mapping[str, Quant], calibrated: Mapping[str, Range]
+) -> set[str]:
+    """Return the calibrated tensors that shall hold these values where the codes of one of them shall.
+
+    They are more than the one where the values are little beyond its range and Concats join tensors at its scale.
+    If they parted, they would be rescaled.
+    """
+    if name not in calibrated:
+        return set()
+    if calibrated[name].union(values).with_zero().span > (1 + BENT) * calibrated[name].with_zero().span:
+        return {name}
+    return _list_joined(name, graph, quants) & calibrated.keys()
+
+
+def _list_joined(name: str, graph: Graph, quants: Mapping[str, Quant]) -> set[str]:
+    """Return a tensor with those that Concats join at its scale."""
+    concats = [{*n.inputs, *n.outputs} for n in graph.nodes if isinstance(n.op, ModelConcat)]
+    joined, pending = {name}, [name]
+    while pending:
+        tensor = pending.pop()
+        more = {t for tensors in concats if tensor in tensors for t in tensors if quants.get(t) == quants.get(name)} - joined
+        joined |= more
+        pending += sorted(more)
+    return joined
 
 
 def _get_substitute_quants(
