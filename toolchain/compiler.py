@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,10 +52,10 @@ from toolchain.report.bounds.dram import min_dram_bytes
 from toolchain.report.traffic import count_traffic, together, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
-from toolchain.schedule.nodes import RegionTree, Tensor, tensors_of
+from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.options import LEVELS, RegionInput
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.plan_to_tree import plan_to_tree, region_note
+from toolchain.schedule.plan_to_tree import plan_to_tree
 from toolchain.schedule.text import print_schedule
 from toolchain.schedule.user_schedule import plan_user_schedule
 
@@ -97,9 +97,9 @@ class CompiledRegion(NamedTuple):
 
     def tree(self, index: int, chip: Chip) -> RegionTree:
         """Return the region's schedule. `index`: place of the region among the parts of its network."""
-        body, note = plan_to_tree(self.plan, chip), region_note(self.plan, chip)
         within = 0 if self.sram_bytes in (0, chip.sram.size) else self.sram_bytes
-        return RegionTree(index, body, self.level, self.rounds > 1, within=within, note=note)
+        tree = plan_to_tree(self.plan, chip)
+        return replace(tree, region=index, level=self.level, sample=self.rounds > 1, within=within)
 
     @property
     def sram_bytes(self) -> int:
@@ -225,8 +225,7 @@ def _programs(
         except StillRead as found:
             graph = _with_copies(graph, found, machine)
         except CompileError:  # the schedule may be of a program whose states are copied
-            buffers = [alloc.buffer for tree in schedule for alloc in tensors_of(tree.body)[0]]
-            named = [buffer.name for buffer in buffers if isinstance(buffer, Tensor)]
+            named = [alloc.buffer.name for tree in schedule for alloc in tree.tensors]
             copied = insert_state_copies(graph, drop_states(graph, named))
             if copied == graph:
                 raise

@@ -12,7 +12,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session, random_feeds
 from toolchain.schedule import transform
-from toolchain.schedule.nodes import RegionTree, layers_of, tensors_of
+from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.text import print_schedule
 
 TEXT = """(float[1,16,12,12] x, float[16,16,3,3] w, float[8,16,1,1] w2, float[24,16,1,1] w3, float[2,9,24] q) =>
@@ -86,7 +86,7 @@ def test_of_a_single_layer_the_rest_is_searched(folder: Path) -> None:
     name = _layer(tree, "Slice")
     (found,) = _built(folder, transform.only(transform.move(tree, name), [name])).schedule
     assert f'"{name}"' in print_schedule([found])
-    assert [i.call.inline for i in layers_of(tensors_of(found.body)[1]) if i.call.layer == name] == [False]
+    assert [i.call.inline for i in found.layers if i.call.layer == name] == [False]
 
 
 def test_only_movers_can_be_inline(folder: Path) -> None:

@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from toolchain.errors import CompileError
 from toolchain.schedule.nodes import (
     ALL,
-    Alloc,
     Call,
+    CascadeTree,
     LayerTree,
     Loop,
     OperandBuffer,
     RegionTree,
     Ring,
-    Seq,
     Tensor,
-    Tree,
-    region_body,
+    TensorAlloc,
 )
 from toolchain.schedule.parser import parse_schedule
 from toolchain.schedule.text import print_schedule
@@ -32,39 +30,36 @@ counts = st.integers(1, 2000)
 
 
 @st.composite
-def layers(draw: Any) -> Tree:
+def layers(draw: Any) -> LayerTree:
     rings = draw(st.lists(st.tuples(st.sampled_from(["input", "constant", "output"]), st.integers(0, 9), words), max_size=4))
     allocs = [
         Ring(
             OperandBuffer(role, 0 if role == "output" else number),
             memory,
-            Seq(()),
             draw(st.sampled_from([1, 2, 7, ALL])),
             draw(names),
         )
         for role, number, memory in rings
     ]
-    loops = [Loop(axis, step, Seq(()), draw(names)) for axis, step in draw(st.lists(st.tuples(words, counts), max_size=3))]
+    loops = [Loop(axis, step, draw(names)) for axis, step in draw(st.lists(st.tuples(words, counts), max_size=3))]
     units, chosen = tuple(draw(st.lists(words, max_size=3))), [draw(st.sampled_from(["", "ws", "a b"])) for _ in "ab"]
     call = draw(st.sampled_from([Call(draw(names), units, *chosen), Call(draw(names), inline=True)]))
-    return LayerTree(tuple(allocs), tuple(loops), call).tree()
+    return LayerTree(call, tuple(loops), tuple(allocs))
 
 
 @st.composite
 def regions(draw: Any) -> RegionTree:
     tensors = [
-        Alloc(Tensor(name, draw(st.integers(0, 40))), memory, Seq(()), note=draw(names))
+        TensorAlloc(Tensor(name, draw(st.integers(0, 40))), memory, note=draw(names))
         for name, memory in draw(st.lists(st.tuples(names, words), max_size=3))
     ]
-    parts: list[Tree] = []
+    parts: list[LayerTree | CascadeTree] = []
     for _ in range(draw(st.integers(0, 4))):
         inside = tuple(draw(st.lists(layers(), min_size=1, max_size=3)))
-        turns = Loop("rows", draw(counts), Seq(inside))
-        parts.append(draw(st.sampled_from([inside[0], turns, Loop("channels", draw(counts), turns)])))
-    body = region_body(tuple(tensors), tuple(parts))
-    return RegionTree(
-        0, body, draw(st.integers(-1, 3)), draw(st.booleans()), draw(names), draw(st.integers(0, 9)), note=draw(names)
-    )
+        rows, blocks = Loop("rows", draw(counts)), Loop("channels", draw(counts))
+        parts.append(draw(st.sampled_from([inside[0], CascadeTree((rows,), inside), CascadeTree((blocks, rows), inside)])))
+    level, sample, entry, within = draw(st.integers(-1, 3)), draw(st.booleans()), draw(names), draw(st.integers(0, 9))
+    return RegionTree(0, tuple(tensors), tuple(parts), level, sample, entry, within, note=draw(names))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)

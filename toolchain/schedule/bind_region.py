@@ -17,18 +17,14 @@ from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.bind_layer import Faults, LayerDirective, bind_layer
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.nodes import (
-    BLOCKS,
     ROWS,
     TENSOR_MEMORIES,
-    Alloc,
+    CascadeTree,
     LayerTree,
     Loop,
     RegionTree,
-    Tensor,
-    layer_of,
+    TensorAlloc,
     layers_of,
-    split_cascade,
-    tensors_of,
 )
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.parser import read_schedule
@@ -104,7 +100,7 @@ def reorder_nodes(nodes: Sequence[Node], free: Collection[str], tree: RegionTree
     `free`: nodes that are no layers; each goes in front of its first reader. The nodes stay as they are where the schedule does
     not name each layer once, or runs one before its inputs are written.
     """
-    written = [layer.call.layer for layer in layers_of(tensors_of(tree.body)[1])]
+    written = [layer.name for layer in tree.layers]
     named = {node.name: node for node in nodes if node.name not in free}
     if sorted(written) != sorted(named):
         return nodes
@@ -185,22 +181,21 @@ class BoundTree:
 def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
     """Raises CompileError with all that no machine or network of this kind can do."""
     faults = Faults(tree)
-    tensors, parts = tensors_of(tree.body)
     named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
     layers: dict[int, LayerTree] = {}
     order: list[int] = []
-    groups: list[tuple[Loop, list[int]]] = []
-    for part in parts:
-        cascade, single = split_cascade(part), layer_of(part)
-        members = cascade[1] if cascade is not None else (single,) if single is not None else ()
-        indices = [i for layer in members if (i := _index(layer, named, layers, facts, faults)) is not None]
+    groups: list[tuple[CascadeTree, list[int]]] = []
+    for part in tree.parts:
+        indices = [i for layer in layers_of(part) if (i := _index(layer, named, layers, facts, faults)) is not None]
         order += indices
-        if cascade is not None and len(indices) == len(members):
-            groups.append((cascade[0], indices))
+        if isinstance(part, CascadeTree) and len(indices) == len(part.layers):
+            groups.append((part, indices))
     _require_order(order, layers, facts, faults)
     complete = len(layers) == len(facts.layers)
-    resident, spilled, rows, lines = _roots(tensors, facts, faults)
-    cascades = [t for loop, members in groups if (t := _turns(loop, members, rows, lines, layers, facts, faults)) is not None]
+    resident, spilled, rows, lines = _roots(tree.tensors, facts, faults)
+    cascades = [
+        t for part, members in groups if (t := _turns(part.loops, members, rows, lines, layers, facts, faults)) is not None
+    ]
     for root, alloc in rows.items():
         if faults or any(root in t.rows for t in cascades):
             continue
@@ -221,7 +216,7 @@ def _index(
     stmt: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTree], facts: RegionFacts, faults: Faults
 ) -> int | None:
     """The index of the layer that a statement names; the statement is added to `layers`."""
-    name, line = stmt.call.layer, stmt.call.line
+    name, line = stmt.name, stmt.call.line
     index = named.get(name)
     fault = None
     if index is None and any(node.name == name for node in facts.free):
@@ -240,7 +235,7 @@ def _index(
 
 def inline_of(nodes: Sequence[Node], tree: RegionTree) -> dict[str, bool]:
     """The operators that may be inline, by name, with what the schedule says of each."""
-    inline = {layer.call.layer: layer.call.inline for layer in layers_of(tensors_of(tree.body)[1])}
+    inline = {layer.name: layer.call.inline for layer in tree.layers}
     return {node.name: inline[node.name] for node in nodes if node.name in inline and can_inline(node)}
 
 
@@ -263,14 +258,13 @@ def _require_order(order: Sequence[int], layers: Mapping[int, LayerTree], facts:
 
 
 def _roots(
-    tensors: Sequence[Alloc], facts: RegionFacts, faults: Faults
-) -> tuple[frozenset[str], frozenset[str], dict[str, Alloc], dict[str, int]]:
+    tensors: Sequence[TensorAlloc], facts: RegionFacts, faults: Faults
+) -> tuple[frozenset[str], frozenset[str], dict[str, TensorAlloc], dict[str, int]]:
     """Roots in SRAM whole, those in DRAM, those of which rows are kept, and where they stand."""
-    resident, spilled, rows, lines = set[str](), set[str](), dict[str, Alloc](), dict[str, int]()
+    resident, spilled, rows, lines = set[str](), set[str](), dict[str, TensorAlloc](), dict[str, int]()
     for alloc in tensors:
-        assert isinstance(alloc.buffer, Tensor)
         name = alloc.buffer.name
-        fault = _broken_tensor(alloc, alloc.buffer, facts)
+        fault = _broken_tensor(alloc, facts)
         if fault is None and name in lines:
             fault = f"stands there twice, in line {lines[name]} too"
         if fault is not None:
@@ -284,8 +278,9 @@ def _roots(
     return frozenset(resident), frozenset(spilled), rows, lines
 
 
-def _broken_tensor(alloc: Alloc, tensor: Tensor, facts: RegionFacts) -> str | None:
+def _broken_tensor(alloc: TensorAlloc, facts: RegionFacts) -> str | None:
     """Why it cannot lie there; or None."""
+    tensor = alloc.buffer
     view = facts.views.get(tensor.name)
     if view is None or view.root not in facts.storages:
         return f"the region has no such tensor{suggestion(tensor.name, facts.storages)}"
@@ -301,21 +296,21 @@ def _broken_tensor(alloc: Alloc, tensor: Tensor, facts: RegionFacts) -> str | No
 
 
 def _turns(
-    loop: Loop,
+    loops: Sequence[Loop],
     members: Sequence[int],
-    rows: Mapping[str, Alloc],
+    rows: Mapping[str, TensorAlloc],
     lines: Mapping[str, int],
     layers: Mapping[int, LayerTree],
     facts: RegionFacts,
     faults: Faults,
 ) -> CascadeDirective | None:
-    """The cascade that a loop over layers is; None where these layers cannot form one."""
+    """The cascade of loops over layers; None where these layers cannot form one."""
     first, end = min(members), max(members) + 1
     missing = [quote_name(facts.layers[i].node.name) for i in range(first, end) if i not in members]
     last = facts.layers[end - 1]
-    fault, sweep = None, WHOLE
-    if loop.axis in BLOCKS and isinstance(loop.body, Loop):
-        sweep, loop = Sweep(**{loop.axis: loop.step}), loop.body
+    fault = None
+    *blocks, loop = loops[:2]
+    sweep = Sweep(**{block.axis: block.step for block in blocks})
     if loop.axis != ROWS:
         fault = f"for {loop.axis}: layers take turns over {ROWS}"
     elif missing:
@@ -338,9 +333,7 @@ def _turns(
     return (
         None
         if uncut
-        else CascadeDirective(
-            loop, range(first, end), {r: a.buffer.rows for r, a in inside.items() if isinstance(a.buffer, Tensor)}, sweep
-        )
+        else CascadeDirective(loop, range(first, end), {root: alloc.buffer.rows for root, alloc in inside.items()}, sweep)
     )
 
 

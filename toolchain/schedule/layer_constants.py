@@ -14,7 +14,7 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import ConstantBlock, Tiling, round_up
-from toolchain.schedule.nodes import Fetch, Prefetch, Seq
+from toolchain.schedule.nodes import Fetch, Prefetch
 
 
 def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]:
@@ -88,7 +88,6 @@ def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, in
             Fetch(
                 prefetch,
                 "",
-                Seq(),
                 number=number,
                 blocks=ordered,
                 offsets=offsets,

@@ -1,19 +1,18 @@
-"""The schedule of a region as a tree: what is done in which loops, and where what it touches lies meanwhile.
+"""The nodes of a region's schedule: what is done in which loops, and where what it touches lies meanwhile.
 
-    Tree = Seq | Loop | Alloc | Call
+A region is tensors (`Alloc`), and behind them layers and cascades, one after the other. A cascade is `Loop`s around layers that
+take turns: over rows of the last one, or over blocks and rows. A layer is `Ring`s and `Fetch`es, inside them `Loop`s from the
+outermost, inside those one `Call`; what is moved is a `Call` alone.
 
-A region is `Alloc`s of tensors around a `Seq` of layers. A layer is `Alloc`s of its rings around `Loop`s, outermost first, around
-one `Call`. Layers that run in turns are a `Loop` over rows of the last one around a `Seq` of them. A mover is a `Call` alone.
-What a tree does not say (addresses, live ranges, which of equal units takes a tile) follows from it.
-
-`note` is what a person is told beside a node, `line` where it stands in a file; trees that differ in nothing else are equal.
+What nodes do not say (addresses, live ranges, which of equal units takes a tile) follows from them; plans have it beside them.
+`note` is what a person is told beside a node, `line` where it stands in a file; nodes that differ in nothing else are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from toolchain.ops.kit.tile import ConstantBlock
 
@@ -81,22 +80,21 @@ class Call:
 
 @dataclass(frozen=True)
 class Loop:
-    """The body for every `step` of an axis."""
+    """A loop over an axis by `step`."""
 
     axis: str
     step: int
-    body: Tree
     note: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
 class Alloc:
-    """The body runs while a buffer lies in a memory. `memory` is "" for prefetched constants, which lie where units read them."""
+    """A buffer lies in a memory while the layer runs that has it; a tensor from the first layer that touches it to the last.
+    `memory` is "" for prefetched constants, which lie where units read them."""
 
     buffer: Tensor | OperandBuffer | Prefetch
     memory: str
-    body: Tree
     slots: int | Literal["all"] = 1
     note: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
@@ -147,15 +145,37 @@ class Fetch(Alloc):
 
 
 @dataclass(frozen=True)
-class Seq:
-    """The parts run one after the other."""
+class TensorAlloc(Alloc):
+    """A tensor that owns its storage lies in SRAM or DRAM."""
 
-    parts: tuple[Tree, ...] = ()
-    note: str = field(default="", compare=False)
-    line: int = field(default=0, compare=False)
+    buffer: Tensor
 
 
-Tree: TypeAlias = Seq | Loop | Alloc | Call
+@dataclass(frozen=True)
+class LayerTree:
+    """A layer: its loops from the outermost around one call, its rings and fetches around them."""
+
+    call: Call
+    loops: tuple[Loop, ...] = ()
+    rings: tuple[Ring, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.call.layer
+
+    @property
+    def steps(self) -> dict[str, int]:
+        return {loop.axis: loop.step for loop in self.loops}
+
+
+@dataclass(frozen=True)
+class CascadeTree:
+    """Layers that take turns. `loops`: over rows of the last one; in front of it there may be one over blocks of channels or
+    columns."""
+
+    loops: tuple[Loop, ...]
+    layers: tuple[LayerTree, ...]
 
 
 @dataclass(frozen=True)
@@ -165,7 +185,8 @@ class RegionTree:
     sample, which is repeated. `file`: that it is of."""
 
     region: int
-    body: Tree
+    tensors: tuple[TensorAlloc, ...] = ()
+    parts: tuple[LayerTree | CascadeTree, ...] = ()
     level: int = -1
     sample: bool = False
     entry: str = ""
@@ -174,78 +195,12 @@ class RegionTree:
     line: int = field(default=0, compare=False)
     file: str = field(default="", compare=False)
 
-
-@dataclass(frozen=True)
-class LayerTree:
-    """A layer taken apart: its rings, its loops from the outermost, and what is called."""
-
-    rings: tuple[Ring, ...]
-    loops: tuple[Loop, ...]
-    call: Call
-    fetches: tuple[Fetch, ...] = ()
-
     @property
-    def note(self) -> str:
-        return self.call.note
-
-    @property
-    def steps(self) -> dict[str, int]:
-        return {loop.axis: loop.step for loop in self.loops}
-
-    def tree(self) -> Tree:
-        """Together again."""
-        body: Tree = self.call
-        for loop in reversed(self.loops):
-            body = replace(loop, body=body)
-        for alloc in reversed((*self.rings, *self.fetches)):
-            body = replace(alloc, body=body)
-        return body
+    def layers(self) -> tuple[LayerTree, ...]:
+        """All layers in order, those of cascades too."""
+        return tuple(layer for part in self.parts for layer in layers_of(part))
 
 
-def layer_of(tree: Tree) -> LayerTree | None:
-    """The parts of a layer; None of what holds a Seq."""
-    nodes: list[Ring | Fetch | Loop] = []
-    while isinstance(tree, Ring | Fetch | Loop):
-        nodes.append(tree)
-        tree = tree.body
-    if not isinstance(tree, Call):
-        return None
-    rings, fetches = (tuple(n for n in nodes if isinstance(n, Ring)), tuple(n for n in nodes if isinstance(n, Fetch)))
-    return LayerTree(rings, tuple(n for n in nodes if isinstance(n, Loop)), tree, fetches)
-
-
-def tensors_of(tree: Tree) -> tuple[tuple[Alloc, ...], tuple[Tree, ...]]:
-    """The tensor allocations of a region's body, and its statements in order."""
-    allocs: list[Alloc] = []
-    while isinstance(tree, Alloc) and isinstance(tree.buffer, Tensor):
-        allocs.append(tree)
-        tree = tree.body
-    return tuple(allocs), tree.parts if isinstance(tree, Seq) else (tree,)
-
-
-def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
-    """The other way round."""
-    body: Tree = Seq(parts)
-    for alloc in reversed(tensors):
-        body = replace(alloc, body=body)
-    return body
-
-
-def split_cascade(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
-    """The outer loop of a cascade and its layers; None of any other tree. The loop over rows may stand in one over blocks of
-    channels or columns."""
-    if isinstance(tree, Loop) and isinstance(tree.body, Loop) and tree.axis in BLOCKS:
-        inner = split_cascade(tree.body)
-        return None if inner is None else (tree, inner[1])
-    if not isinstance(tree, Loop) or not isinstance(tree.body, Seq):
-        return None
-    layers = [layer_of(part) for part in tree.body.parts]
-    inner = tuple(layer for layer in layers if layer is not None)
-    return (tree, inner) if len(inner) == len(layers) else None
-
-
-def layers_of(parts: tuple[Tree, ...]) -> Iterator[LayerTree]:
-    """The layers of these statements in order, those of cascades too."""
-    for part in parts:
-        cascade, layer = split_cascade(part), layer_of(part)
-        yield from cascade[1] if cascade is not None else (() if layer is None else (layer,))
+def layers_of(part: LayerTree | CascadeTree) -> tuple[LayerTree, ...]:
+    """The layers of a cascade, or the layer itself."""
+    return part.layers if isinstance(part, CascadeTree) else (part,)

@@ -17,8 +17,8 @@ from toolchain.schedule.nodes import (
     ALL,
     BLOCKS,
     ROLES,
-    Alloc,
     Call,
+    CascadeTree,
     Fetch,
     LayerTree,
     Loop,
@@ -27,10 +27,8 @@ from toolchain.schedule.nodes import (
     RegionTree,
     Ring,
     Role,
-    Seq,
     Tensor,
-    Tree,
-    region_body,
+    TensorAlloc,
 )
 from toolchain.schedule.text import PLAIN
 
@@ -193,41 +191,46 @@ class _Parser:
         within = stmt.number("within", 1) if stmt.takes("within") else 0
         sample = stmt.takes("sample")
         stmt.end()
-        kinds: dict[str, Callable[[Statement], Tree]] = {"alloc": self._tensor, "layer": self._layer, "for": self._turns}
-        parts = self._each(stmt.inside, kinds, "a region holds tensors, layers, and loops over layers")
-        tensors = tuple(p for p in parts if isinstance(p, Alloc) and isinstance(p.buffer, Tensor))
-        late = next((t for p, t in zip(parts, tensors) if p is not t), None)
+        kinds: dict[str, Callable[[Statement], TensorAlloc | LayerTree | CascadeTree]] = {
+            "alloc": self._tensor,
+            "layer": self._layer,
+            "for": self._cascade,
+        }
+        nodes = self._each(stmt.inside, kinds, "a region holds tensors, layers, and loops over layers")
+        tensors = tuple(node for node in nodes if isinstance(node, TensorAlloc))
+        late = next((tensor for node, tensor in zip(nodes, tensors) if node is not tensor), None)
         if late is not None:
             self.faults.append((late.line, "alloc: tensors stand in front of the layers of their region"))
-        rest = tuple(p for p in parts if not (isinstance(p, Alloc) and isinstance(p.buffer, Tensor)))
-        return RegionTree(number, region_body(tensors, rest), level, sample, entry, within, line=stmt.line, file=self._file)
+        parts = tuple(node for node in nodes if not isinstance(node, TensorAlloc))
+        return RegionTree(number, tensors, parts, level, sample, entry, within, line=stmt.line, file=self._file)
 
-    def _tensor(self, stmt: Statement) -> Alloc:
+    def _tensor(self, stmt: Statement) -> TensorAlloc:
         name = stmt.name("tensor")
         stmt.expect("in")
         memory = stmt.word("a memory")
         rows = stmt.number("rows", 1) if stmt.takes("rows") else 0
         self._ended(stmt)
-        return Alloc(Tensor(name, rows), memory, Seq(()), line=stmt.line)
+        return TensorAlloc(Tensor(name, rows), memory, line=stmt.line)
 
-    def _turns(self, stmt: Statement) -> Loop:
-        axis, step = self._axis(stmt)
-        if axis in BLOCKS and stmt.inside and stmt.inside[0].kind == "for":
-            self._alone(stmt.inside)
-            return Loop(axis, step, self._turns(stmt.inside[0]), line=stmt.line)
-        parts = self._each(stmt.inside, {"layer": self._layer}, "layers take turns in a loop")
-        if not parts and not stmt.inside:
+    def _cascade(self, stmt: Statement) -> CascadeTree:
+        loop, inside = self._loop(stmt), stmt.inside
+        if loop.axis in BLOCKS and inside and inside[0].kind == "for":
+            self._alone(inside)
+            cascade = self._cascade(inside[0])
+            return CascadeTree((loop, *cascade.loops), cascade.layers)
+        layers = self._each(inside, {"layer": self._layer}, "layers take turns in a loop")
+        if not inside:
             raise FaultyLine("for: holds no layer; layers that take turns stand in it, further to the right")
-        return Loop(axis, step, Seq(tuple(parts)), line=stmt.line)
+        return CascadeTree((loop,), tuple(layers))
 
-    def _axis(self, stmt: Statement) -> tuple[str, int]:
+    def _loop(self, stmt: Statement) -> Loop:
         axis = stmt.word("an axis")
         stmt.expect("by")
         step = stmt.number("step", 1)
         stmt.end()
-        return axis, step
+        return Loop(axis, step, line=stmt.line)
 
-    def _layer(self, stmt: Statement) -> Tree:
+    def _layer(self, stmt: Statement) -> LayerTree:
         name = stmt.name("layer")
         stmt.end()
         allocs, loops = list[Ring | Fetch](), list[Loop]()
@@ -238,8 +241,8 @@ class _Parser:
         at = stmt
         while inside and inside[0].kind == "for":
             at = inside[0]
-            said_axis = self._try(at.line, lambda at=at: self._axis(at))
-            loops += [] if said_axis is None else [Loop(*said_axis, Seq(()), line=at.line)]
+            loop = self._try(at.line, lambda at=at: self._loop(at))
+            loops += [] if loop is None else [loop]
             self._alone(inside)
             inside = at.inside
         if not inside:
@@ -249,7 +252,7 @@ class _Parser:
             inside[:1], {"call": lambda call: self._call(name, stmt.line, call)}, "a layer holds rings, then loops, then a call"
         )
         rings, fetches = (tuple(a for a in allocs if isinstance(a, Ring)), tuple(a for a in allocs if isinstance(a, Fetch)))
-        return LayerTree(rings, tuple(loops), calls[0] if calls else Call(name), fetches).tree()
+        return LayerTree(calls[0] if calls else Call(name), tuple(loops), rings, fetches)
 
     def _alone(self, statements: Sequence[Statement]) -> None:
         for other in statements[1:]:
@@ -269,14 +272,14 @@ class _Parser:
         if stmt.takes("slots"):
             slots = ALL if stmt.takes(ALL) else stmt.number("slots", 1)
         self._ended(stmt)
-        return Ring(OperandBuffer(cast(Role, role), number), memory, Seq(()), slots, line=stmt.line)
+        return Ring(OperandBuffer(cast(Role, role), number), memory, slots, line=stmt.line)
 
     def _fetch(self, stmt: Statement) -> Fetch:
         constants = stmt.number("how many of the constants", 1)
         stmt.expect("behind")
         layer = stmt.name("layer")
         self._ended(stmt)
-        return Fetch(Prefetch(constants, layer), "", Seq(()), line=stmt.line)
+        return Fetch(Prefetch(constants, layer), "", line=stmt.line)
 
     def _call(self, layer: str, line: int, stmt: Statement) -> Call:
         """Parse a call. `line`: of its layer, at which faults are reported."""

@@ -15,17 +15,16 @@ from toolchain.schedule.nodes import (
     CHANNELS,
     COLUMNS,
     ROWS,
-    Alloc,
     Call,
+    CascadeTree,
     Fetch,
     LayerTree,
     Loop,
     OperandBuffer,
+    RegionTree,
     Ring,
-    Seq,
     Tensor,
-    Tree,
-    region_body,
+    TensorAlloc,
 )
 from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.stripes import group_calls
@@ -37,13 +36,13 @@ _ADDRESSES = 4  # of slots that are told of one ring
 _TILES = 64  # works of a layer that are looked at for what passes through its rings
 
 
-def plan_to_tree(plan: RegionPlan, chip: Chip) -> Tree:
-    """A region's body. Its notes are the figures of the plan: cycles, bytes, addresses."""
-    parts = [_turns(run, plan, chip) if isinstance(run, Cascade) else _layer(run, plan, chip).tree() for run in plan.runs]
-    return region_body(tuple(_tensors(plan)), tuple(parts))
+def plan_to_tree(plan: RegionPlan, chip: Chip) -> RegionTree:
+    """The region's schedule. Its notes are the figures of the plan: cycles, bytes, addresses."""
+    parts = tuple(_cascade(run, plan) if isinstance(run, Cascade) else _layer(run, plan) for run in plan.runs)
+    return RegionTree(0, tuple(_tensors(plan)), parts, note=_region_note(plan, chip))
 
 
-def region_note(plan: RegionPlan, chip: Chip) -> str:
+def _region_note(plan: RegionPlan, chip: Chip) -> str:
     """The region's expected cycles, and the peak of each memory."""
     peaks = (
         f"{chip.spaces[space].name} peak {placement.peak_bytes:,} of {chip.spaces[space].memory.size:,} bytes, bound "
@@ -53,7 +52,7 @@ def region_note(plan: RegionPlan, chip: Chip) -> str:
     return "; ".join((f"{plan.cycles:,} cycles expected", *peaks))
 
 
-def _tensors(plan: RegionPlan) -> Iterator[Alloc]:
+def _tensors(plan: RegionPlan) -> Iterator[TensorAlloc]:
     """The allocations of tensors in the order in which layers touch them."""
     lives: dict[str, list[int]] = {}
     for step, planned in enumerate(plan.layers):
@@ -67,40 +66,39 @@ def _tensors(plan: RegionPlan) -> Iterator[Alloc]:
             stored = f"{view.rows} of {shape[1]} rows, " if view.rows else ""
             stored += f"{view.columns} of {shape[2]} columns, " if view.columns else ""
             note = f"{stored}{format_count(view.stored_bytes(shape), 'byte')} at {plan.root(root).address}, {live}"
-            yield Alloc(Tensor(root, view.rows), "sram", Seq(()), note=note)
+            yield TensorAlloc(Tensor(root, view.rows), "sram", note=note)
         elif root in spilled:
-            yield Alloc(Tensor(root), "dram", Seq(()), note=f"{format_count(spilled[root].size_bytes, 'byte')}, {live}")
+            yield TensorAlloc(Tensor(root), "dram", note=f"{format_count(spilled[root].size_bytes, 'byte')}, {live}")
 
 
-def _turns(cascade: Cascade, plan: RegionPlan, chip: Chip) -> Loop:
+def _cascade(cascade: Cascade, plan: RegionPlan) -> CascadeTree:
     layers = cascade.layers
     last = plan.layers[layers.stop - 1].layer
     height = last.output.shape[1]
     step = group_calls(cascade.stripes)[layers.stop - 1][0].extent.rows[1]
-    parts = [_layer(i, plan, chip).tree() for i in layers]
     note = f"{_steps(step, height)} of {quote_name(last.node.name)}, layers {layers.start} to {layers.stop - 1} in turns"
-    rows, sweep = Loop(ROWS, step, Seq(tuple(parts)), note), cascade.stripes.sweep
-    if sweep.columns:
-        return Loop(COLUMNS, sweep.columns, rows, _steps(sweep.columns, last.output.shape[2]))
-    return Loop(CHANNELS, sweep.channels, rows, _steps(sweep.channels, last.output.shape[3])) if sweep.channels else rows
+    blocks = zip((COLUMNS, CHANNELS), (cascade.stripes.sweep.columns, cascade.stripes.sweep.channels), last.output.shape[2:])
+    loops = [Loop(axis, block, _steps(block, size)) for axis, block, size in blocks if block]
+    return CascadeTree((*loops, Loop(ROWS, step, note)), tuple(_layer(i, plan) for i in layers))
 
 
-def _layer(step: int, plan: RegionPlan, chip: Chip) -> LayerTree:
+def _layer(step: int, plan: RegionPlan) -> LayerTree:
     planned = plan.layers[step]
     layer, name = planned.layer, planned.layer.node.name
     kind = f"{step}: {type(layer.node.op).__name__}"
     if planned.plan is None:
         inline = is_inline(layer.node, plan.views)
-        return LayerTree((), (), Call(name, inline=inline, note=f"{kind}, {'read where it lies' if inline else 'moved by DMA'}"))
+        return LayerTree(Call(name, inline=inline, note=f"{kind}, {'read where it lies' if inline else 'moved by DMA'}"))
     tiled = planned.plan
     order = order_of(layer, tiled.tiling)
     tiles = list(islice(layer.tiled.nest(layer, tiled.tiling).iterate_tasks(), _TILES))
     rings = tuple(_ring(ring, step, plan, tiles) for ring in tiled.rings)
     fetches = tuple(_fetch(fetch, step, plan) for fetch in tiled.fetches)
     steps = order.steps(tiled.tiling) or {}
-    loops = [Loop(a.name, steps[a.name], Seq(()), _steps(steps[a.name], a.size)) for a in order.axes if steps[a.name] < a.size]
+    loops = [Loop(a.name, steps[a.name], _steps(steps[a.name], a.size)) for a in order.axes if steps[a.name] < a.size]
     cycles = f", {tiled.cycles:,} cycles alone" if tiled.cycles else ""
-    return LayerTree(rings, tuple(loops), _call(planned, tiled, f"{kind}, {format_count(tiled.works, 'tile')}{cycles}"), fetches)
+    call = _call(planned, tiled, f"{kind}, {format_count(tiled.works, 'tile')}{cycles}")
+    return LayerTree(call, tuple(loops), rings, fetches)
 
 
 def order_of(layer: Layer, tiling: Tiling) -> LoopOrder:

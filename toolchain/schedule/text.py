@@ -11,16 +11,15 @@ from toolchain.errors import shown
 from toolchain.schedule.nodes import (
     ALL,
     Alloc,
+    Call,
+    CascadeTree,
     LayerTree,
     Loop,
     OperandBuffer,
     Prefetch,
     RegionTree,
     Tensor,
-    Tree,
-    layer_of,
-    split_cascade,
-    tensors_of,
+    layers_of,
 )
 
 PLAIN = re.compile(r"[A-Za-z0-9_.+-]+")  # names of a machine that need no quotes
@@ -34,7 +33,7 @@ class _Line(NamedTuple):
 
 
 def print_schedule(regions: Iterable[RegionTree]) -> str:
-    """Every region, its notes behind '#'. Raises TypeError: a tree that is no region's."""
+    """Every region, its notes behind '#'."""
     return "\n".join("\n".join(_written(line) for line in _region(region)) + "\n" for region in regions)
 
 
@@ -50,32 +49,24 @@ def _region(region: RegionTree) -> Iterator[_Line]:
     words += [f"within {region.within}"] if region.within else []
     words += ["sample"] if region.sample else []
     yield _Line(0, " ".join(words), region.note)
-    tensors, parts = tensors_of(region.body)
-    yield from (_Line(1, _alloc(alloc), alloc.note) for alloc in tensors)
-    for part in parts:
-        yield from _part(part)
-
-
-def _part(part: Tree) -> Iterator[_Line]:
-    cascade, layer = split_cascade(part), layer_of(part)
-    if cascade is not None:
-        loop, layers = cascade
-        loops = [loop, loop.body] if isinstance(loop.body, Loop) else [loop]
-        yield from (_Line(depth, _loop(node), node.note) for depth, node in enumerate(loops, 1))
-        for node in layers:
-            yield from _layer(node, 1 + len(loops))
-    elif layer is not None:
-        yield from _layer(layer, 1)
-    else:
-        raise TypeError(f"a region holds layers and loops over them, no {type(part).__name__} of other things")
+    yield from (_Line(1, _alloc(alloc), alloc.note) for alloc in region.tensors)
+    for part in region.parts:
+        loops = part.loops if isinstance(part, CascadeTree) else ()
+        yield from _loops(loops, 1)
+        for layer in layers_of(part):
+            yield from _layer(layer, 1 + len(loops))
 
 
 def _layer(layer: LayerTree, depth: int) -> Iterator[_Line]:
-    yield _Line(depth, f"layer {quote_name(layer.call.layer)}", layer.note)
+    yield _Line(depth, f"layer {quote_name(layer.name)}", layer.call.note)
     yield from (_Line(depth + 1, _alloc(alloc), alloc.note) for alloc in (*layer.rings, *layer.fetches))
-    for inside, loop in enumerate(layer.loops):
-        yield _Line(depth + 1 + inside, _loop(loop), loop.note)
-    yield _Line(depth + 1 + len(layer.loops), _call(layer), "")
+    yield from _loops(layer.loops, depth + 1)
+    yield _Line(depth + 1 + len(layer.loops), _call(layer.call), "")
+
+
+def _loops(loops: Iterable[Loop], depth: int) -> Iterator[_Line]:
+    """A line for each loop, further to the right than the one before it."""
+    return (_Line(at, f"for {_machine(loop.axis)} by {loop.step}", loop.note) for at, loop in enumerate(loops, depth))
 
 
 def _alloc(alloc: Alloc) -> str:
@@ -93,12 +84,7 @@ def ring_name(ring: OperandBuffer) -> str:
     return "output" if ring.role == "output" else f"{ring.role} {ring.number}"
 
 
-def _loop(loop: Loop) -> str:
-    return f"for {_machine(loop.axis)} by {loop.step}"
-
-
-def _call(layer: LayerTree) -> str:
-    call = layer.call
+def _call(call: Call) -> str:
     if call.inline:
         return "call inline"
     on = f" on {', '.join(map(_machine, call.units))}" if call.units else ""

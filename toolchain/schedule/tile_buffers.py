@@ -18,7 +18,7 @@ from toolchain.machine.tensors import Strides
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, TileTask, Tiling, round_up
 from toolchain.schedule.copies import Stride
-from toolchain.schedule.nodes import Fetch, OperandBuffer, Ring, Seq
+from toolchain.schedule.nodes import Fetch, OperandBuffer, Ring
 
 Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
 
@@ -144,7 +144,7 @@ class Sizes:
         for (role, space), sharing in sorted(self._rings(units).items()):
             copies = depth * (sharing if apart else 1) if role in self._many and role not in single else 1
             sizes, memory = (self._sizes[role],) * copies, self._layer.chip.spaces[space].name
-            rings.append(Ring(OperandBuffer.of_key(role), memory, Seq(), copies, sizes=sizes, space=space))
+            rings.append(Ring(OperandBuffer.of_key(role), memory, copies, sizes=sizes, space=space))
         return tuple(rings)
 
     def mixes(self) -> Iterator[frozenset[str]]:

@@ -15,7 +15,7 @@ from toolchain.schedule.nodes import (
     ALL,
     ROWS,
     TENSOR_MEMORIES,
-    Alloc,
+    CascadeTree,
     Fetch,
     LayerTree,
     Loop,
@@ -23,14 +23,9 @@ from toolchain.schedule.nodes import (
     Prefetch,
     RegionTree,
     Ring,
-    Seq,
     Tensor,
-    Tree,
-    layer_of,
+    TensorAlloc,
     layers_of,
-    region_body,
-    split_cascade,
-    tensors_of,
 )
 from toolchain.schedule.text import quote_name, ring_name
 
@@ -41,7 +36,7 @@ def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
 
     def changed(stmt: LayerTree) -> LayerTree:
         loops = [replace(loop, step=step, note="") if loop.axis == axis else loop for loop in stmt.loops]
-        added = [] if axis in stmt.steps else [Loop(axis, step, Seq(()))]
+        added = [] if axis in stmt.steps else [Loop(axis, step)]
         return replace(stmt, loops=(*loops, *added))
 
     return _changed(tree, "split", layer, changed)
@@ -76,7 +71,7 @@ def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Litera
 
     def changed(stmt: LayerTree) -> LayerTree:
         rings = [replace(r, slots=count, note="") if r.buffer == ring else r for r in stmt.rings]
-        added = [] if any(r.buffer == ring for r in stmt.rings) else [Ring(ring, memory, Seq(()), count)]
+        added = [] if any(r.buffer == ring for r in stmt.rings) else [Ring(ring, memory, count)]
         return replace(stmt, rings=(*rings, *added))
 
     return _changed(tree, f"slots of {ring_name(ring)}", layer, changed)
@@ -102,7 +97,7 @@ def move(tree: RegionTree, layer: str) -> RegionTree:
 
 def _moving(stmt: LayerTree, what: str, inline: bool) -> LayerTree:
     if stmt.rings or stmt.fetches or stmt.loops or stmt.call.units:
-        raise CompileError(f"{what}: layer {quote_name(stmt.call.layer)} has rings, loops or units: it is computed, not moved")
+        raise CompileError(f"{what}: layer {quote_name(stmt.name)} has rings, loops or units: it is computed, not moved")
     return replace(stmt, call=replace(stmt.call, inline=inline, note=""))
 
 
@@ -111,9 +106,8 @@ def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
     the layer itself. Other constants pass through its ring, all where no layer is named."""
     for constants, _ in ahead:
         _require_count("fetch", "constants", constants)
-    fetches = tuple(Fetch(Prefetch(constants, behind), "", Seq(())) for constants, behind in ahead)
-    parts = tensors_of(tree.body)[1]
-    if split_cascade(parts[_place(parts, "fetch", layer)]) is not None:
+    fetches = tuple(Fetch(Prefetch(constants, behind), "") for constants, behind in ahead)
+    if isinstance(tree.parts[_place(tree, "fetch", layer)], CascadeTree):
         raise CompileError(
             f"fetch: layer {quote_name(layer)} takes turns, in which it brings its constants itself; unfuse it first"
         )
@@ -125,30 +119,26 @@ def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
     lay; `store` with rows keeps the latest of it. They bring their constants themselves, and nothing is fetched behind their
     loads."""
     _require_count("fuse", "step", step)
-    tensors, parts = tensors_of(tree.body)
-    begin, end = (_place(parts, "fuse", name) for name in (first, last))
+    begin, end = (_place(tree, "fuse", name) for name in (first, last))
     if begin >= end:
         raise CompileError(f"fuse: layer {quote_name(last)} does not stand behind {quote_name(first)}")
-    for part in parts[begin : end + 1]:
-        cascade = split_cascade(part)
-        if cascade is not None:
-            raise CompileError(f"fuse: layer {quote_name(cascade[1][0].call.layer)} takes turns already; unfuse it first")
-    fused = {stmt.call.layer for stmt in layers_of(parts[begin : end + 1])}
-    brought = [_fetching(part, lambda layer, prefetch: not fused & {layer, prefetch.behind}) for part in parts]
-    body = Loop(ROWS, step, Seq(tuple(brought[begin : end + 1])))
-    return replace(tree, body=region_body(tensors, (*brought[:begin], body, *brought[end + 1 :])), note="")
+    for part in tree.parts[begin : end + 1]:
+        if isinstance(part, CascadeTree):
+            raise CompileError(f"fuse: layer {quote_name(part.layers[0].name)} takes turns already; unfuse it first")
+    fused = {stmt.name for part in tree.parts[begin : end + 1] for stmt in layers_of(part)}
+    parts = [_fetching(part, lambda layer, prefetch: not fused & {layer, prefetch.behind}) for part in tree.parts]
+    layers = tuple(stmt for part in parts[begin : end + 1] for stmt in layers_of(part))
+    cascade = CascadeTree((Loop(ROWS, step),), layers)
+    return replace(tree, parts=(*parts[:begin], cascade, *parts[end + 1 :]), note="")
 
 
 def unfuse(tree: RegionTree, layer: str) -> RegionTree:
     """The other way round: those that take turns with the layer run one after the other. What was kept of tensors between them is
     for `store` to place."""
-    tensors, parts = tensors_of(tree.body)
-    place = _place(parts, "unfuse", layer)
-    cascade = split_cascade(parts[place])
-    if cascade is None:
+    place = _place(tree, "unfuse", layer)
+    if not isinstance(tree.parts[place], CascadeTree):
         raise CompileError(f"unfuse: layer {quote_name(layer)} takes no turns with others")
-    alone = tuple(stmt.tree() for stmt in cascade[1])
-    return replace(tree, body=region_body(tensors, (*parts[:place], *alone, *parts[place + 1 :])), note="")
+    return replace(tree, parts=(*tree.parts[:place], *layers_of(tree.parts[place]), *tree.parts[place + 1 :]), note="")
 
 
 def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTree:
@@ -157,53 +147,45 @@ def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTr
         raise CompileError(f"store: {memory}: tensors lie in {' or '.join(TENSOR_MEMORIES)}{suggestion(memory, TENSOR_MEMORIES)}")
     if rows and memory != "sram":
         raise CompileError(f"store: rows {rows} of {quote_name(tensor)}: latest rows are kept in sram")
-    tensors, parts = tensors_of(tree.body)
-    placed = Alloc(Tensor(tensor, rows), memory, Seq(()))
-    names = [alloc.buffer.name for alloc in tensors if isinstance(alloc.buffer, Tensor)]
-    allocs = tuple(placed if name == tensor else alloc for name, alloc in zip(names, tensors))
-    return replace(tree, body=region_body(allocs if tensor in names else (*tensors, placed), parts), note="")
+    placed = TensorAlloc(Tensor(tensor, rows), memory)
+    tensors = tuple(placed if alloc.buffer.name == tensor else alloc for alloc in tree.tensors)
+    return replace(tree, tensors=tensors if placed in tensors else (*tensors, placed), note="")
 
 
 def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
     """The schedule of these layers alone, with the cascades that hold them; everything else is open."""
-    _, parts = tensors_of(tree.body)
-    places = {_place(parts, "only", name) for name in layers}
-    rows = tuple(a for a in tensors_of(tree.body)[0] if isinstance(a.buffer, Tensor) and a.buffer.rows)
-    is_cascade = any(split_cascade(parts[place]) is not None for place in places)
-    named = {stmt.call.layer for stmt in layers_of(tuple(parts[p] for p in places))}
-    alone = tuple(_fetching(parts[p], lambda _, prefetch: prefetch.behind in named) for p in sorted(places))
-    return replace(tree, body=region_body(rows if is_cascade else (), alone), note="")
+    parts = [tree.parts[place] for place in sorted({_place(tree, "only", name) for name in layers})]
+    is_cascade = any(isinstance(part, CascadeTree) for part in parts)
+    rows = tuple(alloc for alloc in tree.tensors if alloc.buffer.rows and is_cascade)
+    named = {stmt.name for part in parts for stmt in layers_of(part)}
+    alone = tuple(_fetching(part, lambda _, prefetch: prefetch.behind in named) for part in parts)
+    return replace(tree, tensors=rows, parts=alone, note="")
 
 
-def _fetching(part: Tree, predicate: Callable[[str, Prefetch], bool]) -> Tree:
+def _fetching(part: LayerTree | CascadeTree, predicate: Callable[[str, Prefetch], bool]) -> LayerTree | CascadeTree:
     """The statement with those fetches for which the predicate is true; the layer's other constants pass through its ring."""
-    stmt = layer_of(part)
-    if stmt is None:
+    if isinstance(part, CascadeTree):
         return part
-    return replace(stmt, fetches=tuple(f for f in stmt.fetches if predicate(stmt.call.layer, f.buffer))).tree()
+    return replace(part, fetches=tuple(f for f in part.fetches if predicate(part.name, f.buffer)))
 
 
 def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
     """The schedule with another layer in this one's place."""
-    tensors, parts = tensors_of(tree.body)
-    place = _place(parts, what, layer)
-    cascade, alone = split_cascade(parts[place]), layer_of(parts[place])
-    node: Tree
-    if cascade is not None:
-        loop, inside = cascade
-        node = replace(loop, body=Seq(tuple((change(stmt) if stmt.call.layer == layer else stmt).tree() for stmt in inside)))
+    place = _place(tree, what, layer)
+    part = tree.parts[place]
+    if isinstance(part, CascadeTree):
+        part = replace(part, layers=tuple(change(stmt) if stmt.name == layer else stmt for stmt in part.layers))
     else:
-        assert alone is not None
-        node = change(alone).tree()
-    return replace(tree, body=region_body(tensors, (*parts[:place], node, *parts[place + 1 :])), note="")
+        part = change(part)
+    return replace(tree, parts=(*tree.parts[:place], part, *tree.parts[place + 1 :]), note="")
 
 
-def _place(parts: tuple[Tree, ...], what: str, layer: str) -> int:
-    """The place of the statement that is the layer, or holds it."""
-    for place, part in enumerate(parts):
-        if any(stmt.call.layer == layer for stmt in layers_of((part,))):
+def _place(tree: RegionTree, what: str, layer: str) -> int:
+    """The place of the part that is the layer, or holds it."""
+    for place, part in enumerate(tree.parts):
+        if any(stmt.name == layer for stmt in layers_of(part)):
             return place
-    names = [stmt.call.layer for stmt in layers_of(parts)]
+    names = [stmt.name for stmt in tree.layers]
     raise CompileError(f"{what}: the schedule has no layer {quote_name(layer)}{suggestion(layer, names)}")
 
 
