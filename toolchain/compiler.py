@@ -53,9 +53,9 @@ from toolchain.report.traffic import count_traffic, together, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.nodes import RegionTree
+from toolchain.schedule.notes import annotate_plan
 from toolchain.schedule.options import LEVELS, RegionInput
-from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.plan_to_tree import plan_to_tree
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.text import print_schedule
 from toolchain.schedule.user_schedule import plan_user_schedule
 
@@ -89,7 +89,7 @@ class CompiledRegion(NamedTuple):
     `fastest`: what another plan would have cost, which takes fewer cycles and more energy; None: this one is the fastest.
     """
 
-    plan: RegionPlan
+    plan: PlannedRegion
     region: Region
     level: int
     rounds: int
@@ -98,7 +98,7 @@ class CompiledRegion(NamedTuple):
     def tree(self, index: int, chip: Chip) -> RegionTree:
         """Return the region's schedule. `index`: place of the region among the parts of its network."""
         within = 0 if self.sram_bytes in (0, chip.sram.size) else self.sram_bytes
-        tree = plan_to_tree(self.plan, chip)
+        tree = annotate_plan(self.plan, chip)
         return replace(tree, region=index, level=self.level, sample=self.rounds > 1, within=within)
 
     @property
@@ -119,7 +119,7 @@ class CompiledNetwork:
     unfused: Graph
 
     @property
-    def plans(self) -> tuple[RegionPlan, ...]:
+    def plans(self) -> tuple[PlannedRegion, ...]:
         return tuple(compiled_region.plan for compiled_region in self.planned.values())
 
     @property

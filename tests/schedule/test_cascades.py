@@ -24,14 +24,14 @@ from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Space
 from toolchain.schedule.goals import CYCLES, Goal
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import print_schedule
 
 
 class Built(NamedTuple):
     figures: Mapping[str, Any]
-    plans: list[RegionPlan]
+    plans: list[PlannedRegion]
 
 
 def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 2, goal: Goal = CYCLES) -> Built:
@@ -124,7 +124,7 @@ def test_two_arrays_that_write_parts_of_one_tensor_do_not_wait_for_each_other(si
 def test_works_of_layers_in_turns_are_shared_out_to_two_arrays(tmp_path: Path) -> None:
     found = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024), tmp_path)
     (plan,) = found.plans
-    inside = [plan.layers[i] for cascade in plan.cascades for i in cascade.layers]
+    inside = [layer for cascade in plan.cascades for layer in cascade.layers]
     assert len(inside) >= 5 and all(len(set(layer.units)) == 2 for layer in inside)
     assert found.figures["arrays_overlap"] > 0.6
     assert plan.cycles == pytest.approx(found.figures["cycles"], rel=0.03)
@@ -136,7 +136,7 @@ def test_layers_in_turns_run_on_the_arrays_that_have_room_for_all_their_stripes(
     run every other one."""
     found = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024, entries), tmp_path)
     (plan,) = found.plans
-    units = [{unit.name for unit in plan.layers[i].units} for cascade in plan.cascades for i in cascade.layers]
+    units = [{unit.name for unit in layer.assigned} for cascade in plan.cascades for layer in cascade.layers]
     assert {"mac"} in units and {"mac", "small"} in units
 
 
@@ -279,7 +279,7 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     with force_cascade_plans(counts):
         (plan,) = _built(model, with_keys(base, memories=memories, engines=engines), tmp_path).plans
     assert counts["cascades"] and counts["in turns on several units"]
-    rings = [r for planned in plan.layers if planned.plan is not None for r in planned.plan.rings if r.copies > 1]
+    rings = [r for planned in plan.layers for r in planned.rings if r.copies > 1]
     assert {slot.space for slot in rings if slot.of_constants} > {int(Space.SRAM)}
     assert all(len(set(slot.sizes)) == 1 for slot in rings)
 

@@ -27,7 +27,7 @@ from toolchain.schedule import capacity_errors, region_planner
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.goals import OBJECTIVES, Goal
 from toolchain.schedule.options import LEVELS, Options
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion, TiledLayer
 from toolchain.schedule.plan_cost import assign_units
 from toolchain.schedule.region_planner import RegionPlanner
 
@@ -154,7 +154,7 @@ def test_plans_are_made_once_for_the_sram_there_is(level: int, levels: list[int]
     asked: list[tuple[int, Options]] = []
     make_plans = RegionPlanner._layer_by_layer
 
-    def noted(planner: RegionPlanner) -> list[RegionPlan]:
+    def noted(planner: RegionPlanner) -> list[PlannedRegion]:
         asked.append((planner.size, planner.options))
         return make_plans(planner)
 
@@ -196,8 +196,8 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
     """With 8 KiB the longest has 138 tiles."""
     most = list[int]()
 
-    def works(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        most.append(sum(p.plan.works for p in plan.layers if p.plan is not None))
+    def works(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
+        most.append(sum(p.works for p in plan.layers if isinstance(p, TiledLayer)))
         return assign_units(plan, model)
 
     monkeypatch.setattr(region_planner, "assign_units", works)

@@ -19,7 +19,7 @@ from toolchain.schedule.allocation import Allocation
 from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.in_place import InPlace
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.stripes import Stripes
 
@@ -63,7 +63,7 @@ def _inverted_residual(folder: Path) -> Path:
     return net.saved(folder, net.conv(total, "out", (8, 24, 1), stride=2))
 
 
-def _build(model: Path, machine: str, kib: int, goal: Goal) -> tuple[Mapping[str, Any], list[RegionPlan]]:
+def _build(model: Path, machine: str, kib: int, goal: Goal) -> tuple[Mapping[str, Any], list[PlannedRegion]]:
     """The build compares its program with the integer reference, bit for bit."""
     with record_region_plans() as plans:
         figures = build(model, BuildOptions(with_sram(machine, kib), goal=goal)).figures
@@ -104,7 +104,7 @@ def test_nothing_takes_the_place_of_rows_that_are_kept(
 
     def noted(self: RegionPlanner, *asked: Any) -> Allocation:
         found = allocation(self, *asked)
-        held.extend((old, asked[2][old].rows) for old in found.in_place.values())
+        held.extend((old, self._views_of(asked[0])[old].rows) for old in found.in_place.values())
         return found
 
     monkeypatch.setattr(RegionPlanner, "allocation", noted)

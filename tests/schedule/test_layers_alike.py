@@ -21,7 +21,7 @@ from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.cost import CostModel, Runs
 from toolchain.schedule.options import LEVELS, RegionInput
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion, TiledLayer
 from toolchain.schedule.region_planner import RegionPlanner
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), Rounding("single_half_up"), 0, -128, 127)
@@ -88,7 +88,7 @@ UNLIKE = [
 ]
 
 
-def planned(*ops: Any) -> RegionPlan:
+def planned(*ops: Any) -> PlannedRegion:
     """The operators in a row over one shape."""
     names = [f"t{i}" for i in range(len(ops) + 1)]
     nodes = tuple(Node(f"n{i}", op, (names[i],), (names[i + 1],)) for i, op in enumerate(ops))
@@ -99,7 +99,7 @@ def planned(*ops: Any) -> RegionPlan:
 @pytest.mark.parametrize(("first", "second"), UNLIKE)
 def test_unlike_layers_have_tilings_of_their_own(first: Cut, second: Cut) -> None:
     plan = planned(first, second, replace(first), second)
-    assert [p.plan.tiling.rows for p in plan.layers if p.plan] == [2, 4, 2, 4]
+    assert [p.tiling.rows for p in plan.layers if isinstance(p, TiledLayer)] == [2, 4, 2, 4]
 
 
 def key(op: Any, constants: dict[str, np.ndarray] | None = None) -> object:

@@ -23,7 +23,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule import prefetch
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import print_schedule
 from toolchain.sram_sweep import with_sram_size
@@ -58,7 +58,7 @@ def _slow_dram(name: str) -> Machine:
     return with_keys(base, memories=memories)
 
 
-def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPlan]:
+def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], PlannedRegion]:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(_early_work_and_late_weights(), folder / "model.onnx")
     with record_region_plans() as plans:
@@ -109,7 +109,7 @@ def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch.PrefetchSearch, "_cut_short", False)
         assert built.figures["cycles"] < 0.95 * build(path, BuildOptions(machine)).figures["cycles"]
-    (late,) = (p.plan for p in plans[-1].layers if p.layer.node.name == "late" and p.plan is not None)
+    (late,) = (p for p in plans[-1].layers if p.name == "late")
     assert any(slot.of_constants for slot in late.rings)
     assert {machine.chip.spaces[part.space].name for part in late.fetches} == {"weights"}
     assert plans[-1].cycles == pytest.approx(built.figures["cycles"], rel=0.03)
@@ -132,7 +132,7 @@ def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch
         list[bool](),
     )  # amid: untried, though alone the layers wait for enough
 
-    def checked(self: prefetch.PrefetchSearch) -> RegionPlan:
+    def checked(self: prefetch.PrefetchSearch) -> PlannedRegion:
         plan = found(self)
         least = 0.01 * self._plan.cycles
         gains = list(self._most_gains())

@@ -31,10 +31,11 @@ from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.capacity_errors import MOST_TILES, explain_too_many
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.plan import TiledLayer
 from toolchain.schedule.plan_cost import ALONE, LEAST_MOVED
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import BEGIN, sample_points
-from toolchain.schedule.tile_buffers import LayerPlan, Sizes
+from toolchain.schedule.tile_buffers import Sizes
 from toolchain.schedule.tilings import LayerTilings
 from toolchain.schedule.views import View
 
@@ -166,7 +167,7 @@ def test_the_best_of_a_room_does_not_depend_on_the_rooms_before(data: Any, layer
         assert remembering.best({SRAM: size}, 4, by) == fresh().best({SRAM: size}, 4, by), size
 
 
-def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> LayerPlan | None:
+def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> TiledLayer | None:
     return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), depth).evaluate(tiling, UNBOUNDED)
 
 

@@ -18,7 +18,7 @@ from toolchain.compiler import CompiledNetwork
 from toolchain.errors import CompileError
 from toolchain.isa import Machine
 from toolchain.schedule.parser import parse_schedule
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion, TiledLayer
 from toolchain.schedule.text import print_schedule
 
 NETWORK, CONV = "resnet8_cifar", "/b.0.1/b.0.1.0/Conv"
@@ -30,17 +30,17 @@ def _given(said: str, machine: Machine = TIGHT) -> CompiledNetwork:
     return compiled(NETWORK, machine, 2, parse_schedule("region 0\n" + said, "s"))
 
 
-def _plan(made: CompiledNetwork) -> RegionPlan:
+def _plan(made: CompiledNetwork) -> PlannedRegion:
     (plan,) = made.plans
     return plan
 
 
 def test_one_layer_is_as_it_is_said_and_the_rest_is_searched() -> None:
     free, plan = _plan(compiled(NETWORK, TIGHT, 2)), _plan(_given(f'  layer "{CONV}"\n    for rows by 5\n      call\n'))
-    (layer,) = (p for p in plan.layers if p.layer.node.name == CONV)
-    assert layer.plan is not None and layer.plan.tiling.rows == 5
+    (layer,) = (p for p in plan.layers if p.name == CONV)
+    assert isinstance(layer, TiledLayer) and layer.tiling.rows == 5
     assert plan.cycles != free.cycles  # which took three
-    names = [p.layer.node.name for p in plan.layers if p.plan is not None and p.layer.node.name != CONV]
+    names = [p.name for p in plan.layers if isinstance(p, TiledLayer) and p.name != CONV]
     assert len(names) > 5 and plan.cycles == pytest.approx(free.cycles, rel=0.05)
 
 
@@ -54,8 +54,8 @@ def test_slots_and_orders_need_not_be_among_those_that_are_searched() -> None:
           call
 """
     plan = _plan(_given(said))
-    (layer,) = (p.plan for p in plan.layers if p.layer.node.name == CONV)
-    assert layer is not None
+    (layer,) = (p for p in plan.layers if p.name == CONV)
+    assert isinstance(layer, TiledLayer)
     assert {r.key: r.copies for r in layer.rings if r.key != "w"} == {"b0": 8, "r0": 5}  # where its output lies is open
     assert not layer.tiling.rows_outer and (layer.tiling.channels, layer.tiling.inner) == (4, 8)
 
@@ -71,13 +71,9 @@ def test_tensors_lie_where_it_is_said() -> None:
 def test_a_layer_that_is_said_takes_no_turns() -> None:
     free = _plan(compiled(NETWORK, TURNS, 2))
     (cascade,) = free.cascades
-    name = free.layers[cascade.layers.start].layer.node.name
+    name = cascade.layers[0].name
     said = f'  layer "{name}"\n    for rows by 4\n      call\n'
-    assert all(
-        name not in [plan.layers[i].layer.node.name for i in c.layers]
-        for plan in [_plan(_given(said, TURNS))]
-        for c in plan.cascades
-    )
+    assert all(name not in [layer.name for layer in c.layers] for plan in [_plan(_given(said, TURNS))] for c in plan.cascades)
 
 
 def test_layers_take_turns_where_it_is_said() -> None:
@@ -88,7 +84,7 @@ def test_layers_take_turns_where_it_is_said() -> None:
     made = _given(f'  alloc "{kept}" in sram rows 8\n  for rows by 4\n{layers}', machine)
     plan = _plan(made)
     (cascade,) = plan.cascades
-    assert tuple(plan.layers[i].layer.node.name for i in cascade.layers) == names
+    assert tuple(layer.name for layer in cascade.layers) == names
     assert cascade.stripes.rows == {kept: 8} and kept in plan.resident
     again = compiled(NETWORK, machine, 2, parse_schedule(print_schedule(made.schedule), "s"))
     assert print_schedule(again.schedule) == print_schedule(made.schedule)
@@ -102,7 +98,7 @@ def test_branches_run_in_the_order_of_the_file() -> None:
     first, second = names.index("/b.1.0/b.1.0.0/Conv"), names.index("/b.1.2/Conv")
     layers[first], layers[second] = layers[second], layers[first]
     changed = compiled(NETWORK, TIGHT, 1, parse_schedule("\n  layer ".join([head, *layers]), "s"))
-    assert [p.layer.node.name for p in _plan(changed).layers][first] == "/b.1.2/Conv"
+    assert [p.name for p in _plan(changed).layers][first] == "/b.1.2/Conv"
     layers[0], layers[1] = layers[1], layers[0]
     with pytest.raises(CompileError, match=r"stands behind .* before which it runs"):
         compiled(NETWORK, TIGHT, 1, parse_schedule("\n  layer ".join([head, *layers]), "s"))
@@ -121,7 +117,7 @@ def test_constants_that_are_brought_again_fit_their_slots() -> None:
           call
 """
     found = [_plan(_given(said.replace("ALL", count), with_sram("edge16", 64))) for count in ("all", "2")]
-    plans = [p.plan for plan in found for p in plan.layers if p.layer.node.name == last and p.plan is not None]
+    plans = [p for plan in found for p in plan.layers if p.name == last]
     each, two = (next(ring.sizes for ring in plan.rings if ring.key == "b0") for plan in plans)
     assert len(set(each)) > 1 and len(each) == 4
     assert two == (max(each),) * 2
@@ -133,7 +129,7 @@ def test_an_edited_schedule_of_all_layers_changes_what_was_edited_alone() -> Non
     head, _, rest = text.partition(f'layer "{CONV}"')
     edited = f'{head}layer "{CONV}"' + rest.replace("for rows by 3", "for rows by 1", 1)
     made = compiled(NETWORK, TIGHT, 1, parse_schedule(edited, "s"))
-    tilings = [[p.plan.tiling for p in _plan(c).layers if p.plan is not None] for c in (planned, made)]
+    tilings = [[p.tiling for p in _plan(c).layers if isinstance(p, TiledLayer)] for c in (planned, made)]
     assert [i for i, (a, b) in enumerate(zip(*tilings)) if (a.rows, a.channels, a.inner) != (b.rows, b.channels, b.inner)] == [2]
     assert _plan(made).cycles > _plan(planned).cycles
 

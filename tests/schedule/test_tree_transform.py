@@ -151,10 +151,9 @@ def test_what_was_planned_is_changed_step_by_step() -> None:
     made = compiled(network, machine, 2, [changed])
     (plan,) = made.plans
     (cascade,) = plan.cascades
-    assert [plan.layers[i].layer.node.name for i in cascade.layers] == [first, last]
+    assert [layer.name for layer in cascade.layers] == [first, last]
     assert cascade.stripes.rows == {between: 4}
-    layer = plan.layers[cascade.layers.stop - 1].plan
-    assert layer is not None and layer.tiling.rows == 2
+    assert cascade.layers[-1].tiling.rows == 2
 
 
 def test_constants_come_earlier_or_later() -> None:
@@ -162,13 +161,12 @@ def test_constants_come_earlier_or_later() -> None:
     network, machine = "resnet8_cifar", "edge16"
     free = compiled(network, machine, 2)
     (tree,), (plan,) = free.schedule, free.plans
-    names = [p.layer.node.name for p in plan.layers]
-    late = next(i for i, p in enumerate(plan.layers) if p.plan is not None and p.plan.fetches and p.plan.fetches[0].since < i - 1)
-    count = sum(len(part.blocks) for part in plan.layers[late].plan.fetches)  # type: ignore[union-attr]
+    names = [p.name for p in plan.layers]
+    late = next(i for i, p in enumerate(plan.layers) if p.fetches and p.fetches[0].since < i - 1)
+    count = sum(len(part.blocks) for part in plan.layers[late].fetches)
     for changed, behind in (
         (transform.fetch(tree, names[late], (count, names[late - 1])), [late - 1]),
         (transform.fetch(tree, names[late]), []),
     ):
         (made,) = compiled(network, machine, 2, [changed]).plans
-        layer = made.layers[late].plan
-        assert layer is not None and [part.since for part in layer.fetches] == behind
+        assert [part.since for part in made.layers[late].fetches] == behind

@@ -15,7 +15,7 @@ from toolchain.ops.kit.tile import Box
 from toolchain.schedule import plan_cost
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRanges, DependenceTracker, boxes_meet
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.queues import PlannedQueues, QueueCost
 from toolchain.schedule.views import View
 
@@ -25,9 +25,9 @@ CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifi
 @pytest.mark.parametrize("machine", ["edge16", "wide32_w4a16", "ethos_u65_512"])
 @pytest.mark.parametrize("level", [1, 2])
 def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[RegionPlan, int]] = []
+    found: list[tuple[PlannedRegion, int]] = []
 
-    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
+    def noted(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
         walk, _ = plan_cost._walked(plan, model)
         found.append((plan, walk.cycles))
         return plan

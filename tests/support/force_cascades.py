@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from toolchain.schedule.cascade_candidates import PlannedCascade
 from toolchain.schedule.layer_grouping import GroupingSearch, _Step
-from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.nodes import Tensor
+from toolchain.schedule.plan import PlannedCascade, PlannedRegion, PlannedTensor
 from toolchain.schedule.plan_cost import ALONE, CostWeights
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.stripes import Sweep
@@ -20,7 +20,7 @@ from toolchain.schedule.tilings import RegionTilings
 _WAYS = RegionPlanner._layer_by_layer
 
 
-def first_way(planner: RegionPlanner) -> list[RegionPlan]:
+def first_way(planner: RegionPlanner) -> list[PlannedRegion]:
     """Replace `RegionPlanner._layer_by_layer`, so that no other plan competes with the one that few tile tasks make look
     fastest."""
     return _WAYS(planner)[:1]
@@ -47,7 +47,7 @@ def _dear(cycles_alone):  # type: ignore[no-untyped-def]
     return scaled_cycles
 
 
-def _force_cascades(planner: RegionPlanner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
+def _force_cascades(planner: RegionPlanner, plan: PlannedRegion, counts: Counter[str]) -> PlannedRegion:
     near, rounds = planner.options.near, planner.options.rounds
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, CostWeights(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
@@ -61,12 +61,12 @@ def _force_cascades(planner: RegionPlanner, plan: RegionPlan, counts: Counter[st
             cut_plan = planner._cut(way, way.best(near, rounds))
         if cut_plan is not None:
             counts["cascades"] += bool(cut_plan.cascades)
-            inside = [cut_plan.layers[i].plan for c in cut_plan.cascades for i in c.layers]
+            inside = [layer for c in cut_plan.cascades for layer in c.layers]
             counts["layers in turns"] += len(inside)
             counts["layers in blocks of channels"] += sum(len(c.layers) for c in cut_plan.cascades if c.stripes.sweep.channels)
             counts["layers in blocks of columns"] += sum(len(c.layers) for c in cut_plan.cascades if c.stripes.sweep.columns)
-            counts["layers whose inputs stay for all blocks"] += sum(_stays(cut_plan, c) for c in cut_plan.cascades)
-            counts["in turns on several units"] += sum(plan is not None and len(plan.units) > 1 for plan in inside)
+            counts["layers whose inputs stay for all blocks"] += sum(_stays(c) for c in cut_plan.cascades)
+            counts["in turns on several units"] += sum(len(layer.units) > 1 for layer in inside)
             return cut_plan
     return plan
 
@@ -85,12 +85,13 @@ def _in_columns() -> Iterator[None]:
         yield
 
 
-def _stays(plan: RegionPlan, cascade: Cascade) -> int:
+def _stays(cascade: PlannedCascade) -> int:
     """Layers of blocks of channels with more slots for an input than rings have."""
-    layer_plans = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.sweep.channels else []
-    return sum(any(r.buffer.role == "input" and r.copies > 2 for r in p.rings) for p in layer_plans if p is not None)
+    layers = cascade.layers if cascade.stripes.sweep.channels else ()
+    return sum(any(ring.buffer.role == "input" and ring.copies > 2 for ring in layer.rings) for layer in layers)
 
 
-def _all_spilled(planner: RegionPlanner, plan: RegionPlan) -> RegionPlan:
+def _all_spilled(planner: RegionPlanner, plan: PlannedRegion) -> PlannedRegion:
     """Return the plan with all tensors spilled, so that every layer may join a cascade."""
-    return replace(plan, spilled=tuple(planner.storages.values()), resident=frozenset())
+    tensors = (PlannedTensor(Tensor(name), "dram", storage=storage) for name, storage in planner.storages.items())
+    return replace(plan, tensors=tuple(tensors))

@@ -9,15 +9,15 @@ import pytest
 
 from toolchain.schedule.goals import Goal, candidate_plans
 from toolchain.schedule.options import RegionInput
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 
 
 @contextmanager
-def record_region_plans() -> Iterator[list[RegionPlan]]:
+def record_region_plans() -> Iterator[list[PlannedRegion]]:
     """Record the plans of regions from which the compiler chooses, in order, while this block runs."""
-    plans: list[RegionPlan] = []
+    plans: list[PlannedRegion] = []
 
-    def noted(planning: RegionInput, goal: Goal) -> list[RegionPlan]:
+    def noted(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
         plans_of_region = candidate_plans(planning, goal)
         plans.extend(plans_of_region)
         return plans_of_region

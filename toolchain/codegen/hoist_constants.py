@@ -7,15 +7,13 @@ Blocks that save most bytes for their size come first. Each is loaded when it is
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from toolchain.memory import Placement
 from toolchain.ops.kit.tile import ConstantBlock, round_up
 from toolchain.schedule.layer_constants import find_shared_constants
-from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.tile_buffers import PlannedLayer
+from toolchain.schedule.plan import PlannedRegion, TiledLayer
 
 BlockUse = tuple[int, Hashable, int]  # by layer, the key of a block and a memory
 
@@ -32,7 +30,7 @@ class HoistedConstants:
     placements: Mapping[int, Placement]
 
 
-def hoist_constants(plan: RegionPlan) -> HoistedConstants:
+def hoist_constants(plan: PlannedRegion) -> HoistedConstants:
     """Hoist constants of layers outside cascades, within the memories that the plan was made for. Prefetches stay as
     they are.
     """
@@ -40,8 +38,8 @@ def hoist_constants(plan: RegionPlan) -> HoistedConstants:
         return HoistedConstants({}, plan.placements)
     spaces = plan.layers[0].layer.chip.spaces
     uses_by_block: dict[tuple[int, bytes], list[tuple[int, ConstantBlock]]] = {}
-    for index in _list_repeatable_layers(plan):
-        for block, space in _blocks(plan.layers[index]):
+    for index, tiled in _list_repeatable_layers(plan):
+        for block, space in _blocks(tiled):
             uses_by_block.setdefault((space, hashlib.sha256(block.data()).digest()), []).append((index, block))
     places: dict[BlockUse, int] = {}
     ends = {space: placement.peak_bytes for space, placement in plan.placements.items()}
@@ -57,21 +55,18 @@ def hoist_constants(plan: RegionPlan) -> HoistedConstants:
     return HoistedConstants(places, placements)
 
 
-def _list_repeatable_layers(plan: RegionPlan) -> list[int]:
-    """Layers whose constants others have as well."""
-    inside = {i for c in plan.cascades for i in c.layers}
-    layers = enumerate(plan.layers)
-    return sorted(
-        find_shared_constants((i, p.layer) for i, p in layers if p.plan is not None and not p.plan.fetches and i not in inside)
-    )
+def _list_repeatable_layers(plan: PlannedRegion) -> list[tuple[int, TiledLayer]]:
+    """Layers, with their indices, whose constants others have as well."""
+    layers = ((run, plan.layers[run]) for run in plan.runs if isinstance(run, int))
+    tiled = {i: layer for i, layer in layers if isinstance(layer, TiledLayer) and not layer.fetches}
+    return [(i, tiled[i]) for i in sorted(find_shared_constants((i, layer.layer) for i, layer in tiled.items()))]
 
 
-def _blocks(planned: PlannedLayer) -> Iterator[tuple[ConstantBlock, int]]:
+def _blocks(tiled: TiledLayer) -> Iterator[tuple[ConstantBlock, int]]:
     """Yield each block of a layer once for each memory in which a unit has it."""
-    assert planned.plan is not None
-    units: Sequence[Any] = planned.units or planned.plan.units
+    units = tiled.assigned or tiled.units
     seen_blocks: set[tuple[Hashable, int]] = set()
-    for task in planned.layer.tiled.nest(planned.layer, planned.plan.tiling).iterate_tasks():
+    for task in tiled.tasks():
         for block in task.blocks:
             for space in {unit.roles[block.role] for unit in units}:
                 if (block.key, space) not in seen_blocks:

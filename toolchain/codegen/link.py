@@ -29,13 +29,13 @@ from toolchain.passes.extract_sample import SampleGraph
 from toolchain.passes.partition import Segment
 from toolchain.schedule.copies import Location, dram_alignment
 from toolchain.schedule.nodes import Fetch
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 
 
 def link_region(
     graph: Graph,
     segment: Segment,
-    plan: RegionPlan,
+    plan: PlannedRegion,
     machine: Machine,
     samples: SampleGraph | None = None,
     keep: bool = True,
@@ -107,7 +107,7 @@ class _Layout:
     """
 
     def __init__(
-        self, graph: Graph, segment: Segment, plan: RegionPlan, samples: SampleGraph | None, align: int, chip: Chip
+        self, graph: Graph, segment: Segment, plan: PlannedRegion, samples: SampleGraph | None, align: int, chip: Chip
     ) -> None:
         self.align = align
         self.roots = {name: plan.root(name) for name in plan.resident}
@@ -173,7 +173,7 @@ def _place_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placemen
         raise InternalError(f"{chip.name}: tensors in DRAM have no place: {fault}") from fault
 
 
-def _get_stored_bytes(root: str, graph: Graph, plan: RegionPlan) -> int:
+def _get_stored_bytes(root: str, graph: Graph, plan: PlannedRegion) -> int:
     kind = graph.types[root]
     return plan.views[root].stored_bytes(kind.shape) if root in plan.views else kind.size_bytes
 
@@ -191,7 +191,7 @@ def _encode(ops: Sequence[MachineOp], machine: Machine) -> bytes:
         raise InternalError(f"{machine.chip.name}: an operation was emitted that it cannot say: {fault}") from fault
 
 
-def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
+def _layers(plan: PlannedRegion, roots: Mapping[str, Location], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
     """Return the description of each layer.
 
     `count`: samples, one an iteration, which take turns in all roots but the stepping ones.
@@ -209,7 +209,7 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
     return layer_infos
 
 
-def _port(name: str, graph: Graph, plan: RegionPlan, roots: Mapping[str, Location]) -> Port:
+def _port(name: str, graph: Graph, plan: PlannedRegion, roots: Mapping[str, Location]) -> Port:
     view = plan.views.get(name)
     base = roots[view.root if view else name]
     maps = view.strides.maps if view else None

@@ -18,9 +18,9 @@ from toolchain.schedule.accumulator_memory import AccumulatorAddresses
 from toolchain.schedule.copies import CopyEngine, Location, Stride, copies
 from toolchain.schedule.lower_moves import lower_moves
 from toolchain.schedule.nodes import Fetch
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion, TiledLayer
 from toolchain.schedule.stripes import BufferReset, BufferShift, LayerCall, shift_boxes
-from toolchain.schedule.tile_buffers import PlannedLayer, box_strides, empty_buffers, needs_staging
+from toolchain.schedule.tile_buffers import box_strides, empty_buffers, needs_staging
 from toolchain.schedule.unit_choice import lower_to_unit
 from toolchain.schedule.views import View
 
@@ -68,14 +68,14 @@ class PlacedOp:
 
 
 def lower_region(
-    plan: RegionPlan, bases: BaseAddresses, chip: Chip, hoisted_addresses: Mapping[BlockUse, int] = NOTHING
+    plan: PlannedRegion, bases: BaseAddresses, chip: Chip, hoisted_addresses: Mapping[BlockUse, int] = NOTHING
 ) -> list[PlacedOp]:
     """Every operation of a region without synchronisation. kept: addresses of constants that are brought once."""
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), AccumulatorAddresses(chip)
     tops: dict[str, BufferOrigin] = {}
     hoisted_blocks = _HoistedBlocks(hoisted_addresses, set())
-    lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops, hoisted_blocks) for i, p in enumerate(plan.layers)]
+    lowerings = [_LayerLowering(plan, i, bases, chip, channels, sums, tops, hoisted_blocks) for i in range(len(plan.layers))]
     for step in plan.steps():
         if isinstance(step, BufferShift):
             groups.append(lowerings[step.layer].shift(step))
@@ -89,7 +89,7 @@ def lower_region(
 
 
 def _emit_prefetches(
-    step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], chip: Chip
+    step: int, plan: PlannedRegion, lowerings: Sequence[_LayerLowering], chip: Chip
 ) -> Iterator[Sequence[MachineOp]]:
     """Yield the prefetches that a layer issues for others after the loads of each of its tile tasks."""
     parts = plan.fetched.get(step, ())
@@ -149,8 +149,7 @@ class _HoistedBlocks:
 class _LayerLowering:
     def __init__(
         self,
-        plan: RegionPlan,
-        planned: PlannedLayer,
+        plan: PlannedRegion,
         index: int,
         bases: BaseAddresses,
         chip: Chip,
@@ -165,16 +164,14 @@ class _LayerLowering:
         """
         self.tops, self.hoisted = tops, hoisted
         self.channels, self.sums = channels, sums
-        self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
+        self.plan, self.planned, self.index, self.bases, self.chip = plan, plan.layers[index], index, bases, chip
         store = chip.channels[-1]
         self.loads = CopyEngine(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = CopyEngine(store.number, chip.dma_dimensions)
-        self.rings = empty_buffers(planned.plan.rings) if planned.plan is not None else {}
-        self.prefetch_by_key = {
-            key: part for part in (planned.plan.fetches if planned.plan is not None else ()) for key in part.offsets
-        }
+        self.rings = empty_buffers(self.planned.rings)
+        self.prefetch_by_key = {key: part for part in self.planned.fetches for key in part.offsets}
         self.starts: dict[str, int] = {}  # in DRAM, of parts
-        self.units = iter(planned.units or ())
+        self.assigned = iter(self.planned.assigned if isinstance(self.planned, TiledLayer) else ())
 
     @property
     def layer(self) -> Layer:
@@ -198,7 +195,7 @@ class _LayerLowering:
 
         `fetched`: copies that are issued after the loads of each tile task.
         """
-        if self.planned.plan is None:
+        if not isinstance(self.planned, TiledLayer):
             yield self.moves()
             return
         for group in self._tiles(None):
@@ -217,10 +214,9 @@ class _LayerLowering:
         return list(self._tiles(extent))
 
     def _tiles(self, extent: Extent | None) -> Iterator[Group]:
-        plan = self.planned.plan
-        assert plan is not None
-        tasks = self.layer.tiled.nest(self.layer, plan.tiling, extent).iterate_tasks()
-        return (self._tile(task, next(self.units, plan.units[0])) for task in tasks)
+        tiled = self.planned
+        assert isinstance(tiled, TiledLayer)
+        return (self._tile(task, next(self.assigned, tiled.units[0])) for task in tiled.tasks(extent))
 
     def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
         """(the slot for it, whether it is there already)."""

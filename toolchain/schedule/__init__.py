@@ -1,10 +1,10 @@
 """Scheduling: the plan of one region, from layers and a machine to tilings, residency, cascades, prefetch and addresses.
 
-A plan is a `RegionPlan` (`plan`); `plan_to_tree` makes a tree of `Seq`, `Loop`, `Alloc` and `Call` (`nodes`) of it.
-Its rings and prefetches are nodes of that tree already.
+A schedule is a tree of nodes: `RegionTree`, `CascadeTree` and `LayerTree` hold `Alloc`, `Loop` and `Call` (`nodes`).
+A plan is that tree with what a machine adds to it: `PlannedRegion`, `PlannedCascade`, `PlannedLayer`, `TiledLayer` (`plan`).
 Each idea is in one to three files, to be read in this order:
 
-    text         nodes, text, parser; plan_to_tree adds notes of addresses and cycles; transform changes a tree
+    text         nodes, text, parser; notes tells addresses and cycles of a plan; transform changes a tree
     schedules    bind_region, bind_layer, bind_plans: a user's schedule against a region; user_schedule plans by it
     layer        tilings, tile_buffers, sampling
     cascade      stripes, cascade_candidates, cascade; layer_grouping chooses which layers form cascades

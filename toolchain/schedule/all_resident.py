@@ -16,7 +16,7 @@ from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.options import RegionInput
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.plan_cost import ALONE, AMID
 from toolchain.schedule.tilings import smallest_tile
 
@@ -24,14 +24,14 @@ _STATES = 20_000  # of the search for an order
 _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until all can be placed; what tiles need to be fast
 
 
-def plan_all_resident(planning: RegionInput) -> RegionPlan | None:
+def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
     """The plan of least SRAM in which no tensor leaves it; None where the SRAM does not hold all that is live at once."""
     in_order = AllResidentPlanner(planning)
     orders = [in_order]
     other = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
     if other is not None:
         orders.append(AllResidentPlanner(replace(planning, nodes=other)))
-    best: RegionPlan | None = None
+    best: PlannedRegion | None = None
     for order in sorted(orders, key=lambda planner: planner.fewest_bytes):
         if best is None or order.fewest_bytes < best.peak_bytes:
             plan = _smallest(order)
@@ -40,7 +40,7 @@ def plan_all_resident(planning: RegionInput) -> RegionPlan | None:
     return best
 
 
-def _smallest(order: AllResidentPlanner) -> RegionPlan | None:
+def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
     """The plan of one order in the first of the tried sizes in which it can be placed."""
     align = order.chip.sram.alignment_bytes
     if order.fewest_bytes > order.size:
@@ -72,7 +72,7 @@ class AllResidentPlanner(LayerByLayer):
         live = (needed_bytes + used for needed_bytes, used in zip(self.staging, self._live_bytes(self.kept)))
         return max(live, default=0)
 
-    def whole(self) -> RegionPlan | None:
+    def whole(self) -> PlannedRegion | None:
         """The faster of the plans by both ways of comparing tiles; None where something has no place."""
         tiled = (self.tile(self.kept, 1.0, by) for by in (ALONE, AMID))
         plans = (self.place(planned, self.kept) for planned in tiled if planned is not None)

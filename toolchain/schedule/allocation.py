@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
 from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import Storage, slot_name
-from toolchain.schedule.tile_buffers import PlannedLayer
+from toolchain.schedule.plan import PlannedLayer, Storage, extend_life, slot_name
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 
@@ -46,7 +45,7 @@ class Allocation:
 
         `searched`: a search follows where no single order of the buffers fits.
         """
-        used = {item.space for p in self.planned if p.plan is not None for item in (*p.plan.rings, *p.plan.fetches)}
+        used = {item.space for planned in self.planned for item in (*planned.rings, *planned.fetches)}
         placements: dict[int, Placement] = {}
         for space in sorted({int(Space.SRAM), *used}):
             placement = self._in(space, searched)
@@ -71,7 +70,7 @@ class Allocation:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         outliving = [(1, 1)] if self.apart else []
         outlive = (*outliving, (1, 0), (0, 0)) if self.early else (*outliving, (0, 0))
-        prefetches = any(p.plan is not None and p.plan.fetches for p in self.planned)
+        prefetches = any(planned.fetches for planned in self.planned)
         nodes = _PLACING_NODES if searched else 0
         for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
             for early, late in outlive:
@@ -90,7 +89,7 @@ class Allocation:
         homes = [
             Buffer(
                 h.storage.name,
-                *_lives(h.storage.start, h.storage.end, self.together),
+                *extend_life(h.storage.start, h.storage.end, self.together),
                 h.size_bytes,
                 align,
                 in_place_of=self.in_place.get(h.storage.name) if in_place else None,
@@ -99,30 +98,19 @@ class Allocation:
         ]
         slots = [
             Buffer(slot_name(step, ring.key, i), _since(start, ring, early), end + late, size, align)
-            for step, p in enumerate(self.planned)
-            if p.plan is not None
-            for start, end in (_lives(step, step + 1, self.together),)
-            for ring in p.plan.rings
+            for step, planned in enumerate(self.planned)
+            for start, end in (extend_life(step, step + 1, self.together),)
+            for ring in planned.rings
             if ring.space == space
             for i, size in enumerate(ring.sizes)
         ]
         fetched = [
             Buffer(slot_name(step, fetch.key, 0), fetch.since, step + 1 + late, fetch.size_bytes, align)
-            for step, p in enumerate(self.planned)
-            for fetch in (p.plan.fetches if p.plan is not None else ())
+            for step, planned in enumerate(self.planned)
+            for fetch in planned.fetches
             if fetch.space == space
         ]
         return [*homes, *slots, *fetched]
-
-
-def lives_together(storages: Iterable[Storage], together: Mapping[int, range]) -> tuple[Storage, ...]:
-    """The storages, each live for all steps of the cascades in which its first and last step are."""
-    return tuple(replace(s, start=start, end=end) for s in storages for start, end in (_lives(s.start, s.end, together),))
-
-
-def _lives(start: int, end: int, together: Mapping[int, range]) -> tuple[int, int]:
-    """Steps [start, end), with all steps that run in turns with the first and the last."""
-    return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop
 
 
 def _since(step: int, ring: Ring, early: int) -> int:

@@ -15,16 +15,17 @@ from toolchain.ops.kit.tile import TileTask, round_up
 from toolchain.schedule.bind_layer import Faults, LayerDirective, bind_rings, require_capable_units
 from toolchain.schedule.bind_region import BoundTree, CascadeDirective, RegionFacts, tensors_in
 from toolchain.schedule.cascade import CascadePlanner
-from toolchain.schedule.cascade_candidates import BufferCounts, PlannedCascade, TileChoice
+from toolchain.schedule.cascade_candidates import BufferCounts, TileChoice
 from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.dependences import AccessRange
 from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
 from toolchain.schedule.nodes import CHANNELS, COLUMNS, ROWS, Fetch, Prefetch, Ring
+from toolchain.schedule.plan import PlannedCascade, TiledLayer
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import flatten_tiles, sample_tiles
 from toolchain.schedule.stripes import LayerCall, Step
 from toolchain.schedule.text import quote_name
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes
+from toolchain.schedule.tile_buffers import Sizes
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.unit_choice import turn
 
@@ -99,7 +100,7 @@ def fetches_all(directive: LayerDirective, parts: Sequence[Fetch]) -> bool:
 
 def _plan_directed(
     index: int, directive: LayerDirective, resident: Collection[str], bound: BoundTree, facts: RegionFacts, faults: Faults
-) -> LayerPlan | None:
+) -> TiledLayer | None:
     """A layer by itself. `resident`: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
     layer, units, model = directive.layer, directive.units, facts.model
     every = layer_units(layer, directive.tiling)
@@ -138,7 +139,7 @@ class FixedLayers:
     def __init__(self, bound: BoundTree, facts: RegionFacts, cascade_planner: Callable[[], CascadePlanner]):
         """`cascade_planner` is called where the schedule has cascades: it makes the planner of the region's cascades."""
         self.bound, self._facts, self._cascade_planner = bound, facts, cascade_planner
-        self._plans: dict[tuple[int, frozenset[str]], LayerPlan | None] = {}
+        self._plans: dict[tuple[int, frozenset[str]], TiledLayer | None] = {}
         self._planned_cascades: dict[frozenset[str], tuple[PlannedCascade, ...]] = {}
 
     @property
@@ -172,7 +173,7 @@ class FixedLayers:
                     if all(unit.roles[role] == Space.SRAM for unit in directive.units):
                         yield self._facts.views[tensor].root
 
-    def plan_layer(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
+    def plan_layer(self, index: int, inside: frozenset[str]) -> TiledLayer | None:
         """The plan of a layer outside cascades; None of a data-movement operator. `inside`: its tensors that lie in SRAM.
         Raises CompileError."""
         key = index, inside
@@ -182,14 +183,14 @@ class FixedLayers:
             faults.end()
         return self._plans[key]
 
-    def plan_layers(self, indices: Sequence[int]) -> dict[int, PlannedLayer]:
+    def plan_layers(self, indices: Sequence[int]) -> dict[int, TiledLayer | None]:
         """The plans of layers outside cascades. Raises CompileError with the faults of all of them."""
         faults = Faults(self.bound.tree)
-        plans = {i: PlannedLayer(self._facts.layers[i], self._plan_layer(i, self.inside, faults)) for i in indices}
+        plans = {i: self._plan_layer(i, self.inside, faults) for i in indices}
         faults.end()
         return plans
 
-    def _plan_layer(self, index: int, resident: Collection[str], faults: Faults) -> LayerPlan | None:
+    def _plan_layer(self, index: int, resident: Collection[str], faults: Faults) -> TiledLayer | None:
         """The plan of one layer. `resident`: roots in SRAM."""
         directive = self.bound.directives.get(index)
         if directive is None:
@@ -221,11 +222,11 @@ class FixedLayers:
             partial_views = {v.root: v for v in cascade.views.values()}
             types = self._facts.layers[directive.layers.start].types
             rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in partial_views.items())
-            slots = sum(p.plan.staging_bytes.get(sram, 0) for p in cascade.layers if p.plan is not None)
+            slots = sum(tiled.staging_bytes.get(sram, 0) for tiled in cascade.layers)
             least |= dict.fromkeys(directive.layers, rows + slots)
         return least
 
-    def _least_plan(self, index: int) -> LayerPlan | None:
+    def _least_plan(self, index: int) -> TiledLayer | None:
         layer = self._facts.layers[index]
         names = (*layer.activations, *layer.node.outputs)
         return self.plan_layer(index, frozenset(n for n in names if self._facts.views[n].root in self.inside))

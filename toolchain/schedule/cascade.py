@@ -14,7 +14,6 @@ from toolchain.schedule.cascade_candidates import (
     CandidateSeed,
     CascadeCandidate,
     ConstantBuffers,
-    PlannedCascade,
     StripeTilings,
     TileChoice,
     count_min_reads,
@@ -22,8 +21,8 @@ from toolchain.schedule.cascade_candidates import (
 )
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.in_place import InPlace
-from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
+from toolchain.schedule.nodes import CHANNELS, COLUMNS, ROWS, Loop, Ring
+from toolchain.schedule.plan import PlannedCascade, Storage, TiledLayer, VisitedStripes
 from toolchain.schedule.plan_cost import count_cascade_bytes
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import count_tiles, flatten_tiles, sample_kinds
@@ -39,7 +38,7 @@ from toolchain.schedule.stripes import (
     Sweep,
     can_be_cut,
 )
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Room, Sizes, fits, staging_bytes
+from toolchain.schedule.tile_buffers import Room, Sizes, fits, staging_bytes
 from toolchain.schedule.tile_pipeline import LayerPipeline
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.views import View
@@ -263,25 +262,35 @@ class CascadePlanner:
                 chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in capable))
         if not all(one.units for one in chosen.values()):
             return None
-        return self._drafted(range(key.first, key.end), stripes, start.kept, key.resident, chosen, visited)
+        return self._drafted(range(key.first, key.end), key.height, stripes, start.kept, key.resident, chosen, visited)
 
     def planned(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Ring, ...]]) -> PlannedCascade:
         """The candidate with the rings of each layer, timed."""
         walk = PlanTimer(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: LayerPipeline.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
-        counts, plans = count_tiles(draft.visited), list[LayerPlan]()
+        counts, layers = count_tiles(draft.visited), dict[int, TiledLayer]()
         for i in draft.layers:
-            last = i == draft.layers[-1]  # which stands for the time of all
             tiling, units = draft.chosen[i]
-            ring_bytes = staging_bytes(slots[i], self._chip)
-            plans.append(LayerPlan(tiling, slots[i], ring_bytes, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
-        layers = {i: PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)}
-        cascade, moved = (
-            Cascade(draft.layers, draft.stripes, draft.visited),
-            count_cascade_bytes(layers, draft.visited, draft.inside),
+            times = (walk.cycles, walk.busy_cycles) if i == draft.layers[-1] else (0, 0.0)
+            layers[i] = TiledLayer.of(self._layers[i], tiling, slots[i], units, counts[i], times)
+        return PlannedCascade(
+            self._loops(draft),
+            layers=tuple(layers.values()),
+            first=draft.layers.start,
+            stripes=draft.stripes,
+            visited=draft.visited,
+            views=draft.views,
+            inside=draft.inside,
+            moved_bytes=count_cascade_bytes(layers, draft.visited, draft.inside),
         )
-        return PlannedCascade(cascade, tuple(layers.values()), draft.views, plans[-1], draft.inside, moved)
+
+    def _loops(self, draft: CascadeCandidate) -> tuple[Loop, ...]:
+        """The loops of a cascade: over blocks, where it has such, and over rows."""
+        channels, columns = draft.stripes.sweep
+        _, height, width, depth = self._layers[draft.layers[-1]].output.shape
+        loops = ((COLUMNS, columns, width), (CHANNELS, channels, depth), (ROWS, draft.height, height))
+        return tuple(Loop(axis, step, size=size) for axis, step, size in loops if step)
 
     def _start(self, key: CandidateKey) -> CandidateSeed | None:
         first, end, height, resident, _, sweep = key
@@ -312,6 +321,7 @@ class CascadePlanner:
     def _drafted(
         self,
         layers: range,
+        height: int,
         stripes: Stripes,
         partial: Mapping[str, str],
         resident: Collection[str],
@@ -336,7 +346,7 @@ class CascadePlanner:
             for tile in works:
                 blocks[index].add_read(tile, inside)
         rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.sweep, stripes.widths)
-        return CascadeCandidate(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
+        return CascadeCandidate(layers, height, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
         """The fewest rows of these roots that stripes of that height need; None where a layer needs all of another's output."""
@@ -358,7 +368,7 @@ class CascadePlanner:
         """
         partial = self._kept_of(layers, rows)
         stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, sweep)
-        return self._drafted(layers, stripes, partial, resident, chosen, self._visited(stripes, chosen))
+        return self._drafted(layers, height, stripes, partial, resident, chosen, self._visited(stripes, chosen))
 
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
         return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}

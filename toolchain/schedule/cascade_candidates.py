@@ -15,9 +15,9 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, Extent, TileTask, Tiling, spans
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.nodes import ALL, Ring
-from toolchain.schedule.plan import Cascade, VisitedStripes
+from toolchain.schedule.plan import PlannedCascade, VisitedStripes
 from toolchain.schedule.stripes import WHOLE, LayerCall, Span, Stripes, Sweep
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Sizes
+from toolchain.schedule.tile_buffers import Sizes
 from toolchain.schedule.tilings import Candidate, layer_units
 from toolchain.schedule.unit_choice import chain_of, emit_at_zero, units_for
 from toolchain.schedule.views import View
@@ -200,21 +200,6 @@ def padding(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
     return tuple((w.meets(*span), w.offset(span[0], first), size) for w, first, size in spans_read)
 
 
-class PlannedCascade(NamedTuple):
-    """A cascade with rings and cycles.
-
-    `plan`: of all its layers together. `views`: of tensors of which the latest rows are kept. `inside`: tensors that lie in SRAM.
-    `moved_bytes`: between DRAM and the chip.
-    """
-
-    cascade: Cascade
-    layers: tuple[PlannedLayer, ...]
-    views: Mapping[str, View]
-    plan: LayerPlan
-    inside: Collection[str]
-    moved_bytes: int
-
-
 class TileChoice(NamedTuple):
     """The tiling of a layer and the units that may run its tiles."""
 
@@ -310,9 +295,13 @@ class ConstantBuffers:
 
 @dataclass
 class CascadeCandidate:
-    """A cascade but for its slots. `rings_bytes`: of the rows that are kept. `inside`: tensors that lie in SRAM."""
+    """A cascade but for its slots.
+
+    `height`: of its stripes. `rings_bytes`: of the rows that are kept. `inside`: tensors that lie in SRAM.
+    """
 
     layers: range
+    height: int
     stripes: Stripes
     views: Mapping[str, View]
     rings_bytes: int

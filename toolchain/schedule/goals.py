@@ -11,7 +11,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
 from toolchain.schedule.all_resident import plan_all_resident
 from toolchain.schedule.options import LEVELS, Options, RegionInput
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
 
 Objective = Literal["balanced", "cycles", "memory", "traffic", "energy"]
@@ -58,7 +58,7 @@ class Goal:
 CYCLES, BALANCED = Goal(), Goal("balanced")
 
 
-def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
+def _best_of_each(plans: Sequence[PlannedRegion]) -> list[PlannedRegion]:
     """The plan of fewest cycles, and the one that spills least. Where the first is a raced one, the best of the others too,
     whose waits are expected better."""
     best = min(plans, key=lambda plan: plan.cycles)
@@ -68,7 +68,7 @@ def _best_of_each(plans: Sequence[RegionPlan]) -> list[RegionPlan]:
     return list({id(plan): plan for plan in candidates}.values())
 
 
-def candidate_plans(planning: RegionInput, goal: Goal) -> list[RegionPlan]:
+def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
     """The plans among which the goal decides. Raises CompileError."""
     planner, objective = RegionPlanner(planning), goal.objective
     if objective in ("balanced", "cycles"):

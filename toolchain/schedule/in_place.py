@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from toolchain.ops.kit.operator import Layer, TiledOp
-from toolchain.schedule.plan import Cascade, Storage
+from toolchain.schedule.plan import PlannedCascade, Storage
 from toolchain.schedule.stripes import WHOLE, LayerCall, Stripes
 from toolchain.schedule.views import View
 
@@ -42,9 +42,9 @@ class InPlace:
         """The last layer that touches it."""
         return self._storages[root].end - 1
 
-    def rights(self, roots: Collection[str], cascades: Iterable[Cascade]) -> dict[str, str]:
+    def rights(self, roots: Collection[str], cascades: Iterable[PlannedCascade]) -> dict[str, str]:
         """The roots among these that may take the place of another, with that other."""
-        stripes = {i: c.stripes for c in cascades for i in c.layers}
+        stripes = {i: c.stripes for c in cascades for i in c.indices}
         pairs = self._among(roots)
         return {out: old for out, at, old in pairs if at not in stripes or self.leaves_nothing(stripes[at], at, old)}
 

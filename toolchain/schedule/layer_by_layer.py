@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 from toolchain.errors import CompileError
 from toolchain.ir.graph import Node
@@ -14,18 +15,28 @@ from toolchain.memory import ResidentTensor, choose_residents
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import round_up
 from toolchain.ops.permutation import Reshape
-from toolchain.schedule.allocation import Allocation, ResidentRoot, lives_together
+from toolchain.schedule.allocation import Allocation, ResidentRoot
 from toolchain.schedule.capacity_errors import explain_too_small
 from toolchain.schedule.channel_blocks import find_blocked_tensors
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.in_place import InPlace
+from toolchain.schedule.nodes import Call, Tensor
 from toolchain.schedule.options import RegionInput
-from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
+from toolchain.schedule.plan import (
+    Part,
+    PlannedLayer,
+    PlannedRegion,
+    PlannedTensor,
+    Storage,
+    alone_cycles,
+    cascades_of,
+    flatten_parts,
+    steps_together,
+)
 from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, PlanCosts
-from toolchain.schedule.tile_buffers import PlannedLayer
 from toolchain.schedule.tilings import RegionTilings
 from toolchain.schedule.transposed_views import find_dimension_orders, views_in_place
-from toolchain.schedule.views import View, ViewInputs, find_views
+from toolchain.schedule.views import View, ViewInputs, find_views, is_inline
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -56,7 +67,8 @@ class LayerByLayer:
         self.layerwise = RegionTilings(self.layers, self.views, self.model, options)
         self.costs = PlanCosts(self.model)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
-        self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
+        self.moved = [PlannedLayer(Call(la.node.name, inline=is_inline(la.node, self.views)), layer=la) for la in self.layers]
+        self.placed: dict[object, PlannedRegion | None] = {}  # by resident roots and layers
 
     def _is_free(self, node: Node) -> bool:
         """True where the operator only reads codes under another shape, and so is no layer."""
@@ -97,7 +109,7 @@ class LayerByLayer:
         """Why no plan was found."""
         return CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
 
-    def _layer_by_layer(self) -> list[RegionPlan]:
+    def _layer_by_layer(self) -> list[PlannedRegion]:
         """The best plans layer by layer.
 
         Shares of the SRAM for staging are tried first, then ways to compare tilings. The faster of the tilings that are best
@@ -114,14 +126,13 @@ class LayerByLayer:
         amid = self._try(self._least, best_share, AMID)
         moved = self._try(self._least, best_share, LEAST_MOVED)
         ways = sorted((plan for plan in (best, amid) if plan is not None), key=lambda plan: plan.cycles)
-        different: dict[Hashable, RegionPlan] = {}
+        different: dict[Hashable, PlannedRegion] = {}
         for plan in (*ways, moved):
             if plan is not None:
-                tiles = tuple((p.plan.tiling, p.plan.rings, p.plan.units) if p.plan is not None else None for p in plan.layers)
-                different.setdefault((plan.resident, tiles), plan)
+                different.setdefault((plan.resident, plan.parts), plan)
         return list(different.values())
 
-    def _try(self, least: Sequence[int], share: float, by: CostWeights, most: float = math.inf) -> RegionPlan | None:
+    def _try(self, least: Sequence[int], share: float, by: CostWeights, most: float = math.inf) -> PlannedRegion | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. `most`: cycles
         of all layers alone; None where they are more."""
         usable = 1.0
@@ -132,7 +143,7 @@ class LayerByLayer:
             if planned is not None:
                 if alone_cycles(planned) > most:
                     return None
-                key = resident, tuple(id(p.plan) for p in planned)  # `tilings` keeps the plans
+                key = resident, tuple(planned)
                 if key not in self.placed:
                     self.placed[key] = self.place(planned, resident)
                 placed = self.placed[key]
@@ -157,14 +168,14 @@ class LayerByLayer:
     def tile(self, resident: frozenset[str], usable: float, by: CostWeights) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         live, planned = self._live_bytes(resident), list[PlannedLayer]()
-        for layer, used in zip(self.layers, live):
+        for layer, moved, used in zip(self.layers, self.moved, live):
             if not isinstance(layer.node.op, TiledOp):
-                planned.append(PlannedLayer(layer, None))
+                planned.append(moved)
                 continue
-            plan = self.layerwise.best(layer, names, int((self.size - used) * usable), by)
-            if plan is None:
+            tiled = self.layerwise.best(layer, names, int((self.size - used) * usable), by)
+            if tiled is None:
                 return None
-            planned.append(PlannedLayer(layer, plan))
+            planned.append(tiled.as_layer(layer))
         return planned
 
     def _live_bytes(self, resident: Collection[str]) -> list[int]:
@@ -175,36 +186,36 @@ class LayerByLayer:
                 live[step] += round_up(storage.size_bytes, align)
         return live
 
-    def place(
-        self,
-        planned: Sequence[PlannedLayer],
-        resident: frozenset[str],
-        views: Mapping[str, View] | None = None,
-        cascades: tuple[Cascade, ...] = (),
-        searched: bool = True,
-    ) -> RegionPlan | None:
+    def place(self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True) -> PlannedRegion | None:
         """The plan with addresses and cycles; None where something has no place.
 
-        `views`: others than the region's where rolling buffers hold tensors. `searched`: a search follows where no single order
-        of the buffers fits.
+        `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no single order of the buffers
+        fits.
         """
-        views = self.views if views is None else views
-        allocation = self.allocation(planned, resident, views, cascades)
-        placements = allocation.in_memories(searched)
+        placements = self.allocation(parts, resident).in_memories(searched)
         if placements is None:
             return None
-        in_memory = resident | self.port_roots
-        spilled = lives_together((s for n, s in self.storages.items() if n not in in_memory), allocation.together)
-        plan = RegionPlan(tuple(planned), views, resident, spilled, placements, 0, cascades)
+        views, tensors = self._views_of(parts), list[PlannedTensor]()
+        for name, storage in self.storages.items():
+            if name in resident:
+                tensors.append(PlannedTensor(Tensor(name, views[name].rows), "sram", storage=storage))
+            elif name not in self.port_roots:
+                tensors.append(PlannedTensor(Tensor(name), "dram", storage=storage))
+        plan = PlannedRegion(0, tensors=tuple(tensors), parts=tuple(parts), views=views, placements=placements)
         return replace(plan, cycles=self.costs.cycles(plan))
 
-    def allocation(
-        self, planned: Sequence[PlannedLayer], resident: frozenset[str], views: Mapping[str, View], cascades: Sequence[Cascade]
-    ) -> Allocation:
-        together = {i: c.layers for c in cascades for i in c.layers}
+    def _views_of(self, parts: Sequence[Part]) -> Mapping[str, View]:
+        """The region's views; others of tensors of which cascades keep the latest rows."""
+        cascades = cascades_of(parts)
+        return self.views | dict(chain.from_iterable(cascade.views.items() for cascade in cascades)) if cascades else self.views
+
+    def allocation(self, parts: Sequence[Part], resident: frozenset[str]) -> Allocation:
+        cascades, views = cascades_of(parts), self._views_of(parts)
         roots = [
             ResidentRoot(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident
         ]
         unabridged = {h.storage.name for h in roots if not views[h.storage.name].rows}
-        in_place = self.in_place.rights(unabridged, cascades)
-        return Allocation(self.chip, planned, roots, together, self.model.choice, self.options.double_buffer, in_place)
+        in_place, together = self.in_place.rights(unabridged, cascades), steps_together(cascades)
+        return Allocation(
+            self.chip, flatten_parts(parts), roots, together, self.model.choice, self.options.double_buffer, in_place
+        )

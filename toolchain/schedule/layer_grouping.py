@@ -18,8 +18,7 @@ from typing import NamedTuple
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import halvings, round_up
 from toolchain.schedule.cascade import CascadePlanner
-from toolchain.schedule.cascade_candidates import PlannedCascade
-from toolchain.schedule.plan import Storage
+from toolchain.schedule.plan import PlannedCascade, Storage
 from toolchain.schedule.plan_cost import CostWeights
 from toolchain.schedule.stripes import WHOLE, Sweep
 
@@ -411,12 +410,12 @@ class GroupingSearch:
         cascades: list[PlannedCascade] = []
         better -= step.cost - step.cycles  # what it moves
         for columns, least in self._least.in_columns(step.first, step.end, step.own, step.room).items():
-            if least < better and all(least < planned.plan.cycles for planned in cascades):
+            if least < better and all(least < planned.layers[-1].cycles for planned in cascades):
                 cascades += self._highest(step, Sweep(columns=columns), 1)
         return cascades
 
     def _cost(self, planned: PlannedCascade) -> float:
-        return self.by(planned.plan) + self._byte * planned.moved_bytes
+        return self.by(planned.layers[-1]) + self._byte * planned.moved_bytes
 
     def _highest(self, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
         """The highest stripes that fit. `stay`: what is read is brought once for all blocks of channels."""

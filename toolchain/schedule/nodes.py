@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from toolchain.ops.kit.tile import ConstantBlock
@@ -80,12 +81,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop over an axis by `step`."""
+    """A loop over an axis by `step`. A plan adds `size`, the number of items."""
 
     axis: str
     step: int
     note: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
+    size: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,8 @@ class RegionTree:
     sample, which is repeated. `file`: that it is of."""
 
     region: int
-    tensors: tuple[TensorAlloc, ...] = ()
-    parts: tuple[LayerTree | CascadeTree, ...] = ()
+    tensors: tuple[TensorAlloc, ...]
+    parts: tuple[LayerTree | CascadeTree, ...]
     level: int = -1
     sample: bool = False
     entry: str = ""
@@ -195,7 +197,7 @@ class RegionTree:
     line: int = field(default=0, compare=False)
     file: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def layers(self) -> tuple[LayerTree, ...]:
         """All layers in order, those of cascades too."""
         return tuple(layer for part in self.parts for layer in layers_of(part))

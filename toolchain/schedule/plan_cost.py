@@ -13,16 +13,16 @@ from types import MappingProxyType
 from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Extent, TileTask, Tiling
+from toolchain.ops.kit.tile import TileTask, Tiling
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange, AccessRanges
 from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
+from toolchain.schedule.plan import PlannedCascade, PlannedLayer, PlannedRegion, TiledLayer, VisitedStripes, replace_layers
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import BEGIN, SEEN_IN_PLANS, Visited, flatten_tiles, sample_tiles
 from toolchain.schedule.stripes import LayerCall
-from toolchain.schedule.tile_buffers import LayerPlan, MultiBuffer, PlannedLayer, empty_buffers, needs_staging
+from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
 from toolchain.schedule.tile_pipeline import LayerPipeline, PrefetchQueue
 from toolchain.schedule.unit_choice import turn
 
@@ -35,7 +35,7 @@ class CostWeights:
     busy: float = 0.0
     byte: float = 0.0
 
-    def __call__(self, plan: LayerPlan) -> float:
+    def __call__(self, plan: TiledLayer) -> float:
         return self.cycle * plan.cycles + self.busy * plan.busy_cycles + self.byte * plan.moved_bytes
 
 
@@ -57,9 +57,9 @@ def count_layer_bytes(
     return _moved(passing, resident)
 
 
-def count_cascade_bytes(layers: Mapping[int, PlannedLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
+def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
     """The DRAM bytes of a cascade. `layers`: by index."""
-    stages = {i: (p.layer, p.plan.units[0], empty_buffers(p.plan.rings)) for i, p in layers.items() if p.plan is not None}
+    stages = {i: (tiled.layer, tiled.units[0], empty_buffers(tiled.rings)) for i, tiled in layers.items()}
     passing = (
         steps if isinstance(steps, int) else ((tile, *stages[i]) for i, tiles in flatten_tiles([steps]) for tile in tiles)
         for steps in visited
@@ -94,32 +94,32 @@ class PlanCosts:
         self.model = model
         self._visited: dict[tuple[str, Tiling], Visited] = {}
 
-    def cycles(self, plan: RegionPlan, preloaded: Mapping[int, LayerConstants] | None = None) -> int:
+    def cycles(self, plan: PlannedRegion, preloaded: Mapping[int, LayerConstants] | None = None) -> int:
         """The cycles of all layers at their addresses. `preloaded`: by layer, constants that are not loaded."""
         walk, _ = _walked(plan, self.model, self._some, preloaded or {})
         return walk.cycles
 
-    def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
+    def _some(self, tiled: TiledLayer) -> Visited:
         """The works that stand for all: where only the first have their constants there, none does."""
-        if plan.fetches and any(ring.of_constants for ring in plan.rings):
-            return [_all_works(layer, plan)]
-        key = layer.node.name, plan.tiling
+        if tiled.fetches and any(ring.of_constants for ring in tiled.rings):
+            return [tuple(tiled.tasks())]
+        key = tiled.name, tiled.tiling
         if key not in self._visited:
-            nest = layer.tiled.nest(layer, plan.tiling)
-            self._visited[key] = list(sample_tiles(nest, turn(plan.units), SEEN_IN_PLANS))
+            nest = tiled.layer.tiled.nest(tiled.layer, tiled.tiling)
+            self._visited[key] = list(sample_tiles(nest, turn(tiled.units), SEEN_IN_PLANS))
         return self._visited[key]
 
 
-def assign_units(plan: RegionPlan, model: CostModel) -> RegionPlan:
+def assign_units(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
     """The plan with the cycles of all its tiles, and the unit of each where there is a choice."""
     walk, layers = _walked(plan, model)
-    return replace(plan, cycles=walk.cycles, layers=layers if model.choice else plan.layers)
+    return replace(plan, cycles=walk.cycles, parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)
 
 
 def _walked(
-    plan: RegionPlan,
+    plan: PlannedRegion,
     model: CostModel,
-    some: Callable[[Layer, LayerPlan], Visited] | None = None,
+    some: Callable[[TiledLayer], Visited] | None = None,
     preloaded: Mapping[int, LayerConstants] = MappingProxyType({}),
 ) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
     """Time every layer of a plan, one after the other, at its addresses.
@@ -127,24 +127,22 @@ def _walked(
     `some`: tiles of a layer that stand for all; None: all tiles are timed, those of stripes too. `preloaded`: constants, by
     layer, that are not loaded.
     """
-    walk, areas, layers = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched)), AccessRanges(), []
+    walk, areas = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched)), AccessRanges()
+    layers: list[PlannedLayer] = []
     ranges: dict[int, dict[Hashable, AccessRange]] = {
         i: dict.fromkeys((block.key for block in pieces.blocks), AccessRange(pieces.space, 0, 0, []))
         for i, pieces in preloaded.items()
     }
     for run in plan.runs:
-        inside = [run] if isinstance(run, int) else list(run.layers)
+        inside = [run] if isinstance(run, int) else list(run.indices)
         for index in inside:
             _roots(plan, index, walk, areas)
-        slots = {i: _slots(plan, i, p, areas) for i in inside if (p := plan.layers[i].plan) is not None}
+        slots = {i: _slots(plan, i, areas) for i in inside}
         if not isinstance(run, int):
-            stages = {
-                i: LayerPipeline.of(p.layer, p.plan.rings, p.plan.units, slots[i])
-                for i in inside
-                if (p := plan.layers[i]).plan is not None
-            }
-            ran = walk.cascade(stages, _all_stripes(plan, run) if some is None else run.visited)
-            layers += [replace(plan.layers[i], units=tuple(ran[i])) for i in inside]
+            tiles = dict(zip(inside, run.layers))
+            stages = {i: LayerPipeline.of(tiled.layer, tiled.rings, tiled.units, slots[i]) for i, tiled in tiles.items()}
+            ran = walk.cascade(stages, _all_stripes(run) if some is None else run.visited)
+            layers += [replace(tiled, assigned=tuple(ran[i])) for i, tiled in tiles.items()]
             continue
         fetched: list[AccessRange] = []
         for index, part in plan.fetched.get(run, ()):
@@ -152,37 +150,31 @@ def _walked(
             fetched.append(areas.add(slot.space, slot.address, part.size_bytes))
             ranges.setdefault(index, {}).update(dict.fromkeys(part.offsets, fetched[-1]))
         planned = plan.layers[run]
-        if planned.plan is None:
+        if not isinstance(planned, TiledLayer):
             walk.moves(planned.layer)
         else:
-            tiled = planned.plan
-            visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
+            visited = [tuple(planned.tasks())] if some is None else some(planned)
             cuts = plan.cuts(run, model.chip) if fetched else ()
             dealt = (
                 PrefetchQueue(fetched, [[([fetched[c.part]], c.stop - c.start) for c in pieces] for pieces in cuts])
                 if fetched
                 else None
             )
-            walk.works(planned.layer, tiled.rings, tiled.units, visited, turn(tiled.units), slots[run], ranges.get(run), dealt)
-            planned = replace(planned, units=tuple(walk.units))
+            period, places, preloads = turn(planned.units), slots[run], ranges.get(run)
+            walk.works(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt)
+            planned = replace(planned, assigned=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)
 
 
-def _all_works(layer: Layer, plan: LayerPlan, extent: Extent | None = None) -> Sequence[TileTask]:
-    return tuple(layer.tiled.nest(layer, plan.tiling, extent).iterate_tasks())
-
-
-def _all_stripes(plan: RegionPlan, cascade: Cascade) -> VisitedStripes:
+def _all_stripes(cascade: PlannedCascade) -> VisitedStripes:
     def works(call: LayerCall) -> tuple[int, Sequence[TileTask]]:
-        planned = plan.layers[call.layer]
-        assert planned.plan is not None
-        return call.layer, _all_works(planned.layer, planned.plan, call.extent)
+        return call.layer, tuple(cascade.layers[call.layer - cascade.first].tasks(call.extent))
 
     return [[works(step) if isinstance(step, LayerCall) else step for step in steps] for steps in cascade.stripes.steps]
 
 
-def _roots(plan: RegionPlan, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
+def _roots(plan: PlannedRegion, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
     """Add the ranges of resident roots that a layer is the first to touch."""
     layer = plan.layers[index].layer
     for name in (*layer.activations, *layer.node.outputs):
@@ -192,12 +184,10 @@ def _roots(plan: RegionPlan, index: int, walk: PlanTimer, areas: AccessRanges) -
             walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
 
 
-def _slots(
-    plan: RegionPlan, index: int, tiled: LayerPlan, areas: AccessRanges
-) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
+def _slots(plan: PlannedRegion, index: int, areas: AccessRanges) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
     """The ranges of a layer's slots."""
     ranges: dict[tuple[str, int], list[AccessRange]] = {}
-    for ring in tiled.rings:
+    for ring in plan.layers[index].rings:
         starts = (plan.slot(index, ring.key, ring.space, copy).address for copy in range(ring.copies))
         ranges[ring.key, ring.space] = [areas.add(ring.space, start, size) for start, size in zip(starts, ring.sizes)]
     return ranges

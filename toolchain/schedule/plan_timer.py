@@ -18,11 +18,11 @@ from toolchain.ops.kit.tile import Box, TileTask, Tiling
 from toolchain.schedule.cost import Brought, CostModel, TileCost
 from toolchain.schedule.dependences import AccessRange, DependenceTracker
 from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import VisitedStripes
+from toolchain.schedule.plan import TiledLayer, VisitedStripes
 from toolchain.schedule.queues import Now, PlannedQueues, QueueCost
 from toolchain.schedule.sampling import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
-from toolchain.schedule.tile_buffers import LayerPlan, needs_staging, staging_bytes
+from toolchain.schedule.tile_buffers import needs_staging
 from toolchain.schedule.tile_pipeline import (
     LayerPipeline,
     Loads,
@@ -86,10 +86,10 @@ class PlanTimer:
         visited: Sequence[Sequence[TileTask] | int],
         period: int,
         preloaded: Mapping[Hashable, AccessRange] | None = None,
-    ) -> LayerPlan:
-        """The plan of a tiling, timed alone with its rings at no address. `preloaded`: constants that are not loaded."""
+    ) -> TiledLayer:
+        """The layer by a tiling, timed alone with its rings at no address. `preloaded`: constants that are not loaded."""
         count = self.works(layer, rings, units, visited, period, None, preloaded)
-        return LayerPlan(tiling, rings, staging_bytes(rings, self._chip), count, self.cycles, self.busy_cycles, units)
+        return TiledLayer.of(layer, tiling, rings, units, count, (self.cycles, self.busy_cycles))
 
     def works(
         self,

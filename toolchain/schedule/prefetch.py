@@ -23,11 +23,11 @@ from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange
 from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
 from toolchain.schedule.nodes import Prefetch
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import PlannedLayer, PlannedRegion, TiledLayer
 from toolchain.schedule.plan_cost import PlanCosts
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import sample_tiles
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer, Room
+from toolchain.schedule.tile_buffers import Room
 from toolchain.schedule.unit_choice import turn
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
@@ -46,18 +46,18 @@ class PreloadedCost:
     """
 
     constants: LayerConstants
-    plan: LayerPlan
+    plan: TiledLayer
     moved_cycles: float
     grows_bytes: int
 
 
-def with_constants_there(plan: RegionPlan, index: int, model: CostModel) -> PreloadedCost | None:
+def with_constants_there(plan: PlannedRegion, index: int, model: CostModel) -> PreloadedCost | None:
     """A layer of the plan that runs by itself, with its constants there when it begins. None where it has no constants to be
     fetched before, or has them so already."""
-    planned = plan.layers[index]
-    layer, tiled, chip, pitch = planned.layer, planned.plan, model.chip, dram_alignment(model.chip)
-    if tiled is None or tiled.fetches:
+    tiled, chip, pitch = plan.layers[index], model.chip, dram_alignment(model.chip)
+    if not isinstance(tiled, TiledLayer) or tiled.fetches:
         return None
+    layer = tiled.layer
     constants = collect_constants(layer, tiled.tiling, tiled.units)
     if constants is None or pitch % chip.spaces[constants.space].memory.alignment_bytes:
         return None
@@ -73,7 +73,7 @@ def with_constants_there(plan: RegionPlan, index: int, model: CostModel) -> Prel
     return PreloadedCost(constants, timed, timer.moved_cycles, grows)
 
 
-Place = Callable[[Sequence[PlannedLayer], bool], RegionPlan | None]
+Place = Callable[[Sequence[PlannedLayer], bool], PlannedRegion | None]
 
 
 _Bytes = Mapping[int, npt.NDArray[np.int64]]  # by memory, of each layer
@@ -84,7 +84,7 @@ class PrefetchSearch:
 
     def __init__(
         self,
-        plan: RegionPlan,
+        plan: PlannedRegion,
         shared: Collection[int],
         used_bytes: Callable[[int], Sequence[int]],
         sizes: Room,
@@ -99,11 +99,11 @@ class PrefetchSearch:
         """
         self._plan, self._shared, self._used_bytes, self._sizes, self._place = plan, shared, used_bytes, sizes, place
         self._costs, self._chip = costs, costs.model.chip
-        self._known_places: dict[Hashable, RegionPlan | None] = {}
+        self._known_places: dict[Hashable, PlannedRegion | None] = {}
         self._pitch = dram_alignment(self._chip)
         self._search_failed = False  # for places of other constants ahead: one that finds none takes long, and so would the next
 
-    def best(self) -> RegionPlan:
+    def best(self) -> PlannedRegion:
         """The plan itself where nothing is gained."""
         best = self._plan
         if any(gain < _LEAST_GAIN * best.cycles for gain in self._most_gains()):
@@ -117,9 +117,9 @@ class PrefetchSearch:
                 break  # more would be served by none
         return best
 
-    def _plans(self, most: int) -> list[RegionPlan]:
+    def _plans(self, most: int) -> list[PlannedRegion]:
         """The variants that have a place. `most`: layers that one layer may fetch for."""
-        plans: list[RegionPlan] = []
+        plans: list[PlannedRegion] = []
         for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
             for share, searched in _USABLE:
                 plan = self._placed(self._dealt(filled, share, some, most), searched)
@@ -128,8 +128,8 @@ class PrefetchSearch:
                     break
         return plans
 
-    def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
-        parts = ((i, len(part.blocks), part.since) for i, p in enumerate(dealt) if p.plan is not None for part in p.plan.fetches)
+    def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
+        parts = ((i, len(part.blocks), part.since) for i, planned in enumerate(dealt) for part in planned.fetches)
         key = searched, *parts
         if key not in self._known_places:
             self._known_places[key] = self._place(dealt, searched and not self._search_failed)
@@ -147,13 +147,13 @@ class PrefetchSearch:
         yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, constants))
 
     def _plan_cycles(self, index: int) -> float:
-        plan = self._plan.layers[index].plan
-        return plan.cycles if plan is not None else 0.0
+        tiled = self._plan.layers[index]
+        return tiled.cycles if isinstance(tiled, TiledLayer) else 0.0
 
     @cached_property
     def _known(self) -> dict[int, PreloadedCost]:
         """The layers whose constants can be fetched before and that can fetch some."""
-        others = {i for c in self._plan.cascades for i in c.layers}.union(self._shared)
+        others = {i for c in self._plan.cascades for i in c.indices}.union(self._shared)
         alone = (i for i in range(len(self._plan.layers)) if i not in others)
         costs = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
         return {i: cost for i, cost in costs if cost is not None}
@@ -234,18 +234,16 @@ class PrefetchSearch:
         return block.size_bytes / self._chip.dram.read_bytes_per_cycle
 
     def _changed(self, index: int, planned: PlannedLayer, fetched: Sequence[int]) -> PlannedLayer:
-        if planned.plan is None or not fetched:
+        if not fetched:
             return planned
         cost = self._known[index]
         layers = self._plan.layers
-        cuts = ((Prefetch(len(list(of)), layers[since].layer.node.name), since) for since, of in groupby(fetched))
+        cuts = ((Prefetch(len(list(of)), layers[since].name), since) for since, of in groupby(fetched))
         parts = split_constants(cost.constants, cuts, self._pitch)
-        if len(fetched) < len(cost.constants.blocks):
-            return replace(planned, plan=replace(planned.plan, fetches=parts))
-        return replace(planned, plan=replace(cost.plan, fetches=parts))
+        return replace(planned if len(fetched) < len(cost.constants.blocks) else cost.plan, fetches=parts)
 
 
 def _served(layers: Sequence[PlannedLayer]) -> int:
     """The most layers for which one fetches constants."""
-    fetching = Counter(since for p in layers if p.plan is not None for since in {part.since for part in p.plan.fetches})
+    fetching = Counter(since for planned in layers for since in {part.since for part in planned.fetches})
     return max(fetching.values(), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,10 +13,9 @@ from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
 from toolchain.schedule.layer_constants import find_shared_constants
 from toolchain.schedule.layer_grouping import CascadeCosts, GroupingBounds, GroupingSearch, LayerGroup
 from toolchain.schedule.options import RegionInput
-from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.plan import Part, PlannedLayer, PlannedRegion, TiledLayer, replace_layers
 from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, assign_units
 from toolchain.schedule.prefetch import PrefetchSearch
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
 
 _CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
 _FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
@@ -24,38 +23,38 @@ _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen:
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 _GAIN = 0.001  # of the plan's cycles: less is not worth more operations, nor looking for it
 
-Finer = Callable[[int, RegionPlan], Sequence[LayerPlan]]  # tilings of a layer with more tiles than the plan's
-Place = Callable[[Sequence[PlannedLayer], RegionPlan], RegionPlan | None]  # layers that are planned otherwise than the plan's
+Finer = Callable[[int, PlannedRegion], Sequence[TiledLayer]]  # tilings of a layer with more tiles than the plan's
+Place = Callable[[Sequence[PlannedLayer], PlannedRegion], PlannedRegion | None]  # layers otherwise than the plan's
 
 
-def refine_tiles(plan: RegionPlan, finer: Finer, place: Place) -> RegionPlan:
-    """The plan, or one of fewer cycles with finer tiles. Layers with one tiling, as those of equal blocks have, are changed
-    together, and take them one after the other, each beside what the earlier ones took."""
-    for group in _groups(plan):
+def refine_tiles(plan: PlannedRegion, signature: Callable[[int], Hashable], finer: Finer, place: Place) -> PlannedRegion:
+    """The plan, or one of fewer cycles with finer tiles. Equal layers with one tiling, as those of equal blocks have, are changed
+    together, and take them one after the other, each beside what the earlier ones took. `signature`: a key of equal layers."""
+    for group in _groups(plan, signature):
         if _most(plan, group) < _GAIN * plan.cycles:
             continue
         for tiles in finer(group[0], plan):
-            planned = [replace(p, plan=tiles) if i in group else p for i, p in enumerate(plan.layers)]
+            planned = [tiles.as_layer(p.layer) if i in group else p for i, p in enumerate(plan.layers)]
             candidate = place(planned, plan)
             if candidate is not None and candidate.cycles < (1 - _GAIN) * plan.cycles:
                 plan = candidate
     return plan
 
 
-def _groups(plan: RegionPlan) -> list[Sequence[int]]:
-    """Layers by themselves, those of one tiling together."""
-    in_turns = {i for cascade in plan.cascades for i in cascade.layers}
-    groups: dict[int, list[int]] = {}
-    for i, planned in enumerate(plan.layers):
-        if planned.plan is not None and i not in in_turns:
-            groups.setdefault(id(planned.plan), []).append(i)
+def _groups(plan: PlannedRegion, signature: Callable[[int], Hashable]) -> list[Sequence[int]]:
+    """Layers by themselves, equal ones of one tiling together."""
+    groups: dict[Hashable, list[int]] = {}
+    for run in plan.runs:
+        tiled = plan.layers[run] if isinstance(run, int) else None
+        if isinstance(run, int) and isinstance(tiled, TiledLayer):
+            groups.setdefault((tiled.tiling, tiled.rings, tiled.units, signature(run)), []).append(run)
     return list(groups.values())
 
 
-def _most(plan: RegionPlan, group: Sequence[int]) -> int:
+def _most(plan: PlannedRegion, group: Sequence[int]) -> int:
     """Cycles that these layers could work beside neighbours on units of another kind."""
-    plans = [p.plan for p in plan.layers]
-    pairs = ((plans[i], plans[j]) for i in group for j in (i - 1, i + 1) if 0 <= j < len(plans))
+    tiled = [planned if isinstance(planned, TiledLayer) else None for planned in plan.layers]
+    pairs = ((tiled[i], tiled[j]) for i in group for j in (i - 1, i + 1) if 0 <= j < len(tiled))
     return sum(min(a.cycles, b.cycles) for a, b in pairs if a and b and a.units[0].kind != b.units[0].kind)
 
 
@@ -65,24 +64,24 @@ class RegionPlanner(LayerByLayer):
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
         self.cascade_costs: dict[CostWeights, CascadeCosts] = {}
-        self.grouped: tuple[int, RegionPlan] | None = None  # SRAM bytes and plan before, of the cascades that could be placed
+        self.grouped: tuple[int, PlannedRegion] | None = None  # SRAM bytes and plan before, of the cascades that could be placed
 
-    def search_plans(self) -> list[RegionPlan]:
+    def search_plans(self) -> list[PlannedRegion]:
         """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
         plans = [replace(self.ahead(plan), raced=plan.raced) for plan in self.base_plans() or [self._in_all()]]
         most = _CLOSE * min(plan.cycles for plan in plans)
         return [assign_units(plan, self.model) for plan in plans if plan.cycles <= most]
 
-    def base_plans(self) -> list[RegionPlan]:
+    def base_plans(self) -> list[PlannedRegion]:
         """Plans without constants ahead, and with finer tiles where there are such. Raises CompileError."""
-        plans: list[RegionPlan] = []
+        plans: list[PlannedRegion] = []
         for number, plan in enumerate(self._best()):
             finer = self.retiled(plan)
             plans.append(replace(plan, raced=number > 0))
             plans += [] if finer is plan else [replace(finer, raced=True)]
         return [plan for plan in plans if self.too_many(plan) is None]
 
-    def of_little_traffic(self) -> list[RegionPlan]:
+    def of_little_traffic(self) -> list[PlannedRegion]:
         """Plans of the ways in which bytes count."""
         if not self.options.residency:
             return []
@@ -91,7 +90,7 @@ class RegionPlanner(LayerByLayer):
         cut = self._little_traffic(layerwise)
         return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
-    def frugal(self, plans: Sequence[RegionPlan], most: float) -> list[RegionPlan]:
+    def frugal(self, plans: Sequence[PlannedRegion], most: float) -> list[PlannedRegion]:
         """Plans of at most so many cycles that spill less than each of these, of cascades that the search has planned anyway.
         A moved byte counts as the cycles that it takes. A twentieth of all bytes is to be saved at least: MobileNetV3 small in
         64 KiB took 16 % longer to build for 2.5 %."""
@@ -112,7 +111,7 @@ class RegionPlanner(LayerByLayer):
         constants = {n: layer.constants[n].nbytes for layer in self.layers for n in layer.node.inputs if n in layer.constants}
         return sum(constants.values()) + sum(self.storages[root].size_bytes for root in self.port_roots)
 
-    def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
+    def _little_traffic(self, layerwise: Sequence[PlannedRegion]) -> list[PlannedRegion]:
         """Plans with cascades, compared by DRAM traffic."""
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
@@ -123,15 +122,16 @@ class RegionPlanner(LayerByLayer):
                     return [p for p in cut if p is not None]
         return []
 
-    def _spilling(self, plans: Sequence[RegionPlan]) -> RegionPlan | None:
+    def _spilling(self, plans: Sequence[PlannedRegion]) -> PlannedRegion | None:
         """The first that spills anything, with all that any of them spills."""
-        spilled = {s.name: s for p in plans for s in p.spilled}
+        spilled = {storage.name for plan in plans for storage in plan.spilled}
         for plan in plans:
             if plan.spilled:
-                return replace(plan, spilled=tuple(spilled.values()), resident=plan.resident.difference(spilled))
+                tensors = (replace(t, memory="dram") if t.buffer.name in spilled else t for t in plan.tensors)
+                return replace(plan, tensors=tuple(tensors))
         return None
 
-    def _in_all(self) -> RegionPlan:
+    def _in_all(self) -> PlannedRegion:
         """The plan with nothing resident and tiles as large as possible."""
         plan = self._try([self.size] * len(self._least), 1.0, ALONE)
         if plan is None:
@@ -139,48 +139,53 @@ class RegionPlanner(LayerByLayer):
         self.require_few(plan)
         return self.cascaded(plan)
 
-    def require_few(self, plan: RegionPlan) -> None:
+    def require_few(self, plan: PlannedRegion) -> None:
         """Raises CompileError where its program would be too long to be built and checked."""
         refusal = self.too_many(plan)
         if refusal is not None:
             raise CompileError(refusal)
 
-    def too_many(self, plan: RegionPlan) -> str | None:
+    def too_many(self, plan: PlannedRegion) -> str | None:
         """Why its program would be too long; or None."""
-        return explain_too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
+        tile_counts = [planned.works if isinstance(planned, TiledLayer) else 0 for planned in plan.layers]
+        return explain_too_many([p.layer for p in plan.layers], tile_counts, self.chip)
 
-    def ahead(self, plan: RegionPlan) -> RegionPlan:
+    def ahead(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with constants fetched ahead where that takes fewer cycles."""
         if not self.options.ahead:
             return plan
 
-        def place(planned: Sequence[PlannedLayer], searched: bool) -> RegionPlan | None:
-            return self.place(planned, plan.resident, plan.views, plan.cascades, searched)
+        def place(planned: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
+            return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
 
-        used_bytes = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes
+        used_bytes = self.allocation(plan.parts, plan.resident).taken_bytes
         return PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place).best()
 
-    def retiled(self, plan: RegionPlan) -> RegionPlan:
+    def retiled(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with finer tiles where units of another kind wait for them."""
         if not self.options.residency:
             return plan
         live = self._live_bytes(plan.resident)
 
-        def finer(index: int, plan: RegionPlan) -> Sequence[LayerPlan]:
-            before = plan.layers[index].plan
-            return () if before is None else self.layerwise.finer(index, before, plan.resident, self.size - live[index])
+        def signature(index: int) -> Hashable:
+            return self.layerwise.signature(index, plan.resident)
 
-        def place(planned: Sequence[PlannedLayer], plan: RegionPlan) -> RegionPlan | None:
-            return self.place(planned, plan.resident, plan.views, plan.cascades, searched=False)
+        def finer(index: int, plan: PlannedRegion) -> Sequence[TiledLayer]:
+            before = plan.layers[index]
+            assert isinstance(before, TiledLayer)
+            return self.layerwise.finer(index, before, plan.resident, self.size - live[index])
 
-        return refine_tiles(plan, finer, place)
+        def place(planned: Sequence[PlannedLayer], plan: PlannedRegion) -> PlannedRegion | None:
+            return self.place(replace_layers(plan.parts, planned), plan.resident, searched=False)
+
+        return refine_tiles(plan, signature, finer, place)
 
     @cached_property
     def shared(self) -> Collection[int]:
         """Layers whose constants others have as well."""
         return find_shared_constants(enumerate(self.layers))
 
-    def cascaded(self, plan: RegionPlan) -> RegionPlan:
+    def cascaded(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
         if not self.options.residency or not plan.spilled:
             return plan
@@ -192,35 +197,32 @@ class RegionPlanner(LayerByLayer):
                 return min((plan, *(p for p in cut if p is not None)), key=lambda p: p.cycles)
         return plan
 
-    def _cuts(self, usable: int, before: RegionPlan, by: CostWeights, byte: float | None = None) -> GroupingSearch:
+    def _cuts(self, usable: int, before: PlannedRegion, by: CostWeights, byte: float | None = None) -> GroupingSearch:
         """The search of cascades, where `before` is the best plan layer by layer. `byte`: cycles of a moved byte."""
         costs = self.cascade_costs.setdefault(by, {})
         return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, costs, byte)
 
-    def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> RegionPlan | None:
+    def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> PlannedRegion | None:
         """The plan cut so; None where nothing was found or something has no place."""
         if cuts is None:
             return None
-        planned: list[PlannedLayer] = []
-        views, resident, cascades = dict(self.views), set[str](), list[Cascade]()
+        parts, resident = list[Part](), set[str]()
         for cut in cuts:
             resident |= cut.resident
             if cut.cascade is None:
-                plan = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident, cut.first, cut.end), way.by)
-                planned.append(PlannedLayer(self.layers[cut.first], plan))
+                tiled = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident, cut.first, cut.end), way.by)
+                parts.append(self.moved[cut.first] if tiled is None else tiled.as_layer(self.layers[cut.first]))
             else:
-                planned += cut.cascade.layers
-                views |= cut.cascade.views
+                parts.append(cut.cascade)
                 resident |= {v.root for v in cut.cascade.views.values()}
-                cascades.append(cut.cascade.cascade)
-        return self.place(planned, frozenset(resident), views, tuple(cascades))
+        return self.place(parts, frozenset(resident))
 
     @cached_property
     def cascades(self) -> CascadePlanner:
         graph = self.layers, self.views, self.storages, self.port_roots, self.in_place
         return CascadePlanner(*graph, self.model, self.layerwise.depth, self.layerwise.candidates(), self.size)
 
-    def bounds(self, before: RegionPlan) -> GroupingBounds:
+    def bounds(self, before: PlannedRegion) -> GroupingBounds:
         few = len(self.layers) <= _FEW
         spilled = frozenset(range(len(self.layers)) if few else (i for s in before.spilled for i in range(s.start, s.end)))
         touched = {r for r, s in self.storages.items() if not spilled.isdisjoint(range(s.start, s.end))}
@@ -236,7 +238,7 @@ class RegionPlanner(LayerByLayer):
             before.resident - touched,
         )
 
-    def _best(self) -> list[RegionPlan]:
+    def _best(self) -> list[PlannedRegion]:
         """The best plan, and behind it those layer by layer that may be faster by all works. Empty where nothing can be
         placed."""
         ways = self._layer_by_layer()

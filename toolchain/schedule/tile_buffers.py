@@ -16,40 +16,11 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine import Space
 from toolchain.machine.tensors import Strides
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, TileTask, Tiling, round_up
+from toolchain.ops.kit.tile import Box, TileTask, round_up
 from toolchain.schedule.copies import Stride
-from toolchain.schedule.nodes import Fetch, OperandBuffer, Ring
+from toolchain.schedule.nodes import OperandBuffer, Ring
 
 Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """A layer's tiling, rings and fetches, with the number of its tiles and their expected cycles.
-
-    `staging_bytes`: that its rings take of each memory. `units`: that may run its tiles. `moved_bytes`: between DRAM and the
-    chip; 0 where tilings are not compared by it. `fetches`: constants that pass through no ring, all or the first of them.
-    """
-
-    tiling: Tiling
-    rings: tuple[Ring, ...]
-    staging_bytes: Room
-    works: int
-    cycles: int
-    busy_cycles: float
-    units: tuple[Unit, ...]
-    moved_bytes: int = 0
-    fetches: tuple[Fetch, ...] = ()
-
-
-@dataclass(frozen=True)
-class PlannedLayer:
-    """A node and its tiling; None for movers, which copy between the homes of their tensors. `units`: that run its works one
-    by one; none where the machine leaves no choice."""
-
-    layer: Layer
-    plan: LayerPlan | None
-    units: tuple[Unit, ...] = ()
 
 
 @dataclass

@@ -16,10 +16,11 @@ from toolchain.ops.kit.tile import TileTask, Tiling, ceil_div
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.nodes import Ring
 from toolchain.schedule.options import Options
+from toolchain.schedule.plan import TiledLayer
 from toolchain.schedule.plan_cost import ALONE, CostWeights, count_layer_bytes
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import Visited, sample_tiles
-from toolchain.schedule.tile_buffers import LayerPlan, Room, Sizes, fits, staging_bytes
+from toolchain.schedule.tile_buffers import Room, Sizes, fits, staging_bytes
 from toolchain.schedule.unit_choice import emit_at_zero, speed, turn, units_for
 from toolchain.schedule.views import View
 
@@ -45,8 +46,8 @@ class _Measured:
     seen: int = 0
     whole: bool = False
     able: tuple[Unit, ...] | None = None
-    costs: dict[_Run, LayerPlan] = field(default_factory=dict)
-    moving: dict[_Run, LayerPlan] = field(default_factory=dict)  # with the bytes that they move
+    costs: dict[_Run, TiledLayer] = field(default_factory=dict)
+    moving: dict[_Run, TiledLayer] = field(default_factory=dict)  # with the bytes that they move
 
 
 class LayerTilings:
@@ -74,10 +75,10 @@ class LayerTilings:
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
         self._candidates = known if known is not None else candidates(layer)
         self._measured: dict[Tiling, _Measured] = {}
-        self._chosen: dict[Hashable, list[tuple[float, float, LayerPlan | None]]] = {}  # from, below how many bytes of SRAM
+        self._chosen: dict[Hashable, list[tuple[float, float, TiledLayer | None]]] = {}  # from, below how many bytes of SRAM
         self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
 
-    def best(self, room: Room, most: int, by: CostWeights = ALONE) -> LayerPlan | None:
+    def best(self, room: Room, most: int, by: CostWeights = ALONE) -> TiledLayer | None:
         """The plan of fewest cycles among the first `most` tilings that fit the room; None where not one fits.
 
         More tilings are tried until one has all of its slots. The answer for one room does not depend on earlier ones.
@@ -92,8 +93,8 @@ class LayerTilings:
         answers.append((self._from, self._below, best))
         return best
 
-    def _best(self, room: Room, most: int, by: CostWeights) -> LayerPlan | None:
-        best: LayerPlan | None = None
+    def _best(self, room: Room, most: int, by: CostWeights) -> TiledLayer | None:
+        best: TiledLayer | None = None
         tried, doubled, looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
             if best is not None and tried >= _FEW and tiles > _FINER * best.works * best.tiling.batches:
@@ -110,10 +111,10 @@ class LayerTilings:
                 break
         return best
 
-    def finer(self, plan: LayerPlan, room: Room, most: int) -> list[LayerPlan]:
+    def finer(self, plan: TiledLayer, room: Room, most: int) -> list[TiledLayer]:
         """The next tilings with more tiles than a plan, each of another number, that take little longer alone."""
         at = next((i for i, (_, tiling) in enumerate(self._candidates) if tiling == plan.tiling), len(self._candidates))
-        finer_plans: dict[int, LayerPlan] = {}
+        finer_plans: dict[int, TiledLayer] = {}
         for _, tiling in self._candidates[at + 1 : at + 1 + _FINER_TRIED]:
             other = self.evaluate(tiling, room)
             if other is None or len(finer_plans) == most:
@@ -131,12 +132,12 @@ class LayerTilings:
         self._from, self._below = (max(self._from, size), self._below) if is_within else (self._from, min(self._below, size))
         return is_within
 
-    def _has_all_slots(self, plan: LayerPlan, room: Room) -> bool:
+    def _has_all_slots(self, plan: TiledLayer, room: Room) -> bool:
         """True where all rings of the plan's tiling would fit with all slots. Else loads wait for computation, and finer tiles
         may be faster."""
         return self._fits(staging_bytes(self._measured[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
-    def evaluate(self, tiling: Tiling, room: Room, by: CostWeights = ALONE) -> LayerPlan | None:
+    def evaluate(self, tiling: Tiling, room: Room, by: CostWeights = ALONE) -> TiledLayer | None:
         """The plan of a tiling with as many slots as fit, or fewer that are as fast; None where not even one of each fits."""
         measured = self._measured.get(tiling) or self._measured.setdefault(tiling, _Measured(self._sizes()))
         if not self._may_fit(measured.sizes, room) or not (measured.whole or self._measure(tiling, measured, room)):
@@ -146,7 +147,7 @@ class LayerTilings:
             if not measured.able and tiling.variant == (0, 0):
                 raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
         units = self._fitting(measured.able, measured.sizes, room)
-        plans: list[LayerPlan] = []
+        plans: list[TiledLayer] = []
         for depth, apart, singles in self._depths(measured.sizes):
             for single in singles:
                 slots = measured.sizes.slots(depth, units, apart, single)
@@ -286,7 +287,7 @@ def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:
     return list(smallest.values())
 
 
-Pin = Callable[[frozenset[str]], LayerPlan | None]  # from the layer's tensors that lie in SRAM
+Pin = Callable[[frozenset[str]], TiledLayer | None]  # from the layer's tensors that lie in SRAM
 
 
 class RegionTilings:
@@ -328,9 +329,11 @@ class RegionTilings:
         """The signature and the tilings of each layer; data-movement operators have none."""
         return [(self._signature(la, ()), self._tilings_of(la) if isinstance(la.node.op, TiledOp) else ()) for la in self._layers]
 
-    def best(self, layer: Layer, resident: Collection[str], sram_bytes: int, by: CostWeights) -> LayerPlan | None:
-        """The best plan of a layer; None where none fits. `resident`: tensors in SRAM, of any layers. `sram_bytes`: that it
-        may take."""
+    def best(self, layer: Layer, resident: Collection[str], sram_bytes: int, by: CostWeights) -> TiledLayer | None:
+        """The best plan of a layer, or of one that equals it; None where none fits.
+
+        `resident`: tensors in SRAM, of any layers. `sram_bytes`: that it may take.
+        """
         room = {**self._sizes, int(Space.SRAM): sram_bytes}
         pin = self._pinned.get(layer.node.name)
         if pin is not None:
@@ -338,14 +341,14 @@ class RegionTilings:
             return plan if plan is not None and fits(plan.staging_bytes, room) else None
         return self.tilings(layer, resident).best(room, self._options.tilings, by)
 
-    def finer(self, index: int, plan: LayerPlan, resident: Collection[str], sram_bytes: int) -> Sequence[LayerPlan]:
+    def finer(self, index: int, plan: TiledLayer, resident: Collection[str], sram_bytes: int) -> Sequence[TiledLayer]:
         """The plans with more tiles than one of the layer, in so many bytes of SRAM; none where its plan is fixed."""
         layer, room = self._layers[index], {**self._sizes, int(Space.SRAM): sram_bytes}
         if layer.node.name in self._pinned:
             return ()
         return self.tilings(layer, self._inside(layer, resident)).finer(plan, room, _FINER_TILINGS)
 
-    def plan(self, index: int, resident: Collection[str], sram_bytes: int, by: CostWeights) -> LayerPlan | None:
+    def plan(self, index: int, resident: Collection[str], sram_bytes: int, by: CostWeights) -> TiledLayer | None:
         """The best plan of a layer with these roots in SRAM; None of data-movement operators too."""
         layer = self._layers[index]
         if not isinstance(layer.node.op, TiledOp):
@@ -377,6 +380,11 @@ class RegionTilings:
         if signature not in self._candidates:
             self._candidates[signature] = candidates(layer)
         return self._candidates[signature]
+
+    def signature(self, index: int, roots: Collection[str]) -> Hashable:
+        """A key that is the same of layers that equal each other with these roots in SRAM."""
+        layer = self._layers[index]
+        return self._signature(layer, self._inside(layer, roots)), index if layer.node.name in self._pinned else -1
 
     def _inside(self, layer: Layer, resident: Collection[str]) -> frozenset[str]:
         """The layer's tensors that lie in these roots."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,13 +15,11 @@ from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.layer_grouping import GroupingBounds
 from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.options import RegionInput
-from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.plan import Part, PlannedLayer, PlannedRegion, TiledLayer, cascades_of
 from toolchain.schedule.plan_cost import assign_units
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import quote_name
-from toolchain.schedule.tile_buffers import LayerPlan, PlannedLayer
 from toolchain.schedule.tilings import RegionTilings
-from toolchain.schedule.views import View
 
 _NAMED = 8  # tensors of a layer
 
@@ -60,7 +58,7 @@ def explain_fragmentation(bound: BoundTree) -> CompileError:
     return CompileError("\n".join(faults.told()))
 
 
-def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> RegionPlan:
+def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> PlannedRegion:
     """Return the plan of a region by the user's schedule. Raise CompileError with all that is wrong with it.
 
     Where the schedule names all layers, it is followed exactly, and its order may differ from the nodes'. Else the search
@@ -85,16 +83,16 @@ class _UserPlanner(RegionPlanner):
         pins = {self.layers[i].node.name: partial(self._pin, i) for i in self.tree.directives}
         self.layerwise = RegionTilings(self.layers, self.views, self.model, self.options, pins)
 
-    def _pin(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
+    def _pin(self, index: int, inside: frozenset[str]) -> TiledLayer | None:
         if index not in self.pinned.in_cascades:
             return self.pinned.plan_layer(index, inside)
         cascades = self.pinned.plan_cascades(self.pinned.inside)
-        return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
+        return next(c.layers[index - c.first] for c in cascades if index in c.indices)
 
-    def plan(self) -> RegionPlan:
+    def plan(self) -> PlannedRegion:
         return self._plan_whole_schedule() if self.tree.whole else min(self.search_plans(), key=lambda plan: plan.cycles)
 
-    def _plan_whole_schedule(self) -> RegionPlan:
+    def _plan_whole_schedule(self) -> PlannedRegion:
         planned = self._list_layers_by_name()
         plan = self.place(planned, self.pinned.inside)
         if plan is None:
@@ -107,7 +105,7 @@ class _UserPlanner(RegionPlanner):
         CompileError."""
         self.pinned.plan_cascades(self.pinned.inside)
         plans = self.pinned.plan_layers([i for i in self.tree.layers if i not in self.pinned.in_cascades])
-        return [plans.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
+        return [plans.get(i) or moved for i, moved in enumerate(self.moved)]
 
     def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
         return explain_overflow(self.tree, self.facts, self.allocation(*self._with_cascades(planned, self.pinned.inside)))
@@ -124,33 +122,24 @@ class _UserPlanner(RegionPlanner):
         reserved_bytes = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
         return super().residents(reserved_bytes, capacity) | self.pinned.inside
 
-    def place(
-        self,
-        planned: Sequence[PlannedLayer],
-        resident: frozenset[str],
-        views: Mapping[str, View] | None = None,
-        cascades: tuple[Cascade, ...] = (),
-        searched: bool = True,
-    ) -> RegionPlan | None:
-        if views is not None or not self.tree.cascades:
-            return super().place(planned, resident, views, cascades, searched)
-        return super().place(*self._with_cascades(planned, resident))
+    def place(self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True) -> PlannedRegion | None:
+        if cascades_of(parts) or not self.tree.cascades:
+            return super().place(parts, resident, searched)
+        return super().place(*self._with_cascades(parts, resident))
 
-    def _with_cascades(
-        self, planned: Sequence[PlannedLayer], resident: frozenset[str]
-    ) -> tuple[list[PlannedLayer], frozenset[str], Mapping[str, View], tuple[Cascade, ...]]:
-        """Layers, roots in SRAM, views and cascades, with layers that run in turns as they do where these roots lie in SRAM."""
-        planned_cascades = self.pinned.plan_cascades(resident)
-        inside = {i: p for c in planned_cascades for i, p in zip(c.cascade.layers, c.layers)}
-        layers = [inside.get(i, p) for i, p in enumerate(planned)]
-        views = {**self.views, **{name: view for c in planned_cascades for name, view in c.views.items()}}
-        return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in planned_cascades)
+    def _with_cascades(self, layers: Sequence[Part], resident: frozenset[str]) -> tuple[list[Part], frozenset[str]]:
+        """Parts and roots in SRAM, with layers that run in turns as they do where these roots lie in SRAM. `layers`: all, each by
+        itself."""
+        firsts = {cascade.first: cascade for cascade in self.pinned.plan_cascades(resident)}
+        alone = set(range(len(layers))).difference(self.pinned.in_cascades)
+        parts = [firsts.get(i, layer) for i, layer in enumerate(layers) if i in firsts or i in alone]
+        return parts, resident | self.pinned.rows
 
-    def cascaded(self, plan: RegionPlan) -> RegionPlan:
+    def cascaded(self, plan: PlannedRegion) -> PlannedRegion:
         """Others take turns where none are said to."""
         return plan if self.tree.cascades else super().cascaded(plan)
 
-    def bounds(self, before: RegionPlan) -> GroupingBounds:
+    def bounds(self, before: PlannedRegion) -> GroupingBounds:
         limits, pinned = super().bounds(before), self.pinned
         fixed = pinned.inside | self.tree.spilled
         touching = (i for i, roots in enumerate(limits.roots) if roots & fixed)
