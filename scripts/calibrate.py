@@ -12,6 +12,7 @@ With --repair the file is for one machine.
 It also lists the changes that repair made, and the gain of each on held-out samples.
 Option --type is npu-build's: the file holds these types, so that the build needs the file alone.
 Option --state is npu-build's too: an input and its next value have one range, and data need not hold it.
+Ports stay on the chip in a build with this file (docs/accuracy.md, Ports): nodes beside them move by --host-node alone.
 A file that ends in .encodings or .json is written in AIMET's form (0.6.1), with the scales of --hw.
 """
 

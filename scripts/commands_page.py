@@ -67,12 +67,12 @@ def _section(heading: str, line: str, command: Any, examples: Mapping[str, str])
 def _row(parameter: Any) -> str:
     """Return the table row of an argument or option; a default that its help names goes into the column of defaults."""
     is_argument = parameter.param_type_name == "argument"
-    name = parameter.metavar or parameter.name.upper() if is_argument else ", ".join(parameter.opts)
+    name = parameter.metavar or parameter.name.upper() if is_argument else ", ".join((*parameter.opts, *parameter.secondary_opts))
     value = "" if is_argument or parameter.is_flag else f" {parameter.metavar or 'VALUE'}"
     meaning, _, default = " ".join((parameter.help or "").split()).partition(" Default: ")
     default, _, rest = default.partition(". ")
     if parameter.default not in (None, False, ()) and not is_argument:
-        default = f"`{parameter.default}`"
+        default = f"`{parameter.opts[0] if parameter.default is True else parameter.default}`"
     return f"| `{name}{value}` | {default.rstrip('.')} | {f'{meaning} {rest}'.strip()} |"
 
 

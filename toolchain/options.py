@@ -50,7 +50,8 @@ class BuildOptions:
     `states`: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`. None: those that the graph or
     names show.
     `blocks_alike`: identical blocks of layers are quantized as one.
-    `host_ports`: nodes beside inputs and outputs run on the host, and outputs are scaled by channel, where a part gains by it.
+    `host_ports`: nodes beside inputs and outputs run on the host, and outputs are scaled by channel, where codes would lose a
+    part.
     `raw_ports`: inputs and outputs of which that is not so, since hardware fills or reads their codes.
     `passes`: optional passes that are left out, and whether each graph is verified.
     """
@@ -82,7 +83,7 @@ class BuildOptions:
     entry_values: Mapping[str, Values] = field(default_factory=dict)
     export_nearest: bool = False
     passes: PassOptions = EVERY_PASS
-    host_ports: bool = False
+    host_ports: bool = True
     raw_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class BuildOptions:
             other = "entry" if self.entries else "sram-budget"
             raise CompileError(f"sram-curve: is of one set of shapes and of sizes of its own; leave out --{other}")
         if self.raw_ports and not self.host_ports:
-            raise CompileError("raw-port: goes with --host-ports, from which it keeps a port")
+            raise CompileError("raw-port: --no-host-ports keeps one scale at every port; give one of them")
         if self.samples is not None and self.samples < 1:
             raise CompileError(f"samples {self.samples}: must be 1 or more")
         if self.observer not in (*OBSERVERS, AUTO, None):

@@ -19,6 +19,7 @@ from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.select import ASKED_FOR
 from toolchain.repair.calibrate_network import CalibratedNetwork
 from toolchain.repair.network import Network
+from toolchain.repair.place_port_nodes import place_port_nodes
 from toolchain.report.error_report import Effort
 from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import Advice, TriedAdvice, choose_trial
@@ -35,6 +36,7 @@ class AdviceTrials:
     `calibrated`: the network that is judged.
     `samples`: samples to judge on, and samples that ranges are of.
     `compiled`: the network that is written, at `level`, with whose cycles a piece of advice is compared.
+    `pinned`: advice to free ports, which is tried first.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class AdviceTrials:
         samples: tuple[Iterable[Sample], Iterable[Sample]],
         compiled: CompiledNetwork,
         level: int,
+        pinned: Sequence[Advice] = (),
     ) -> None:
         self._calibrated, (self._samples, self._calibration) = calibrated, samples
-        self._compiled, self._level_of_plan = compiled, level
+        self._compiled, self._level_of_plan, self._pinned = compiled, level, pinned
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
         self._remaining, self._sample_count = min(effort.tried, _MOST), min(effort.looked_at, 2)
@@ -61,7 +64,7 @@ class AdviceTrials:
 
         `output`: an output, with its parts of unlike size.
         """
-        candidates = candidates[: self._remaining]
+        candidates = [*self._list_pinned(output), *candidates][: self._remaining]
         if not candidates or not self._judges:
             return []
         network, quantization = self._calibrated.network, self._calibrated.quantization
@@ -78,6 +81,21 @@ class AdviceTrials:
                 break
         best = choose_trial(tried)
         return [replace(t, cycles=self._compare_cycles(t.advice)) if t is best else t for t in tried]
+
+    def _list_pinned(self, output: FidelityPart) -> list[Advice]:
+        """Return the advice to free ports that this output may depend on: inputs, and its own."""
+        model = self._calibrated.network.model
+        others = {model.name(n) for n in model.graph.outputs if n != output.tensor}
+        return [advice for advice in self._pinned if not others.issuperset(advice.freed_ports)]
+
+    def _free_ports(self, network: Network, ports: Sequence[str]) -> Network:
+        """Return the network as without the options that pin these ports. Raise CompileError where nothing changes."""
+        model = network.model
+        raw_ports = {model.name(n) for n in (*model.graph.inputs, *model.graph.outputs)}.difference(ports)
+        freed = place_port_nodes(network, self._calibration, raw_ports)
+        if freed is network:
+            raise CompileError(f"{' '.join(ports)}: the host gains nothing there")
+        return freed
 
     def _compare_cycles(self, advice: Advice) -> tuple[int, int] | None:
         """Return the expected cycles before and after a piece of advice; None of a network whose plan takes long."""
@@ -105,6 +123,8 @@ class AdviceTrials:
         network, quantization = self._calibrated.network, self._calibrated.quantization
         if advice.host_nodes:
             network = network.host(match_nodes(network.model.nodes, advice.host_nodes), ASKED_FOR)
+        if advice.freed_ports:
+            network = self._free_ports(network, advice.freed_ports)
         if advice.types:
             network = network.override_types(advice.types)
         types = {**quantization.types, **network.types}
@@ -125,7 +145,7 @@ class AdviceTrials:
                 divided=model.divided,
             )
         held_ranges = {n: r for n, r in ranges.items() if n in {*network.tensors, *network.selection.file_ranges}}
-        layers = {n.name for n in network.weighted}
+        layers = _list_unchanged_layers(self._calibrated.network, network)
         chosen = {name: parameters for name, parameters in quantization.layers.items() if name in layers}
         weights = {**quantization.weight_types, **network.weight_types}
         weights = {name: codes for name, codes in weights.items() if name in layers}
@@ -137,3 +157,10 @@ class AdviceTrials:
             weight_types=weights,
             compiler_weights=network.compiler_weights,
         )
+
+
+def _list_unchanged_layers(network: Network, other: Network) -> set[str]:
+    """Return the layers of `other` that read the constants that they read in `network`."""
+    inputs_by_node = {n.name: n.inputs for n in network.model.graph.nodes}
+    changed = {n.name for n in other.model.graph.nodes if n.inputs != inputs_by_node.get(n.name)}
+    return {n.name for n in other.weighted if changed.isdisjoint((n.name, *n.sources))}

@@ -11,6 +11,7 @@ from quant.calibration_data import Samples
 from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork, Progress
 from toolchain.errors import InternalError
+from toolchain.frontend import NormalModel
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.select import IDLE, Selection
@@ -21,7 +22,7 @@ from toolchain.report import collect_metrics, explain_nodes
 from toolchain.report.accuracy import AccuracyInput, AccuracyResult, JudgedNetwork, JudgedOn, evaluate_accuracy
 from toolchain.report.error_report import concat_parts, network_of
 from toolchain.report.fidelity import list_output_operands
-from toolchain.report.findings import AdviceContext
+from toolchain.report.findings import Advice, AdviceContext
 from toolchain.report.gate import Evaluation
 from toolchain.report.partly_rounded import make_shared_warnings
 from toolchain.report.report_text import RANDOM
@@ -74,7 +75,8 @@ def verify_build(
     else:
         judged_by = JudgedNetwork(container, reference)
     operands = list_output_operands(model, selection.graph, selection.shown)
-    trials = AdviceTrials(calibrated if judged is None else judged, network, (samples, calibration), compiled, options.level)
+    trial_network, pinned = calibrated if judged is None else judged, _advise_free_ports(options, model)
+    trials = AdviceTrials(trial_network, network, (samples, calibration), compiled, options.level, pinned)
     others = calibration if on == "held out" else ()
     subject = AccuracyInput(
         model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others, trials.run
@@ -83,6 +85,16 @@ def verify_build(
     figures["warnings"] += shared if on != RANDOM else []
     judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement
+
+
+def _advise_free_ports(options: BuildOptions, model: NormalModel) -> list[Advice]:
+    """Return advice to leave out the options that pin ports."""
+    if options.parameters is not None or options.entries:
+        return []
+    if not options.host_ports:
+        ports = tuple(model.name(n) for n in (*model.graph.inputs, *model.graph.outputs))
+        return [Advice("leaving out --no-host-ports", freed_ports=ports)]
+    return [Advice(f"leaving out --raw-port {name}", freed_ports=(name,)) for name in options.raw_ports]
 
 
 def host_reasons(selection: Selection) -> dict[str, str]:

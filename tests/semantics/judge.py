@@ -22,6 +22,7 @@ from tests.semantics.recorder import Coverage, operators
 from tests.semantics.rounding_oracle import Rounded, by_chance, nearest, session
 from toolchain import compiler
 from toolchain.api import Build, BuildOptions, build
+from toolchain.codegen import HostSubgraph
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
@@ -162,13 +163,14 @@ def judge_build(
     """
     model, data = save(proto, samples, folder)
     built, selected, integer = _built(model, BuildOptions(machine, calibration=str(data), level=level, types=types))
-    codes = extend_codes(proto, model, samples, get_reported_codes(integer, selected.origins))
+    reported, channels = get_reported_codes(integer, selected.origins), read_channel_scales(built)
+    codes = extend_codes(proto, model, samples, reported) | {n: reported[f"{n}/in codes"] for n in channels}
     numerics = machine.chip.numerics
     bits = 16 if types or numerics.activation == "int16" else 8
     weight_bits = 4 if numerics.weight == "int4" else None  # int8 holds the weights of cases and drawn networks exactly
     constants, ways = with_constants(integer), (*nearest(Rounding(numerics.rounding)), *map(by_chance, range(draws)))
     expected, moved = in_float(proto, samples), in_float(proto, neighbours(samples))
-    oracles = [Rounded(proto, codes, bits, way, constants, weight_bits) for way in ways]
+    oracles = [Rounded(proto, codes, bits, way, constants, weight_bits, channels) for way in ways]
     near = [[oracle.run(s) for s in samples] for oracle in oracles]
     chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
@@ -248,6 +250,17 @@ def get_reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -
         if kind.quant is not None and name.partition("@")[0] == tensor and (name == tensor or tensor not in codes_by_tensor):
             codes_by_tensor[tensor] = (kind.quant.scale, kind.quant.zero_point)
     return codes_by_tensor
+
+
+def read_channel_scales(built: Build) -> dict[str, tuple[Array, Array | float]]:
+    """Return scale and offset by channel of the outputs that the host scales behind their codes."""
+    constants = dict[str, Array]()
+    for segment in built.container.segments:
+        if isinstance(segment, HostSubgraph):
+            proto = onnx.load_from_string(segment.model)
+            constants |= {i.name: onnx.numpy_helper.to_array(i) for i in proto.graph.initializer}
+    outputs = [t.name for t in built.container.outputs]
+    return {n: (constants[f"{n}/scale"], constants.get(f"{n}/offset", 0.0)) for n in outputs if f"{n}/scale" in constants}
 
 
 def with_constants(integer: Graph) -> frozenset[str]:

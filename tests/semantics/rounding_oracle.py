@@ -8,6 +8,7 @@ a normalization between its product and its sum. The remaining difference from t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ Array = np.ndarray[Any, Any]
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
 Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
+Channels = Mapping[str, tuple[Array, Array | float]]  # tensor -> scale, offset, both by channel
+NO_CHANNELS: Channels = MappingProxyType({})
 Nearest = Callable[[Array], Array]
 HALF = 0.5 + 1e-4  # what float32 leaves of one half is one half
 
@@ -83,6 +86,7 @@ class Rounded:
 
     `nearest`: where ties go. A mean over many ties, finer than they are, is off by their common error.
     `elementwise`: the nodes of the file whose constant operand has its own codes, over its range and zero.
+    `channels`: scale and offset by channel that the host takes out behind the codes of a tensor.
     `weight_bits`: bits of the codes to which constant weights are rounded, symmetric per output channel; None: they stay as
     they are.
     """
@@ -95,9 +99,10 @@ class Rounded:
         nearest: Nearest = np.rint,
         elementwise: frozenset[str] = frozenset(),
         weight_bits: int | None = None,
+        channels: Channels = NO_CHANNELS,
     ):
         self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, nearest
-        self._weight_bits = weight_bits
+        self._weight_bits, self._channels = weight_bits, channels
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self._nodes: dict[int, onnxruntime.InferenceSession] = {}
 
@@ -125,8 +130,10 @@ class Rounded:
         if name not in self._codes:
             return value
         scale, zero_point = self._codes[name]
-        code = np.clip(self._nearest(np.asarray(value, np.float64) / scale) + zero_point, self._low, self._high)
-        return np.asarray((code - zero_point) * scale, value.dtype)
+        factor, offset = self._channels.get(name, (1.0, 0.0))
+        centered = (np.asarray(value, np.float64) - offset) / factor
+        code = np.clip(self._nearest(centered / scale) + zero_point, self._low, self._high)
+        return np.asarray((code - zero_point) * scale * factor + offset, value.dtype)
 
     def _round_constant(self, value: Array) -> Array:
         low, high = min(float(value.min()), 0.0), max(float(value.max()), 0.0)

@@ -104,15 +104,15 @@ def build_command(
     host_ports: Annotated[
         bool,
         typer.Option(
-            "--host-ports",
-            help="Nodes beside inputs and outputs run on the host, and outputs get a scale a channel, where a part gains by it.",
+            "--host-ports/--no-host-ports",
+            help="Where codes lose a part of an input or output, the host computes nodes beside it and scales its channels.",
             rich_help_panel=MODEL,
         ),
-    ] = False,
+    ] = True,
     raw_port: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --host-ports: keeps one affine scale at a port that a camera or a DMA feeds with codes. Repeatable.",
+            help="Keeps one affine scale at a port that a camera or a DMA feeds with codes. Repeatable.",
             rich_help_panel=MODEL,
         ),
     ] = None,

@@ -57,10 +57,28 @@ class PortChain:
             names |= dict.fromkeys(alone)
         return tuple(names) or None
 
+    def count_crossing(self, graph: OnnxGraph) -> float:
+        """Return the elements that host and chip hand to each other for each element of the port."""
+        return sum(graph.types[n].elements for n in self.boundary) / max(graph.types[self.port].elements, 1)
+
     def count_operations(self, graph: OnnxGraph) -> float:
         """Return the host's operations for each element of the port."""
         operations = sum(graph.types[o].elements for n in self.nodes if n.op.op_type in _ARITHMETIC for o in n.outputs if o)
         return operations / max(graph.types[self.port].elements, 1)
+
+
+@dataclass(frozen=True)
+class CodedProduct:
+    """A product whose result the chip hands to the host.
+
+    `tensor`: what is handed on: the product's result, or that of `clamp`, a Relu behind it.
+    `port`: the network's output behind it.
+    """
+
+    tensor: str
+    port: str
+    product: Node[OnnxOp]
+    clamp: Node[OnnxOp] | None = None
 
 
 def find_port_chains(graph: OnnxGraph, pinned: Collection[str]) -> list[list[PortChain]]:
@@ -157,8 +175,8 @@ def _end_chain(graph: OnnxGraph, port: str, nodes: Sequence[Node[OnnxOp]]) -> Po
     return PortChain(port, False, tuple(nodes), boundary)
 
 
-def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: Collection[str]) -> dict[str, str]:
-    """Return the outputs of products that the chip hands to the host, with the network's output behind each.
+def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: Collection[str]) -> list[CodedProduct]:
+    """Return the products whose results the chip hands to the host.
 
     `chains`: what the host computes already.
     `pinned`: ports that keep one affine scale.
@@ -167,13 +185,13 @@ def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: C
     ends = {n: c.port for c in chains if not c.is_input for n in c.boundary}
     hosted = {n.name for c in chains for n in c.nodes}
     ends |= {n: n for n in graph.outputs if n not in pinned and n not in {c.port for c in chains}}
-    products = dict[str, str]()
+    products = list[CodedProduct]()
     for end, port in ends.items():
         tensor, users = end, {c.name for c in consumers.get(end, ())}
         while users <= hosted and tensor in producers:
             node = producers[tensor]
-            if node.op.op_type in ("Conv", "Gemm") and _has_weights(node, graph):
-                products[tensor] = port
+            product = _end_product(graph, tensor, port)
+            products += [product] if product is not None else []
             if node.op.op_type not in _MOVES or len(node.outputs) > 1 or len(_list_computed(node, graph)) > 1:
                 break
             hosted, tensor = hosted | {node.name}, node.inputs[0]
@@ -181,6 +199,20 @@ def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: C
             if tensor in graph.outputs:
                 break
     return products
+
+
+def _end_product(graph: OnnxGraph, tensor: str, port: str) -> CodedProduct | None:
+    """Return the product that makes a tensor, alone or with a Relu, or None."""
+    producers, consumers = graph.producers(), graph.consumers()
+    node = producers[tensor]
+    clamp = node if node.op.op_type == "Relu" else None
+    product = producers.get(node.inputs[0]) if clamp else node
+    if product is None or product.op.op_type not in ("Conv", "Gemm") or not _has_weights(product, graph):
+        return None
+    if product.op.attributes.get("beta", 1.0) == 0:  # its bias cannot hold an offset
+        return None
+    is_shared = clamp is not None and (len(consumers[clamp.inputs[0]]) > 1 or clamp.inputs[0] in graph.outputs)
+    return None if is_shared else CodedProduct(tensor, port, product, clamp)
 
 
 def _has_weights(node: Node[OnnxOp], graph: OnnxGraph) -> bool:

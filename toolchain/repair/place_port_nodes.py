@@ -14,37 +14,67 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.passes.port_nodes import PortChain, find_coded_products, find_port_chains
 from toolchain.repair.network import Network
-from toolchain.repair.port_noise import ModelPart, find_worst_part, round_to_codes, run_float
-from toolchain.repair.port_scales import scale_outputs
+from toolchain.repair.port_noise import (
+    LOW_DB,
+    SAME_DB,
+    ModelPart,
+    PartLevels,
+    list_part_axes,
+    measure_parts,
+    round_to_codes,
+    run_float,
+)
+from toolchain.repair.port_scales import is_poor_product, scale_outputs
 
-_LOW_DB = 35.0  # docs/accuracy.md: a part at 30 dB by its port's codes alone is below that behind other layers
+_POOR_DB = 20.0  # docs/accuracy.md: what one scale of codes leaves of a part that is 44 times smaller than the largest value
 _GAIN_DB = 3.0  # docs/accuracy.md: half a bit
-_SAME_DB = 0.5  # docs/accuracy.md: cuts that differ by less are alike, and the shorter one is taken
+_FEW_SAMPLES = 16  # docs/accuracy.md: that show whether a port is poor
+_MOST_SLOWDOWN = 1.1  # docs/accuracy.md: of elements that cross between host and chip
 
 
 def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
-    """Return the network with the host computing nodes beside ports, where a part of the port's data gains by that.
+    """Return the network with the host computing nodes beside ports, where codes at a port lose a part of its data.
 
     `raw_ports`: inputs and outputs that keep one affine scale, with all nodes beside them on the chip.
     """
     graph, model = network.model.graph, network.model
     raw = {n for n in (*graph.inputs, *graph.outputs) if model.name(n) in raw_ports}
     pinned = {n for pair in (*model.states, *model.states_asked) for n in pair} | raw
+    pinned |= {*graph.inputs, *graph.outputs} - _find_poor_ports(network, pinned, samples)
     chosen: list[PortChain] = []
-    for candidates in find_port_chains(graph, pinned):
-        cuts = [c for c in candidates if not _is_pinned(network, c)]
-        if not cuts:
-            continue
+    for cuts in _list_cuts(network, pinned):
         values = run_float(model, _list_ends(cuts), samples)
         if values is None:
             continue
         figures = [_compare(model, chain, values, network.chip.numerics) for chain in cuts]
-        best = max(host for _, host in figures)
-        chain, (chip_db, host_db) = next(pair for pair in zip(cuts, figures, strict=True) if pair[1][1] >= best - _SAME_DB)
-        if chip_db < _LOW_DB and host_db >= chip_db + _GAIN_DB:
+        best = max(host.worst for _, host in figures)
+        chain, (chip, host) = next(pair for pair in zip(cuts, figures, strict=True) if pair[1][1].worst >= best - SAME_DB)
+        if host.improves_on(chip, LOW_DB, _GAIN_DB) and host.keeps(chip):
             chosen.append(chain)
-            network = network.host(chain.list_sources(graph) or (), _give_reason(model, chain, chip_db, host_db))
+            network = network.host(chain.list_sources(graph) or (), _give_reason(model, chain, chip.worst, host.worst))
     return scale_outputs(network, find_coded_products(graph, chosen, pinned), samples)
+
+
+def _find_poor_ports(network: Network, pinned: Collection[str], samples: Iterable[Sample]) -> set[str]:
+    """Return the ports whose codes lose a part, in a few samples."""
+    graph, numerics = network.model.graph, network.chip.numerics
+    candidates = _list_cuts(network, pinned)
+    products = [p for p in find_coded_products(graph, (), pinned) if list_part_axes(graph.types[p.tensor].shape)]
+    names = list(dict.fromkeys([*(n for cuts in candidates for n in _list_ends(cuts)), *(p.tensor for p in products)]))
+    values = run_float(network.model, names, samples, _FEW_SAMPLES) if names else None
+    if values is None:
+        return set()
+    chains = {cuts[0].port: _compare(network.model, cuts[0], values, numerics)[0].worst for cuts in candidates}
+    poor = {port for port, level in chains.items() if level < _POOR_DB}
+    return poor | {p.port for p in products if is_poor_product(values[p.tensor], p.tensor, numerics, _POOR_DB)}
+
+
+def _list_cuts(network: Network, pinned: Collection[str]) -> list[list[PortChain]]:
+    """Return for each port the chains that the user leaves to be placed, with as many elements to hand on as the port has."""
+    graph = network.model.graph
+    groups = ([c for c in cuts if not _is_pinned(network, c)] for cuts in find_port_chains(graph, pinned))
+    slim = ([c for c in cuts if c.count_crossing(graph) <= _MOST_SLOWDOWN] for cuts in groups)
+    return [cuts for cuts in slim if cuts]
 
 
 def require_ports(network: Network, names: Sequence[str]) -> None:
@@ -77,9 +107,10 @@ def _list_ends(cuts: Sequence[PortChain]) -> list[str]:
     return list(dict.fromkeys(n for chain in cuts for n in (chain.port, *chain.boundary)))
 
 
-def _compare(model: NormalModel, chain: PortChain, values: Mapping[str, np.ndarray], numerics: Numerics) -> tuple[float, float]:
-    """Return the worst part's signal to noise in dB: with the chip's codes at both ends of the chain, and with the boundary's
-    alone."""
+def _compare(
+    model: NormalModel, chain: PortChain, values: Mapping[str, np.ndarray], numerics: Numerics
+) -> tuple[PartLevels, PartLevels]:
+    """Return the levels of what the chain hands on: with the chip's codes at both of its ends, and with the boundary's alone."""
     coded = {n: round_to_codes(values[n], numerics) for n in (chain.port, *chain.boundary)}
     session = FloatSession(ModelPart(chain.reads, model.normal_part), chain.results, few_runs=True)
     count = len(values[chain.port])
@@ -87,4 +118,4 @@ def _compare(model: NormalModel, chain: PortChain, values: Mapping[str, np.ndarr
     results = {n: np.stack([row[i] for row in rows]) for i, n in enumerate(chain.results)}
     on_chip = {n: round_to_codes(value, numerics) for n, value in results.items()}
     hosted = coded if chain.is_input else results
-    return find_worst_part(values, on_chip), find_worst_part(values, {n: hosted[n] for n in chain.results})
+    return measure_parts(values, on_chip), measure_parts(values, {n: hosted[n] for n in chain.results})

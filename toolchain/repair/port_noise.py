@@ -8,15 +8,19 @@ from itertools import islice
 
 import numpy as np
 
+from quant.fidelity import POOR_SQNR_DB
 from quant.fit_sample import Sample
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatSession
 from quant.observe import Range
 from quant.parameters import activation_quant
+from quant.part_sums import MANY_VALUES
 from toolchain.frontend import NormalModel
 from toolchain.ir.float_submodel import FloatSubmodel
 
-_MOST_SAMPLES = 64  # docs/accuracy.md
+LOW_DB = 35.0  # docs/accuracy.md: a part at 30 dB by its port's codes alone is below that behind other layers
+SAME_DB = 0.5  # docs/accuracy.md: levels that differ by less are alike
+MOST_SAMPLES = 64  # docs/accuracy.md
 _MOST_ELEMENTS = 1 << 24  # docs/accuracy.md: of tensors that are held, over all samples
 _MOST_PARTS = 64  # docs/accuracy.md: of one axis
 _CLEAN_DB = 200.0  # docs/accuracy.md: of a part without noise
@@ -34,12 +38,13 @@ class ModelPart:
         yield self.part(self.inputs, names)
 
 
-def run_float(model: NormalModel, names: Sequence[str], samples: Iterable[Sample]) -> dict[str, np.ndarray] | None:
-    """Return the float values of tensors, samples along a new first axis, or None where some are
-    not finite."""
+def run_float(
+    model: NormalModel, names: Sequence[str], samples: Iterable[Sample], most: int = MOST_SAMPLES
+) -> dict[str, np.ndarray] | None:
+    """Return the float values of tensors in up to `most` samples, along a new first axis, or None where some are not finite."""
     elements = sum(model.types[n].elements for n in names)
     session = FloatSession(ModelPart(model.inputs, model.normal_part), names, few_runs=True)
-    rows = [session.run(sample) for sample in islice(samples, min(_MOST_SAMPLES, max(_MOST_ELEMENTS // elements, 1)))]
+    rows = [session.run(sample) for sample in islice(samples, min(most, max(_MOST_ELEMENTS // elements, 1)))]
     if not rows or any(not np.isfinite(value).all() for row in rows for value in row):
         return None
     return {name: np.stack([np.asarray(row[i], np.float32) for row in rows]) for i, name in enumerate(names)}
@@ -53,19 +58,56 @@ def round_to_codes(values: np.ndarray, numerics: Numerics) -> np.ndarray:
     return ((codes - quant.zero_point) * quant.scale).astype(np.float32)
 
 
-def find_worst_part(exact: Mapping[str, np.ndarray], noisy: Mapping[str, np.ndarray]) -> float:
-    """Return the least signal to noise in dB over the channels and last indices of tensors. The signal is what varies."""
-    worst = _CLEAN_DB
+@dataclass(frozen=True)
+class PartLevels:
+    """Signal to noise in dB of the parts of tensors. The signal is what varies.
+
+    `total_by_tensor`: of all values of a tensor.
+    `part_by_axis`: float64[indices] by tensor and axis.
+    """
+
+    total_by_tensor: Mapping[str, float]
+    part_by_axis: Mapping[tuple[str, int], np.ndarray]
+
+    @property
+    def worst(self) -> float:
+        """Return the least signal to noise in dB."""
+        parts = (float(level.min()) for level in self.part_by_axis.values())
+        return min([_CLEAN_DB, *self.total_by_tensor.values(), *parts])
+
+    def improves_on(self, other: PartLevels, limit_db: float, gain_db: float) -> bool:
+        """Return whether a tensor or part that is below a limit in `other` gains, and is of use then."""
+        pairs = [(level, np.float64(other.total_by_tensor[name])) for name, level in self.total_by_tensor.items()]
+        pairs += [(level, other.part_by_axis[key]) for key, level in self.part_by_axis.items()]
+        return any(bool(np.any((y < limit_db) & (x >= np.maximum(y + gain_db, POOR_SQNR_DB)))) for x, y in pairs)
+
+    def keeps(self, other: PartLevels) -> bool:
+        """Return whether no tensor and no part is below its level in `other`, but for parts that stay good."""
+        if any(level < other.total_by_tensor[name] - SAME_DB for name, level in self.total_by_tensor.items()):
+            return False
+        least = {key: np.minimum(level - SAME_DB, LOW_DB) for key, level in other.part_by_axis.items()}
+        return all(bool(np.all(level >= least[key])) for key, level in self.part_by_axis.items())
+
+
+def list_part_axes(shape: Sequence[int]) -> list[int]:
+    """Return the axes of a tensor whose indices are parts: its channels and its last axis. Rows and columns of a feature map are
+    none."""
+    axes = {1} if len(shape) == 4 else {1, len(shape) - 1}
+    return [axis for axis in sorted(axes) if 0 <= axis < len(shape) and 1 < shape[axis] <= _MOST_PARTS]
+
+
+def measure_parts(exact: Mapping[str, np.ndarray], noisy: Mapping[str, np.ndarray]) -> PartLevels:
+    """Return the levels of tensors, of their channels, and of their last indices. Samples are along the first axis."""
+    parts = dict[tuple[str, int], np.ndarray]()
     for name, values in noisy.items():
-        rank = values.ndim - 1
-        for axis in {2, rank} if rank != 4 else {2}:  # rows and columns of a feature map are no parts
-            if axis <= rank and 1 < values.shape[axis] <= _MOST_PARTS:
-                worst = min(worst, *_list_decibels(exact[name], values, axis))
-        worst = min(worst, *_list_decibels(exact[name][..., None], values[..., None], rank + 1))
-    return worst
+        for axis in (1 + axis for axis in list_part_axes(values.shape[1:])):
+            if values.size // values.shape[axis] >= MANY_VALUES:
+                parts[name, axis] = _list_decibels(exact[name], values, axis)
+    totals = {name: float(_list_decibels(exact[name][None], values[None], 0)[0]) for name, values in noisy.items()}
+    return PartLevels(totals, parts)
 
 
-def _list_decibels(exact: np.ndarray, noisy: np.ndarray, axis: int) -> list[float]:
+def _list_decibels(exact: np.ndarray, noisy: np.ndarray, axis: int) -> np.ndarray:
     """Return the signal to noise of each index of an axis in dB; constant ones count as without noise."""
     signal, noise = (np.moveaxis(v, axis, 0).reshape(exact.shape[axis], -1).astype(np.float64) for v in (exact, noisy))
     power = signal.var(axis=1)
@@ -73,4 +115,4 @@ def _list_decibels(exact: np.ndarray, noisy: np.ndarray, axis: int) -> list[floa
     floor = (1e-6 * np.abs(signal).max(axis=1)) ** 2  # float32's own rounding
     varies = power > floor
     ratio = np.where(varies, power, 1.0) / np.maximum(np.where(varies, error, 0.0), 1e-30)
-    return [float(d) for d in np.minimum(10 * np.log10(np.maximum(ratio, 1e-30)), _CLEAN_DB)]
+    return np.minimum(10 * np.log10(np.maximum(ratio, 1e-30)), _CLEAN_DB)

@@ -31,18 +31,22 @@ Cause = Literal[
 
 @dataclass(frozen=True)
 class Advice:
-    """A change of options that may help a layer: `text`, as the user gives it, and what it changes."""
+    """A change of options that may help a layer: `text`, as the user gives it, and what it changes.
+
+    `freed_ports`: inputs and outputs that no option pins any more.
+    """
 
     text: str
     host_nodes: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     observer: ObserverName | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    freed_ports: tuple[str, ...] = ()
 
     @property
     def can_be_tried(self) -> bool:
         """Return whether options of a build say all of it; changes of the machine's file are not tried."""
-        return bool(self.host_nodes or self.types or self.observer or self.ranges)
+        return bool(self.host_nodes or self.types or self.observer or self.ranges or self.freed_ports)
 
 
 @dataclass(frozen=True)
