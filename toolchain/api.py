@@ -305,7 +305,7 @@ def _quantize_network(
         else data_in_other_shapes(model, options, first.calibrated.network.model)
     )
     model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
-    network = replace(network, model=model)
+    network = replace(network, model=model, raw_ports=frozenset(options.raw_ports))
     require_ports(network, options.raw_ports)
     if options.host_ports and alone and options.calibration is not None and options.parameters is None:
         network = place_port_nodes(network, data.calibration, options.raw_ports)

@@ -66,12 +66,12 @@ def equalize(
     tried = [{}, *(_balance_groups(groups, network.model.graph, peak_by_tensor, aim) for aim in aims)]
     judge, levels = OutputEvaluator(few), list[float]()
     for factors in tried:
-        trial_quantization = _with_factors(network, before, factors, (), few, progress).quantization
+        trial_quantization = apply_factors(network, before, factors, (), "", few, progress).quantization
         levels.append(judge.verdict(network.through(Quantization({}, factors=factors)), trial_quantization).decibels)
     best = tried[int(np.argmax(levels))]
     if not best:
         return StepOutcome(before)
-    return _with_factors(network, before, best, (), samples if measured is None else measured, progress)
+    return apply_factors(network, before, best, (), "", samples if measured is None else measured, progress)
 
 
 def free_ends(
@@ -97,20 +97,23 @@ def free_ends(
     factors = {name: one for g, f in levelled if f is not None for name, one in g.by_tensor(f).items()}
     if not factors and not hosted:
         return StepOutcome(before)
-    return _with_factors(network, before, factors, hosted, samples if measured is None else measured, progress)
+    reason = "only the host reads them"
+    return apply_factors(network, before, factors, hosted, reason, samples if measured is None else measured, progress)
 
 
-def _with_factors(
+def apply_factors(
     network: Network,
     before: Quantization,
     factors: Mapping[str, Array],
     hosted: tuple[str, ...],
+    reason: str,
     samples: Iterable[Sample],
     progress: Progress,
 ) -> StepOutcome:
     """Return the quantization with more factors and more hosted nodes, and with new ranges.
 
     `network`: the network after the changes of `before`; the factors come on top of those.
+    `reason`: why the nodes of `hosted` are better on the host.
     """
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
@@ -133,7 +136,7 @@ def _with_factors(
     ranges_by_tensor = {**adjusted.ranges, **scaled.selection.file_ranges}
     new_quantization = replace(before, ranges=ranges_by_tensor, factors=together, hosted=(*before.hosted, *hosted), layers={})
     notes = [f"channels of {format_count(len(factors), 'tensor')} are scaled"] if factors else []
-    notes += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
+    notes += [f"on the host, since {reason}: {', '.join(hosted)}"] if hosted else []
     return StepOutcome(new_quantization, notes=(*notes, *adjusted.notes), measure=measure)
 
 

@@ -50,14 +50,16 @@ class OutputQuality:
         """The mean over the parts."""
         return float(np.mean([_clamp_decibels(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
 
-    def objection(self, before: OutputQuality, *, tested: bool = True) -> str | None:
-        """Why this is no better than `before`, or None where it is. What only one of them has is not compared. tested: a paired
-        test over the samples says too whether the gain is more than chance."""
+    def objection(self, before: OutputQuality, *, tested: bool = True, least_db: float = LEAST_GAIN_DB) -> str | None:
+        """Return why this is no better than `before` by `least_db`, or None where it is. What one of them lacks is not compared.
+
+        `tested`: a paired test over the samples says too whether the gain is more than chance.
+        """
         pairs = self._pairs(before)
         if not pairs:
             return "no output to judge it by"
         gain = float(np.mean([after - was for _, was, after in pairs]))
-        if gain < LEAST_GAIN_DB:
+        if gain < least_db:
             return format_gain(gain)
         chance = _by_chance(np.mean([self._gains(before, name) for name, *_ in pairs], axis=0)) if tested else None
         return None if chance is None else f"{format_gain(gain)}, {chance}"

@@ -42,6 +42,7 @@ class Network:
     `host_nodes`: nodes of the model that the user asked to leave on the host.
     `types`: types that the user set for tensors of the model.
     `weight_types`: types that the user set for weights of layers.
+    `raw_ports`: inputs and outputs, by their names in the file, that keep one affine scale.
     `not_finite`: tensors without a range since a sample holds such values, with the reason why nodes at them stay on the host.
     """
 
@@ -52,6 +53,7 @@ class Network:
     types: Mapping[str, CodeType] = field(default_factory=dict)
     weight_types: Mapping[str, CodeType] = field(default_factory=dict)
     not_finite: Mapping[str, str] = field(default_factory=dict[str, str])
+    raw_ports: frozenset[str] = frozenset()
 
     @cached_property
     def graph(self) -> Graph:

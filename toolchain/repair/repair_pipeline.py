@@ -13,9 +13,11 @@ from quant.repair.choices import Gain, Measure, Quantization, StepOutcome
 from toolchain.errors import CompileError, format_count
 from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.equalize import equalize, free_ends
-from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality, format_gain
+from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, OutputQuality, format_gain
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
+from toolchain.repair.probability_sums import LEAST_GAIN_DB as PROBABILITY_GAIN_DB
+from toolchain.repair.probability_sums import host_probability_sums
 from toolchain.repair.sample_folds import join_folds
 from toolchain.repair.weight_rounding import compensate_input_error, correct_biases, round_layer_weights
 
@@ -33,6 +35,7 @@ class RepairStep:
     `instead_of`: a step that makes the same choices in another way. The better of the two is kept, if its gain over either is
     no chance.
     `by_layer`: it takes `leave`: the layers that it is not to touch.
+    `least_db`: gain of the outputs in dB that it must reach to be kept.
     `finds_ranges`: its choice is `measured` on all samples, as ranges are without repair.
     """
 
@@ -43,10 +46,12 @@ class RepairStep:
     instead_of: str | None = None
     by_layer: bool = False
     finds_ranges: bool = False
+    least_db: float = LEAST_GAIN_DB
 
 
 OBSERVERS_STEP = RepairStep("observers", choose_observers, 10, finds_ranges=True)
 STEPS: tuple[RepairStep, ...] = (
+    RepairStep("sums of probabilities", host_probability_sums, 2, finds_ranges=True, least_db=PROBABILITY_GAIN_DB),
     RepairStep("region ends", free_ends, 2, finds_ranges=True),
     RepairStep("equalization", equalize, 6, finds_ranges=True),
     OBSERVERS_STEP,
@@ -118,7 +123,7 @@ def run_repair(
         run = partial(
             step.run, network, quantization, fit_samples, told_to, **({"measured": everything} if step.finds_ranges else {})
         )
-        attempt = partial(_attempt, base, quantization, step.name, run, judge, told_to)
+        attempt = partial(_attempt, base, quantization, step, run, judge, told_to)
         step_attempt = attempt()
         objection, losses = step_attempt.objection(best, earlier), step_attempt.losses(best, plain)
         spared = find_upstream_layers(network, losses) if step.by_layer and losses and objection is None else frozenset[str]()
@@ -141,6 +146,7 @@ class _Attempt:
     outcome: StepOutcome | None
     verdict: OutputQuality | None
     refusal: str = ""
+    least_db: float = LEAST_GAIN_DB
 
     def objection(self, best: OutputQuality, without: OutputQuality | None) -> str | None:
         """Return the reason against this attempt, or None.
@@ -150,7 +156,7 @@ class _Attempt:
         if self.verdict is None:
             return self.refusal
         if without is None:
-            return self.verdict.objection(best)
+            return self.verdict.objection(best, least_db=self.least_db)
         return self.verdict.objection(best, tested=False) or self.verdict.objection(without)
 
     def losses(self, best: OutputQuality, plain: OutputQuality) -> dict[str, str]:
@@ -195,7 +201,7 @@ class _Clock:
 def _attempt(
     base: Network,
     before: Quantization,
-    name: str,
+    step: RepairStep,
     run: Callable[..., StepOutcome],
     judge: OutputEvaluator,
     progress: Progress,
@@ -203,15 +209,16 @@ def _attempt(
 ) -> _Attempt:
     """Run a step and evaluate its outcome.
 
-    `run`: the step of this name, which started from `before`.
+    `run`: calls the function of `step`, which starts from `before`.
     `spared`: layers that the step leaves as they are.
     """
     try:
         outcome = run(**{"leave": spared} if spared else {})
         if outcome.quantization is before:
             return _Attempt(outcome, None, "it finds nothing to change")
-        progress(f"judge {name}", 0, None)
-        return _Attempt(outcome, judge.verdict(base.through(outcome.quantization), outcome.quantization))
+        progress(f"judge {step.name}", 0, None)
+        verdict = judge.verdict(base.through(outcome.quantization), outcome.quantization)
+        return _Attempt(outcome, verdict, least_db=step.least_db)
     except CompileError as fault:
         return _Attempt(None, None, f"the machine cannot express it: {fault}")
 
