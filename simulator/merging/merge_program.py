@@ -15,10 +15,11 @@ import numpy as np
 
 from simulator.dram_ranges import DramRange, DramRangeKind
 from simulator.merging.box_copies import ValueBox, boxes_of_access, boxes_of_bytes
+from simulator.merging.evaluation_checks import is_one_operation
 from simulator.merging.merged_program import MergedProgram, SingleOperation, build_merged_program
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories
-from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, MOST_ARRAYS, ValueNumbers, box_of
-from simulator.merging.windows import describe_window, find_valid_window
+from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, MOST_ARRAYS, ValueNumbers, array_of, box_of
+from simulator.merging.windows import describe_window
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, InstructionStream, MachineOp, Signal, Wait, WindowOp, accesses
 
@@ -43,7 +44,8 @@ def merge_program(
             if not merger.step(flow[index]):
                 return None
         merged = [r for r in merger.steps if isinstance(r, Evaluation)]
-        uneven = {e.first.kind for e in merged if find_valid_window(e) is None or _is_sparse(e)}
+        arrays = merger.list_arrays()
+        uneven = {e.first.kind for e in merged if not is_one_operation(e, arrays, chip)}
         if not uneven:
             break
         refused |= uneven
@@ -52,15 +54,6 @@ def merge_program(
         return None
     stores = boxes_of_bytes(*merger.memories.values.list_written())
     return build_merged_program(chip, merger.steps, stores, dram)
-
-
-def _is_sparse(evaluation: Evaluation) -> bool:
-    """Return whether its tiles fill less than half of the array around them, or not all of its channels."""
-    channel_total = sum(count for _, count in evaluation.channels.values())
-    if evaluation.channels and channel_total != evaluation.shape[2]:
-        return True
-    filled = {(p.at, p.tile.shape) for p in evaluation.tiles}
-    return 2 * sum(int(np.prod(shape)) for _, shape in filled) < int(np.prod(evaluation.shape))
 
 
 @dataclass
@@ -75,8 +68,23 @@ class _Merger:
 
     def __post_init__(self) -> None:
         sizes = (self.dram_bytes, *(space.memory.size for space in self.chip.spaces[1:]))
-        constants = [(p.first, p.last) for p in self.parts if p.kind is DramRangeKind.CONSTANT]
+        others = [p for p in self.parts if p.kind is not DramRangeKind.CONSTANT]
+        constants = [
+            (p.first, p.last)
+            for p in self.parts
+            if p.kind is DramRangeKind.CONSTANT and not any(p.first < o.last and o.first < p.last for o in others)
+        ]
         self.memories = Memories(self.chip, ValueNumbers(sizes), constants)
+
+    def list_arrays(self) -> dict[int, Evaluation | int]:
+        """Return what made each array: an evaluation, or the bytes of an operation's output and of the DRAM."""
+        arrays: dict[int, Evaluation | int] = {INITIAL: self.dram_bytes}
+        for step in self.steps:
+            if isinstance(step, Evaluation):
+                arrays[step.array] = step
+            else:
+                arrays |= {array_of(box.number): int(np.prod(box.counts)) for _, box in step.writes}
+        return arrays
 
     def step(self, op: MachineOp) -> bool:
         """Step through one operation. Return False where there are more arrays than numbers."""

@@ -15,10 +15,10 @@ from simulator.machine_state import MachineState
 from simulator.merging.box_copies import ValueBox
 from simulator.merging.tiles import Evaluation, split_place
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, array_of
-from simulator.merging.windows import find_valid_window
+from simulator.merging.windows import find_valid_window, list_operands
 from simulator.semantics.context import Context
 from toolchain.hw.chip import Chip
-from toolchain.machine import Convolution, Depthwise, MachineOp, WeightedWindowOp, code_bytes, parameter_bytes, table_bytes
+from toolchain.machine import Convolution, Depthwise, MachineOp, WeightedWindowOp, parameter_bytes, table_bytes
 
 Array = np.ndarray[Any, Any]
 
@@ -111,6 +111,7 @@ class MergedProgram:
         merged = _MergedContext(self.chip, arena, self.decoder, self.weights)
         # zeros take memory only where an operation runs at its own addresses
         physical = Context(self.chip, MachineState(self.chip, np.zeros(dram.size, np.uint8)))
+        physical.decoded = self.decoder
         memories = (dram, arena, *physical.state.memory)
         try:
             for step in self.steps:
@@ -153,7 +154,7 @@ def build_merged_program(
     chip: Chip, steps: Sequence[Evaluation | SingleOperation], stores: Sequence[ValueBox], dram: Array
 ) -> MergedProgram:
     """Return the program of these steps, whose arrays lie in one arena."""
-    operands = {e.array: _list_operands(e, chip) for e in steps if isinstance(e, Evaluation)}
+    operands = {e.array: list_operands(e, chip) for e in steps if isinstance(e, Evaluation)}
     constants, constant_places = _pack_constants(chip, steps, dram)
     initial_boxes = [box for box in stores if array_of(box.number) == INITIAL]
     addresses, arena_bytes = _place_arrays(steps, operands, stores, initial_boxes, constants.size)
@@ -175,24 +176,6 @@ def build_merged_program(
     return MergedProgram(
         chip, arena_bytes, constants, weights, tuple(built), _build_stores(stores, initial_boxes, layout), ConstantDecoder(chip)
     )
-
-
-def _list_operands(evaluation: Evaluation, chip: Chip) -> list[ValueBox]:
-    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel."""
-    op: Any = evaluation.first.op
-    window = find_valid_window(evaluation)
-    assert window is not None
-    (top, bottom), (left, right) = window
-    first, *others = evaluation.operands
-    row, column = first.steps[0] // op.stride_height, first.steps[1] // op.stride_width
-    channels = op.input_channels if isinstance(op, Convolution) else evaluation.shape[2]
-    pixel_bytes = channels * code_bytes(op.code_types()[0], chip)
-    number = first.number + top * row + left * column
-    boxes = [ValueBox(0, number, (bottom - top, right - left, pixel_bytes), (0, 0, 0), (row, column, 1))]
-    for other in others:
-        h, w, c = evaluation.shape
-        boxes.append(ValueBox(0, other.number, (h, w, c * other.steps[2]), (0, 0, 0), (*other.steps[:2], 1)))
-    return boxes
 
 
 def _pack_constants(

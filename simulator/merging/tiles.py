@@ -13,8 +13,9 @@ from toolchain.machine import MachineOp
 # A number of a tile's output has a row, a column and a byte of its pixel, 16 bits each, below the array.
 ROW, COLUMN = 1 << 32, 1 << 16
 # Row and column of the first tile of an array; others may lie above or left of it.
-_FIRST = 1 << 12  # source: rows of a feature map, of which _MOST leaves ten times as many behind it
-_MOST = 1 << 16  # source: the bits above
+_FIRST = 1 << 12  # source: rows of a feature map, of which _MOST leaves seven times as many behind it
+_PLACES = 1 << 16  # source: the bits above
+_MOST = _PLACES // 2  # so that a difference of two numbers is one of rows, columns and bytes only
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class Evaluation:
 
 def split_place(number: int) -> tuple[int, int, int]:
     """Return row and column, counted from the array's first tile, and byte of a number."""
-    return (number // ROW) % _MOST - _FIRST, (number // COLUMN) % _MOST - _FIRST, number % _MOST
+    return (number // ROW) % _PLACES - _FIRST, (number // COLUMN) % _PLACES - _FIRST, number % _PLACES
 
 
 class Memories:

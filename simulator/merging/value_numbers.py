@@ -21,7 +21,6 @@ ARRAY_BITS = 48  # source: what the largest DRAM address needs
 INITIAL = 1  # source: an array, none of whose numbers is 0, which marks what is not written
 INITIAL_NUMBER = INITIAL << ARRAY_BITS
 MOST_ARRAYS = (1 << (63 - ARRAY_BITS)) - 1  # source: int64
-_UNWRITTEN = -1  # source: numbers of values are not negative
 _PAGE_BITS = 10  # a program's tiles are some KiB: measured, 512 B to 4 KiB are equally fast
 
 
@@ -45,8 +44,8 @@ class ValueNumbers:
 
         `sizes`: bytes of each memory, the DRAM first.
         """
-        # zeros of the DRAM stand for the initial values, and cost no memory until something is written
-        self._numbers = [np.zeros(sizes[0], np.int64), *(np.full(size, _UNWRITTEN, np.int64) for size in sizes[1:])]
+        # zeros cost no memory until something is written: initial values of the DRAM, else bytes that no program reads
+        self._numbers = [np.zeros(size, np.int64) for size in sizes]
         self._last_writes = [np.zeros((size >> _PAGE_BITS) + 1, np.int64) for size in sizes]
         self._writes = 0
         self._affine: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, Affine | None]] = {}
@@ -106,7 +105,9 @@ def fit_affine(numbers: Numbers) -> Affine | None:
     origin = (0,) * numbers.ndim
     first = int(numbers[origin])
     steps = tuple(int(numbers[(*origin[:k], 1, *origin[k + 1 :])]) - first if n > 1 else 0 for k, n in enumerate(numbers.shape))
-    if first < 0 or array_of(first + sum((n - 1) * s for n, s in zip(numbers.shape, steps))) != array_of(first):
+    reaches = [(n - 1) * s for n, s in zip(numbers.shape, steps)]
+    lowest, highest = first + sum(r for r in reaches if r < 0), first + sum(r for r in reaches if r > 0)
+    if first <= 0 or not array_of(lowest) == array_of(highest) == array_of(first):
         return None
     return Affine(first, steps) if np.array_equal(numbers, first + _offsets(numbers.shape, steps)) else None
 

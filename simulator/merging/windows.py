@@ -6,8 +6,10 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from simulator.merging.box_copies import ValueBox
 from simulator.merging.tiles import Evaluation, Memories, Operand, Tile
 from simulator.merging.value_numbers import ARRAY_BITS
+from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import (
     Convolution,
@@ -43,6 +45,8 @@ def describe_window(op: WindowOp, memories: Memories) -> Tile | None:
     if constants is None or window is None:
         return None
     number, row, column = window
+    if min(row, column) <= 0:  # the same row again, or rows in reverse
+        return None
     array = number >> ARRAY_BITS  # with the padding taken off, a number may lie before its array
     number -= op.pad_top * row + op.pad_left * column
     operands = [Operand(number, (row * op.stride_height, column * op.stride_width, 0 if dense else item_bytes))]
@@ -116,7 +120,7 @@ def _read_addend(op: Convolution, memories: Memories) -> Operand | None:
     strides = (op.addend_row_stride, op.addend_column_stride)
     space = op.unit_in(memories.chip).roles["input"]
     pixels = memories.read_pixels(space, op.addend_address, counts, strides, op.output_channels * item_bytes)
-    return None if pixels is None else Operand(pixels.first, (*pixels.steps, item_bytes))  # type: ignore[arg-type]
+    return None if pixels is None or min(pixels.steps) < 0 else Operand(pixels.first, (*pixels.steps, item_bytes))  # type: ignore[arg-type]
 
 
 def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -141,3 +145,21 @@ def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[in
             return None
         axes.append((first, last))
     return axes[0], axes[1]
+
+
+def list_operands(evaluation: Evaluation, chip: Chip) -> list[ValueBox]:
+    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel. It has a valid window."""
+    op: Any = evaluation.first.op
+    window = find_valid_window(evaluation)
+    assert window is not None
+    (top, bottom), (left, right) = window
+    first, *others = evaluation.operands
+    row, column = first.steps[0] // op.stride_height, first.steps[1] // op.stride_width
+    channels = op.input_channels if isinstance(op, Convolution) else evaluation.shape[2]
+    pixel_bytes = channels * code_bytes(op.code_types()[0], chip)
+    number = first.number + top * row + left * column
+    boxes = [ValueBox(0, number, (bottom - top, right - left, pixel_bytes), (0, 0, 0), (row, column, 1))]
+    for other in others:
+        h, w, c = evaluation.shape
+        boxes.append(ValueBox(0, other.number, (h, w, c * other.steps[2]), (0, 0, 0), (*other.steps[:2], 1)))
+    return boxes
