@@ -7,7 +7,7 @@ Every other operation stays single: its bytes are brought to where it reads them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, InstructionStream, MachineOp, Signal, Wait, WindowOp, accesses
 
 _TRIED = 4  # evaluations of a kind that a tile is tried with, the latest first; measured: 1 to 16 merge the same in ResNet-50
+_MOST_PASSES = 16  # of stepping through a program: the networks of examples/networks take 1 or 2
 _MOST_SINGLES = 0.5  # of the operations; beyond it a program runs them one by one: chosen, not measured
 
 
@@ -37,18 +38,10 @@ def merge_program(
     """
     if flow.indirect:
         return None
-    refused: set[Any] = set()
-    while True:
-        merger = _Merger(chip, dram.size, parts, refused)
-        for index in legal:
-            if not merger.step(flow[index]):
-                return None
-        merged = [r for r in merger.steps if isinstance(r, Evaluation)]
-        arrays = merger.list_arrays()
-        uneven = {e.first.kind for e in merged if not is_one_operation(e, arrays, chip)}
-        if not uneven:
-            break
-        refused |= uneven
+    merger = _merge_by_numbers(chip, flow, legal, parts, dram.size)
+    if merger is None:
+        return None
+    merged = merger.list_evaluations()
     computed = sum(len(e.tiles) for e in merged) + len(merger.steps) - len(merged)
     if len(merger.steps) > _MOST_SINGLES * computed:
         return None
@@ -56,12 +49,39 @@ def merge_program(
     return build_merged_program(chip, merger.steps, stores, dram)
 
 
+def _merge_by_numbers(
+    chip: Chip, flow: InstructionStream, legal: Sequence[int], parts: Sequence[DramRange], dram_bytes: int
+) -> _Merger | None:
+    """Step through the program until every evaluation is proved to be one operation. Return None where that takes long."""
+    refused: set[int] = set()
+    spacings: dict[int, tuple[int, int]] = {}
+    for _ in range(_MOST_PASSES):
+        merger = _Merger(chip, dram_bytes, parts, refused, spacings)
+        if not all(merger.step(index, flow[index]) for index in legal):
+            return None
+        merged, arrays = merger.list_evaluations(), merger.list_arrays()
+        spaced = {e.array: e.spacing for e in merged if e.spacing != (1, 1)}
+        # numbers of what reads a spaced array change with it
+        first_spaced = [e for e in merged if e.array in spaced and not any(array_of(o.number) in spaced for o in e.operands)]
+        for e in first_spaced:
+            (down, right), (old_down, old_right) = spaced[e.array], spacings.get(e.first.index, (1, 1))
+            spacings |= dict.fromkeys((p.tile.index for p in e.tiles), (down * old_down, right * old_right))
+        uneven = [] if first_spaced else [e for e in merged if not is_one_operation(e, arrays, chip)]
+        if not first_spaced and not uneven:
+            return merger
+        refused |= {p.tile.index for e in uneven for p in e.tiles}
+    return None
+
+
 @dataclass
 class _Merger:
+    """A step through a program. refused: operations that stay single; spacings: of tiles of one row or column."""
+
     chip: Chip
     dram_bytes: int
     parts: Sequence[DramRange]
-    refused: set[Any]
+    refused: set[int]
+    spacings: Mapping[int, tuple[int, int]]
     steps: list[Evaluation | SingleOperation] = field(default_factory=list)
     evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict)
     arrays: int = INITIAL
@@ -76,6 +96,9 @@ class _Merger:
         ]
         self.memories = Memories(self.chip, ValueNumbers(sizes), constants)
 
+    def list_evaluations(self) -> list[Evaluation]:
+        return [step for step in self.steps if isinstance(step, Evaluation)]
+
     def list_arrays(self) -> dict[int, Evaluation | int]:
         """Return what made each array: an evaluation, or the bytes of an operation's output and of the DRAM."""
         arrays: dict[int, Evaluation | int] = {INITIAL: self.dram_bytes}
@@ -86,7 +109,7 @@ class _Merger:
                 arrays |= {array_of(box.number): int(np.prod(box.counts)) for _, box in step.writes}
         return arrays
 
-    def step(self, op: MachineOp) -> bool:
+    def step(self, index: int, op: MachineOp) -> bool:
         """Step through one operation. Return False where there are more arrays than numbers."""
         if isinstance(op, Signal | Wait | End):
             return True
@@ -97,13 +120,13 @@ class _Merger:
                 target.space, target.address, *box_of(target), values.read(source.space, source.address, *box_of(source))
             )
             return True
-        if not (isinstance(op, WindowOp) and self._merge(op)):
+        if not (isinstance(op, WindowOp) and index not in self.refused and self._merge(index, op)):
             self._keep(op)
         return self.arrays < MOST_ARRAYS
 
-    def _merge(self, op: WindowOp) -> bool:
-        tile = describe_window(op, self.memories)
-        if tile is None or tile.kind in self.refused:
+    def _merge(self, index: int, op: WindowOp) -> bool:
+        tile = describe_window(index, op, self.memories, self.spacings.get(index, (1, 1)))
+        if tile is None:
             return False
         candidates = self.evaluations.setdefault(tile.kind, [])
         number = next((n for e in reversed(candidates[-_TRIED:]) if (n := e.add(tile)) is not None), None)

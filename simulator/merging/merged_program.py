@@ -284,6 +284,8 @@ def _build_merged_step(
         "output_column_stride": column_pitch,
         "output_height": h,
         "output_width": w,
+        "stride_height": evaluation.first.strides[0],
+        "stride_width": evaluation.first.strides[1],
         "output_channels" if isinstance(op, Convolution) else "channels": c,
     }
     if isinstance(op, WeightedWindowOp):

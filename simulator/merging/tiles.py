@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, Affine, ValueNumbers, array_of
 from toolchain.hw.chip import Chip
@@ -30,19 +31,23 @@ class Operand:
 class Tile:
     """An operation as a part of an evaluation.
 
+    `index`: of the operation in the program.
     `kind`: what all tiles of an evaluation share.
     `operands`: the first one says where in the output the tile lies.
     `shape`: rows, columns and channels of its output.
     `item_bytes`: of an output element.
     `constants`: DRAM addresses of the constants of its channels; empty where its channels are those of its operands.
+    `strides`: input rows and columns from one output element to the next.
     """
 
+    index: int
     op: MachineOp
     kind: Hashable
     operands: tuple[Operand, ...]
     shape: tuple[int, int, int]
     item_bytes: int
     constants: tuple[int, ...] = ()
+    strides: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,15 @@ class Evaluation:
         """Rows, columns and channels from the least place on."""
         h, w, c = (max(p.at[k] + p.tile.shape[k] for p in self.tiles) - low for k, low in enumerate(self.low))
         return h, w, c
+
+    @property
+    def spacing(self) -> tuple[int, int]:
+        """Rows and columns from one tile to the next where all tiles have one; the operations' strides do not show these."""
+        low = self.low
+        down, right = (
+            gcd(*(p.at[k] - low[k] for p in self.tiles)) if all(p.tile.shape[k] == 1 for p in self.tiles) else 1 for k in (0, 1)
+        )
+        return down or 1, right or 1
 
     @property
     def operands(self) -> tuple[Operand, ...]:

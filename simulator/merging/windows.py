@@ -32,8 +32,11 @@ def _get_shared_parameters(kind: type[MachineOp]) -> Any:
     return attrgetter(*(n for n in kind.parameters() if n not in _SIZES and not n.endswith(_DIFFERENT)))
 
 
-def describe_window(op: WindowOp, memories: Memories) -> Tile | None:
-    """Return the operation as a tile, or None where it cannot be one."""
+def describe_window(index: int, op: WindowOp, memories: Memories, spacing: tuple[int, int] = (1, 1)) -> Tile | None:
+    """Return the operation as a tile, or None where it cannot be one.
+
+    `spacing`: times the operation's strides it is to the next row and column of another tile.
+    """
     chip = memories.chip
     if any(op.surfaces()) or not min(op.input_row_stride, op.input_column_stride):
         return None
@@ -49,7 +52,8 @@ def describe_window(op: WindowOp, memories: Memories) -> Tile | None:
         return None
     array = number >> ARRAY_BITS  # with the padding taken off, a number may lie before its array
     number -= op.pad_top * row + op.pad_left * column
-    operands = [Operand(number, (row * op.stride_height, column * op.stride_width, 0 if dense else item_bytes))]
+    strides = op.stride_height * spacing[0], op.stride_width * spacing[1]
+    operands = [Operand(number, (row * strides[0], column * strides[1], 0 if dense else item_bytes))]
     table = addend_array = 0
     if isinstance(op, WeightedWindowOp) and op.use_table:
         size_bytes = table_bytes(op.code_types()[1], chip)
@@ -64,7 +68,8 @@ def describe_window(op: WindowOp, memories: Memories) -> Tile | None:
         return None
     shared = (type(op), _get_shared_parameters(type(op))(op), table, array, addend_array)
     kind = (*shared, row, column)
-    return Tile(op, kind, tuple(operands), (op.output_height, op.output_width, outputs), output_bytes, constants)
+    shape = (op.output_height, op.output_width, outputs)
+    return Tile(index, op, kind, tuple(operands), shape, output_bytes, constants, strides)
 
 
 def _read_window(op: WindowOp, pixel_bytes: int, memories: Memories) -> tuple[int, int, int] | None:
@@ -134,7 +139,7 @@ def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[in
         reaches: list[tuple[int, int, int, int]] = []
         for placed in evaluation.tiles:
             op: Any = placed.tile.op
-            stride, pad = getattr(evaluation.first.op, f"stride_{name}"), getattr(op, f"pad_{('top', 'left')[axis]}")
+            stride, pad = evaluation.first.strides[axis], getattr(op, f"pad_{('top', 'left')[axis]}")
             begin = (placed.at[axis] - least[axis]) * stride
             dilation, kernel = getattr(op, f"dilation_{name}"), getattr(op, f"kernel_{name}")
             size = (getattr(op, f"output_{name}") - 1) * stride + (kernel - 1) * dilation + 1
@@ -154,7 +159,7 @@ def list_operands(evaluation: Evaluation, chip: Chip) -> list[ValueBox]:
     assert window is not None
     (top, bottom), (left, right) = window
     first, *others = evaluation.operands
-    row, column = first.steps[0] // op.stride_height, first.steps[1] // op.stride_width
+    row, column = (step // stride for step, stride in zip(first.steps, evaluation.first.strides))
     channels = op.input_channels if isinstance(op, Convolution) else evaluation.shape[2]
     pixel_bytes = channels * code_bytes(op.code_types()[0], chip)
     number = first.number + top * row + left * column

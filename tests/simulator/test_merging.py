@@ -122,7 +122,7 @@ def test_initial_values_change_places():
 
 def tile(row: int, addend_row: int, step: int = ROW) -> Tile:
     addend = Operand((2 << 48) + addend_row * ROW, (ROW, COLUMN, 1))
-    return Tile(End(), "kind", (Operand((1 << 48) + row * ROW, (step, COLUMN, 1)), addend), (2, 4, 8), 1)
+    return Tile(0, End(), "kind", (Operand((1 << 48) + row * ROW, (step, COLUMN, 1)), addend), (2, 4, 8), 1)
 
 
 def test_a_tile_with_another_addend_is_no_part():

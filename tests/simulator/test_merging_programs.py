@@ -104,6 +104,18 @@ def test_rows_or_columns_lie_in_reverse(size_bytes: int):
     assert equal
 
 
+def test_rows_that_lie_apart_are_one_operation_with_a_stride():
+    """An operation of one row has no stride of its own. What reads such rows, one by one, has none either."""
+    rows = [pool(64 * k, 1, output_address=OUT + 32 * k) for k in range(4)]
+    copies = [pool(OUT + 32 * k, 1, output_address=1024 + 32 * k) for k in range(4)]
+    merged, equal = run_both_ways([load(0, 0, 256), *rows, *copies, store(OUT, 256, 128), store(1024, 384, 128)])
+    assert equal
+    first, second = (step.op for step in merged.steps)
+    assert isinstance(first, Pool)
+    assert isinstance(second, Pool)
+    assert (first.stride_height, first.output_height, second.stride_height, second.output_height) == (2, 4, 1, 4)
+
+
 def test_an_addend_lies_in_reverse():
     chip = small_chip()
     weights = np.random.default_rng(0).integers(-8, 8, 64, np.int8)
@@ -214,7 +226,7 @@ def place_tiles(*places: tuple[int, int, int]) -> Evaluation:
 
     def tile(y: int, x: int, c: int) -> Tile:
         number = (2 << ARRAY_BITS) + (1 << 12) * (ROW + COLUMN) + y * ROW + x * COLUMN + c
-        return Tile(pool(0, 2), "kind", (Operand(number, (ROW, COLUMN, 1)),), (2, 4, 8), 1)
+        return Tile(0, pool(0, 2), "kind", (Operand(number, (ROW, COLUMN, 1)),), (2, 4, 8), 1)
 
     evaluation = Evaluation(3, tile(*places[0]))
     for place in places:
