@@ -7,7 +7,7 @@ Every other operation stays single: its bytes are brought to where it reads them
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, InstructionStream, MachineOp, Signal, Wait, WindowOp, accesses
 
 _TRIED = 4  # evaluations of a kind that a tile is tried with, the latest first; measured: 1 to 16 merge the same in ResNet-50
-_MOST_PASSES = 16  # of stepping through a program: the networks of examples/networks take 1 or 2
+_MOST_PASSES = 16  # of stepping through a program: the networks of examples/networks take one, damaged programs more
 _MOST_SINGLES = 0.5  # of the operations; beyond it a program runs them one by one: chosen, not measured
 
 
@@ -54,20 +54,13 @@ def _merge_by_numbers(
 ) -> _Merger | None:
     """Step through the program until every evaluation is proved to be one operation. Return None where that takes long."""
     refused: set[int] = set()
-    spacings: dict[int, tuple[int, int]] = {}
     for _ in range(_MOST_PASSES):
-        merger = _Merger(chip, dram_bytes, parts, refused, spacings)
+        merger = _Merger(chip, dram_bytes, parts, refused)
         if not all(merger.step(index, flow[index]) for index in legal):
             return None
         merged, arrays = merger.list_evaluations(), merger.list_arrays()
-        spaced = {e.array: e.spacing for e in merged if e.spacing != (1, 1)}
-        # numbers of what reads a spaced array change with it
-        first_spaced = [e for e in merged if e.array in spaced and not any(array_of(o.number) in spaced for o in e.operands)]
-        for e in first_spaced:
-            (down, right), (old_down, old_right) = spaced[e.array], spacings.get(e.first.index, (1, 1))
-            spacings |= dict.fromkeys((p.tile.index for p in e.tiles), (down * old_down, right * old_right))
-        uneven = [] if first_spaced else [e for e in merged if not is_one_operation(e, arrays, chip)]
-        if not first_spaced and not uneven:
+        uneven = [e for e in merged if not is_one_operation(e, arrays, chip)]
+        if not uneven:
             return merger
         refused |= {p.tile.index for e in uneven for p in e.tiles}
     return None
@@ -75,13 +68,12 @@ def _merge_by_numbers(
 
 @dataclass
 class _Merger:
-    """A step through a program. refused: operations that stay single; spacings: of tiles of one row or column."""
+    """A step through a program. refused: operations that stay single."""
 
     chip: Chip
     dram_bytes: int
     parts: Sequence[DramRange]
     refused: set[int]
-    spacings: Mapping[int, tuple[int, int]]
     steps: list[Evaluation | SingleOperation] = field(default_factory=list)
     evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict)
     arrays: int = INITIAL
@@ -125,7 +117,7 @@ class _Merger:
         return self.arrays < MOST_ARRAYS
 
     def _merge(self, index: int, op: WindowOp) -> bool:
-        tile = describe_window(index, op, self.memories, self.spacings.get(index, (1, 1)))
+        tile = describe_window(index, op, self.memories)
         if tile is None:
             return False
         candidates = self.evaluations.setdefault(tile.kind, [])

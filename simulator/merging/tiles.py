@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from math import gcd
+from dataclasses import dataclass, field, replace
 
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, Affine, ValueNumbers, array_of
 from toolchain.hw.chip import Chip
@@ -73,6 +72,8 @@ class Evaluation:
 
     def add(self, tile: Tile) -> int | None:
         """Add a tile, and return the number of its first output byte; None where it is no part of this evaluation."""
+        if self.tiles and all(p.at[0] == 0 and p.tile.shape[0] == 1 for p in self.tiles):
+            self._space_rows(tile)
         at = self._find_place(tile)
         if at is None:
             return None
@@ -84,6 +85,18 @@ class Evaluation:
             self.channels[tile.constants] = (at[2], tile.shape[2])
         self.tiles.append(PlacedTile(tile, at))
         return (self.array << ARRAY_BITS) + row * ROW + column * COLUMN + byte
+
+    def _space_rows(self, tile: Tile) -> None:
+        """Take the distance of rows, which tiles of one row do not show, from the first tile of the next row."""
+        first, *others = self.first.operands
+        row = first.steps[0] // self.first.strides[0]  # of the input
+        for above in (p.tile for p in self.tiles if p.tile.shape == tile.shape and p.tile.constants == tile.constants):
+            distances = [below.number - o.number for below, o in zip(tile.operands, above.operands)]
+            if distances[0] > 0 and distances[0] % row == 0 and min(distances) >= 0:
+                operands = (Operand(o.number, (step, *o.steps[1:])) for o, step in zip((first, *others), distances))
+                strides = (distances[0] // row, self.first.strides[1])
+                self.first = replace(self.first, operands=tuple(operands), strides=strides)
+                return
 
     def _find_place(self, tile: Tile) -> tuple[int, int, int] | None:
         if not all(self._steps_agree(tile, *pair) for pair in zip(tile.operands, self.first.operands)):
@@ -129,15 +142,6 @@ class Evaluation:
         """Rows, columns and channels from the least place on."""
         h, w, c = (max(p.at[k] + p.tile.shape[k] for p in self.tiles) - low for k, low in enumerate(self.low))
         return h, w, c
-
-    @property
-    def spacing(self) -> tuple[int, int]:
-        """Rows and columns from one tile to the next where all tiles have one; the operations' strides do not show these."""
-        low = self.low
-        down, right = (
-            gcd(*(p.at[k] - low[k] for p in self.tiles)) if all(p.tile.shape[k] == 1 for p in self.tiles) else 1 for k in (0, 1)
-        )
-        return down or 1, right or 1
 
     @property
     def operands(self) -> tuple[Operand, ...]:

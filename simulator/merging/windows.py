@@ -32,10 +32,10 @@ def _get_shared_parameters(kind: type[MachineOp]) -> Any:
     return attrgetter(*(n for n in kind.parameters() if n not in _SIZES and not n.endswith(_DIFFERENT)))
 
 
-def describe_window(index: int, op: WindowOp, memories: Memories, spacing: tuple[int, int] = (1, 1)) -> Tile | None:
+def describe_window(index: int, op: WindowOp, memories: Memories) -> Tile | None:
     """Return the operation as a tile, or None where it cannot be one.
 
-    `spacing`: times the operation's strides it is to the next row and column of another tile.
+    `index`: of the operation.
     """
     chip = memories.chip
     if any(op.surfaces()) or not min(op.input_row_stride, op.input_column_stride):
@@ -52,7 +52,7 @@ def describe_window(index: int, op: WindowOp, memories: Memories, spacing: tuple
         return None
     array = number >> ARRAY_BITS  # with the padding taken off, a number may lie before its array
     number -= op.pad_top * row + op.pad_left * column
-    strides = op.stride_height * spacing[0], op.stride_width * spacing[1]
+    strides = op.stride_height, op.stride_width
     operands = [Operand(number, (row * strides[0], column * strides[1], 0 if dense else item_bytes))]
     table = addend_array = 0
     if isinstance(op, WeightedWindowOp) and op.use_table:
