@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure the runs of a session: CPU seconds of the first, which decodes and checks the programs, and of the later ones.
 
-    `python bench/bench_session.py OUT.npu [--runs N] [--backend simulator|unmerged|reference] [--entry NAME] [--against MODEL.onnx]`.
+    `python bench/bench_session.py OUT.npu [--runs N] [--backend NAME] [--entry NAME] [--against MODEL.onnx]`.
 
 Each run has random inputs of its own. CPU seconds, of all threads, since others may share the machine.
 `unmerged`: the simulator with every operation by itself.

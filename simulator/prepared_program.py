@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from quant.fixed_point import FixedPointError
 from simulator.check_program import PROGRESS_EVERY, Progress, check_program
 from simulator.dead_stores import DeadStore
+from simulator.decode_constants import ConstantDecoder
 from simulator.dram_ranges import DramRange
 from simulator.execute import execute
 from simulator.machine_state import MachineState
@@ -54,6 +56,11 @@ class PreparedProgram:
     times: Timeline | None
     unread: tuple[DeadStore, ...] = ()
     checked: bool = False
+
+    @cached_property
+    def decoder(self) -> ConstantDecoder:
+        """The decoder of all runs, so that the constants of later ones are decoded already."""
+        return ConstantDecoder(self.chip)
 
     def run(
         self,
@@ -251,7 +258,7 @@ def _values(
 
     A program without hazards gives the same values in any such order.
     """
-    chip, flow, context = ready.chip, ready.flow, Context(ready.chip, state)
+    chip, flow, context = ready.chip, ready.flow, Context(ready.chip, state, ready.decoder)
     # numpy refuses views outside a memory; in a checked program that would be our fault
     faults = (FixedPointError,) if ready.checked else (FixedPointError, ValueError, TypeError)
     numbers: dict[int, int] = {}

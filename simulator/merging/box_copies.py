@@ -45,7 +45,9 @@ def boxes_of_bytes(addresses: Numbers, numbers: Numbers) -> list[ValueBox]:
     together = (np.diff(addresses) == 1) & (np.diff(numbers) == 1) & (np.diff(numbers >> ARRAY_BITS) == 0)
     starts = np.concatenate(([0], np.flatnonzero(~together) + 1))
     lengths = np.diff(starts, append=addresses.size)
-    boxes = _fold_runs(addresses[starts], numbers[starts], lengths)
+    # arrays lie side by side where channels of several are one map: each has boxes of its own
+    order = np.argsort(numbers[starts] >> ARRAY_BITS, kind="stable")
+    boxes = _fold_runs(addresses[starts][order], numbers[starts][order], lengths[order])
     for _ in range(_MOST_DIMENSIONS - 1):
         folded = _fold(boxes)
         if len(folded) == len(boxes):

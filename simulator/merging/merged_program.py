@@ -74,8 +74,8 @@ class _MergedContext(Context):
     def __init__(self, chip: Chip, arena: Array, decoder: ConstantDecoder, weights: Mapping[int, ConvWeights]):
         state = MachineState(chip, arena)
         state.memory = (arena,) * len(chip.spaces)
-        super().__init__(chip, state)
-        self.decoded, self._weights = decoder, weights
+        super().__init__(chip, state, decoder)
+        self._weights = weights
 
     def dense_weights(self, op: Convolution) -> ConvWeights:
         return self._weights[op.weight_address]
@@ -110,8 +110,7 @@ class MergedProgram:
         arena[: self.constants.size] = self.constants
         merged = _MergedContext(self.chip, arena, self.decoder, self.weights)
         # zeros take memory only where an operation runs at its own addresses
-        physical = Context(self.chip, MachineState(self.chip, np.zeros(dram.size, np.uint8)))
-        physical.decoded = self.decoder
+        physical = Context(self.chip, MachineState(self.chip, np.zeros(dram.size, np.uint8)), self.decoder)
         memories = (dram, arena, *physical.state.memory)
         try:
             for step in self.steps:

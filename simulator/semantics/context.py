@@ -39,9 +39,10 @@ Pads = tuple[int, int, int, int]
 class Context:
     """One machine while a program runs: its bytes are `state`; `decoded` is what operations and constants say."""
 
-    def __init__(self, chip: Chip, state: MachineState):
+    def __init__(self, chip: Chip, state: MachineState, decoder: ConstantDecoder | None = None):
+        """Set up a run. decoder: what runs of a program share; None: a new one."""
         self.chip, self.state, self.numerics = chip, state, chip.numerics
-        self.decoded = ConstantDecoder(chip)
+        self.decoded = decoder or ConstantDecoder(chip)
         self._kinds = tuple(memory_type(codes.dtype) for codes in chip.code_types)
 
     def space(self, op: MachineOp, role: str) -> int:

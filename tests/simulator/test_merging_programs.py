@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulator import DramRange, DramRangeKind, MergedProgram, merge_program, prepare_program
+from simulator.merging.box_copies import boxes_of_bytes
 from simulator.merging.evaluation_checks import is_one_operation
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
 from simulator.merging.value_numbers import ARRAY_BITS, ValueNumbers, fit_affine
@@ -29,6 +30,7 @@ from toolchain.machine import (
     Wait,
     dispatch_program,
     pack_parameters,
+    parameter_bytes,
 )
 
 COLUMN_BYTES, ROW_BYTES, OUT = 8, 32, 512  # of the maps in sram, and where outputs lie there
@@ -177,6 +179,14 @@ def test_a_row_that_no_window_reaches_lies_outside():
     assert equal
 
 
+def make_convolution(chip: Chip) -> Convolution:
+    """8 pixels of 8 channels at 0; parameters and weights at 1024."""
+    fields = {"input_channels": 8, "input_row_stride": 64, "input_column_stride": 8, "input_height": 1, "input_width": 8}
+    fields |= {"output_channels": 8, "output_row_stride": 64, "output_column_stride": 8, "output_height": 1, "output_width": 8}
+    fields |= {"output_address": OUT, "emit": 1, "clamp_low": -128, "clamp_high": 127}
+    return make(Convolution, weight_address=1024 + int(parameter_bytes(8, chip)), parameter_address=1024, **fields)
+
+
 def test_constants_that_a_state_lies_over_differ_between_runs():
     chip = small_chip()
     parts = [
@@ -185,10 +195,7 @@ def test_constants_that_a_state_lies_over_differ_between_runs():
         DramRange(DramRangeKind.INPUT, "x", 256, 320),
         DramRange(DramRangeKind.OUTPUT, "y", 320, 384),
     ]
-    fields = {"input_channels": 8, "input_row_stride": 64, "input_column_stride": 8, "input_height": 1, "input_width": 8}
-    fields |= {"output_channels": 8, "output_row_stride": 64, "output_column_stride": 8, "output_height": 1, "output_width": 8}
-    fields |= {"output_address": OUT, "emit": 1, "clamp_low": -128, "clamp_high": 127}
-    op = make(Convolution, weight_address=1024 + 128, parameter_address=1024, **fields)
+    op = make_convolution(chip)
     parameters = pack_parameters(np.zeros(8, np.int64), np.full(8, 1 << 30), np.array([36]), chip)
     flow = dispatch_program(chip, in_order([load(256, 0, 64), load(0, 1024, 256), op, store(OUT, 320, 64)], chip))
     prepared = prepare_program(chip, flow, None, 384, (), parts=parts, timing=False)
@@ -257,6 +264,30 @@ def test_an_operand_lies_in_its_array():
     assert is_one_operation(evaluation, {2: large}, chip)
     assert not is_one_operation(evaluation, {2: small}, chip)
     assert not is_one_operation(evaluation, {}, chip)
+
+
+def test_bytes_of_two_arrays_side_by_side_are_two_boxes():
+    """A map whose pixels have channels of both looks so."""
+    pixels = np.arange(16, dtype=np.int64)[:, None]
+    channels = np.concatenate(
+        [(5 << ARRAY_BITS) + 8 * pixels + np.arange(8), (6 << ARRAY_BITS) + 4 * pixels + np.arange(4)], axis=1
+    )
+    boxes = boxes_of_bytes(np.arange(16 * 12), channels.ravel())
+    shapes = [tuple((n, step) for n, step in zip(box.counts, box.steps) if n > 1) for box in boxes]
+    assert shapes == [((16, 8), (8, 1)), ((16, 4), (4, 1))]
+
+
+def test_later_runs_decode_no_constants():
+    weighted = make_convolution(chip := small_chip())
+    flow = dispatch_program(chip, in_order([load(256, 0, 64), load(0, 1024, 256), weighted, store(OUT, 320, 64)], chip))
+    parts = [DramRange(kind, "", at, at + 64) for kind, at in ((DramRangeKind.INPUT, 256), (DramRangeKind.OUTPUT, 320))]
+    prepared = prepare_program(chip, flow, None, 384, [(0, 256)], parts=parts, timing=False)
+    image = np.zeros(384, np.uint8)
+    image[:128] = np.frombuffer(pack_parameters(np.zeros(8, np.int64), np.full(8, 1 << 30), np.array([36]), chip), np.uint8)
+    for _ in range(3):
+        prepared.run(image)
+    decoder = prepared.decoder
+    assert decoder.weights.cache_info().misses == decoder.channel_requant.cache_info().misses == 1
 
 
 def test_numbers_of_several_arrays_are_not_affine():

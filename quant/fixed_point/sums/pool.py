@@ -41,11 +41,18 @@ def max_pool(
 
 
 def _fold(padded: Array, kernel: Pair, slide: Slide, combine: np.ufunc, dtype: DTypeLike) -> Array:
-    """Return dtype[n, oh, ow, c], the combined elements of each window of padded: [n, h, w, c], in kh + kw passes, not kh kw."""
+    """Return dtype[n, oh, ow, c], the combined elements of each window of padded: [n, h, w, c], in kh + kw passes, not kh kw.
+    An axis along which there is one window, without gaps, takes one pass.
+    """
     down = Slide((slide.strides[0], 1), slide.dilations, (slide.size[0], padded.shape[2]))
-    rows = tap(padded, 0, 0, down).astype(dtype)
-    for ky in range(1, kernel[0]):
-        combine(rows, tap(padded, ky, 0, down), out=rows)
+    if slide.size[0] == slide.dilations[0] == 1:
+        rows = combine.reduce(padded[:, : kernel[0]], axis=1, dtype=dtype, keepdims=True)
+    else:
+        rows = tap(padded, 0, 0, down).astype(dtype)
+        for ky in range(1, kernel[0]):
+            combine(rows, tap(padded, ky, 0, down), out=rows)
+    if slide.size[1] == slide.dilations[1] == 1:
+        return combine.reduce(rows[:, :, : kernel[1]], axis=2, dtype=dtype, keepdims=True)
     across = Slide((1, slide.strides[1]), slide.dilations, slide.size)
     out = tap(rows, 0, 0, across).copy()
     for kx in range(1, kernel[1]):
