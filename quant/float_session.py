@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
@@ -16,7 +16,16 @@ import numpy as np
 
 from quant.fidelity import ErrorSums
 from toolchain.errors import InternalError
-from toolchain.inference import CPU, InferenceError, InferenceSession, add_weights, open_model, session_options
+from toolchain.inference import (
+    CPU,
+    InferenceError,
+    InferenceSession,
+    add_weights,
+    get_float_host,
+    host_providers,
+    open_model,
+    session_options,
+)
 from toolchain.ir.float_submodel import FloatSubmodel
 
 if TYPE_CHECKING:
@@ -36,11 +45,16 @@ NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass
 class _Findings:
-    """What is known of the optimizer while one file is worked on. notes: what there is to say; agrees: whether the file itself
-    computes the same optimized, so that graphs derived of it are not compared anew."""
+    """A record of what sessions show of the optimizer and the host while one file is worked on.
+
+    `notes`: sentences for the user, as keys.
+    `agrees`: the file itself computes the same optimized, so that graphs derived of it are not compared anew.
+    `cpu_operators`: operators of float models that the CPU ran, where another host was requested.
+    """
 
     notes: dict[str, None]
     agrees: bool = False
+    cpu_operators: set[str] = field(default_factory=set[str])
 
 
 _FINDINGS: ContextVar[_Findings | None] = ContextVar("_FINDINGS", default=None)
@@ -59,15 +73,16 @@ def open_session(
     model: bytes | str | Path,
     *,
     threads: int = 1,
-    providers: Sequence[str] = CPU,
+    providers: Sequence[str] | None = None,
     folder: str = "",
     dims: Sequence[tuple[str, int]] = (),
     weights: Mapping[str, Any] = NO_WEIGHTS,
     few_runs: bool = False,
     lean: bool = False,
 ) -> CheckedSession:
-    """Open a model or its file, on these providers alone.
+    """Open a model or its file.
 
+    `providers`: of onnxruntime; None: those of the host that float models run on.
     `folder`: folder of its external data.
     `dims`: sizes of named dimensions.
     `weights`: arrays of initializers that the model has no values for, to be kept as long as the session.
@@ -77,6 +92,7 @@ def open_session(
     Raise InferenceError or MemoryError.
     """
     model, folder, weights = _exact(model, folder, weights)
+    here = host_providers(get_float_host()) if providers is None else providers
 
     def opened(optimized: bool) -> InferenceSession:
         options = session_options(optimized=optimized, threads=threads)
@@ -94,7 +110,10 @@ def open_session(
         add_weights(options, weights)
         quantized = isinstance(model, bytes) and b"DequantizeLinear" in model
         wrong = [*WRONG_FUSIONS, _DROPS_OUTPUTS] if quantized else WRONG_FUSIONS
-        return open_model(model, options, providers=providers, disabled_optimizers=wrong)
+        session = open_model(model, options, providers=here, disabled_optimizers=wrong)
+        if providers is None:
+            _collect_cpu_operators(session)
+        return session
 
     return CheckedSession(opened, few_runs)
 
@@ -146,6 +165,10 @@ class CheckedSession:
     def get_providers(self) -> list[str]:
         """The providers that run the model, the preferred one first."""
         return self._open().get_providers()
+
+    def get_nodes_by_provider(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes that each provider runs; see `InferenceSession`."""
+        return self._open().get_nodes_by_provider()
 
     @property
     def is_optimized(self) -> bool:
@@ -253,6 +276,10 @@ def inference_notes() -> Iterator[Mapping[str, None]]:
         yield findings.notes
     finally:
         _FINDINGS.reset(token)
+        if findings.cpu_operators:
+            operators = ", ".join(sorted(findings.cpu_operators))
+            sentence = f"host {get_float_host()}: nodes of float models ran on the CPU, for want of kernels: {operators}"
+            findings.notes[sentence] = None
 
 
 def trust_optimizer(agrees: bool) -> None:
@@ -260,6 +287,13 @@ def trust_optimizer(agrees: bool) -> None:
     findings = _FINDINGS.get()
     if findings is not None:
         findings.agrees = agrees
+
+
+def _collect_cpu_operators(session: InferenceSession) -> None:
+    """Keep the operators that fell back to the CPU, for the note of `inference_notes`."""
+    findings, nodes = _FINDINGS.get(), session.get_nodes_by_provider()
+    if findings is not None:
+        findings.cpu_operators.update(node.rpartition("(")[2].rstrip(")") for node in nodes.get(CPU[0], ()))
 
 
 def _note(sentence: str) -> None:

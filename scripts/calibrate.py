@@ -33,7 +33,7 @@ from quant.observe import Range
 from quant.parameters import with_room
 from quant.structural_ranges import SharedScalePart, adjust_ranges, find_shared_scale_parts, poor_warnings
 from toolchain.atomic_files import write_atomically
-from toolchain.cli.application import report_errors, require_writable
+from toolchain.cli.application import report_errors, require_host, require_writable
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_states, add_types, add_values, input_shapes, input_values
@@ -41,6 +41,7 @@ from toolchain.compiler import select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model, pair_states
 from toolchain.hw import load_chip
+from toolchain.inference import run_float_models_on
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decompose_all, decompose_model
@@ -67,6 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
     add_values(parser)
     add_states(parser)
+    parser.add_argument("--host", default="cpu", help="where the float model runs: cpu or cuda")
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -213,7 +215,9 @@ def main() -> None:
     options = arguments()
     work_in_child()
     with report_errors():
-        run(options)
+        require_host(options.host)
+        with run_float_models_on(options.host):
+            run(options)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from toolchain.evaluation_data import (
 )
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
+from toolchain.inference import run_float_models_on
 from toolchain.ir.graph_dump import dump_of
 from toolchain.isa import Machine, load_machine
 from toolchain.options import BuildOptions
@@ -186,7 +187,7 @@ def build(
     file = model_file(model)
 
     def run() -> Build:
-        with inference_notes() as notes, blame_start(options.passes.start):
+        with run_float_models_on(options.host), inference_notes() as notes, blame_start(options.passes.start):
             built = _all_entries(file, options, dump, progress)
         return replace(built, notes=(*built.notes, *notes))
 

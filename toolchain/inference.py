@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -11,8 +16,14 @@ from toolchain.errors import CompileError, first_line, is_out_of_memory
 
 T = TypeVar("T")
 CPU = ("CPUExecutionProvider",)
-# Products in TF32 keep ten bits of a float32's fraction (https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
-PROVIDER_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType({"CUDAExecutionProvider": {"use_tf32": "0"}})
+CUDA = ("CUDAExecutionProvider", *CPU)
+# Products in TF32 keep ten bits of a float32's fraction. The default search times algorithms, so that two runs may take two of
+# them (https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
+PROVIDER_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"CUDAExecutionProvider": {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}}
+)
+_DEFAULT_LOG_SEVERITY = 2  # warnings; docs/cuda.md
+_HOST: ContextVar[str] = ContextVar("_HOST", default="cpu")
 
 
 class InferenceError(CompileError):
@@ -47,6 +58,19 @@ class InferenceSession:
         """The providers that run the model, the preferred one first."""
         return self._session.get_providers()
 
+    def get_nodes_by_provider(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes that each provider runs, as `name (operator)`; fused nodes are one.
+
+        Only of sessions with several providers, and where onnxruntime records it (from 1.24 on); otherwise empty.
+        """
+        if len(self.get_providers()) < 2 or not hasattr(self._session, "get_provider_graph_assignment_info"):
+            return {}
+        nodes: dict[str, tuple[str, ...]] = {}
+        for subgraph in self._session.get_provider_graph_assignment_info():
+            names = tuple(f"{node.name} ({node.op_type})" if node.name else node.op_type for node in subgraph.get_nodes())
+            nodes[subgraph.ep_name] = nodes.get(subgraph.ep_name, ()) + names
+        return nodes
+
 
 def session_options(*, optimized: bool, threads: int = 1) -> Any:
     """onnxruntime.SessionOptions that log nothing: what onnxruntime logs it also raises."""
@@ -76,6 +100,9 @@ def open_model(
     """Opens serialized ONNX, or its file. options: see `session_options`. Raises InferenceError, MemoryError."""
     import onnxruntime
 
+    if len(providers) > 1:
+        options.use_deterministic_compute = True
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     wrong = list(disabled_optimizers) or None
     return InferenceSession(
         _call_checked(
@@ -90,6 +117,81 @@ def open_model(
 def _with_options(providers: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
     """Return the providers, those that round float32 by themselves with the options that keep them from it."""
     return [(name, dict(PROVIDER_OPTIONS[name])) if name in PROVIDER_OPTIONS else name for name in providers]
+
+
+@contextmanager
+def run_float_models_on(host: str) -> Iterator[None]:
+    """Have float models that are opened inside without providers of their own run on this host: cpu or cuda."""
+    token = _HOST.set(host)
+    try:
+        yield
+    finally:
+        _HOST.reset(token)
+
+
+def get_float_host() -> str:
+    """Return the host that `run_float_models_on` has set; cpu outside of it."""
+    return _HOST.get()
+
+
+def host_providers(host: str) -> tuple[str, ...]:
+    """Return the providers of onnxruntime for a host: cpu or cuda. Raise CompileError where they cannot run here."""
+    if host == "cpu":
+        return CPU
+    if host != "cuda":
+        raise CompileError(f"host {host}: must be cpu or cuda")
+    reason = find_cuda_fault()
+    if reason is not None:
+        raise CompileError(f"host cuda: {reason}, or use cpu")
+    return CUDA
+
+
+@cache
+def find_cuda_fault() -> str | None:
+    """Return why onnxruntime does not run on a GPU here, with the way out; None: it does."""
+    import onnxruntime
+
+    if _has_distribution("onnxruntime") and _has_distribution("onnxruntime-gpu"):
+        return (
+            "onnxruntime and onnxruntime-gpu are both installed and own the same files; "
+            "uninstall both, then install onnxruntime-gpu alone (docs/cuda.md)"
+        )
+    if CUDA[0] not in onnxruntime.get_available_providers():
+        return f"onnxruntime has no {CUDA[0]} here; install onnxruntime-gpu instead (docs/cuda.md)"
+    if CUDA[0] not in _start_providers():
+        return f"onnxruntime's {CUDA[0]} does not start here; it needs a GPU with its driver, CUDA and cuDNN (docs/cuda.md)"
+    return None
+
+
+def _has_distribution(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _start_providers() -> list[str]:
+    """Return the providers of a small session that asks for CUDA: onnxruntime leaves one out that does not start.
+
+    Lines that onnxruntime logs meanwhile are kept from the user.
+    """
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    onnxruntime.set_default_logger_severity(4)
+    try:
+        if hasattr(onnxruntime, "preload_dlls"):  # CUDA and cuDNN as packages of pip lie where no loader looks
+            with redirect_stdout(StringIO()):
+                onnxruntime.preload_dlls()
+        return open_model(model, session_options(optimized=True), providers=CUDA).get_providers()
+    except InferenceError:
+        return []
+    finally:
+        onnxruntime.set_default_logger_severity(_DEFAULT_LOG_SEVERITY)
 
 
 def _call_checked(verb: str, call: Callable[[], T]) -> T:

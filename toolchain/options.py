@@ -12,13 +12,13 @@ from quant.memory_data import as_data
 from toolchain.codegen import MAIN
 from toolchain.entry_points import entry_in_errors
 from toolchain.errors import CompileError
+from toolchain.inference import host_providers
 from toolchain.input_limits import ENTRIES
 from toolchain.isa import Machine
 from toolchain.passes.pass_options import EVERY_PASS, PassOptions
 from toolchain.repair.calibrate_network import AUTO
 from toolchain.repair.repair_pipeline import EFFORTS, Effort
 from toolchain.report.gate import OPEN, Gate
-from toolchain.runtime import host_providers
 from toolchain.schedule.goals import BALANCED, OBJECTIVES, Goal
 from toolchain.schedule.options import LEVELS
 

@@ -24,6 +24,7 @@ from toolchain.report.error_report import concat_parts, network_of
 from toolchain.report.fidelity import list_output_operands
 from toolchain.report.findings import Advice, AdviceContext
 from toolchain.report.gate import Evaluation
+from toolchain.report.host_metrics import list_segment_figures
 from toolchain.report.partly_rounded import make_shared_warnings
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Session
@@ -54,7 +55,7 @@ def verify_build(
         if not np.array_equal(value, run.outputs[name], equal_nan=True):
             raise InternalError(f"the program's output {name} differs from the integer reference")
     figures = collect_metrics(container, [s.simulation for s in run.segments])
-    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["segments"] = list_segment_figures(run.segments)
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     flows = [simulator.program(i).flow if isinstance(s, Region) else None for i, s in enumerate(container.segments)]
     resident = LEVELS[options.level].residency
@@ -70,7 +71,7 @@ def verify_build(
     quantized = AdviceContext(chip, observer, file_ranges, options.parameters, calibrated.effort)
     judged = calibrated.judged if on == "held out" else None
     if judged is not None:
-        session = judged.network.session(judged.quantization, host=options.host)
+        session = judged.network.session(judged.quantization)
         expected, judged_by = session.run_detailed(first), JudgedNetwork(session.container, session)
     else:
         judged_by = JudgedNetwork(container, reference)

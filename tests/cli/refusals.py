@@ -209,7 +209,7 @@ BUILD = [
     ("npu-build good.onnx --hw edge16 --host gpu", "--host gpu: must be cpu or cuda"),
     (
         "npu-build good.onnx --hw edge16 --host cuda",
-        "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu",
+        "--host cuda: onnxruntime has no CUDAExecutionProvider here; install onnxruntime-gpu instead (docs/cuda.md), or use cpu",
     ),
     ("npu-build good.onnx --hw edge16 --observer best", "--observer best: must be one of minmax, percentile, mse, auto"),
     (
@@ -381,7 +381,7 @@ RUN = [
     ("npu-sim good.npu --host gpu", "--host gpu: must be cpu or cuda"),
     (
         "npu-sim good.npu --host cuda",
-        "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu",
+        "--host cuda: onnxruntime has no CUDAExecutionProvider here; install onnxruntime-gpu instead (docs/cuda.md), or use cpu",
     ),
     (
         "npu-sim good.npu --backend gpu",

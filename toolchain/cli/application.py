@@ -160,7 +160,7 @@ def warn(sentences: Iterable[str]) -> None:
 
 def require_host(host: str) -> None:
     """Check the host before long work, whether there are host nodes or not: host subgraphs could run there."""
-    from toolchain.runtime import host_providers
+    from toolchain.inference import host_providers
 
     with as_options():
         host_providers(host)

@@ -217,7 +217,7 @@ def _simulate(
             {**run.outputs, **{name: session.state(name) for name in (t.name for t in session.get_states())}}
         )
     write_files(files)
-    say(_report(session, run, figures))
+    say(_report(session, figures))
     if request.without:
         named = ", ".join(request.without)
         say(f"\nnote: times of a copy of {session.container.machine.chip.name} on which this costs nothing: {named}")
@@ -246,17 +246,18 @@ def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
     """
     from toolchain.codegen import reading_layers
     from toolchain.report import collect_metrics, get_untimed_figures
+    from toolchain.report.host_metrics import list_segment_figures
 
     simulations = [s.simulation for s in run.segments]
     with reading_layers():
         figures = collect_metrics(session.container, simulations) if timed else get_untimed_figures(session.container)
-    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["segments"] = list_segment_figures(run.segments)
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     return figures
 
 
-def _report(session: Session, run: Run, figures: dict) -> str:
-    from toolchain.errors import format_count, printable_strings
+def _report(session: Session, figures: dict) -> str:
+    from toolchain.errors import printable_strings
     from toolchain.report import breakdown_text, report_text
 
     figures, timed = printable_strings(figures), "cycles" in figures
@@ -268,7 +269,7 @@ def _report(session: Session, run: Run, figures: dict) -> str:
         breakdown_text.attribution_text(figures) if timed else "",
         breakdown_text.traffic_text(figures) if timed else "",
         report_text.fallbacks_text(figures),
-        "ran: " + ", ".join(f"{format_count(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
+        "ran: " + ", ".join(map(report_text.format_segment, figures["segments"])),
     ]
     return "\n\n".join(s for s in sections if s)
 

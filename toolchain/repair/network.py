@@ -14,6 +14,7 @@ from quant.repair.choices import Quantization, StepOutcome
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
+from toolchain.inference import get_float_host
 from toolchain.ir.graph import INNER, Graph, Node, Origin, Quant
 from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
@@ -221,11 +222,11 @@ class Network:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""
         return quantize(self.graph, self.chip, quantization)
 
-    def session(self, quantization: Quantization, host: str = "cpu") -> Session:
+    def session(self, quantization: Quantization) -> Session:
         """The integer reference of the whole network, islands on the host among it; `run_detailed` gives every chip tensor's
-        codes."""
-        graph = self.integer(quantization)
-        return Session(reference_container(self.model, self.selection, self.machine, graph), backend="reference", host=host)  # type: ignore[arg-type]
+        codes. They run where float models do."""
+        container = reference_container(self.model, self.selection, self.machine, self.integer(quantization))
+        return Session(container, backend="reference", host=get_float_host())  # type: ignore[arg-type]
 
 
 # Of (network, quantization, samples, progress). samples start afresh each time they are iterated, and are what this step may see.

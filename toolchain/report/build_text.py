@@ -23,6 +23,7 @@ def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool =
         breakdown_text.attribution_text(figures),
         breakdown_text.traffic_text(figures),
         report_text.fallbacks_text(figures),
+        report_text.host_segments_text(figures),
         sizes,
         report_text.repair_text(figures),
         fidelity_text.fidelity_text(figures, "outputs", "outputs"),

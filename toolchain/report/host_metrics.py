@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolchain.codegen import Container, HostSubgraph, Region
@@ -11,6 +11,8 @@ from toolchain.errors import ProgramError
 
 if TYPE_CHECKING:
     import onnx
+
+    from toolchain.runtime import SegmentRun
 
 Shape = tuple[int, ...]
 
@@ -35,6 +37,11 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
         "crossings": len(crossings),
         "crossing_bytes": sum(crossings),
     }
+
+
+def list_segment_figures(segments: Iterable[SegmentRun]) -> list[dict[str, Any]]:
+    """Return for each segment what ran it: a backend of the chip or a provider of onnxruntime, and nodes left to the CPU."""
+    return [{"where": s.where, "nodes": len(s.nodes), "on_cpu": list(s.on_cpu)} for s in segments]
 
 
 def _crossings(container: Container) -> list[int]:

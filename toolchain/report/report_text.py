@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -190,6 +191,25 @@ def _format_exclusions(host: Mapping[str, Any]) -> str:
         crossed = f"{format_count(host['crossings'], 'copy' if host['crossings'] == 1 else 'copie')}"
         exclusions.append(f"{crossed} of {format_count(host['crossing_bytes'], 'byte')} between NPU and host")
     return f"\nnot in the cycles: {', and '.join(exclusions)}" if exclusions else ""
+
+
+def format_segment(segment: Mapping[str, Any]) -> str:
+    """Return how many nodes of a segment ran where, and which of them fell back to the CPU."""
+    text = f"{format_count(segment['nodes'], 'node')} on {segment['where']}"
+    nodes = [cut(node, 44) for node in segment["on_cpu"]]
+    return f"{text} ({len(nodes)} of them on the CPU: {'; '.join(nodes)})" if nodes else text
+
+
+def host_segments_text(figures: Mapping[str, Any]) -> str:
+    """Return the providers that ran the host subgraphs; the text is empty where there are none.
+
+    Where a node fell back to the CPU, every subgraph is listed by itself.
+    """
+    hosted = [s for s in figures["segments"] if not s["where"].startswith("npu (")]
+    counts = Counter(s["where"] for s in hosted)
+    fell_back = any(s["on_cpu"] for s in hosted)
+    texts = map(format_segment, hosted) if fell_back else [f"{n} on {where}" for where, n in sorted(counts.items())]
+    return f"host subgraphs ran: {', '.join(texts)}" if hosted else ""
 
 
 def fallbacks_text(figures: Mapping[str, Any]) -> str:

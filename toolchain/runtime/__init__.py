@@ -6,7 +6,7 @@ from toolchain.runtime.builtin_backends import dram_image, dram_parts, read_port
 from toolchain.runtime.dump_memory import DumpPoint, memory_files, parse_stop
 from toolchain.runtime.entry_dispatch import EntriesSession
 from toolchain.runtime.feeds import check_feeds, random_feeds
-from toolchain.runtime.session import ModelMetadata, Run, SegmentRun, Session, host_providers
+from toolchain.runtime.session import ModelMetadata, Run, SegmentRun, Session
 from toolchain.runtime.verify import verify
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "check_feeds",
     "dram_image",
     "dram_parts",
-    "host_providers",
     "memory_files",
     "parse_stop",
     "random_feeds",

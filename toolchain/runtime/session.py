@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quant.float_session import open_session
+from quant.float_session import CheckedSession, open_session
 from simulator import Observe, Simulation, wrap_measured_run
 from toolchain.codegen import (
     Container,
@@ -34,7 +34,7 @@ from toolchain.codegen import (
 from toolchain.errors import CompileError, ProgramError, fault_text
 from toolchain.frontend import find_host_model_fault
 from toolchain.hw import timing_terms as timing_terms
-from toolchain.inference import InferenceError, session_options
+from toolchain.inference import CPU, PROVIDER_OPTIONS, InferenceError, host_providers, session_options
 from toolchain.isa import machine_digest
 from toolchain.machine import InstructionStream
 from toolchain.runtime.backend import Backend, CheckedBackend, LoadedProgram, Program, Progress, SessionBackend, backend_named
@@ -63,6 +63,7 @@ Watch = Callable[[Region, InstructionStream], Observe]
 class SegmentRun:
     """A record of where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
 
+    `on_cpu`: nodes that fell back to the CPU, where `where` is another provider.
     `simulation`: cycles, where the backend has them.
     `warnings`: findings of the simulator that no rule forbids, in sentences.
     """
@@ -71,6 +72,7 @@ class SegmentRun:
     nodes: tuple[str, ...]
     simulation: Simulation | None
     warnings: tuple[str, ...] = ()
+    on_cpu: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,12 +163,12 @@ class Session:
         self._backend: SessionBackend = (
             backend_named(backend, BACKENDS) if isinstance(backend, str) else CheckedBackend(self.backend_name, backend)
         )
+        self._providers = host_providers(host)
         self._is_in_process = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
         self._compiled = _container(model, entry)
         self.container = _idealize_timing(relocate_container(self._compiled, bases), without)
         self._profile = None if profile is None else SessionProfile(Path(profile))
         self._timing, self._check = timing, check
-        self._providers = host_providers(host)
         self._loading = threading.RLock()  # what all runs share is made once
         self._programs, self._loaded, self._islands = cache(self._program), cache(self._load), cache(self._island)
         self._parts = self.container.states  # (segment, state)
@@ -198,12 +200,15 @@ class Session:
         """Return what runs the segments: `npu (simulator)`, and the execution providers of onnxruntime where host subgraphs
         run."""
         here = [f"npu ({self.backend_name})"] if any(isinstance(s, Region) for s in self.container.segments) else []
-        return here + (self._providers if any(isinstance(s, HostSubgraph) for s in self.container.segments) else [])
+        return here + (list(self._providers) if any(isinstance(s, HostSubgraph) for s in self.container.segments) else [])
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return the options with which each of `get_providers` runs, as onnxruntime has them: text by name."""
         options_here = {"timing": str(int(self._timing)), "check": str(int(self._check))}
-        return {name: dict(options_here) if name.startswith("npu (") else {} for name in self.get_providers()}
+        return {
+            name: dict(options_here) if name.startswith("npu (") else dict(PROVIDER_OPTIONS.get(name, {}))
+            for name in self.get_providers()
+        }
 
     def get_session_options(self) -> Any:
         """Return a copy of the options of onnxruntime with which host subgraphs are opened: one thread, nothing logged."""
@@ -481,7 +486,7 @@ class Session:
         except InferenceError as fault:
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {fault.reason}") from None
         real.update(zip(island.outputs, values))
-        return SegmentRun(session.get_providers()[0], island.nodes, None)
+        return _host_segment_run(session, island)
 
     def _island(self, index: int) -> Any:
         """Open the session of onnxruntime for an island; its runs may overlap."""
@@ -539,12 +544,19 @@ def _container(model: CompiledModel, entry: str | None) -> Container:
     return model
 
 
-def _host_session(island: HostSubgraph, providers: Sequence[str]) -> Any:
+def _host_session(island: HostSubgraph, providers: Sequence[str]) -> CheckedSession:
     """A session of one thread. Raises CompileError where onnxruntime does not take the model."""
     try:
         return open_session(island.model, providers=providers)
     except InferenceError as fault:
         raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {fault.reason}") from None
+
+
+def _host_segment_run(session: CheckedSession, island: HostSubgraph) -> SegmentRun:
+    """Return the provider that ran the island, the preferred one if it ran any node, and the nodes that the CPU ran instead."""
+    providers, nodes = session.get_providers(), session.get_nodes_by_provider()
+    where = next((provider for provider in providers if provider in nodes), providers[0])
+    return SegmentRun(where, island.nodes, None, on_cpu=() if where == CPU[0] else nodes.get(CPU[0], ()))
 
 
 def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
@@ -557,16 +569,3 @@ def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
 def _island_name(island: HostSubgraph) -> str:
     shown = ", ".join(island.nodes[:3])
     return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
-
-
-def host_providers(host: str) -> list[str]:
-    """The providers of onnxruntime that islands run on. Raises CompileError where they are not installed."""
-    if host == "cpu":
-        return ["CPUExecutionProvider"]
-    if host != "cuda":
-        raise CompileError(f"host {host}: must be cpu or cuda")
-    import onnxruntime as ort
-
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        raise CompileError("host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu")
-    return ["CUDAExecutionProvider", "CPUExecutionProvider"]
