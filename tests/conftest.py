@@ -12,7 +12,10 @@ from tests.support import verified_passes
 from tests.support.durations import DurationRecorder
 from tests.support.tiers import deselect, find_touched_tests, is_fast, list_changed_files
 from toolchain.cli import collect_seldom
+from toolchain.errors import CompileError
+from toolchain.inference import host_providers
 from toolchain.repair import calibrate_network
+from toolchain.runtime.cuda_reference import import_cupy
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(DurationRecorder(durations_file))
     if not hasattr(config, "workerinput"):
         _share_bytecode(config)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests that need a GPU where there is none, with the sentence that a user would read."""
+    for mark in item.iter_markers("cuda"):
+        find = {"host": lambda: host_providers("cuda"), "backend": import_cupy}[mark.args[0]]
+        try:
+            find()
+        except CompileError as fault:
+            pytest.skip(str(fault))
 
 
 def _share_bytecode(config: pytest.Config) -> None:

@@ -102,7 +102,7 @@ MUST = "docs/backends.md says what it must"
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [
-        ("nobody", "--backend nobody: must be one of backwards, broken, empty, gone, nothing, one-time, reference, short, "
+        ("nobody", "--backend nobody: must be one of backwards, broken, cuda, empty, gone, nothing, one-time, reference, short, "
                    "simulator, toy, twice, untimed, wide, wrong; a package adds one by an entry point of npu_toolchain.backends"),
         ("broken", "backend broken: TimeoutError: the board does not answer"),
         ("short", f"backend short: gives {{less}} bytes of dram, the program has {{dram}}; {MUST} give"),

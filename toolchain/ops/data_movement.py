@@ -8,6 +8,7 @@ from math import isqrt
 
 import numpy as np
 
+from quant.fixed_point.core.device_arrays import as_contiguous
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, Graph, Node, step_name
 from toolchain.ops.kit.layout import NHWC, axis_in, permute_to_layout
@@ -32,6 +33,7 @@ class Slice(ScalePreserving, MoveOp):
 
     NAME = "Slice"
     VERSION = 1
+    takes_device_arrays = True
     starts: Shape
     steps: Shape
     shape: Shape
@@ -41,7 +43,7 @@ class Slice(ScalePreserving, MoveOp):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         index = tuple(slice(s, s + n * k, k) for s, n, k in zip(self.starts, self.shape, self.steps))
-        return np.asarray(inputs[0][index], order="C")
+        return as_contiguous(inputs[0][index])
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         loops = tuple(Loop(n, d, step, d, 1) for d, (n, step) in enumerate(zip(self.shape, self.steps)))
@@ -81,6 +83,7 @@ class Pad(FloatOp):
 class IntegerPad(MoveOp):
     NAME = "Pad"
     VERSION = 1
+    takes_device_arrays = True
     before: Shape
     after: Shape
     code: int
@@ -113,6 +116,7 @@ class ResizeNearest(ScalePreserving, MoveOp):
 
     NAME = "ResizeNearest"
     VERSION = 1
+    takes_device_arrays = True
     factors: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
@@ -171,6 +175,7 @@ class IntegerConcat(MoveOp):
 
     NAME = "Join"
     VERSION = 1
+    takes_device_arrays = True
     axis: int
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:

@@ -23,6 +23,7 @@ class Lookup(TiledOp):
 
     NAME = "Lookup"
     VERSION = 2
+    takes_device_arrays = True
     is_pointwise = True
     table: LookupTable
     function: str | None = None

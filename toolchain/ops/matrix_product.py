@@ -84,6 +84,7 @@ class MatrixProduct(FloatOp):
 class IntegerMatrixProduct(TiledOp):
     NAME = "MatrixProduct"
     VERSION = 2
+    takes_device_arrays = True
     a_zero_point: int
     b_zero_point: int
     accumulator_bits: int

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from quant.fixed_point.core.device_arrays import as_contiguous
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.operator import (
@@ -47,6 +48,7 @@ class Reshape(ScalePreserving, MoveOp):
 
     NAME = "Reshape"
     VERSION = 1
+    takes_device_arrays = True
     shape: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
@@ -71,13 +73,14 @@ class Transpose(ScalePreserving, MoveOp):
 
     NAME = "Transpose"
     VERSION = 1
+    takes_device_arrays = True
     perm: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return split_per_sample(self, layer, axis, self.perm[axis])
 
     def reference(self, inputs: Sequence[Array]) -> Array:
-        return np.asarray(inputs[0].transpose(self.perm), order="C")
+        return as_contiguous(inputs[0].transpose(self.perm))
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         shape = layer.output.shape

@@ -27,6 +27,7 @@ class Rescale(TiledOp):
 
     NAME = "Rescale"
     VERSION = 2
+    takes_device_arrays = True
     is_pointwise = True
     x_zero_point: int
     requant: Requant

@@ -63,6 +63,7 @@ class PutRows(MoveOp):
 
     NAME = "PutRows"
     VERSION = 2
+    takes_device_arrays = True
     axis: int
     in_place: bool
     again: int
@@ -101,6 +102,7 @@ class TakeRows(MoveOp):
 
     NAME = "TakeRows"
     VERSION = 1
+    takes_device_arrays = True
     axis: int
     first: int
     count: int

@@ -58,6 +58,7 @@ class Execution:
     They are empty where the backend measures none, or was not asked to.
     `tensors`: codes by tensor of the integer graph, where the backend knows others than the ports.
     `simulation`: further results of the simulator.
+    `on_cpu`: nodes of the integer graph that fell back to the CPU, where the backend computes on a device.
     """
 
     memory: Mapping[str, np.ndarray]
@@ -65,6 +66,7 @@ class Execution:
     end: np.ndarray = field(default_factory=lambda: _NO_TIMES)
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     simulation: Simulation | None = None
+    on_cpu: tuple[str, ...] = ()
 
 
 class LoadedProgram(Protocol):

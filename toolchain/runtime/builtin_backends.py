@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
-from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
+from quant.fixed_point.core.device_arrays import Array, is_foreign
 from simulator import DramRange, DramRangeKind, MergedProgram, Observe, PreparedProgram, merge_program, prepare_program
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
 from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
-from toolchain.runtime.backend import Execution, LoadedProgram, Program, Progress, SessionBackend
+from toolchain.runtime.backend import Execution, LoadedProgram, Program, Progress
 from toolchain.runtime.ports import arrange_codes, restore_codes
+
+
+class ArrayLibrary(Protocol):
+    """A library of arrays on a device: cupy, whose module has these functions."""
+
+    def asarray(self, a: Any) -> Any:
+        """Return the array on the device."""
+        ...
+
+    def asnumpy(self, a: Any) -> np.ndarray:
+        """Return a copy of numpy's."""
+        ...
 
 
 class Simulator:
@@ -89,44 +101,76 @@ class Reference:
     reads_constants = False
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        return _Evaluated(program)
+        return ReferenceProgram(program)
 
 
-class _Evaluated:
-    def __init__(self, program: Program):
-        self._program = program
+class ReferenceProgram:
+    """A program whose integer graph is evaluated: on the CPU, or with the arrays of a library on its device."""
+
+    def __init__(self, program: Program, library: ArrayLibrary | None = None):
+        """Take the region's nodes. `library`: None: numpy."""
+        self._program, self._library = program, library
         region_nodes = set(program.region.nodes)
         self._nodes = [n for n in program.graph.nodes if n.name in region_nodes]
+        self._device_constants: dict[str, Array] = {}
 
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
+        """Run as `LoadedProgram`. The codes of all tensors are given where they are numpy's."""
         if until is not None:
-            raise CompileError("backend reference: computes tensors, so that it stops behind no operation; take simulator")
+            name = "reference" if self._library is None else "cuda"
+            raise CompileError(f"backend {name}: computes tensors, so that it stops behind no operation; take simulator")
         region = self._program.region
         codes = {p.tensor: read_port(dram, p) for p in (*region.inputs, *(s.port for s in region.states))}
         for node in self._nodes:
             codes[node.outputs[0]] = self._compute_node(node, codes)
         for port, tensor in (*((p, p.tensor) for p in region.outputs), *((s.port, s.present_tensor) for s in region.states)):
-            port_codes = codes[tensor]
+            port_codes = self._as_numpy(codes[tensor])
             if port_codes.size != math.prod(port.shape):
                 raise ProgramError(
                     f"graph: makes {port.model!r} as {list(port_codes.shape)}, its port has {list(port.shape)}; build it again"
                 )
             write_port(dram, port, port_codes)
-        return Execution({"dram": dram}, tensors=codes)
+        if self._library is None:
+            return Execution({"dram": dram}, tensors=codes)
+        return Execution({"dram": dram}, on_cpu=tuple(n.name for n in self._nodes if not self._runs_on_device(n)))
 
-    def _compute_node(self, node: Node, codes: Mapping[str, np.ndarray]) -> np.ndarray:
-        constants = self._program.graph.constants
+    def _runs_on_device(self, node: Node) -> bool:
+        return self._library is not None and operator_of(node, NpuOp).takes_device_arrays
+
+    def _compute_node(self, node: Node, codes: dict[str, Array]) -> Array:
+        """Return the node's output. What its inputs are on the other side is kept in `codes`, for nodes that come later."""
         try:
-            return operator_of(node, NpuOp).reference([codes[n] if n in codes else constants[n] for n in node.inputs if n])
+            place = self._as_device_array if self._runs_on_device(node) else self._as_numpy
+            inputs = list[Array]()
+            for name in (n for n in node.inputs if n):
+                if name in codes:
+                    codes[name] = place(codes[name])
+                inputs.append(codes[name] if name in codes else self._constant(name, node))
+            return operator_of(node, NpuOp).reference(inputs)
         except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
             if self._program.is_in_process:
                 raise
             raise ProgramError(f"graph: node {node.name!r} cannot be computed: {first_line(fault)}; build it again") from None
 
+    def _constant(self, name: str, node: Node) -> Array:
+        """Return a constant where the node needs it; on the device it is kept between runs."""
+        constants = self._program.graph.constants
+        if not self._runs_on_device(node):
+            return constants[name]
+        if name not in self._device_constants:
+            self._device_constants[name] = self._as_device_array(constants[name])
+        return self._device_constants[name]
 
-BACKENDS: Mapping[str, SessionBackend] = MappingProxyType({"simulator": Simulator(), "reference": Reference()})
+    def _as_device_array(self, codes: Array) -> Array:
+        assert self._library is not None
+        return codes if is_foreign(codes) else self._library.asarray(codes)
+
+    def _as_numpy(self, codes: Array) -> np.ndarray:
+        if self._library is None or not is_foreign(codes):
+            return codes
+        return self._library.asnumpy(codes)
 
 
 def read_port(dram: np.ndarray, port: Port) -> np.ndarray:

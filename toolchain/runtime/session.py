@@ -40,7 +40,8 @@ from toolchain.machine import InstructionStream
 from toolchain.runtime.backend import Backend, CheckedBackend, LoadedProgram, Program, Progress, SessionBackend, backend_named
 from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin_backends import (
-    BACKENDS,
+    Reference,
+    Simulator,
     port_bytes,
     read_port,
     unpack_codes,
@@ -48,6 +49,7 @@ from toolchain.runtime.builtin_backends import (
     write_port,
     zero_codes,
 )
+from toolchain.runtime.cuda_reference import CudaReference
 from toolchain.runtime.dead_store_warnings import find_dead_stores
 from toolchain.runtime.feeds import check_feeds, check_states, convert_feeds
 from toolchain.runtime.geometry import geometry_warnings
@@ -56,6 +58,9 @@ from toolchain.runtime.profile import SessionProfile
 from toolchain.runtime.state_io import StateValues, make_initial_states, read_state, write_state
 
 CompiledModel = str | os.PathLike[str] | bytes | Container | Any  # or a build of toolchain.api, which has `data`
+BACKENDS: Mapping[str, SessionBackend] = MappingProxyType(
+    {"simulator": Simulator(), "reference": Reference(), "cuda": CudaReference()}
+)
 Watch = Callable[[Region, InstructionStream], Observe]
 
 
@@ -121,7 +126,7 @@ class Session:
 
     `model`: a path, bytes, or what `build` returns.
     `backend`: runs the programs; others than the following are found by name (docs/backends.md).
-    "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with numpy.
+    "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with numpy, "cuda" on a GPU.
     `timing`, `check`: cycles, and the machine's rules, where the backend has them.
     `host`: where host subgraphs run.
     `bases`: addresses of areas of DRAM, where the machine's host sets them (docs/image.md).
@@ -425,7 +430,7 @@ class Session:
                 warnings = find_dead_stores(self.container, region, program.flow, simulation.unread)
                 warnings += geometry_warnings(self.container, region, program.flow) if self._check else ()
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in warnings)
-        return SegmentRun(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
+        return SegmentRun(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()), done.on_cpu)
 
     def _take_next_states(self, index: int, dram: np.ndarray, values: _RunValues) -> None:
         """Add the states that the region has left in its DRAM."""

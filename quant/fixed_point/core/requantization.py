@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from quant.fixed_point.core.device_arrays import as_like, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding, round_shift, round_shift_wide
@@ -36,6 +37,8 @@ def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -
     """
     dtype = np.dtype(dtype)
     acc = _accumulators(acc, r, dtype, axis)
+    if is_foreign(acc):
+        return _requantize_foreign(acc, r, dtype, axis)
     if r.channels > 1 and axis not in (-1, acc.ndim - 1):
         moved = np.ascontiguousarray(np.moveaxis(acc, axis, -1))
         return np.ascontiguousarray(np.moveaxis(_requantize_last(moved, r, dtype), -1, axis))
@@ -45,7 +48,7 @@ def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -
 
 
 def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
-    acc = np.asarray(acc)
+    acc = acc if hasattr(acc, "dtype") else np.asarray(acc)
     if acc.dtype.kind not in "iu" or acc.dtype == np.uint64:
         raise FixedPointError(f"requantize: accumulators are {acc.dtype}; must be int32 or int64")
     if acc.dtype != np.int32 and acc.dtype != np.int64:
@@ -75,9 +78,30 @@ def float32_codes(v: Array, r: Requant, dtype: DTypeLike = np.int8) -> Array:
     """
     dtype = np.dtype(dtype)
     _check_clamp(r, dtype)
+    y = np.fmin(np.fmax(np.rint(v), -(2.0**62)), 2.0**62).astype(np.int64)
+    if is_foreign(v):
+        return np.clip(_wrap(y, r, dtype), r.low, r.high).astype(dtype)
     out = np.empty(v.shape, dtype)
-    _wrap_and_clamp(np.fmin(np.fmax(np.rint(v), -(2.0**62)), 2.0**62).astype(np.int64), r, out)
+    _wrap_and_clamp(y, r, out)
     return out
+
+
+def _requantize_foreign(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
+    """Requantize an array of another library as a whole, by the exact integer form alone."""
+    along = [1] * acc.ndim
+    along[axis] = -1
+    multiplier, shift = (as_like(p.reshape(along if p.size > 1 else ()), acc) for p in r.integer_form)
+    x = acc.astype(np.int64)
+    if r.rounding is Rounding.FP32_RNE:
+        scale = float32_from_bits(r.multiplier)
+        v = np.rint(acc.astype(np.float32) * as_like(scale.reshape(along if scale.size > 1 else ()), acc))
+        y = np.clip(v, -(2.0**62), 2.0**62).astype(np.int64)
+    elif acc.dtype == np.int32 and r.rounding is not Rounding.SCALE16:
+        y = round_shift(x * multiplier, shift, r.rounding, x)
+    else:
+        y = round_shift_wide(wrap_to_bits(x, 48) if r.rounding is Rounding.SCALE16 else x, multiplier, shift, r.rounding)
+    y = (y if r.wrap else np.clip(y, -(1 << 62), 1 << 62)) + r.zero_point
+    return np.clip(_wrap(y, r, dtype), r.low, r.high).astype(dtype)
 
 
 def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
@@ -247,7 +271,13 @@ def _wrap_and_clamp(y: Array, r: Requant, out: Array) -> None:
 
     `y`: int64, changed in place where it helps.
     """
-    if r.wrap:
-        y = wrap_to_bits(y, r.width_bits or out.dtype.itemsize * 8, signed=r.low < 0 or out.dtype.kind == "i")
+    y = _wrap(y, r, out.dtype)
     np.clip(y, r.low, r.high, out=y)
     np.copyto(out, y, casting="unsafe")
+
+
+def _wrap(y: Array, r: Requant, dtype: np.dtype) -> Array:
+    """Return y: int64[...] in the width of the output's codes, where r wraps."""
+    if not r.wrap:
+        return y
+    return wrap_to_bits(y, r.width_bits or dtype.itemsize * 8, signed=r.low < 0 or dtype.kind == "i")

@@ -167,7 +167,7 @@ def _rounds_up(quotient: Array, compared: Array, x: Array, rounding: Rounding) -
     if rounding is Rounding.TRUNCATE:
         return (compared > 0) & (x < 0)
     if rounding is Rounding.FLOOR:
-        return np.zeros(np.shape(quotient), bool)
+        return compared < 0
     raise ValueError(f"rounding {rounding.value!r} is not a rule of a shift; see Rounding")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from quant.fixed_point.core.device_arrays import as_contiguous, as_like
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import float32_codes, requantize
@@ -72,7 +73,7 @@ def _rescale(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTyp
     if x.dtype.itemsize > 1 or x.size < 4 * 256 or r.channels > 1:
         return requantize(_shift_codes(x, zero_point, left_shift), r, dtype, axis)
     table = _code_table(x.dtype, zero_point, left_shift, r, np.dtype(dtype))
-    return np.take(table, np.asarray(x, order="C").view(np.uint8))
+    return np.take(as_like(table, x), as_contiguous(x).view(np.uint8))
 
 
 @lru_cache(maxsize=256)

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.device_arrays import as_like
+
 Array = NDArray[Any]
 Float32 = Array | np.float32
 
 
 def fuse_multiply_add(x: Float32, y: Float32, z: Float32) -> Array:
     """Return x y + z as float32[...], rounded once for any values, for broadcastable x, y, z: float32[...]."""
-    product, addend = np.asarray(x, np.float64) * np.float64(y), np.asarray(z, np.float64)  # exact: 48 bits
+    product, addend = x.astype(np.float64) * as_like(y, x).astype(np.float64), as_like(z, x).astype(np.float64)  # exact: 48 bits
     with np.errstate(invalid="ignore"):
         total = product + addend
         addend_part = total - product
@@ -52,7 +54,7 @@ def float32_product(a: Array, b: Array, ratio: Float32, zero_points: tuple[int, 
     """
     za, zb, zero = zero_points
     product = (a.astype(np.int64) - za) * (b.astype(np.int64) - zb)
-    return _float32(product) * ratio + np.float32(zero)
+    return _float32(product) * as_like(ratio, product) + np.float32(zero)
 
 
 def adds_right_last(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -67,4 +69,4 @@ def adds_right_last(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def _float32(x: Array) -> Array:
-    return np.asarray(x).astype(np.float32)
+    return x.astype(np.float32)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.device_arrays import as_like
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.pointwise.real_functions import round_half_away
@@ -68,6 +69,7 @@ def lookup8(x: Array, table: Array) -> Array:
     """
     if table.shape != (TABLE8_ENTRIES,):
         raise FixedPointError(f"table for 8-bit lookup: shape {table.shape}, must be (256,); build it with build_table8")
+    table = as_like(table, x)
     if x.dtype == np.uint8:
         return np.take(table, x)
     if x.dtype != np.int8:
@@ -185,7 +187,7 @@ def lookup16(x: Array, table: Array, form: TableForm) -> Array:
     if x.size > 1 << 16 and x.dtype == np.int16:
         # Cheaper: every code once, then one gather.
         codes = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
-        return np.take(lookup16(codes, table, form), x.view(np.uint16))
+        return np.take(as_like(lookup16(codes, table, form), x), x.view(np.uint16))
     base, slope, rest = _segment16(x, table)
     if form == "tflite":
         slope = slope.astype(np.int16)
@@ -200,7 +202,7 @@ def _segment16(x: Array, table: Array) -> tuple[Array, Array, Array]:
     if table.shape != (TABLE16_ENTRIES,) or table.dtype != np.int16:
         raise FixedPointError(f"table for 16-bit lookup: {table.dtype}{table.shape}, must be int16(513,); use build_table16")
     position = x.astype(np.int32) + 32768
-    i = position >> TABLE16_STEP_BITS
+    i, table = position >> TABLE16_STEP_BITS, as_like(table, x)
     base = np.take(table, i).astype(np.int32)
     return base, np.take(table, i + 1).astype(np.int32) - base, position & 127
 

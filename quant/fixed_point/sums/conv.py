@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quant.fixed_point.core.device_arrays import as_contiguous, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.widths import wrap_to_bits
 from quant.fixed_point.sums.depthwise import DepthwiseKernel, depthwise_sums
@@ -62,7 +63,7 @@ class ConvWeights:
         for g in range(self.groups):
             columns = slice(g * each, (g + 1) * each)
             part_zero = zero[columns] if isinstance(zero, np.ndarray) else zero
-            parts.append(Matrix(np.ascontiguousarray(matrix[:, columns]), part_zero))
+            parts.append(Matrix(as_contiguous(matrix[:, columns]), part_zero))
         return tuple(parts)
 
     @cached_property
@@ -74,8 +75,8 @@ class ConvWeights:
 def _transpose(values: Array) -> Array:
     """[oc, k] -> contiguous [k, oc], in strips that stay in cache."""
     oc, k = values.shape
-    if values.size < 1 << 15:
-        return np.ascontiguousarray(values.T)
+    if is_foreign(values) or values.size < 1 << 15:
+        return as_contiguous(values.T)
     out = np.empty((k, oc), values.dtype)
     for start in range(0, oc, _STRIP):
         out[:, start : start + _STRIP] = values[start : start + _STRIP].T
@@ -173,7 +174,7 @@ def _dense_sums(
         flat = product(x.reshape(rows, depth), b, a_zero_point=x_zero_point, wide=wide, method=method)
         return flat.reshape(n, *size, oc)
     view = windows(x, kernel, slide)
-    if rows * depth * x.itemsize <= 2 * _PATCH_BYTES:
+    if is_foreign(x) or rows * depth * x.itemsize <= 2 * _PATCH_BYTES:
         flat = product(view.reshape(rows, depth), b, a_zero_point=x_zero_point, wide=wide, method=method)
         return flat.reshape(n, *size, oc)
     out = np.empty((n, *size, oc), np.int64 if wide else np.int32)
@@ -196,9 +197,9 @@ def _sum_groups(
 ) -> Array:
     oc, kh, kw, ic = weights.values.shape
     each = oc // weights.groups
-    out = np.empty((x.shape[0], *slide.size, oc), np.int64 if wide else np.int32)
+    out = np.empty((x.shape[0], *slide.size, oc), np.int64 if wide else np.int32, like=x)
     for g, matrix in enumerate(weights.matrices):
-        part = np.ascontiguousarray(x[..., g * ic : (g + 1) * ic])
+        part = as_contiguous(x[..., g * ic : (g + 1) * ic])
         sums = _dense_sums(part, matrix, (kh, kw), slide, x_zero_point, wide, method)
         out[..., g * each : (g + 1) * each] = sums
     return out

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.device_arrays import as_contiguous, as_like, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.sums.products import ProductMethod
 from quant.fixed_point.sums.sessions import single_thread_session
@@ -43,8 +44,8 @@ class DepthwiseKernel:
     @cached_property
     def taps(self) -> Array:
         """int64[kh, kw, c m]: values - zero_point."""
-        zero = np.asarray(self.zero_point, np.int64)
-        return np.ascontiguousarray(self.values[..., 0].transpose(1, 2, 0).astype(np.int64) - zero)
+        zero = as_like(np.asarray(self.zero_point, np.int64), self.values)
+        return as_contiguous(self.values[..., 0].transpose(1, 2, 0).astype(np.int64) - zero)
 
     @cached_property
     def float32(self) -> Array:
@@ -78,6 +79,9 @@ def depthwise_sums(
     method: ProductMethod | None = None,
 ) -> Array:
     """Return the sums as int32 (modulo 2**32) or int64 [n, oh, ow, c m], for padded x: [n, h, w, c]."""
+    if is_foreign(x):
+        multiplier = kernel.values.shape[0] // x.shape[3]
+        return _integer_taps(np.repeat(x, multiplier, axis=3) if multiplier > 1 else x, kernel, slide, x_zero_point, wide)
     limits = np.iinfo(x.dtype)
     # onnxruntime's way sums codes and takes the zero point off in the bias: both must stay exact
     reach = max(abs(int(limits.min)), int(limits.max)) + abs(x_zero_point)
@@ -167,7 +171,7 @@ def _integer_taps(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point:
     dtype = np.int64 if wide else np.int32
     centred = x.astype(dtype) - dtype(x_zero_point)
     kh, kw, c = kernel.taps.shape
-    out = np.zeros((x.shape[0], *slide.size, c), dtype)
+    out = np.zeros((x.shape[0], *slide.size, c), dtype, like=x)
     for ky in range(kh):
         for kx in range(kw):
             out += tap(centred, ky, kx, slide) * kernel.taps[ky, kx].astype(dtype)

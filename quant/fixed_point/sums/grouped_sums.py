@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.device_arrays import as_like
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 
 Array = NDArray[Any]
@@ -67,9 +68,9 @@ class WeightGroups:
                 f"groups: scales have shape {self.scales.shape}; weights {codes.shape} in groups of {self.size} have "
                 f"{(len(rows), count)}"
             )
-        weights = rows * spread(self.scales.astype(np.int32), self.size, rows.shape[1])
+        weights = rows * as_like(spread(self.scales.astype(np.int32), self.size, rows.shape[1]), rows)
         if self.minima is not None:
-            weights += spread(self.minima.astype(np.int32), self.size, rows.shape[1])
+            weights += as_like(spread(self.minima.astype(np.int32), self.size, rows.shape[1]), rows)
         return weights.reshape(codes.shape)
 
     def part(self, channels: slice, groups: slice) -> WeightGroups:

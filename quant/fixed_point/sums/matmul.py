@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quant.fixed_point.core.device_arrays import is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.sums.conv import as_zero_point, finish_sums
-from quant.fixed_point.sums.products import Matrix, ProductMethod, product
+from quant.fixed_point.sums.products import Matrix, ProductMethod, foreign_product, product
 
 Array = NDArray[Any]
 
@@ -43,6 +44,9 @@ def matmul(
     wide = accumulator_bits > 32
     n = values.shape[-1]
     zero = b.zero_point if isinstance(b, Matrix) else as_zero_point(b_zero_point, n, "matmul: b_zero_point")
+    if is_foreign(a):
+        sums = foreign_product(a, values, a_zero_point, zero, wide)  # with all leading axes at once
+        return finish_sums(sums, bias, accumulator_bits)
     if values.ndim == 2:
         matrix = b if isinstance(b, Matrix) else Matrix(np.ascontiguousarray(b), zero)
         flat = a if a.ndim == 2 else a.reshape(-1, a.shape[-1])

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.device_arrays import as_like, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.widths import type_limits
 from quant.fixed_point.sums.sessions import product_session
@@ -150,6 +151,8 @@ def product(a: Array, b: Matrix, *, a_zero_point: int = 0, wide: bool, method: P
 
     Not wide: int32[m, n], wrapped modulo 2**32. Raises FixedPointError where a forced method is not exact.
     """
+    if is_foreign(a):
+        return foreign_product(a, b.values, a_zero_point, b.zero_point, wide)
     if method is None:
         method = choose_method(a, a_zero_point, b)
     else:
@@ -166,6 +169,31 @@ def product(a: Array, b: Matrix, *, a_zero_point: int = 0, wide: bool, method: P
         if not wide:
             sums = sums.astype(np.int64)
     return sums.astype(np.int64 if wide else np.int32)
+
+
+def foreign_product(a: Array, b: Array, a_zero_point: int, b_zero_point: int | Array, wide: bool) -> Array:
+    """Return `product` of arrays of another library, [..., m, k] by [..., k, n], all leading axes at once."""
+    left = a.astype(np.int64) - a_zero_point
+    right = b.astype(np.int64) - as_like(np.asarray(b_zero_point, np.int64), b)
+    zeros = np.asarray(b_zero_point)
+    largest = [
+        max(highest - int(zero.min()), int(zero.max()) - lowest)
+        for zero, (lowest, highest) in ((np.asarray(a_zero_point), type_limits(a.dtype)), (zeros, type_limits(b.dtype)))
+    ]
+    sums = _sum_in_float64(left, right, *largest)
+    return sums if wide else sums.astype(np.int32)
+
+
+def _sum_in_float64(a: Array, b: Array, largest_a: int, largest_b: int) -> Array:
+    """Return a @ b as int64 for a, b: int64 of at most these magnitudes.
+
+    Sums within 2**53 are exact in float64 in whatever order they are made. For larger ones a is split into upper and lower bits.
+    """
+    if largest_a * largest_b * a.shape[-1] <= 1 << 53:
+        return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+    bits = max(1, largest_a.bit_length() // 2)
+    upper = _sum_in_float64(a >> bits, b, (largest_a >> bits) + 1, largest_b)
+    return (upper << bits) + _sum_in_float64(a & ((1 << bits) - 1), b, (1 << bits) - 1, largest_b)
 
 
 def _require_exact(a: Array, b: Matrix, a_zero_point: int, method: ProductMethod) -> None:

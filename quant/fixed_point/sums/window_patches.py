@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.device_arrays import is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 
 Array = NDArray[Any]
@@ -57,7 +58,7 @@ def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
         return x
     top, left, bottom, right = pads
     n, h, w, c = x.shape
-    out = np.empty((n, top + h + bottom, left + w + right, c), x.dtype)
+    out = np.empty((n, top + h + bottom, left + w + right, c), x.dtype, like=x)
     out[:, :top] = value
     out[:, top + h :] = value
     middle = out[:, top : top + h]
@@ -68,7 +69,10 @@ def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
 
 
 def windows(x: Array, kernel: Pair, slide: Slide) -> Array:
-    """Return a view [n, oh, ow, kh, kw, c] of padded x: [n, h, w, c]."""
+    """Return a view [n, oh, ow, kh, kw, c] of padded x: [n, h, w, c]; of arrays of another library a copy."""
+    if is_foreign(x):
+        taps = [tap(x, ky, kx, slide) for ky in range(kernel[0]) for kx in range(kernel[1])]
+        return np.stack(taps, axis=3).reshape(x.shape[0], *slide.size, *kernel, x.shape[3])
     sn, sh, sw, sc = x.strides
     (down, right), (dilation_y, dilation_x) = slide.strides, slide.dilations
     shape = (x.shape[0], *slide.size, *kernel, x.shape[3])

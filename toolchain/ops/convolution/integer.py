@@ -34,6 +34,7 @@ class IntegerConvolution(ConvolutionParameters):
 
     NAME = "Convolution"
     VERSION = 3
+    takes_device_arrays = True
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x, weights, bias = inputs[:3]

@@ -44,6 +44,7 @@ class IntegerBinary(TiledOp):
 
     NAME = "Binary"
     VERSION = 2
+    takes_device_arrays = True
     is_pointwise = True
     kind: Kind
     a_zero_point: int

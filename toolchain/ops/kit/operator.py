@@ -117,11 +117,13 @@ class NpuOp(Operator, ABC):
     `NAME`, `VERSION`: identify it in compiled files and outlast the class's own name and place.
     The version rises when the meaning of its fields changes.
     `keeps_scale`: its output has the codes of its input.
+    `takes_device_arrays`: its reference computes arrays of other libraries too (quant.fixed_point.core.device_arrays).
     """
 
     NAME: ClassVar[str]
     VERSION: ClassVar[int]
     keeps_scale: ClassVar[bool] = False
+    takes_device_arrays: ClassVar[bool] = False
 
     @abstractmethod
     def reference(self, inputs: Sequence[Array]) -> Array:

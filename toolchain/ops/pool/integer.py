@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.device_arrays import as_like
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums import pool as fixed_point
@@ -127,6 +128,7 @@ class _Pooling(TiledOp):
 class IntegerMaxPool(_Pooling):
     NAME = "MaxPool"
     VERSION = 1
+    takes_device_arrays = True
     geometry: Geometry
 
     def reference(self, inputs: Sequence[Array]) -> Array:
@@ -162,6 +164,7 @@ class IntegerAveragePool(_Pooling):
 
     NAME = "AveragePool"
     VERSION = 2
+    takes_device_arrays = True
     geometry: Geometry
     count_padding: bool
     x_zero_point: int
@@ -172,11 +175,13 @@ class IntegerAveragePool(_Pooling):
         sums = fixed_point.pool_sum(
             x, kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations, x_zero_point=self.x_zero_point
         )
+        if len(self.requants) == 1:
+            return requantize(sums, self.requants[0][1], self.requants[0][1].dtype)
         counts = np.broadcast_to(window_counts(g, x.shape[1], x.shape[2], self.count_padding), sums.shape[1:3])
-        y = np.empty(sums.shape, self.requants[0][1].dtype)
+        y = np.empty(sums.shape, self.requants[0][1].dtype, like=x)
         for n, requant in self.requants:
-            here = counts == n
-            y[:, here, :] = requantize(sums[:, here, :], requant, requant.dtype)
+            here = tuple(as_like(places, x) for places in np.nonzero(counts == n))
+            y[:, *here, :] = requantize(sums[:, *here, :], requant, requant.dtype)
         return y
 
     def tiling_key(self) -> Hashable:

@@ -1,0 +1,66 @@
+"""The integer reference on a GPU, by CuPy: the same functions on arrays of another library, and the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from simulator import Observe
+from toolchain.errors import CompileError, first_line
+from toolchain.runtime.backend import Execution, LoadedProgram, Program, Progress
+from toolchain.runtime.builtin_backends import ReferenceProgram
+
+
+class CudaReference:
+    """Evaluates the integer graph on a GPU. Operators that take no device arrays run on the CPU, and are named in the result.
+
+    Runs do not overlap: all would share the GPU's default stream and memory.
+    """
+
+    observes = False
+    concurrent = False
+    reads_constants = False
+
+    def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
+        return _CudaProgram(ReferenceProgram(program, import_cupy()))
+
+
+class _CudaProgram:
+    """A loaded program; what CuPy raises becomes one sentence."""
+
+    def __init__(self, program: ReferenceProgram):
+        self._program = program
+
+    def run(
+        self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
+    ) -> Execution:
+        with _report_cupy_faults():
+            return self._program.run(dram, until=until, observe=observe, progress=progress)
+
+
+@cache
+def import_cupy() -> Any:
+    """Return the module cupy. Raise CompileError where it is not installed or finds no GPU."""
+    try:
+        import cupy  # type: ignore[import-not-found]
+    except Exception as fault:  # whatever it looks for while it is imported
+        reason = "CuPy is not installed" if isinstance(fault, ModuleNotFoundError) and fault.name == "cupy" else first_line(fault)
+        raise CompileError(f"backend cuda: {reason}; install the extra 'cuda' (docs/cuda.md), or take reference") from None
+    with _report_cupy_faults():
+        cupy.cuda.runtime.getDeviceCount()
+    return cupy
+
+
+@contextmanager
+def _report_cupy_faults() -> Iterator[None]:
+    """Turn what CuPy and CUDA raise of themselves into a CompileError."""
+    try:
+        yield
+    except Exception as fault:
+        if type(fault).__module__.partition(".")[0] not in ("cupy", "cupy_backends"):
+            raise
+        raise CompileError(f"backend cuda: {first_line(fault)}; docs/cuda.md says what it needs, or take reference") from fault
