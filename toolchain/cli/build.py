@@ -96,7 +96,9 @@ def build_command(
             rich_help_panel=MODEL,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Where host subgraphs run: cpu or cuda.", rich_help_panel=MODEL)] = "cpu",
+    host: Annotated[
+        str, typer.Option(help="Where host subgraphs and float models run: cpu or cuda.", rich_help_panel=MODEL)
+    ] = "cpu",
     host_node: Annotated[
         list[str] | None,
         typer.Option(help="Keeps a node, an operator, or a pattern of either on the host. Repeatable.", rich_help_panel=MODEL),

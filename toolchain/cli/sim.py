@@ -49,7 +49,9 @@ def sim_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="The figures as JSON.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Chrome trace, opens in Perfetto.")] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
-    backend: Annotated[str, typer.Option(help="What runs the programs: simulator, reference, or a package's.")] = "simulator",
+    backend: Annotated[
+        str, typer.Option(help="What runs the programs: simulator, reference, cuda, or a package's.")
+    ] = "simulator",
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with the integer reference; exit code 1 where a byte differs.")
     ] = False,
