@@ -65,7 +65,7 @@ def write_trace(path: str | Path, trace: dict[str, Any]) -> None:
     """One event a line: the file can be read and compared."""
     lines = ",\n".join(json.dumps(event, sort_keys=True) for event in trace["traceEvents"])
     rest = json.dumps({k: v for k, v in trace.items() if k != "traceEvents"}, sort_keys=True)
-    Path(path).write_text(f'{{"traceEvents": [\n{lines}\n], {rest[1:]}\n', encoding="utf-8")
+    Path(path).write_text(f'{{"traceEvents": [\n{lines}\n], {rest[1:]}\n', encoding="utf-8", newline="\n")
 
 
 def _operations(

@@ -106,9 +106,9 @@ def _write_beside(target: str, data: bytes) -> str:
     """The temporary file that now holds `data`, with the rights that a new file would have."""
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    file = open(temporary, "xb")  # noqa: SIM115  # fails without a file to remove
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.write(data)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

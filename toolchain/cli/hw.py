@@ -10,7 +10,8 @@ import typer
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
 from toolchain.atomic_files import naming, read_limited, write_atomically
 from toolchain.cli.application import Version, application, report_errors, say
-from toolchain.errors import CompileError, ConfigError
+from toolchain.cli.example_files import copy_example, list_examples
+from toolchain.errors import CompileError, ConfigError, format_count
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, upgrade_text
 from toolchain.hw.timing import IDEAL
 from toolchain.hw.timing_terms import list_defaulted_terms
@@ -85,6 +86,23 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
         if not differences:
             say("no difference")
     raise typer.Exit(1 if differences else 0)
+
+
+@app.command()
+def example(
+    name: str = typer.Argument(metavar="NAME", help="classifier, or another example; list: prints their names; all: brings all."),
+    folder: str | None = typer.Argument(None, metavar="DIR", help="Where the files go; nothing there is replaced."),
+) -> None:
+    """Copies an example that comes with the toolchain into a folder."""
+    with report_errors():
+        if name == "list":
+            say("\n".join(list_examples()))
+        elif folder is None:
+            raise CompileError(f"{name}: needs a folder to go to, npu-hw example {name} DIR")
+        else:
+            with naming(folder):
+                paths = copy_example(name, Path(folder))
+            say(f"{folder}: {format_count(len(paths), 'file')} of the example {name}")
 
 
 @app.command()

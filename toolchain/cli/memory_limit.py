@@ -17,7 +17,9 @@ except ImportError:  # a system without such limits
     resource = None
 
 # Signals that a process raises by itself, and the code with which the loader of glibc ends one that lacks memory.
-RAISED_BY_ITSELF = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP})
+RAISED_BY_ITSELF = frozenset(
+    getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGILL", "SIGSEGV", "SIGTRAP") if hasattr(signal, name)
+)
 LOADER_FAILED = 127
 REPORTED_CODES = (0, 2, 3)  # with which a command ends after its sentence, if there is one
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h

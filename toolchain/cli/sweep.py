@@ -116,10 +116,15 @@ def _print_report(store_path: Path, key: str) -> None:
         say(results.read_report(key))
 
 
+def _count_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _engine(jobs: int | None, scheduler: str | None) -> Engine:
     from toolchain.sweep import run_here, run_on_cluster
 
-    return run_here(jobs or len(os.sched_getaffinity(0))) if scheduler is None else run_on_cluster(scheduler)
+    return run_here(jobs or _count_cores()) if scheduler is None else run_on_cluster(scheduler)
 
 
 def _run(

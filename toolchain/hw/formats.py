@@ -55,7 +55,7 @@ def upgrade_hint(source: Source) -> list[str]:
 
 
 def upgrade_text(text: str, label: str) -> Upgrade:
-    """Return a machine file or an instruction table in the newest format. Comments stay.
+    """Return a machine file or an instruction table in the newest format. Comments and ends of lines stay.
 
     Raises ConfigError where the text is no YAML mapping, or is of a newer format.
     """
@@ -66,6 +66,8 @@ def upgrade_text(text: str, label: str) -> Upgrade:
     faults = take_format(source, newest)[1]
     if faults:
         raise ConfigError(faults)
+    has_crlf = text.count("\r\n") == text.count("\n") > 0
+    text = text.replace("\r\n", "\n") if has_crlf else text
     changes: list[str] = []
     while (first := next(_vectors_of_format_1(yaml.compose(text, yaml.SafeLoader)), None)) is not None:
         path, engine = first
@@ -74,7 +76,7 @@ def upgrade_text(text: str, label: str) -> Upgrade:
     if source.data.get(_KEY) != newest:
         changes.append(f"{_KEY}: {source.data.get(_KEY, 'none')} -> {newest}")
         text = _with_format(text, yaml.compose(text, yaml.SafeLoader), newest)
-    return Upgrade(text, tuple(changes))
+    return Upgrade(text.replace("\n", "\r\n") if has_crlf else text, tuple(changes))
 
 
 def _is_vector_of_format_1(engine: Any) -> bool:

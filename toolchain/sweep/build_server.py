@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import resource
+import platform
 import signal
 import subprocess
 import sys
@@ -33,9 +33,13 @@ _lock = threading.Lock()  # of the idle servers
 
 
 def run_job(job: Job) -> Result:
-    """Build a point by this thread's server. Raises CompileError where this is not the toolchain, or the files, of the job."""
+    """Build a point by this thread's server. Raises CompileError where this is not the toolchain, or the files, of the job.
+
+    Where the system has no fork it raises CompileError too.
+    """
+    require_fork()
     if code_digest() != job.code:
-        raise CompileError(f"{os.uname().nodename}: has another version of the toolchain than the command; install the same")
+        raise CompileError(f"{platform.node()}: has another version of the toolchain than the command; install the same")
     for file, digest in job.files.items():
         _require_file(file, digest)
     with _lock:
@@ -51,16 +55,23 @@ def run_job(job: Job) -> Result:
     return result
 
 
+def require_fork() -> None:
+    """Raise CompileError where the system cannot fork."""
+    if not hasattr(os, "fork"):
+        raise CompileError(
+            f"{platform.node()}: npu-sweep builds points in forked processes, which {platform.system()} does not have; "
+            "run it on Linux or macOS, or build the points with npu-build"
+        )
+
+
 def _require_file(file: str, digest: str) -> None:
     try:
         status = os.stat(file)
         is_same = _digest_at(file, status.st_size, status.st_mtime_ns) == digest
     except OSError:
-        raise CompileError(
-            f"{file}: is not there on {os.uname().nodename}; workers need the files under the same paths"
-        ) from None
+        raise CompileError(f"{file}: is not there on {platform.node()}; workers need the files under the same paths") from None
     if not is_same:
-        raise CompileError(f"{file}: changed since the sweep began, or is another on {os.uname().nodename}; start it again")
+        raise CompileError(f"{file}: changed since the sweep began, or is another on {platform.node()}; start it again")
 
 
 @lru_cache(maxsize=4096)
@@ -111,6 +122,8 @@ def serve(file_number: int) -> None:
 
 
 def _run_in_child(job: Job, client: Connection) -> Result:
+    import resource  # where there is fork
+
     receiver, sender = Pipe(duplex=False)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile() as log:
@@ -143,6 +156,8 @@ def _explain_death(job: Job, exit_code: int, log: Any) -> Result:
 
 def _build_and_send(job: Job, sender: Connection, client: Connection, log: int) -> None:
     """Build in a child. What libraries print goes to the log."""
+    import resource
+
     client.close()
     os.dup2(log, 1)
     os.dup2(log, 2)

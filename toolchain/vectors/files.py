@@ -53,7 +53,7 @@ def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool =
             index_entry = {"file": f"{stem}.npz", "operation": case.operation, "about": case.about, "cycles": case.cycles}
             index.append(index_entry | {"sha256": sha256(staging / f"{stem}.npz"), "more": more})
             written.append(case)
-        (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+        (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n", newline="\n")
     return written
 
 
@@ -91,7 +91,7 @@ def _hex_lines(ranges: Array, values: Array) -> Iterator[str]:
 
 
 def _write_lines(path: Path, lines: Any) -> str:
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", newline="\n")
     return path.name
 
 

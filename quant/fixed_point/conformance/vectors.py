@@ -211,7 +211,7 @@ def write_vectors(out_dir: Path, numerics: Numerics, contents: Contents = EVERYT
     with kit_directory(out_dir) as staging:
         names = [*(_write_case(staging, case) for case in cases), INDEX]
         index = [{"file": n, "op": c.op, "sha256": sha256(staging / n)} for n, c in zip(names, cases)]
-        (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+        (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n", newline="\n")
     return [out_dir / name for name in names]
 
 
