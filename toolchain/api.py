@@ -144,6 +144,21 @@ class Build:
         """Return what a notebook shows: cycles by layer as a picture, each part with its dB, warnings."""
         return summary_html(self._summary)
 
+    def context_model(self, path: str | None = None, source_model: str = "") -> bytes:
+        """Return the build as ONNX: each part of the chip is an EPContext node of onnxruntime, which `Session` runs.
+
+        `path`: where `data` lies, relative to the folder of this model; None: the first node holds it.
+        `source_model`: the name of the file that was built.
+        Raise CompileError for several entries, for states, and where no part runs on the chip.
+        """
+        from toolchain.export.context_model import context_model
+
+        if self.entries:
+            raise CompileError(
+                f"EPContext: holds one set of input shapes, the build {len(self.entries)} entries; build one of them"
+            )
+        return context_model(self.container, self.data, path, source_model)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickle: the container as its bytes, the schedule as it stands."""
         fields = {f.name: getattr(self, f.name) for f in dataclass_fields(self)}

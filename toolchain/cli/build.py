@@ -239,6 +239,14 @@ def build_command(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    epcontext: Annotated[
+        Path | None,
+        typer.Option(help="Writes ONNX whose chip parts are EPContext nodes of onnxruntime.", rich_help_panel=OUTPUT),
+    ] = None,
+    epcontext_embed: Annotated[
+        bool,
+        typer.Option("--epcontext-embed", help="The EPContext file holds the compiled file.", rich_help_panel=OUTPUT),
+    ] = False,
     dump_after: Annotated[
         str | None, typer.Option(help="Writes a stage, all stages, or a pass, as text to --dump-dir.", rich_help_panel=PASSES)
     ] = None,
@@ -299,11 +307,12 @@ def build_command(
         inputs = _inputs(model, machine, options)
         qdq = qdq_files(export_qdq, entries)
         output_files = OutputFiles(
-            output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve
+            output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve, epcontext
         )
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         _require_places(inputs, output_files, dumps)
-        _build(model, options, output_files, explain, force, StageDumps(dumps))
+        context = None if epcontext is None and not epcontext_embed else context_path(output_files, epcontext_embed, options)
+        _build(model, options, output_files, explain, force, StageDumps(dumps), context)
 
 
 def _machine(hw: str | None, level: str) -> str:
@@ -332,6 +341,32 @@ class OutputFiles:
     error_report: Path | None
     schedule: Path | None
     sram_curve: Path | None
+    epcontext: Path | None
+
+
+def context_path(output_files: OutputFiles, embeds: bool, options: BuildOptions) -> str | None:
+    """Return the compiled file's path as the EPContext file names it; None: it holds the file's bytes.
+
+    Raise CompileError where EPContext nodes cannot express the build.
+    """
+    file, target = output_files.epcontext, output_files.target
+    if file is None:
+        raise CompileError("--epcontext-embed: goes with --epcontext FILE.onnx, which it is about")
+    if options.entries:
+        raise CompileError(
+            f"--epcontext {file}: holds one set of input shapes, not {len(options.entries)} entries; build each apart"
+        )
+    if options.states and options.states != ("none",):
+        raise CompileError(
+            f"--epcontext {file}: EPContext nodes keep no state {options.states[0]}; say --state none, or leave it out"
+        )
+    if embeds:
+        return None
+    folder = file.resolve().parent
+    if not target.resolve().is_relative_to(folder):
+        way_out = "write it there, or let --epcontext-embed put it in"
+        raise CompileError(f"-o {target}: is outside the folder of --epcontext {file}, which names it by a path below; {way_out}")
+    return target.resolve().relative_to(folder).as_posix()
 
 
 def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths]:
@@ -353,6 +388,7 @@ def _require_places(inputs: Mapping[str, Paths], output_files: OutputFiles, dump
     """Check that all outputs can be written, and are distinct from the inputs and from each other. Raise CompileError."""
     qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in output_files.qdq.items()}
     single = {"--json": output_files.json_file, "--dump-schedule": output_files.schedule, "--sram-curve": output_files.sram_curve}
+    single["--epcontext"] = output_files.epcontext
     outputs = {"-o": output_files.target, **single, **qdq}
     require_writable(outputs, inputs)
     require_new_folder("--image", output_files.image)
@@ -398,6 +434,7 @@ def _build(
     explain: bool,
     force: bool,
     dumps: StageDumps,
+    context: str | None,
 ) -> None:
     from toolchain.api import build
     from toolchain.atomic_files import write_files
@@ -423,6 +460,8 @@ def _build(
     if output_files.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
         files[output_files.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
+    if output_files.epcontext is not None:
+        files[output_files.epcontext] = built.context_model(context, model.name)
     if output_files.schedule is not None:
         files[output_files.schedule] = print_schedule(built.schedule).encode()
     if output_files.sram_curve is not None and built.curve is not None:

@@ -21,7 +21,7 @@ from toolchain.codegen.model import (
 from toolchain.codegen.outline import outline_region
 from toolchain.codegen.place_states import StillRead
 from toolchain.codegen.relocate import relocate_container
-from toolchain.codegen.verify_container import reading_layers
+from toolchain.codegen.verify_container import reading_layers, verify_container
 
 __all__ = [
     "MAGIC",
@@ -54,4 +54,5 @@ __all__ = [
     "reference_container",
     "relocate_container",
     "require_dram",
+    "verify_container",
 ]

@@ -49,6 +49,7 @@ from toolchain.runtime.builtin_backends import (
     write_port,
     zero_codes,
 )
+from toolchain.runtime.context_model import open_context_model
 from toolchain.runtime.cuda_reference import CudaReference
 from toolchain.runtime.dead_store_warnings import find_dead_stores
 from toolchain.runtime.feeds import check_feeds, check_states, convert_feeds
@@ -124,7 +125,7 @@ class ModelMetadata:
 class Session:
     """A session of a compiled model: `Session("model.npu").run(None, {"x": x})`.
 
-    `model`: a path, bytes, or what `build` returns.
+    `model`: a path, bytes, or what `build` returns; also an ONNX model with EPContext nodes of this toolchain.
     `backend`: runs the programs; others than the following are found by name (docs/backends.md).
     "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with numpy, "cuda" on a GPU.
     `timing`, `check`: cycles, and the machine's rules, where the backend has them.
@@ -538,6 +539,9 @@ def get_compiled_bytes(model: Any) -> bytes | None:
 
 def _container(model: CompiledModel, entry: str | None) -> Container:
     data = get_compiled_bytes(model)
+    file_or_bytes = os.fspath(model) if isinstance(model, str | os.PathLike) else data
+    if file_or_bytes is not None and (opened := open_context_model(file_or_bytes, entry)) is not None:
+        return opened
     if data is not None:
         return container_from_bytes(data, "model", entry)
     if not isinstance(model, Container):
