@@ -46,18 +46,25 @@ def _fold(padded: Array, kernel: Pair, slide: Slide, combine: np.ufunc, dtype: D
     """
     down = Slide((slide.strides[0], 1), slide.dilations, (slide.size[0], padded.shape[2]))
     if slide.size[0] == slide.dilations[0] == 1:
-        rows = combine.reduce(padded[:, : kernel[0]], axis=1, dtype=dtype, keepdims=True)
+        rows = _combine_all(padded[:, : kernel[0]], 1, combine, dtype)
     else:
         rows = tap(padded, 0, 0, down).astype(dtype)
         for ky in range(1, kernel[0]):
             combine(rows, tap(padded, ky, 0, down), out=rows)
     if slide.size[1] == slide.dilations[1] == 1:
-        return combine.reduce(rows[:, :, : kernel[1]], axis=2, dtype=dtype, keepdims=True)
+        return _combine_all(rows[:, :, : kernel[1]], 2, combine, dtype)
     across = Slide((1, slide.strides[1]), slide.dilations, slide.size)
     out = tap(rows, 0, 0, across).copy()
     for kx in range(1, kernel[1]):
         combine(out, tap(rows, 0, kx, across), out=out)
     return out
+
+
+def _combine_all(values: Array, axis: int, combine: np.ufunc, dtype: DTypeLike) -> Array:
+    """Return all elements along an axis combined. By methods that arrays of CuPy have too, which have no `ufunc.reduce`."""
+    if combine is np.maximum:
+        return values.max(axis=axis, keepdims=True)
+    return values.sum(axis=axis, dtype=dtype, keepdims=True)
 
 
 def pool_sum(
