@@ -90,7 +90,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_scheduler_stops_with_a_sentenc
         with start_worker(port, tmp_path / "w2"):
             out, err = sweep.communicate(timeout=WAIT_SECONDS)
     assert sweep.returncode == 0, err
-    assert "4 points: 4 built; 4 built now" in out
+    assert "4 points: 4 built; 4 new results in" in out
     assert count_begun() == 5  # the one that died with its worker was built again
 
     (tmp_path / "sweep.store").unlink()
@@ -105,7 +105,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_scheduler_stops_with_a_sentenc
     assert sweep.returncode == 2 and out == ""
 
     printed = run(f"npu-sweep {file} -o {tmp_path / 'again'} --jobs 2")
-    assert printed.code == 0 and "4 points: 4 built; 3 built now" in printed.out
+    assert printed.code == 0 and "4 points: 4 built; 3 new results in" in printed.out
     assert (tmp_path / "again" / "results.csv").read_bytes() == (tmp_path / "out" / "results.csv").read_bytes()
     assert len({row["key"] for row in csv.DictReader((tmp_path / "out" / "results.csv").open())}) == 4
 

@@ -23,7 +23,7 @@ def read_rows(folder: Path) -> list[dict[str, str]]:
 
 def count_built(printed: Printed) -> int:
     assert printed.code == 0, printed.err
-    return int(re.findall(r"; (\d+) built now", printed.out)[0])
+    return int(re.findall(r"; (\d+) new result", printed.out)[0])
 
 
 class Page(HTMLParser):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_sweep import TINY, write_tiny
 
@@ -24,7 +25,13 @@ REFUSED = [
         f"{KEYS}.clock.frequency, engines.mac.rows: engines.mac.rows is also changed by 'engines.mac.rows'",
     ),
     ("[8, 16]", "[]", f"{KEYS}.engines.mac.rows: must have at least 1 entries, got 0"),
-    ("edge16", "edge17", "no machine named 'edge17'; did you mean \"edge16\"? (or give the path of a YAML file)"),
+    (
+        "edge16",
+        "edge17",
+        "sweep.yaml:5: machines.edge.file: no machine named 'edge17'; did you mean \"edge16\"? (or give the path of a YAML file)",
+    ),
+    ("edge16", "gone.yaml", "sweep.yaml:5: machines.edge.file: gone.yaml: no such file or directory"),
+    ("tiny.onnx", "gone.onnx", "sweep.yaml:2: networks.tiny.model: gone.onnx: no such file or directory"),
     ("level: 1", "level: 4", "sweep.yaml:7: options.level[0]: must be at most 3, got 4"),
     ("repair", "repare", 'sweep.yaml:7: options.repare: no such key; did you mean "repair"?'),
     ("machines", "machine", 'sweep.yaml:3: machine: no such key; did you mean "machines"?'),
@@ -51,6 +58,18 @@ def test_the_grid_has_every_combination_in_the_order_of_the_file(tmp_path: Path)
 def list_keys(file: Path) -> list[str]:
     jobs = JobMaker(read_sweep(file), code="c")
     return [jobs.make(point).key for point in list_grid(jobs.sweep)]
+
+
+def test_the_data_of_a_network_may_be_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep is read from the folder of its file, where the name alone says where the data lie."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    file = write_tiny(tmp_path, TINY.replace("tiny.onnx", "tiny.onnx, calib: data"))
+    keys = []
+    for number in range(2):
+        np.save(tmp_path / "data" / f"{number}.npy", np.ones((4, 8, 8), np.float32))
+        keys += list_keys(Path(file.name))
+    assert len(set(keys)) == 8
 
 
 def test_the_key_of_a_build_is_of_its_content(tmp_path: Path) -> None:

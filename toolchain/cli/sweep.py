@@ -156,7 +156,7 @@ def _write(name: str, run: SweepRun, targets: Sequence[Objective], store: Store,
     write_files({folder / file: data for file, data in files.items()}, [folder])
     for network in networks:
         say(_front_text(run, network, targets))
-    say(f"{summarize(run)}; {run.new:,} built now in {run.new_cpu_seconds:,.1f} CPU s, the others were in {store.path}")
+    say(f"{summarize(run)}; {format_count(run.new, 'new result')} in {run.new_cpu_seconds:,.1f} CPU s, kept in {store.path}")
     say(f"wrote {folder}: {', '.join(files)}")
     warn(_failure_sentences(run, folder))
 

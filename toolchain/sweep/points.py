@@ -116,7 +116,7 @@ class JobMaker:
         """Return a network's keys, the digests of its files, and all that the build reads of it without names of files."""
         if name not in self._networks:
             keys = self.sweep.networks[name].model_dump(mode="json")
-            groups = [model_files(Path(keys["model"])), *(data_files(keys[k]) if keys[k] else [] for k in ("calib", "quant"))]
+            groups = [model_files(Path(keys["model"])), *(_list_data_files(keys[k]) for k in ("calib", "quant"))]
             digests = [{str(file): self._digest(file) for file in sorted(files)} for files in groups]
             names = [[[Path(file).name, digest] for file, digest in group.items()] for group in digests[1:]]
             function = (keys["calib"] or "").rpartition(":")[2] if any(f.suffix == ".py" for f in groups[1]) else ""
@@ -140,6 +140,12 @@ class JobMaker:
         if str(file) not in self._digests:
             self._digests[str(file)] = file_digest(file)
         return self._digests[str(file)]
+
+
+def _list_data_files(spec: str | None) -> list[Path]:
+    """Return the files of data that a build reads: of a directory, those that are there."""
+    files = [] if spec is None else data_files(spec)
+    return files if len(files) == 1 else [file for file in files if file.exists()]
 
 
 def file_digest(file: Path) -> str:

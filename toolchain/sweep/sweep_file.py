@@ -8,8 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from quant.calibration_data import data_files
-from toolchain.errors import ConfigError
+from toolchain.errors import NO_FILE, ConfigError
 from toolchain.hw import Changes, Chip, KeyPath, Section, Source, is_shipped, read_yaml, render_path, suggest, validate
 from toolchain.hw.quantities import Bytes
 from toolchain.isa import load_machine
@@ -19,6 +18,7 @@ def _as_list(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
+_FILE_KEYS = ("model", "calib", "quant")  # of a network
 T = TypeVar("T")
 Axis = Annotated[tuple[T, ...], BeforeValidator(_as_list), Field(min_length=1)]  # one value or a list of them
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
@@ -94,10 +94,11 @@ def read_sweep(file: Path) -> Sweep:
     if section is None:
         raise ConfigError(faults)
     machines = {name: _locate_machine(machine, file.parent) for name, machine in section.machines.items()}
-    faults = [fault for name, machine in machines.items() for fault in _key_faults(name, machine, source)]
+    networks = {name: _locate_network(network, file.parent) for name, network in section.networks.items()}
+    faults = [fault for name, network in networks.items() for fault in _file_faults(name, network, source)]
+    faults += [fault for name, machine in machines.items() for fault in _key_faults(name, machine, source)]
     if faults:
         raise ConfigError(faults)
-    networks = {name: _locate_network(network, file.parent) for name, network in section.networks.items()}
     return Sweep(networks=networks, machines=machines, axes=section.options.axes, limits=section.limits)
 
 
@@ -119,20 +120,42 @@ def _locate_machine(machine: MachineSection, folder: Path) -> MachineSection:
 
 
 def _locate_network(network: NetworkSection, folder: Path) -> NetworkSection:
-    names = {name: getattr(network, name) for name in ("model", "calib", "quant")}
+    names = {name: getattr(network, name) for name in _FILE_KEYS}
     located = {name: _locate_spec(spec, folder) for name, spec in names.items() if spec is not None}
     return network.model_copy(update=located)
 
 
 def _locate_spec(spec: str, folder: Path) -> str:
     """Return a file or file.py:function with an absolute path."""
-    file, colon, function = spec.rpartition(":") if data_files(spec) != [Path(spec)] else (spec, "", "")
-    return f"{(folder / file).resolve()}{colon}{function}"
+    file, function = _split_spec(spec)
+    return f"{(folder / file).resolve()}{function}"
+
+
+def _split_spec(spec: str) -> tuple[str, str]:
+    """Return the file of file.py:function, and the rest; of other files, all of the text."""
+    file, colon, function = spec.rpartition(":")
+    return (file, f"{colon}{function}") if file.endswith(".py") else (spec, "")
+
+
+def _file_faults(name: str, network: NetworkSection, source: Source) -> list[str]:
+    """Return a sentence for each file of a network that is not there."""
+    specs = {key: getattr(network, key) for key in _FILE_KEYS}
+    files = {key: Path(_split_spec(spec)[0]) for key, spec in specs.items() if spec is not None}
+    missing = {key: file for key, file in files.items() if not file.exists()}
+    return [source.fault(("networks", name, key), f"{file}: {NO_FILE}") for key, file in missing.items()]
 
 
 def _key_faults(name: str, machine: MachineSection, source: Source) -> list[str]:
-    """Return a sentence for each key that the machine does not have, or that two axes change. Raises ConfigError: no machine."""
-    chip = load_machine(machine.file).chip
+    """Return a sentence for each key that the machine does not have, or that two axes change, or for a machine that is not there.
+
+    Raise ConfigError with the faults of the machine's own file.
+    """
+    try:
+        chip = load_machine(machine.file).chip
+    except ConfigError as fault:
+        if Path(machine.file).is_file():
+            raise
+        return [source.fault(("machines", name, "file"), str(fault))]
     faults, paths = list[str](), dict[KeyPath, str]()
     for key in machine.keys:
         place = ("machines", name, "keys", key)
