@@ -9,6 +9,7 @@ from tests.support.schedule_round_trip import compiled, digest
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal
+from toolchain.schedule.nodes import CascadeTree, RegionTree
 from toolchain.schedule.parser import parse_schedule
 from toolchain.schedule.text import print_schedule
 
@@ -19,10 +20,19 @@ MOST_LINES = 40  # of a printed layer
 def _same(network: str, machine: str | Machine, level: int, goal: Goal = CYCLES) -> str:
     planned = compiled(network, machine, level, goal=goal)
     text = print_schedule(planned.schedule)
-    given = compiled(network, machine, level, parse_schedule(text, "given.sched"), goal)
+    trees = parse_schedule(text, "given.sched")
+    assert [_nodes(tree) for tree in trees] == [_nodes(plan) for plan in planned.plans]
+    given = compiled(network, machine, level, trees, goal)
     assert print_schedule(given.schedule) == text
     assert digest(given) == digest(planned)
     return text
+
+
+def _nodes(tree: RegionTree) -> list[object]:
+    """The nodes of a schedule, planned or read: what lies where, the loops of cascades, the parts of layers."""
+    lies: list[object] = [(alloc.buffer, alloc.memory) for alloc in tree.tensors]
+    cascades = [(part.loops, len(part.layers)) for part in tree.parts if isinstance(part, CascadeTree)]
+    return [*lies, *cascades, *((layer.call, layer.loops, layer.rings, layer.fetches) for layer in tree.layers)]
 
 
 @pytest.mark.parametrize("machine", list_shipped_names())
