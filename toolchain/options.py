@@ -34,6 +34,7 @@ class BuildOptions:
     `calibration`: data to calibrate on: a path, FILE.py:FUNCTION, arrays, an iterable, a reader or a function
     (docs/python.md); None: random inputs.
     `parameters`: an edited file of calibrate.py.
+    `host`: where host subgraphs and float models run: cpu or cuda.
     `host_nodes`: nodes of the model, their operators, or patterns of either, that stay on the host.
     `judge`: data to judge on, in the same forms; None: samples held out of calibration. `judges`: the same of single entries.
     `gate`: the accuracy that every entry must reach.
