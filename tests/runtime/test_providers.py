@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from quant import float_session
 from quant.float_session import inference_notes, open_session
 from toolchain import inference
 from toolchain.api import BuildOptions, Session, build
@@ -141,3 +142,22 @@ def test_a_provider_that_does_not_start_is_refused(gpu: list[tuple[Any, Any]], m
     )
     with pytest.raises(CompileError, match=expected):
         Session(b"", host="cuda")
+
+
+def test_calibration_repair_and_error_report_run_there(gpu: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, requested = np.random.default_rng(1), list[tuple[str, ...]]()
+
+    def record(*arguments: Any, providers: tuple[str, ...], **options: Any) -> Any:
+        requested.append(tuple(providers))
+        return open_model(*arguments, providers=providers, **options)
+
+    monkeypatch.setattr(float_session, "open_model", record)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy")
+    weights = numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    data = {"x": rng.normal(size=(20, 1, 8)).astype(np.float32)}
+    built = build(proto, BuildOptions("ws8_pow2", calibration=data, host="cuda", repair="fast", error_report=True))
+    assert built.figures["repair"]["steps"]
+    assert len(requested) > 5
+    assert set(requested) == {CUDA}
